@@ -1,0 +1,273 @@
+use std::fmt;
+use std::net::IpAddr;
+use std::time::{Duration, SystemTime};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, PublicKeyData, SanType,
+};
+
+use crate::{Error, der};
+
+/// Hosts whose clocks lag a little must not refuse a certificate that was made a moment ago.
+const BACKDATE: Duration = Duration::from_secs(5 * 60);
+const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// A certificate authority: its certificate, and the key that signs leaves.
+pub struct Authority {
+    cert_pem: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+/// What a leaf certificate is good for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Usage {
+    /// Presented by a TLS server.
+    Server,
+    /// Presented by a TLS client.
+    Client,
+}
+
+/// What goes into a leaf certificate. Kubernetes reads the common name as the user and the organizations as its groups.
+#[derive(Clone, Debug)]
+pub struct Leaf {
+    /// The subject's common name.
+    pub common_name: String,
+    /// The subject's organizations, in order.
+    pub organizations: Vec<String>,
+    /// DNS names under which a server is reached.
+    pub dns_names: Vec<String>,
+    /// Addresses under which a server is reached.
+    pub ips: Vec<IpAddr>,
+    /// What the certificate may be used for.
+    pub usages: Vec<Usage>,
+    /// How long it is valid from now on.
+    pub lifetime: Duration,
+}
+
+impl Leaf {
+    /// A year's client certificate for `user` in `groups`.
+    pub fn client(user: impl Into<String>, groups: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self {
+            common_name: user.into(),
+            organizations: groups.into_iter().map(Into::into).collect(),
+            dns_names: Vec::new(),
+            ips: Vec::new(),
+            usages: vec![Usage::Client],
+            lifetime: YEAR,
+        }
+    }
+
+    /// A year's server certificate for `names` and `ips`.
+    pub fn server(
+        common_name: impl Into<String>,
+        names: impl IntoIterator<Item = impl Into<String>>,
+        ips: impl IntoIterator<Item = IpAddr>,
+    ) -> Self {
+        Self {
+            common_name: common_name.into(),
+            organizations: Vec::new(),
+            dns_names: names.into_iter().map(Into::into).collect(),
+            ips: ips.into_iter().collect(),
+            usages: vec![Usage::Server],
+            lifetime: YEAR,
+        }
+    }
+}
+
+/// A certificate and its private key, both as PEM.
+#[derive(Clone)]
+pub struct Pair {
+    /// The certificate.
+    pub cert_pem: String,
+    /// The private key (PKCS #8).
+    pub key_pem: String,
+}
+
+impl fmt::Debug for Pair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pair").field("cert_pem", &self.cert_pem).finish_non_exhaustive()
+    }
+}
+
+/// The key pair that signs and verifies service-account tokens (ECDSA P-256, so ES256).
+#[derive(Clone)]
+pub struct ServiceAccountKey {
+    /// The private key (PKCS #8).
+    pub private_pem: String,
+    /// The public key (SubjectPublicKeyInfo).
+    pub public_pem: String,
+}
+
+impl ServiceAccountKey {
+    /// Makes a new key pair.
+    pub fn generate() -> Result<Self, Error> {
+        let key = KeyPair::generate()?;
+        Ok(Self { private_pem: key.serialize_pem(), public_pem: key.public_key_pem() })
+    }
+
+    /// Reads a private key and finds its public half.
+    pub fn from_pem(private_pem: &str) -> Result<Self, Error> {
+        let key = KeyPair::from_pem(private_pem)?;
+        Ok(Self { private_pem: private_pem.to_owned(), public_pem: key.public_key_pem() })
+    }
+}
+
+impl fmt::Debug for ServiceAccountKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServiceAccountKey").field("public_pem", &self.public_pem).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Authority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Authority").field("cert_pem", &self.cert_pem).finish_non_exhaustive()
+    }
+}
+
+impl Authority {
+    /// A new self-signed authority, valid for ten years.
+    pub fn new(common_name: &str) -> Result<Self, Error> {
+        let key = KeyPair::generate()?;
+        let mut params = validity(CertificateParams::default(), 10 * YEAR);
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, common_name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages =
+            vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment, KeyUsagePurpose::KeyCertSign];
+        let cert = params.self_signed(&key)?;
+        Ok(Self { cert_pem: cert.pem(), issuer: Issuer::new(params, key) })
+    }
+
+    /// Reads an authority's certificate and private key.
+    ///
+    /// # Errors
+    /// When either is malformed, or the key is not the certificate's.
+    pub fn from_pem(cert_pem: &str, key_pem: &str) -> Result<Self, Error> {
+        let key = KeyPair::from_pem(key_pem)?;
+        let (_, pem) = x509_parser::pem::parse_x509_pem(cert_pem.as_bytes())
+            .map_err(|error| Error::Malformed(error.to_string()))?;
+        let cert = pem.parse_x509().map_err(|error| Error::Malformed(error.to_string()))?;
+        if cert.public_key().raw != key.subject_public_key_info() {
+            return Err(Error::KeyMismatch(cert.subject().to_string()));
+        }
+        let issuer = Issuer::from_ca_cert_pem(cert_pem, key)?;
+        Ok(Self { cert_pem: cert_pem.to_owned(), issuer })
+    }
+
+    /// The authority's certificate, which those who trust it hold.
+    pub fn cert_pem(&self) -> &str {
+        &self.cert_pem
+    }
+
+    /// The authority's private key.
+    pub fn key_pem(&self) -> String {
+        self.issuer.key().serialize_pem()
+    }
+
+    /// Makes a key and signs a certificate for it.
+    pub fn issue(&self, leaf: Leaf) -> Result<Pair, Error> {
+        let key = KeyPair::generate()?;
+        let mut params = validity(CertificateParams::default(), leaf.lifetime);
+        params.distinguished_name = DistinguishedName::new();
+        params.use_authority_key_identifier_extension = true;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = leaf
+            .usages
+            .iter()
+            .map(|usage| match usage {
+                Usage::Server => ExtendedKeyUsagePurpose::ServerAuth,
+                Usage::Client => ExtendedKeyUsagePurpose::ClientAuth,
+            })
+            .collect();
+        for name in &leaf.dns_names {
+            let name = name.as_str().try_into().map_err(|_| Error::DnsName(name.clone()))?;
+            params.subject_alt_names.push(SanType::DnsName(name));
+        }
+        params.subject_alt_names.extend(leaf.ips.iter().map(|ip| SanType::IpAddress(*ip)));
+        let cert = params.signed_by(&key, &self.issuer)?;
+        let subject = der::name(&leaf.organizations, &leaf.common_name);
+        let signed = der::with_subject(cert.der(), &subject, self.issuer.key())?;
+        Ok(Pair { cert_pem: der::to_pem("CERTIFICATE", &signed), key_pem: key.serialize_pem() })
+    }
+}
+
+fn validity(mut params: CertificateParams, lifetime: Duration) -> CertificateParams {
+    let now = SystemTime::now();
+    params.not_before = (now - BACKDATE).into();
+    params.not_after = (now + lifetime).into();
+    params
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed<T>(pem: &str, read: impl FnOnce(&x509_parser::certificate::X509Certificate<'_>) -> T) -> T {
+        let (_, pem) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).unwrap();
+        read(&pem.parse_x509().unwrap())
+    }
+
+    #[test]
+    fn a_leaf_carries_its_user_and_all_its_groups_in_order() {
+        let authority = Authority::new("test").unwrap();
+        let pair = authority.issue(Leaf::client("ann", ["a", "b", "c", "a-group-whose-name-is-quite-long"])).unwrap();
+        parsed(&pair.cert_pem, |cert| {
+            let groups: Vec<_> = cert.subject().iter_organization().map(|o| o.as_str().unwrap().to_owned()).collect();
+            assert_eq!(groups, ["a", "b", "c", "a-group-whose-name-is-quite-long"]);
+            let users: Vec<_> = cert.subject().iter_common_name().map(|o| o.as_str().unwrap().to_owned()).collect();
+            assert_eq!(users, ["ann"]);
+        });
+    }
+
+    #[test]
+    fn a_leaf_verifies_against_its_authority_and_no_other() {
+        let (ours, other) = (Authority::new("ours").unwrap(), Authority::new("ours").unwrap());
+        let pair = ours.issue(Leaf::client("ann", (0..40).map(|n| format!("group-{n}")))).unwrap();
+        parsed(&pair.cert_pem, |leaf| {
+            assert!(parsed(ours.cert_pem(), |ca| leaf.verify_signature(Some(ca.public_key())).is_ok()));
+            assert!(parsed(other.cert_pem(), |ca| leaf.verify_signature(Some(ca.public_key())).is_err()));
+        });
+    }
+
+    #[test]
+    fn an_authority_read_back_signs_leaves_of_the_same_chain() {
+        let made = Authority::new("fleet").unwrap();
+        let read = Authority::from_pem(made.cert_pem(), &made.key_pem()).unwrap();
+        let pair = read.issue(Leaf::server("api", ["localhost"], ["127.0.0.1".parse().unwrap()])).unwrap();
+        parsed(&pair.cert_pem, |leaf| {
+            assert_eq!(leaf.issuer().to_string(), "CN=fleet");
+            assert!(parsed(made.cert_pem(), |ca| leaf.verify_signature(Some(ca.public_key())).is_ok()));
+        });
+    }
+
+    #[test]
+    fn an_authority_with_anothers_key_is_refused() {
+        let (one, two) = (Authority::new("one").unwrap(), Authority::new("two").unwrap());
+        let error = Authority::from_pem(one.cert_pem(), &two.key_pem()).unwrap_err();
+        assert!(matches!(error, Error::KeyMismatch(_)), "{error}");
+    }
+
+    #[test]
+    fn a_certificate_is_already_valid_for_a_clock_four_minutes_behind() {
+        let pair = Authority::new("test").unwrap().issue(Leaf::client("ann", ["a"])).unwrap();
+        let then = SystemTime::now() - Duration::from_secs(240);
+        let then = then.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+        assert!(parsed(&pair.cert_pem, |cert| cert.validity().not_before.timestamp() <= then as i64));
+    }
+
+    #[test]
+    fn debug_output_holds_no_private_key() {
+        let authority = Authority::new("test").unwrap();
+        let pair = authority.issue(Leaf::client("ann", ["a"])).unwrap();
+        let key = ServiceAccountKey::generate().unwrap();
+        let shown = format!("{authority:?} {pair:?} {key:?}");
+        assert!(!shown.contains("PRIVATE"), "{shown}");
+    }
+
+    #[test]
+    fn an_impossible_dns_name_is_an_error() {
+        let leaf = Leaf::server("api", ["grüße"], []);
+        assert!(matches!(Authority::new("test").unwrap().issue(leaf), Err(Error::DnsName(_))));
+    }
+}

@@ -1,0 +1,29 @@
+//! Certificate authorities, leaf certificates, service-account keys and kubeconfigs.
+//!
+//! Everything is ECDSA P-256 and PEM: small, quick to make, and read by kube-apiserver, etcd, kubectl and rustls alike.
+
+mod authority;
+mod der;
+mod files;
+mod kubeconfig;
+
+pub use authority::{Authority, Leaf, Pair, ServiceAccountKey, Usage};
+pub use files::write_private;
+pub use kubeconfig::{Identity, kubeconfig};
+
+/// What can go wrong while making or reading certificates.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A key or certificate could not be generated, read or signed.
+    #[error("{0}")]
+    Certificate(#[from] rcgen::Error),
+    /// A certificate authority's key is not the one that its certificate was made for.
+    #[error("the private key does not belong to the certificate of the authority {0:?}")]
+    KeyMismatch(String),
+    /// A certificate that is not well-formed.
+    #[error("not a well-formed certificate: {0}")]
+    Malformed(String),
+    /// A name that a certificate cannot carry.
+    #[error("{0:?} cannot be a DNS name in a certificate")]
+    DnsName(String),
+}
