@@ -1,0 +1,88 @@
+use std::env;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+/// The Kubernetes minor that tests use unless they say otherwise.
+pub const DEFAULT_MINOR: &str = "1.37";
+
+/// The minors that can be built, and the version that each stands for: the pins of `k8s/<minor>/go.mod`.
+const VERSIONS: [(&str, &str); 2] = [("1.37", "v1.37.1"), ("1.36", "v1.36.4")];
+
+/// A folder with Kubernetes' and etcd's executables.
+#[derive(Clone, Debug)]
+pub struct Binaries {
+    folder: PathBuf,
+}
+
+impl Binaries {
+    /// Finds the executables of a minor such as `1.37`: in the folder that `KUBEBUILDER_ASSETS` names, else in the cache that
+    /// `make k8s` fills (`FLEETWRIGHT_CACHE`, by default `~/.cache/fleetwright`).
+    ///
+    /// # Errors
+    /// When etcd or kube-apiserver is not there; the error says what to run.
+    pub fn find(minor: &str) -> Result<Self> {
+        let folder = match env::var_os("KUBEBUILDER_ASSETS").filter(|folder| !folder.is_empty()) {
+            Some(folder) => PathBuf::from(folder),
+            None => cached(minor)?,
+        };
+        let found = Self { folder };
+        for binary in ["etcd", "kube-apiserver"] {
+            found.path(binary).with_context(|| hint(minor))?;
+        }
+        Ok(found)
+    }
+
+    /// One executable of the folder.
+    pub fn path(&self, binary: &str) -> Result<PathBuf> {
+        let path = self.folder.join(binary);
+        if !path.is_file() {
+            bail!("{} has no {binary}", self.folder.display());
+        }
+        Ok(path)
+    }
+
+    /// The folder itself.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+}
+
+fn cached(minor: &str) -> Result<PathBuf> {
+    let Some((_, version)) = VERSIONS.iter().find(|(known, _)| *known == minor) else {
+        bail!("there is no Kubernetes {minor} here; there are: {}", VERSIONS.map(|(minor, _)| minor).join(", "));
+    };
+    let cache = match env::var_os("FLEETWRIGHT_CACHE").filter(|folder| !folder.is_empty()) {
+        Some(folder) => PathBuf::from(folder),
+        None => env::home_dir().context("no home folder; set FLEETWRIGHT_CACHE")?.join(".cache/fleetwright"),
+    };
+    Ok(cache.join("k8s").join(version))
+}
+
+fn hint(minor: &str) -> String {
+    let argument = if minor == DEFAULT_MINOR { String::new() } else { format!(" MINOR={minor}") };
+    format!("no Kubernetes {minor} to test with: run `make k8s{argument}`, or set KUBEBUILDER_ASSETS")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_versions_are_the_ones_that_the_go_modules_pin() {
+        for (minor, version) in VERSIONS {
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../k8s").join(minor).join("go.mod");
+            let module = std::fs::read_to_string(&path).unwrap();
+            let pinned = module.lines().map(|line| line.trim_start_matches("require").trim());
+            let pinned: Vec<_> = pinned.filter_map(|line| line.strip_prefix("k8s.io/kubernetes ")).collect();
+            assert_eq!(pinned.len(), 1, "{}", path.display());
+            assert_eq!(pinned[0].split_whitespace().next(), Some(version), "{}", path.display());
+        }
+    }
+
+    #[test]
+    fn an_unknown_minor_names_the_known_ones() {
+        let error = cached("1.12").unwrap_err().to_string();
+        assert_eq!(error, "there is no Kubernetes 1.12 here; there are: 1.37, 1.36");
+    }
+}

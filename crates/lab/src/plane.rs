@@ -1,0 +1,396 @@
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use fleetwright_pki::{Authority, Identity, Leaf, Pair, ServiceAccountKey, kubeconfig, write_private};
+use http::{Request, StatusCode};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::process::Process;
+use crate::{Binaries, DEFAULT_MINOR};
+
+/// How often a start is repeated when somebody else takes a port between our finding it free and a process binding it.
+const ATTEMPTS: usize = 5;
+const READY: Duration = Duration::from_secs(60);
+const CLUSTER: &str = "fleetwright-lab";
+/// The issuer of service-account tokens, as most clusters have it.
+const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
+
+/// What a [`ControlPlane`] is to have.
+#[derive(Clone, Debug)]
+pub struct Builder {
+    minor: String,
+    controllers: Option<Vec<String>>,
+    scheduler: bool,
+    features: Vec<String>,
+    apiserver_args: Vec<String>,
+}
+
+impl Builder {
+    /// Takes another Kubernetes minor than the default, such as `1.36`.
+    pub fn minor(mut self, minor: impl Into<String>) -> Self {
+        self.minor = minor.into();
+        self
+    }
+
+    /// Runs kube-controller-manager with these controllers; `*` stands for the usual ones.
+    pub fn controller_manager(mut self, controllers: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.controllers = Some(controllers.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// Runs kube-scheduler.
+    pub fn scheduler(mut self, wanted: bool) -> Self {
+        self.scheduler = wanted;
+        self
+    }
+
+    /// Turns a feature gate on or off in every component.
+    pub fn feature(mut self, name: &str, on: bool) -> Self {
+        self.features.push(format!("{name}={on}"));
+        self
+    }
+
+    /// Gives kube-apiserver one more argument; it comes last and so wins.
+    pub fn apiserver_arg(mut self, argument: impl Into<String>) -> Self {
+        self.apiserver_args.push(argument.into());
+        self
+    }
+
+    /// Starts everything and waits until it serves: readyz, the bootstrap roles, the `default` namespace, and its service
+    /// account when the controller that makes it was asked for.
+    ///
+    /// # Errors
+    /// When a binary is missing, or a process does not become ready: the error ends with its last words.
+    pub async fn start(self) -> Result<ControlPlane> {
+        let binaries = Binaries::find(&self.minor)?;
+        let mut attempt = 1;
+        loop {
+            let mut plane = ControlPlane::prepare(binaries.clone())?;
+            match plane.launch(&self).await {
+                Ok(()) => return Ok(plane),
+                Err(error) if attempt < ATTEMPTS && plane.lost_a_port() => {
+                    tracing::debug!(%error, attempt, "a port was taken, once more");
+                    attempt += 1;
+                }
+                Err(error) => {
+                    plane.keep = true;
+                    return Err(error);
+                }
+            }
+        }
+    }
+}
+
+/// A running control plane. Dropping it ends its processes and removes its folder; the folder stays, and its place is
+/// printed, when the thread is panicking or `FLEETWRIGHT_KEEP` is set.
+pub struct ControlPlane {
+    /// In the order they were started.
+    processes: Vec<Process>,
+    binaries: Binaries,
+    authority: Authority,
+    admin: Pair,
+    url: String,
+    etcd: String,
+    client: Option<Client>,
+    folder: Option<TempDir>,
+    keep: bool,
+}
+
+impl ControlPlane {
+    /// Says what the control plane is to have; by default etcd and kube-apiserver of the default minor.
+    pub fn builder() -> Builder {
+        Builder {
+            minor: DEFAULT_MINOR.to_owned(),
+            controllers: None,
+            scheduler: false,
+            features: Vec::new(),
+            apiserver_args: Vec::new(),
+        }
+    }
+
+    /// Where the API server is, as `https://127.0.0.1:PORT`.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The certificate that the API server's own is signed by.
+    pub fn ca_pem(&self) -> &str {
+        self.authority.cert_pem()
+    }
+
+    /// An administrator's kubeconfig (group `system:masters`).
+    pub fn kubeconfig(&self) -> String {
+        kubeconfig(CLUSTER, &self.url, self.ca_pem(), Identity::from(&self.admin))
+    }
+
+    /// A file with [`ControlPlane::kubeconfig`], for kubectl.
+    pub fn kubeconfig_path(&self) -> PathBuf {
+        self.folder().join("admin.kubeconfig")
+    }
+
+    /// A kubeconfig with a client certificate of `user` in `groups`.
+    pub fn kubeconfig_as(&self, user: &str, groups: &[&str]) -> Result<String> {
+        let pair = self.authority.issue(Leaf::client(user, groups.iter().copied()))?;
+        Ok(kubeconfig(CLUSTER, &self.url, self.ca_pem(), Identity::from(&pair)))
+    }
+
+    /// A kubeconfig with another proof of who the caller is, or none.
+    pub fn kubeconfig_with(&self, identity: Identity<'_>) -> String {
+        kubeconfig(CLUSTER, &self.url, self.ca_pem(), identity)
+    }
+
+    /// An administrator's client (group `system:masters`).
+    pub fn client(&self) -> Client {
+        self.client.clone().expect("a control plane is handed out only after its client was made")
+    }
+
+    /// A client with a certificate of `user` in `groups`.
+    pub async fn client_as(&self, user: &str, groups: &[&str]) -> Result<Client> {
+        client(&self.kubeconfig_as(user, groups)?).await
+    }
+
+    /// Where etcd is, as `http://127.0.0.1:PORT`.
+    pub fn etcd_endpoint(&self) -> &str {
+        &self.etcd
+    }
+
+    /// Forgets all of etcd's history up to now, as the API server does every five minutes. Returns the revision.
+    ///
+    /// Caveat: API servers keep snapshots of their own. They look at the key by which they tell each other of compactions every
+    /// 15 seconds, so it takes that long until a paged list that began before expires.
+    pub async fn compact(&self) -> Result<i64> {
+        let status = self.etcd_call("/v3/maintenance/status", json!({})).await?;
+        let revision = status["header"]["revision"].as_str().and_then(|text| text.parse::<i64>().ok());
+        let revision = revision.with_context(|| format!("etcd told no revision: {status}"))?;
+        let told = json!({
+            "key": BASE64_STANDARD.encode("compact_rev_key"),
+            "value": BASE64_STANDARD.encode(revision.to_string()),
+        });
+        self.etcd_call("/v3/kv/put", told).await?;
+        self.etcd_call("/v3/kv/compaction", json!({ "revision": revision.to_string(), "physical": true })).await?;
+        Ok(revision)
+    }
+
+    /// Calls etcd's JSON gateway.
+    pub async fn etcd_call(&self, path: &str, body: Value) -> Result<Value> {
+        let mut config = Config::new(self.etcd.parse()?);
+        config.default_retry = false;
+        let request = Request::post(path).header("content-type", "application/json").body(body.to_string().into())?;
+        Ok(Client::try_from(config)?.request(request).await?)
+    }
+
+    /// The executables in use; kubectl is among them.
+    pub fn binaries(&self) -> &Binaries {
+        &self.binaries
+    }
+
+    /// The folder with each component's log.
+    pub fn logs(&self) -> PathBuf {
+        self.folder().join("logs")
+    }
+
+    /// The folder with all that the control plane has.
+    pub fn folder(&self) -> &Path {
+        self.folder.as_ref().expect("the folder is taken only by drop").path()
+    }
+
+    fn prepare(binaries: Binaries) -> Result<Self> {
+        let folder = tempfile::Builder::new().prefix("fleetwright-lab-").tempdir()?;
+        fs::create_dir(folder.path().join("logs"))?;
+        let authority = Authority::new("fleetwright-lab")?;
+        let admin = authority.issue(Leaf::client("kubernetes-admin", ["system:masters"]))?;
+        Ok(Self {
+            processes: Vec::new(),
+            binaries,
+            authority,
+            admin,
+            url: String::new(),
+            etcd: String::new(),
+            client: None,
+            folder: Some(folder),
+            keep: false,
+        })
+    }
+
+    async fn launch(&mut self, wanted: &Builder) -> Result<()> {
+        let deadline = Instant::now() + READY;
+        self.start_etcd()?;
+        self.start_apiserver(wanted)?;
+        let client = client(&self.kubeconfig()).await?;
+        self.client = Some(client.clone());
+        self.wait_for(&client, "/readyz", deadline).await?;
+        self.wait_for(&client, "/api/v1/namespaces/kube-system", deadline).await?;
+        self.wait_for(&client, "/api/v1/namespaces/default/services/kubernetes", deadline).await?;
+        if let Some(controllers) = &wanted.controllers {
+            self.start_controller_manager(controllers, &wanted.features)?;
+        }
+        if wanted.scheduler {
+            self.start_scheduler(&wanted.features)?;
+        }
+        let makes_accounts = |name: &String| name == "*" || name.starts_with("serviceaccount");
+        if wanted.controllers.iter().flatten().any(makes_accounts) {
+            self.wait_for(&client, "/api/v1/namespaces/default/serviceaccounts/default", deadline).await?;
+        }
+        Ok(())
+    }
+
+    fn start_etcd(&mut self) -> Result<()> {
+        self.etcd = format!("http://127.0.0.1:{}", free_port()?);
+        let arguments = [
+            "--name=lab".to_owned(),
+            format!("--data-dir={}", self.folder().join("etcd").display()),
+            format!("--listen-client-urls={}", self.etcd),
+            format!("--advertise-client-urls={}", self.etcd),
+            // A single member talks to no peer: any port will do.
+            "--listen-peer-urls=http://127.0.0.1:0".to_owned(),
+            // What is lost with the machine is of no use to a test.
+            "--unsafe-no-fsync".to_owned(),
+        ];
+        self.start("etcd", arguments)
+    }
+
+    fn start_apiserver(&mut self, wanted: &Builder) -> Result<()> {
+        let port = free_port()?;
+        self.url = format!("https://127.0.0.1:{port}");
+        let names = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"];
+        let serving = self.authority.issue(Leaf::server(
+            "kube-apiserver",
+            names,
+            [[127, 0, 0, 1].into(), [10, 96, 0, 1].into()],
+        ))?;
+        let accounts = ServiceAccountKey::generate()?;
+        let arguments = [
+            format!("--etcd-servers={}", self.etcd),
+            "--bind-address=127.0.0.1".to_owned(),
+            "--advertise-address=127.0.0.1".to_owned(),
+            // Without it v1.37 refuses to advertise a loopback address.
+            "--endpoint-reconciler-type=none".to_owned(),
+            format!("--secure-port={port}"),
+            format!("--tls-cert-file={}", self.keep_file("apiserver.crt", &serving.cert_pem)?),
+            format!("--tls-private-key-file={}", self.keep_file("apiserver.key", &serving.key_pem)?),
+            format!("--client-ca-file={}", self.keep_file("ca.crt", self.authority.cert_pem())?),
+            format!("--cert-dir={}", self.folder().display()),
+            "--authorization-mode=Node,RBAC".to_owned(),
+            format!("--service-account-issuer={ISSUER}"),
+            format!("--service-account-key-file={}", self.keep_file("accounts.pub", &accounts.public_pem)?),
+            format!("--service-account-signing-key-file={}", self.keep_file("accounts.key", &accounts.private_pem)?),
+            "--service-cluster-ip-range=10.96.0.0/16".to_owned(),
+            "--allow-privileged=true".to_owned(),
+        ];
+        let arguments = arguments.into_iter().chain(gates(&wanted.features)).chain(wanted.apiserver_args.clone());
+        write_private(self.kubeconfig_path(), self.kubeconfig())?;
+        self.start("kube-apiserver", arguments)
+    }
+
+    fn start_controller_manager(&mut self, controllers: &[String], features: &[String]) -> Result<()> {
+        let config = self.kubeconfig_as("system:kube-controller-manager", &["system:masters"])?;
+        let authority_key = self.keep_file("ca.key", &self.authority.key_pem())?;
+        let authority = self.folder().join("ca.crt");
+        let arguments = [
+            format!("--kubeconfig={}", self.keep_file("controller-manager.kubeconfig", &config)?),
+            format!("--controllers={}", controllers.join(",")),
+            format!("--root-ca-file={}", authority.display()),
+            format!("--cluster-signing-cert-file={}", authority.display()),
+            format!("--cluster-signing-key-file={authority_key}"),
+            format!("--service-account-private-key-file={}", self.folder().join("accounts.key").display()),
+            // A test's bursts are not a cluster's: the usual 20 requests a second would only make it wait.
+            "--kube-api-qps=500".to_owned(),
+            "--kube-api-burst=1000".to_owned(),
+        ];
+        self.start("kube-controller-manager", arguments.into_iter().chain(lonely()).chain(gates(features)))
+    }
+
+    fn start_scheduler(&mut self, features: &[String]) -> Result<()> {
+        let config = self.kubeconfig_as("system:kube-scheduler", &[])?;
+        let config = [format!("--kubeconfig={}", self.keep_file("scheduler.kubeconfig", &config)?)];
+        self.start("kube-scheduler", config.into_iter().chain(lonely()).chain(gates(features)))
+    }
+
+    fn start(&mut self, binary: &str, arguments: impl IntoIterator<Item = String>) -> Result<()> {
+        let process = Process::start(binary, &self.binaries.path(binary)?, arguments, &self.logs())?;
+        self.processes.push(process);
+        Ok(())
+    }
+
+    fn keep_file(&self, name: &str, content: &str) -> Result<String> {
+        let path = self.folder().join(name);
+        write_private(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(path.display().to_string())
+    }
+
+    async fn wait_for(&mut self, client: &Client, path: &str, deadline: Instant) -> Result<()> {
+        loop {
+            let request = Request::get(path).body(kube::client::Body::empty())?;
+            let last = match client.send(request).await {
+                Ok(response) if response.status() == StatusCode::OK => return Ok(()),
+                Ok(response) => anyhow!("{path} answers {}", response.status()),
+                Err(error) => anyhow!(error),
+            };
+            for process in &mut self.processes {
+                if let Some(status) = process.ended()? {
+                    bail!("{} ended with {status}; its last words:\n{}", process.name(), process.tail());
+                }
+            }
+            if Instant::now() > deadline {
+                let tails: Vec<_> = self.processes.iter().map(|p| format!("{}:\n{}", p.name(), p.tail())).collect();
+                return Err(last.context(format!("not ready after {READY:?}; last words:\n{}", tails.join("\n"))));
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    fn lost_a_port(&self) -> bool {
+        self.processes.iter().any(Process::lost_its_port)
+    }
+}
+
+impl Drop for ControlPlane {
+    fn drop(&mut self) {
+        // etcd goes last: an API server that misses it waits for it instead of ending.
+        let (etcd, others) = match self.processes.split_first_mut() {
+            Some((etcd, others)) => (Some(etcd), others),
+            None => (None, [].as_mut_slice()),
+        };
+        others.iter_mut().for_each(Process::ask_to_end);
+        others.iter_mut().rev().for_each(Process::end);
+        if let Some(etcd) = etcd {
+            etcd.end();
+        }
+        let keep = self.keep || thread::panicking() || std::env::var_os("FLEETWRIGHT_KEEP").is_some();
+        if let Some(folder) = self.folder.take_if(|_| keep) {
+            eprintln!("lab: the logs are in {}", folder.keep().join("logs").display());
+        }
+    }
+}
+
+/// Flags of a component that has no twin to elect a leader with and serves nobody.
+fn lonely() -> impl Iterator<Item = String> {
+    ["--leader-elect=false", "--secure-port=0", "--kube-api-content-type=application/json"]
+        .map(str::to_owned)
+        .into_iter()
+}
+
+fn gates(features: &[String]) -> Option<String> {
+    (!features.is_empty()).then(|| format!("--feature-gates={}", features.join(",")))
+}
+
+fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+async fn client(kubeconfig: &str) -> Result<Client> {
+    let mut config =
+        Config::from_custom_kubeconfig(Kubeconfig::from_yaml(kubeconfig)?, &KubeConfigOptions::default()).await?;
+    // What the server answers is what a test wants to see.
+    config.default_retry = false;
+    Ok(Client::try_from(config)?)
+}

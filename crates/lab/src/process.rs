@@ -1,0 +1,169 @@
+//! Child processes that never outlive us.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+/// Runs a command and ends it when standard input does.
+///
+/// Our end of that pipe closes when we drop it *and* when the kernel closes it for us because we were killed, which no
+/// destructor sees. The shell leads a process group of its own: a signal to the test's group does not take it away
+/// before it has done its duty. A subshell waits for the end of the pipe in `read`, a builtin, so that it leaves no process behind
+/// when it is killed because the command ended by itself.
+const SUPERVISOR: &str = r#"
+exec 3<&0
+"$@" </dev/null 3<&- &
+child=$!
+{
+  read -r _ <&3
+  kill -TERM $child
+  tries=0
+  while [ $tries -lt 30 ] && kill -0 $child; do sleep 0.1; tries=$((tries + 1)); done
+  kill -KILL $child
+} >/dev/null 2>&1 &
+watcher=$!
+wait $child
+status=$?
+kill $watcher 2>/dev/null
+exit $status
+"#;
+
+/// Longer than the supervisor takes to lose patience.
+const END: Duration = Duration::from_secs(8);
+
+/// A supervised process.
+#[derive(Debug)]
+pub(crate) struct Process {
+    name: String,
+    supervisor: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts `program` with its output appended to a file of the folder `logs`.
+    pub(crate) fn start<A: AsRef<OsStr>>(
+        name: &str,
+        program: &Path,
+        arguments: impl IntoIterator<Item = A>,
+        logs: &Path,
+    ) -> Result<Self> {
+        let log = logs.join(format!("{name}.log"));
+        let output = File::options().create(true).append(true).open(&log).context("cannot open a log")?;
+        let errors = output.try_clone().context("cannot open a log")?;
+        let supervisor = Command::new("sh")
+            .args(["-c", SUPERVISOR, "supervisor"])
+            .arg(program)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(output)
+            .stderr(errors)
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("cannot start {name}"))?;
+        Ok(Self { name: name.to_owned(), supervisor, log })
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How the process ended, when it has.
+    pub(crate) fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.supervisor.try_wait()
+    }
+
+    /// The last lines of its log.
+    pub(crate) fn tail(&self) -> String {
+        let text = fs::read(&self.log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<_> = text.lines().collect();
+        lines[lines.len().saturating_sub(12)..].join("\n")
+    }
+
+    /// Whether it said that somebody else has its port.
+    pub(crate) fn lost_its_port(&self) -> bool {
+        self.tail().contains("address already in use")
+    }
+
+    /// Asks it to end (SIGTERM, and SIGKILL when that does not help) without waiting.
+    pub(crate) fn ask_to_end(&mut self) {
+        drop(self.supervisor.stdin.take());
+    }
+
+    /// Ends it and waits until it is gone.
+    pub(crate) fn end(&mut self) {
+        self.ask_to_end();
+        let deadline = Instant::now() + END;
+        while Instant::now() < deadline {
+            match self.supervisor.try_wait() {
+                Ok(None) => thread::sleep(Duration::from_millis(10)),
+                Ok(Some(_)) | Err(_) => return,
+            }
+        }
+        // Only a supervisor that was stopped or wedged gets here. Its group holds it and its command.
+        let group = format!("-{}", self.supervisor.id());
+        let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
+        let _ = self.supervisor.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn running(marker: &str) -> bool {
+        let processes = fs::read_dir("/proc").unwrap().flatten();
+        processes.filter(|process| process.file_name().to_string_lossy().bytes().all(|byte| byte.is_ascii_digit())).any(
+            |process| {
+                let command = fs::read(process.path().join("cmdline")).unwrap_or_default();
+                String::from_utf8_lossy(&command).contains(marker)
+            },
+        )
+    }
+
+    fn shell(script: &str, logs: &Path) -> Process {
+        Process::start("test", Path::new("sh"), ["-c", script], logs).unwrap()
+    }
+
+    #[test]
+    fn a_process_that_ends_by_itself_tells_its_status_and_leaves_nothing() {
+        let logs = tempfile::tempdir().unwrap();
+        let mut process = shell("echo marker-of-its-own; exit 7", logs.path());
+        let deadline = Instant::now() + END;
+        let status = loop {
+            if let Some(status) = process.ended().unwrap() {
+                break status;
+            }
+            assert!(Instant::now() < deadline, "it did not end");
+            thread::sleep(Duration::from_millis(5));
+        };
+        assert_eq!(status.code(), Some(7));
+        assert_eq!(process.tail(), "marker-of-its-own");
+        assert!(!running("echo marker-of-its-own; exit 7"));
+    }
+
+    #[test]
+    fn a_process_that_ignores_sigterm_is_killed() {
+        let logs = tempfile::tempdir().unwrap();
+        let script = "trap '' TERM; echo up; while :; do sleep 0.05; done # deaf-process";
+        let mut process = shell(script, logs.path());
+        while process.tail() != "up" {
+            thread::sleep(Duration::from_millis(5));
+        }
+        process.end();
+        assert!(!running("deaf-process"));
+    }
+}
