@@ -1,0 +1,68 @@
+# Everything is one of these targets; `make` alone lists them.
+
+export FLEETWRIGHT_CACHE ?= $(HOME)/.cache/fleetwright
+CARGO ?= cargo
+MINOR ?= 1.37
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: up
+up: deps ## Build Fleetwright and start it; Ctrl-C stops it
+	@echo "make up: building fleetwright (a few minutes the first time, seconds after that)"
+	@$(CARGO) build --release --locked --bin fleetwright
+	@exec $${CARGO_TARGET_DIR:-target}/release/fleetwright up
+
+.PHONY: test
+test: test-unit test-scenario test-real ## All tests, on the embedded API server and on real Kubernetes
+
+.PHONY: test-unit
+test-unit: deps ## Decisions, parsers, stores: no servers
+	$(CARGO) test --workspace --locked --lib --bins
+
+.PHONY: test-scenario
+test-scenario: deps ## The embedded API server: its own tests and the conformance suite
+	$(CARGO) test --locked -p fleetwright-apiserver -p fleetwright-cli --test '*'
+	$(CARGO) test --locked -p fleetwright-conformance --test conformance -- --server embedded
+
+.PHONY: test-real
+test-real: deps k8s ## Real etcd and kube-apiserver: lab, conformance on both servers, kubectl on both servers
+	$(CARGO) test --locked -p fleetwright-lab
+	$(CARGO) test --locked -p fleetwright-conformance --test conformance -- --server both
+	$(CARGO) test --locked -p fleetwright-conformance --test facts
+	$(CARGO) test --locked -p fleetwright-conformance --test kubectl
+
+.PHONY: bench
+bench: deps k8s ## Speed and memory of the embedded and the real API server, in one run, as a table and JSON
+	$(CARGO) run --release --locked -p fleetwright-conformance --bin bench
+
+.PHONY: lint
+lint: ## Format and clippy, without changing anything
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+.PHONY: generate
+generate: deps k8s ## Make the generated files again: facts of the built-in kinds, command reference, conformance table
+	$(CARGO) run --locked -p fleetwright-conformance --bin facts
+	$(CARGO) run --locked --bin fleetwright -- reference > docs/reference/cli.md
+	$(CARGO) test --locked -p fleetwright-conformance --test conformance -- --server both --write docs/conformance.md
+
+.PHONY: deny
+deny: ## Check licences, bans and sources of all dependencies
+	@command -v cargo-deny >/dev/null || { echo "make deny: installing cargo-deny (some minutes, once)"; $(CARGO) install --locked cargo-deny@0.20.2; }
+	cargo-deny --all-features check bans licenses sources
+
+.PHONY: k8s
+k8s: ## Build real Kubernetes and etcd into the cache (MINOR=1.36 for the other minor)
+	@k8s/build.sh $(MINOR)
+
+.PHONY: deps
+deps:
+	@hack/deps.sh
+
+.PHONY: clean
+clean: ## Remove what was built here; the cache of Kubernetes binaries stays
+	$(CARGO) clean

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Installs the system packages that the build needs and that this machine lacks. Says what it does; does nothing twice.
+set -euo pipefail
+
+missing=()
+command -v cc >/dev/null || missing+=(build-essential)
+command -v git >/dev/null || missing+=(git)
+command -v flock >/dev/null || missing+=(util-linux)
+[ -e /etc/ssl/certs/ca-certificates.crt ] || missing+=(ca-certificates)
+command -v cargo >/dev/null || {
+  echo "deps: cargo is missing; install Rust 1.90 or newer (https://rustup.rs) and try again" >&2
+  exit 1
+}
+[ ${#missing[@]} -eq 0 ] && exit 0
+
+if ! command -v apt-get >/dev/null || [ "$(id -u)" != 0 ]; then
+  echo "deps: please install: ${missing[*]}" >&2
+  exit 1
+fi
+echo "deps: installing ${missing[*]}"
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -qq
+apt-get install -y -qq --no-install-recommends "${missing[@]}"
