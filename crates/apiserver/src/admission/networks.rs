@@ -1,0 +1,383 @@
+//! Cluster IPs and node ports of services. What is taken is derived from the services in the store, by their events; a
+//! lock that is held from the choice to the commit keeps two services from taking the same.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::{IpAddr, Ipv4Addr};
+use std::ops::RangeInclusive;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use fleetwright_builtins::strategy;
+use fleetwright_schema::FieldError;
+use serde_json::{Value, json};
+
+use super::list_mut;
+use crate::error::ApiError;
+use crate::store::{Cursor, Object, Store};
+use crate::write::{Operation, meta_text};
+
+const NODE_PORTS: RangeInclusive<u32> = 30000..=32767;
+
+/// The addresses that services get.
+pub(crate) struct Networks {
+    first: u32,
+    last: u32,
+    taken: Mutex<Taken>,
+}
+
+/// What services have, as of the cursor.
+#[derive(Default)]
+struct Taken {
+    cursor: Option<Cursor>,
+    addresses: HashMap<u32, usize>,
+    ports: HashMap<u32, usize>,
+}
+
+/// Nobody else allocates while this lives.
+pub(crate) struct Held<'a>(#[expect(dead_code, reason = "held for its drop")] MutexGuard<'a, Taken>);
+
+impl Networks {
+    pub(crate) fn new(cidr: &str) -> Result<Self, String> {
+        let (address, bits) = cidr.split_once('/').ok_or_else(|| format!("{cidr:?} is not of the form 10.96.0.0/16"))?;
+        let address: Ipv4Addr = address.parse().map_err(|e| format!("{cidr:?}: {e}"))?;
+        let bits: u32 = bits.parse().map_err(|e| format!("{cidr:?}: {e}"))?;
+        if !(8..=30).contains(&bits) {
+            return Err(format!("{cidr:?}: a prefix of 8 to 30 bits is needed"));
+        }
+        let size = 1_u32 << (32 - bits);
+        let base = u32::from(address) & !(size - 1);
+        // The first address names the network, the last one is its broadcast.
+        Ok(Self { first: base + 1, last: base + size - 2, taken: Mutex::default() })
+    }
+
+    /// The first address: the `kubernetes` service's.
+    pub(crate) fn api_address(&self) -> IpAddr {
+        IpAddr::V4(self.first.into())
+    }
+
+    /// Fills in what a service lacks, and refuses what another has.
+    pub(super) fn allocate(
+        &self,
+        store: &Store,
+        op: &Operation<'_>,
+        old: Option<&Value>,
+        service: &mut Value,
+    ) -> Result<Held<'_>, ApiError> {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        taken.follow(store, &op.resource.storage);
+        let mut work = Allocation { networks: self, taken: &taken, op, old, random: op.server.random() };
+        work.families(service)?;
+        work.addresses(service)?;
+        work.ports(service)?;
+        work.health_check(service)?;
+        Ok(Held(taken))
+    }
+}
+
+impl Taken {
+    /// Takes in what changed since the last look.
+    fn follow(&mut self, store: &Store, services: &str) {
+        loop {
+            let batch = self.cursor.as_mut().and_then(|cursor| cursor.look().ok());
+            let Some(batch) = batch else { break };
+            if batch.events.is_empty() {
+                return;
+            }
+            for event in &batch.events {
+                event.prev.iter().for_each(|object| self.count(object, false));
+                event.now.iter().for_each(|object| self.count(object, true));
+            }
+        }
+        self.addresses.clear();
+        self.ports.clear();
+        if let Ok(page) = store.page(services, None, None, None, 0, |_| true) {
+            page.objects.iter().for_each(|object| self.count(object, true));
+            self.cursor = store.watch(services, page.revision).ok();
+        }
+    }
+
+    fn count(&mut self, service: &Object, add: bool) {
+        let service = service.value();
+        change(&mut self.addresses, cluster_ips(&service).into_iter(), add);
+        change(&mut self.ports, node_ports(&service).into_iter(), add);
+    }
+}
+
+fn change(counts: &mut HashMap<u32, usize>, keys: impl Iterator<Item = u32>, add: bool) {
+    for key in keys {
+        let count = counts.entry(key).or_default();
+        *count = if add { *count + 1 } else { count.saturating_sub(1) };
+        if *count == 0 {
+            counts.remove(&key);
+        }
+    }
+}
+
+fn cluster_ips(service: &Value) -> BTreeSet<u32> {
+    let given = service["spec"]["clusterIPs"].as_array().into_iter().flatten();
+    given.filter_map(Value::as_str).filter_map(|ip| ip.parse::<Ipv4Addr>().ok()).map(u32::from).collect()
+}
+
+fn node_ports(service: &Value) -> BTreeSet<u32> {
+    let ports = service["spec"]["ports"].as_array().into_iter().flatten().map(|port| &port["nodePort"]);
+    ports.chain([&service["spec"]["healthCheckNodePort"]]).filter_map(port_number).filter(|port| *port != 0).collect()
+}
+
+fn port_number(value: &Value) -> Option<u32> {
+    value.as_u64().and_then(|port| u32::try_from(port).ok())
+}
+
+/// Lets the singular and the plural field for cluster IPs say the same, whichever a client knows.
+pub(super) fn normalize(old: Option<&Value>, service: &mut Value) {
+    let one = |service: &Value| service["spec"]["clusterIP"].as_str().unwrap_or_default().to_owned();
+    let many = |service: &Value| service["spec"]["clusterIPs"].as_array().cloned().unwrap_or_default();
+    if !service["spec"].is_object() {
+        return;
+    }
+    let (ip, ips) = (one(service), many(service));
+    let Some(old) = old else {
+        if !ip.is_empty() && ips.is_empty() {
+            service["spec"]["clusterIPs"] = json!([ip]);
+        }
+        return;
+    };
+    let (ip_before, ips_before) = (one(old), many(old));
+    if ip == ip_before && ips.is_empty() && !ips_before.is_empty() {
+        service["spec"]["clusterIPs"] = ips_before.into();
+    } else if ip != ip_before && ips == ips_before {
+        service["spec"]["clusterIPs"] = if ip.is_empty() { Value::Null } else { json!([ip]) };
+    }
+    if let Some(spec) = service["spec"].as_object_mut()
+        && spec.get("clusterIPs").is_some_and(Value::is_null)
+    {
+        spec.remove("clusterIPs");
+    }
+}
+
+struct Allocation<'a> {
+    networks: &'a Networks,
+    taken: &'a Taken,
+    op: &'a Operation<'a>,
+    old: Option<&'a Value>,
+    random: u64,
+}
+
+impl Allocation<'_> {
+    fn invalid(&self, service: &Value, errors: &[FieldError]) -> ApiError {
+        self.op.resource.invalid(meta_text(service, "name"), errors)
+    }
+
+    /// This is a cluster of one family, IPv4.
+    fn families(&self, service: &mut Value) -> Result<(), ApiError> {
+        let spec = &service["spec"];
+        if spec["type"] == "ExternalName" {
+            return Ok(());
+        }
+        let headless = spec["clusterIP"] == "None";
+        let selects = spec["selector"].as_object().is_some_and(|selector| !selector.is_empty());
+        let free = headless && !selects;
+        let policy = match (spec["ipFamilyPolicy"].as_str(), self.old.and_then(|old| old["spec"]["ipFamilyPolicy"].as_str())) {
+            (Some(policy), _) | (None, Some(policy)) => policy.to_owned(),
+            // A service without selector may list addresses of any family.
+            (None, None) => if free { "RequireDualStack" } else { "SingleStack" }.to_owned(),
+        };
+        let mut families = spec["ipFamilies"].as_array().cloned().unwrap_or_default();
+        let mut errors = Vec::new();
+        let ips = spec["clusterIPs"].as_array().map(Vec::as_slice).unwrap_or_default();
+        if policy == "SingleStack" {
+            let path = "spec.ipFamilyPolicy";
+            for (several, what) in [(ips.len() == 2, "cluster IPs"), (families.len() == 2, "IP families")] {
+                if several {
+                    let told = format!("must be 'RequireDualStack' or 'PreferDualStack' when multiple {what} are specified");
+                    errors.push(FieldError::invalid(path, policy.as_str(), told));
+                }
+            }
+        }
+        for (at, ip) in ips.iter().enumerate().skip(families.len()) {
+            match ip.as_str().and_then(|ip| ip.parse::<IpAddr>().ok()) {
+                Some(IpAddr::V4(_)) => families.push("IPv4".into()),
+                Some(IpAddr::V6(_)) => {
+                    let told = "IPv6 is not configured on this cluster";
+                    errors.push(FieldError::invalid(format!("spec.clusterIPs[{at}]"), json!(ips), told));
+                }
+                None => break,
+            }
+        }
+        if !free && errors.is_empty() {
+            if policy == "RequireDualStack" {
+                let told = "this cluster is not configured for dual-stack services";
+                errors.push(FieldError::invalid("spec.ipFamilyPolicy", policy.as_str(), told));
+            }
+            for (at, _) in families.iter().enumerate().filter(|(_, family)| *family == "IPv6") {
+                errors.push(FieldError::invalid(format!("spec.ipFamilies[{at}]"), "IPv6", "not configured on this cluster"));
+            }
+        }
+        if !errors.is_empty() {
+            return Err(self.invalid(service, &errors));
+        }
+        if families.is_empty() {
+            families.push("IPv4".into());
+        }
+        if free && families.len() < 2 && policy != "SingleStack" {
+            families.push(if families[0] == "IPv4" { "IPv6".into() } else { "IPv4".into() });
+        }
+        service["spec"]["ipFamilyPolicy"] = policy.into();
+        service["spec"]["ipFamilies"] = families.into();
+        Ok(())
+    }
+
+    fn addresses(&mut self, service: &mut Value) -> Result<(), ApiError> {
+        let ips = service["spec"]["clusterIPs"].as_array().cloned().unwrap_or_default();
+        if service["spec"]["type"] == "ExternalName" || ips.first().is_some_and(|ip| ip == "None") {
+            return Ok(());
+        }
+        let Some(given) = ips.first().and_then(Value::as_str).filter(|ip| !ip.is_empty()) else {
+            let range = self.networks.first..=self.networks.last;
+            let size = range.end() - range.start() + 3;
+            let reserved = (size / 16).clamp(16, 256).min(size / 2);
+            let free = |address: u32| !self.taken.addresses.contains_key(&address);
+            let Some(address) = self.pick(range, reserved, free) else {
+                let name = meta_text(service, "name");
+                return Err(ApiError::internal(format!("failed to allocate a serviceIP for Service {name:?}: range is full")));
+            };
+            let text = Ipv4Addr::from(address).to_string();
+            service["spec"]["clusterIPs"] = json!([text]);
+            service["spec"]["clusterIP"] = text.into();
+            return Ok(());
+        };
+        // Validation says what is wrong with an address that cannot be read.
+        let Ok(address) = given.parse::<Ipv4Addr>().map(u32::from) else { return Ok(()) };
+        if self.old.is_some_and(|old| cluster_ips(old).contains(&address)) {
+            return Ok(());
+        }
+        let told = if !(self.networks.first..=self.networks.last).contains(&address) {
+            "the provided network does not match the current range"
+        } else if self.taken.addresses.contains_key(&address) {
+            "provided IP is already allocated"
+        } else {
+            return Ok(());
+        };
+        let told = format!("failed to allocate IP {given}: {told}");
+        Err(self.invalid(service, &[FieldError::invalid("spec.clusterIPs", json!(ips), told)]))
+    }
+
+    fn ports(&mut self, service: &mut Value) -> Result<(), ApiError> {
+        if !matches!(service["spec"]["type"].as_str(), Some("NodePort" | "LoadBalancer")) {
+            return Ok(());
+        }
+        let mut own = self.old.map(node_ports).unwrap_or_default();
+        let fill = strategy::needs_node_ports(service);
+        // Two protocols of one port share their node port.
+        let mut chosen: HashMap<u64, u32> = HashMap::new();
+        let requested: HashMap<u64, u32> = service["spec"]["ports"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|port| Some((port["port"].as_u64()?, port_number(&port["nodePort"]).filter(|p| *p != 0)?)))
+            .collect();
+        let mut new = service["spec"]["ports"].as_array().cloned().unwrap_or_default();
+        for (at, port) in new.iter_mut().enumerate() {
+            let number = port["port"].as_u64().unwrap_or_default();
+            let given = port_number(&port["nodePort"]).filter(|p| *p != 0);
+            if given.is_none() && !fill {
+                continue;
+            }
+            let shared = chosen.get(&number).or_else(|| requested.get(&number)).copied().filter(|_| self.old.is_none());
+            let wanted = match given.or(shared) {
+                Some(wanted) => {
+                    if !own.contains(&wanted)
+                        && let Some(told) = self.port_refused(wanted)
+                    {
+                        let path = format!("spec.ports[{at}].nodePort");
+                        return Err(self.invalid(service, &[FieldError::invalid(path, wanted, told)]));
+                    }
+                    wanted
+                }
+                None => self
+                    .pick_port(&own)
+                    .ok_or_else(|| ApiError::internal("failed to allocate a nodePort: range is full"))?,
+            };
+            own.insert(wanted);
+            chosen.insert(number, wanted);
+            port["nodePort"] = wanted.into();
+        }
+        if !new.is_empty() {
+            *list_mut(&mut service["spec"], "ports") = new;
+        }
+        Ok(())
+    }
+
+    fn health_check(&mut self, service: &mut Value) -> Result<(), ApiError> {
+        let needed_before = self.old.is_some_and(strategy::needs_health_check);
+        if !strategy::needs_health_check(service) || needed_before {
+            return Ok(());
+        }
+        let own = node_ports(service);
+        match port_number(&service["spec"]["healthCheckNodePort"]).filter(|port| *port != 0) {
+            Some(wanted) => match self.port_refused(wanted) {
+                Some(told) => Err(ApiError::internal(format!(
+                    "failed to allocate requested HealthCheck NodePort {wanted}: {told}"
+                ))),
+                None => Ok(()),
+            },
+            None => {
+                let port = self
+                    .pick_port(&own)
+                    .ok_or_else(|| ApiError::internal("failed to allocate a HealthCheck NodePort 0: range is full"))?;
+                service["spec"]["healthCheckNodePort"] = port.into();
+                Ok(())
+            }
+        }
+    }
+
+    fn port_refused(&self, port: u32) -> Option<&'static str> {
+        if !NODE_PORTS.contains(&port) {
+            return Some("provided port is not in the valid range. The range of valid ports is 30000-32767");
+        }
+        self.taken.ports.contains_key(&port).then_some("provided port is already allocated")
+    }
+
+    fn pick_port(&mut self, own: &BTreeSet<u32>) -> Option<u32> {
+        let free = |port: u32| !self.taken.ports.contains_key(&port) && !own.contains(&port);
+        self.random = self.random.rotate_left(13).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.pick(NODE_PORTS, 86, free)
+    }
+
+    /// A free value, anywhere in the upper part of a range; in the lower one, which is meant for people who choose for
+    /// themselves, only when the upper part is full.
+    fn pick(&self, range: RangeInclusive<u32>, reserved: u32, free: impl Fn(u32) -> bool) -> Option<u32> {
+        let (first, last) = (*range.start(), *range.end());
+        let split = first.saturating_add(reserved).min(last);
+        let upper = u64::from(last - split + 1);
+        let start = split + u32::try_from(self.random % upper).unwrap_or(0);
+        (start..=last).chain(split..start).chain(first..split).find(|value| free(*value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_api_has_the_first_address_of_the_network() {
+        let networks = Networks::new("10.96.0.0/16").unwrap();
+        assert_eq!(networks.api_address().to_string(), "10.96.0.1");
+    }
+
+    #[test]
+    fn a_network_that_makes_no_sense_is_refused() {
+        for wrong in ["", "10.0.0.0", "10.0.0.0/31", "10.0.0.0/0", "::/64", "x/16"] {
+            assert!(Networks::new(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_old_client_that_knows_only_the_singular_field_keeps_both_in_step() {
+        let old = json!({"spec": {"clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1"]}});
+        let mut new = json!({"spec": {"clusterIP": "10.0.0.1"}});
+        normalize(Some(&old), &mut new);
+        assert_eq!(new, old);
+        let mut cleared = json!({"spec": {"clusterIPs": ["10.0.0.1"]}});
+        normalize(Some(&old), &mut cleared);
+        assert_eq!(cleared, json!({"spec": {}}));
+    }
+}

@@ -1,0 +1,51 @@
+//! Who asks, and whether they may.
+//!
+//! A request passes through [`Authenticator`] (who is it?), [`impersonate`] (who do they want to be?) and
+//! [`Authorizer`] (may they?). The rest are the endpoints that answer the same questions to clients: token requests and
+//! the reviews. Nothing here holds objects: what is stored is asked for through [`Objects`].
+
+mod authenticate;
+mod authorizer;
+mod certificate;
+mod impersonation;
+mod names;
+mod reviews;
+mod token;
+mod token_request;
+
+pub use authenticate::{Authenticator, authenticated};
+pub use authorizer::{Authorizer, authorize, check_role_write};
+pub use certificate::ClientCertificate;
+pub use fleetwright_rbac::{Attributes, Decision, Policy, User};
+pub use impersonation::impersonate;
+pub use reviews::{
+    local_subject_access_review, self_subject_access_review, self_subject_review, self_subject_rules_review,
+    subject_access_review, token_review,
+};
+pub use token::{Bound, Grant, Issued, TokenError, TokenIssuer, Verified};
+pub use token_request::token_request;
+
+use serde_json::Value;
+
+/// The stored objects of the core group, as far as identity depends on them.
+pub trait Objects {
+    /// The object now, by plural resource, namespace (empty for none) and name.
+    fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<Value>;
+}
+
+impl<F: Fn(&str, &str, &str) -> Option<Value>> Objects for F {
+    fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<Value> {
+        self(resource, namespace, name)
+    }
+}
+
+/// The string at a pointer; empty when there is none.
+fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
+    value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// The strings of the list at a pointer.
+fn texts(value: &Value, pointer: &str) -> Vec<String> {
+    let items = value.pointer(pointer).and_then(Value::as_array).into_iter().flatten();
+    items.filter_map(Value::as_str).map(str::to_owned).collect()
+}

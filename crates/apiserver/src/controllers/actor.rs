@@ -1,0 +1,125 @@
+//! How controllers write: through the same path as every client, each under its own name.
+
+use std::sync::Arc;
+
+use fleetwright_rbac::User;
+use serde_json::Value;
+
+use crate::error::ApiError;
+use crate::registry::Resource;
+use crate::server::Inner;
+use crate::store::Object;
+use crate::write::delete::{Deleted, delete};
+use crate::write::options::{DeleteOptions, WriteOptions};
+use crate::write::patch::{PatchKind, patch};
+use crate::write::update::{Changed, change};
+use crate::write::{Operation, Outcome, Warnings, create, decode, metadata};
+
+/// One controller at work on one server.
+pub(super) struct Actor<'a> {
+    pub(super) inner: &'a Arc<Inner>,
+    user: User,
+    manager: &'a str,
+    warnings: Warnings,
+}
+
+impl<'a> Actor<'a> {
+    /// A controller that acts as a service account of kube-system.
+    pub(super) fn new(inner: &'a Arc<Inner>, account: &str, manager: &'a str) -> Self {
+        let name = format!("system:serviceaccount:kube-system:{account}");
+        let user = User::new(name, ["system:masters", "system:serviceaccounts", "system:authenticated"]);
+        Self { inner, user, manager, warnings: Warnings::default() }
+    }
+
+    /// As [`Actor::new`], with the manager that kube-controller-manager's writes have.
+    pub(super) fn manager(inner: &'a Arc<Inner>, account: &str) -> Self {
+        Self::new(inner, account, "kube-controller-manager")
+    }
+
+    fn operation<'b>(&'b self, resource: &'b Arc<Resource>, namespace: &'b str, subresource: &'b str) -> Operation<'b> {
+        Operation {
+            server: self.inner,
+            resource,
+            user: &self.user,
+            namespace,
+            subresource,
+            options: WriteOptions { manager: self.manager.to_owned(), ..WriteOptions::default() },
+            warnings: &self.warnings,
+        }
+    }
+
+    /// Creates an object, given as a client would write it.
+    pub(super) fn create(&self, resource: &Arc<Resource>, namespace: &str, mut object: Value) -> Result<Outcome, ApiError> {
+        decode::typed(resource, &mut object).map_err(ApiError::internal)?;
+        create::create(&self.operation(resource, namespace, ""), object, false)
+    }
+
+    /// Changes an object with this uid; nothing is written when nothing changes.
+    pub(super) fn change(
+        &self,
+        resource: &Arc<Resource>,
+        object: &Object,
+        subresource: &str,
+        mut edit: impl FnMut(&mut Value),
+    ) -> Result<Outcome, ApiError> {
+        change(&self.operation(resource, &object.key.namespace, subresource), &object.key.name, |live| {
+            let mut new = live.clone();
+            if live["metadata"]["uid"] != object.uid.as_str() {
+                return Err(resource.not_found(&object.key.name));
+            }
+            edit(&mut new);
+            if resource.custom().is_none() {
+                // Without a version the edit is made again on the newer object when another write came first.
+                metadata(&mut new).remove("resourceVersion");
+            }
+            Ok(Changed { object: new, owned: false })
+        })
+    }
+
+    /// Takes a finalizer from an object.
+    pub(super) fn drop_finalizer(&self, resource: &Arc<Resource>, object: &Object, name: &str) -> Result<Outcome, ApiError> {
+        let mut last = Err(resource.modified(&object.key.name));
+        for _ in 0..8 {
+            last = self.change(resource, object, "", |live| {
+                let map = metadata(live);
+                let Some(list) = map.get_mut("finalizers").and_then(Value::as_array_mut) else { return };
+                list.retain(|known| known != name);
+                if list.is_empty() {
+                    map.remove("finalizers");
+                }
+            });
+            if !matches!(&last, Err(error) if error.reason == "Conflict") {
+                break;
+            }
+        }
+        last
+    }
+
+    /// Deletes an object with this uid.
+    pub(super) fn delete(&self, resource: &Arc<Resource>, object: &Object, options: DeleteOptions) -> Result<Deleted, ApiError> {
+        let options = DeleteOptions { uid: Some(object.uid.clone()), ..options };
+        delete(&self.operation(resource, &object.key.namespace, ""), &object.key.name, &options)
+    }
+
+    /// Applies a configuration, taking its fields from whoever has them.
+    pub(super) fn apply(&self, resource: &Arc<Resource>, name: &str, object: &Value) -> Result<(), ApiError> {
+        let mut op = self.operation(resource, "", "");
+        op.options.force = true;
+        patch(&op, name, PatchKind::Apply, object.to_string().as_bytes()).map(|_| ())
+    }
+}
+
+/// Logs what did not work. A write that was overtaken, or whose object went, is seen again by its event.
+pub(super) fn log<T>(controller: &str, done: Result<T, ApiError>) -> Option<T> {
+    match done {
+        Ok(value) => Some(value),
+        Err(error) if matches!(error.code, 404 | 409) => {
+            tracing::debug!(controller, %error, "overtaken by another write");
+            None
+        }
+        Err(error) => {
+            tracing::warn!(controller, %error, "a controller's write was refused");
+            None
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Custom resource definitions become resources: names are accepted, conditions are set, the registry follows.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use fleetwright_rbac::User;
+use serde_json::Value;
+
+use crate::crd::{self, CustomVersion};
+use crate::registry::{Origin, Resource, Subresource};
+use crate::server::Inner;
+use crate::store::Object;
+use crate::write::options::WriteOptions;
+use crate::write::update::{Changed, change};
+use crate::write::{Operation, Warnings};
+
+const STORAGE: &str = "apiextensions.k8s.io/customresourcedefinitions";
+/// Keeps a definition until its instances are gone.
+pub(super) const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
+
+/// Follows the definitions for as long as the server runs.
+pub(crate) async fn run(inner: Arc<Inner>) {
+    loop {
+        let from = inner.store.revision();
+        settle(&inner);
+        let Ok(mut cursor) = inner.store.watch(STORAGE, from) else { continue };
+        while cursor.next().await.is_ok() {
+            settle(&inner);
+        }
+    }
+}
+
+/// Brings statuses and the registry to what the definitions say now. Writes nothing when nothing changed.
+fn settle(inner: &Arc<Inner>) {
+    let Some(resource) = inner.registry.find("apiextensions.k8s.io", "v1", "customresourcedefinitions") else { return };
+    let objects = super::all(inner, STORAGE);
+    let mut definitions: Vec<Value> = objects.iter().map(|object| resource.value(object)).collect();
+    for at in 0..definitions.len() {
+        let others: Vec<Value> =
+            definitions.iter().enumerate().filter(|(i, _)| *i != at).map(|(_, crd)| crd.clone()).collect();
+        let status = crd::status(&definitions[at], &others, inner.now());
+        if status != definitions[at]["status"] {
+            definitions[at]["status"] = status;
+        }
+    }
+    // Served first, Established after: a client that waited for the condition finds the resource.
+    serve(inner, &objects, &definitions);
+    for (object, crd) in objects.iter().zip(&definitions) {
+        let before = resource.value(object);
+        if before["status"] != crd["status"]
+            && let Err(error) = write_status(inner, &resource, &object.key.name, &crd["status"])
+        {
+            tracing::debug!(%error, crd = &*object.key.name, "status of a definition not written; it changed in between");
+        }
+    }
+}
+
+fn write_status(inner: &Arc<Inner>, resource: &Arc<Resource>, name: &str, status: &Value) -> Result<(), crate::error::ApiError> {
+    let user = User::new("system:apiserver", ["system:masters"]);
+    let warnings = Warnings::default();
+    let op = Operation {
+        server: inner,
+        resource,
+        user: &user,
+        namespace: "",
+        subresource: "status",
+        options: WriteOptions { manager: "kube-apiserver".into(), ..WriteOptions::default() },
+        warnings: &warnings,
+    };
+    change(&op, name, |live| {
+        let mut object = live.clone();
+        object["status"] = status.clone();
+        Ok(Changed { object, owned: false })
+    })
+    .map(|_| ())
+}
+
+/// Rebuilds the custom part of the registry. Versions that did not change keep their resource.
+fn serve(inner: &Arc<Inner>, objects: &[Arc<Object>], definitions: &[Value]) {
+    let (present, _) = inner.registry.customs();
+    let mut all = Vec::new();
+    let mut changed = false;
+    for (object, crd) in objects.iter().zip(definitions) {
+        let established = has_condition(crd, "Established");
+        for version in crd["spec"]["versions"].as_array().into_iter().flatten() {
+            let name = version["name"].as_str().unwrap_or_default();
+            if !established || version["served"] != true {
+                continue;
+            }
+            let stamp = stamp(crd, name);
+            let group = crd["spec"]["group"].as_str().unwrap_or_default();
+            let plural = crd["status"]["acceptedNames"]["plural"].as_str().unwrap_or_default();
+            let known = present
+                .iter()
+                .find(|r| *r.group == *group && *r.version == *name && *r.plural == *plural && r.stamp == stamp);
+            match known {
+                Some(known) => all.push(known.clone()),
+                None => match build(crd, name, stamp) {
+                    Ok(resource) => {
+                        changed = true;
+                        all.push(Arc::new(resource));
+                    }
+                    Err(error) => tracing::warn!(crd = &*object.key.name, version = name, error, "cannot serve a custom resource"),
+                },
+            }
+        }
+    }
+    if changed || all.len() != present.len() {
+        inner.registry.set_customs(all);
+    }
+    // The store forgets a resource with its definition, which goes only after its instances.
+    for gone in present.iter().filter(|r| !definitions.iter().any(|crd| defines(crd, r))) {
+        inner.store.drop_resource(&gone.storage);
+    }
+}
+
+fn defines(crd: &Value, resource: &Resource) -> bool {
+    crd["spec"]["group"] == *resource.group && crd["status"]["acceptedNames"]["plural"] == *resource.plural
+}
+
+/// What the first delete of a definition leaves on it.
+pub(crate) fn mark_for_deletion(crd: &mut Value, now: &str) {
+    let map = crate::write::metadata(crd);
+    map.insert("deletionTimestamp".into(), now.into());
+    let finalizers = map.entry("finalizers").or_insert_with(|| Value::Array(Vec::new()));
+    if let Some(list) = finalizers.as_array_mut()
+        && !list.iter().any(|known| known == FINALIZER)
+    {
+        list.push(FINALIZER.into());
+    }
+    let message = "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon";
+    set_condition(crd, ["Terminating", "True", "InstanceDeletionPending", message], now);
+}
+
+/// Sets a condition, given as type, status, reason and message; the time moves only when the status does.
+pub(super) fn set_condition(crd: &mut Value, [ty, status, reason, message]: [&str; 4], now: &str) {
+    if !crd["status"].is_object() {
+        crd["status"] = serde_json::json!({});
+    }
+    if !crd["status"]["conditions"].is_array() {
+        crd["status"]["conditions"] = serde_json::json!([]);
+    }
+    let Some(list) = crd["status"]["conditions"].as_array_mut() else { return };
+    let mut fresh = serde_json::json!({
+        "type": ty, "status": status, "reason": reason, "message": message, "lastTransitionTime": now,
+    });
+    match list.iter_mut().find(|known| known["type"] == ty) {
+        None => list.push(fresh),
+        Some(known) => {
+            if known["status"] == status {
+                fresh["lastTransitionTime"] = known["lastTransitionTime"].clone();
+            }
+            *known = fresh;
+        }
+    }
+}
+
+pub(super) fn has_condition(crd: &Value, ty: &str) -> bool {
+    let conditions = crd["status"]["conditions"].as_array();
+    conditions.into_iter().flatten().any(|c| c["type"] == ty && c["status"] == "True")
+}
+
+/// Changes whenever the version would be served differently.
+fn stamp(crd: &Value, version: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    version.hash(&mut hasher);
+    crd["spec"].to_string().hash(&mut hasher);
+    crd["status"]["acceptedNames"].to_string().hash(&mut hasher);
+    hasher.finish().max(1)
+}
+
+fn build(crd: &Value, version: &str, stamp: u64) -> Result<Resource, String> {
+    let custom = Arc::new(CustomVersion::build(crd, version)?);
+    let text = |value: &Value| -> Arc<str> { value.as_str().unwrap_or_default().into() };
+    let list = |value: &Value| -> Vec<Arc<str>> { value.as_array().into_iter().flatten().map(text).collect() };
+    let names = &crd["status"]["acceptedNames"];
+    let group = text(&crd["spec"]["group"]);
+    let storage_version = crd["spec"]["versions"]
+        .as_array()
+        .and_then(|versions| versions.iter().find(|v| v["storage"] == true))
+        .and_then(|v| v["name"].as_str())
+        .ok_or("no storage version")?;
+    let mut subresources = Vec::new();
+    if custom.has_scale() {
+        subresources.push(Subresource {
+            name: "scale".into(),
+            group: "autoscaling".into(),
+            version: "v1".into(),
+            kind: "Scale".into(),
+            verbs: vec!["get", "patch", "update"],
+        });
+    }
+    if custom.has_status() {
+        subresources.push(Subresource {
+            name: "status".into(),
+            group: group.clone(),
+            version: version.into(),
+            kind: text(&names["kind"]),
+            verbs: vec!["get", "patch", "update"],
+        });
+    }
+    Ok(Resource {
+        version: version.into(),
+        kind: text(&names["kind"]),
+        list_kind: text(&names["listKind"]),
+        plural: text(&names["plural"]),
+        singular: text(&names["singular"]),
+        short_names: list(&names["shortNames"]),
+        categories: list(&names["categories"]),
+        namespaced: crd["spec"]["scope"] == "Namespaced",
+        verbs: vec!["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"],
+        subresources,
+        storage: format!("{group}/{}", names["plural"].as_str().unwrap_or_default()).into(),
+        storage_api_version: format!("{group}/{storage_version}").into(),
+        api_version: format!("{group}/{version}").into(),
+        schema: custom.schema(),
+        stamp,
+        origin: Origin::Custom(custom),
+        group,
+    })
+}

@@ -1,0 +1,364 @@
+//! Garbage collection by owner references: in the background, in the foreground, or not at all.
+//!
+//! An index from owners to dependents is fed by events. Whether an owner lives is asked of the store at the moment it
+//! matters, by the coordinates in the reference and its uid, so that no index of all objects is needed.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::actor::{Actor, log};
+use crate::registry::Resource;
+use crate::server::Inner;
+use crate::store::{Key, Object};
+use crate::write::options::{DeleteOptions, Propagation};
+use crate::write::metadata;
+
+const FOREGROUND: &str = "foregroundDeletion";
+const ORPHAN: &str = "orphan";
+/// After so many steps others get a turn.
+const STEPS: usize = 128;
+/// How often a deletion that lost a race is tried again before the next event.
+const ATTEMPTS: usize = 5;
+
+/// Where an object is.
+#[derive(Clone)]
+struct Place {
+    resource: Arc<Resource>,
+    key: Key,
+    uid: String,
+}
+
+impl PartialEq for Place {
+    fn eq(&self, other: &Self) -> bool {
+        self.uid == other.uid && self.key == other.key && self.resource.storage == other.resource.storage
+    }
+}
+
+impl Eq for Place {}
+
+impl std::hash::Hash for Place {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.uid.hash(state);
+        self.key.hash(state);
+    }
+}
+
+impl Place {
+    fn of(resource: &Arc<Resource>, object: &Object) -> Self {
+        Self { resource: resource.clone(), key: object.key.clone(), uid: object.uid.clone() }
+    }
+
+    fn live(&self, inner: &Inner) -> Option<Arc<Object>> {
+        inner.store.get(&self.resource.storage, &self.key).filter(|object| object.uid == self.uid)
+    }
+}
+
+enum Task {
+    /// See whether an object has lost its owners. `fresh`: its references are new, and may never have been right.
+    Judge { place: Place, fresh: bool },
+    /// An object is going, and its dependents matter to it.
+    Going(Place),
+}
+
+/// How an owner stands.
+enum Owner {
+    Lives,
+    Gone,
+    /// It waits for its dependents to go.
+    Waits,
+}
+
+/// What the collector knows.
+#[derive(Default)]
+pub(super) struct Garbage {
+    dependents: HashMap<String, HashSet<Place>>,
+    /// Owners in foreground deletion.
+    waiting: HashMap<String, Place>,
+    tasks: VecDeque<Task>,
+}
+
+impl Garbage {
+    pub(super) fn changed(&mut self, resource: &Arc<Resource>, prev: Option<&Arc<Object>>, now: Option<&Arc<Object>>) {
+        // An object that was replaced by another of the same name is gone.
+        let (prev_uid, now_uid) = (prev.map(|o| o.uid.as_str()), now.map(|o| o.uid.as_str()));
+        if let Some(before) = prev {
+            let kept = if prev_uid == now_uid { now.map(|o| o.owners.as_slice()).unwrap_or_default() } else { &[] };
+            for owner in before.owners.iter().filter(|owner| !kept.contains(owner)) {
+                self.forget(resource, before, owner);
+            }
+            if prev_uid != now_uid {
+                self.waiting.remove(&before.uid);
+                for place in self.dependents.get(&before.uid).into_iter().flatten() {
+                    self.tasks.push_back(Task::Judge { place: place.clone(), fresh: false });
+                }
+            }
+        }
+        let Some(object) = now else { return };
+        let before = prev.filter(|_| prev_uid == now_uid);
+        if !object.owners.is_empty() && before.is_none_or(|before| before.owners != object.owners) {
+            let place = Place::of(resource, object);
+            for owner in &object.owners {
+                self.dependents.entry(owner.clone()).or_default().insert(place.clone());
+            }
+            self.tasks.push_back(Task::Judge { place, fresh: true });
+        } else if !object.owners.is_empty() {
+            // A change of blockOwnerDeletion may be what an owner waits for.
+            self.wake_waiting(&object.owners);
+        }
+        if object.deleting {
+            self.tasks.push_back(Task::Going(Place::of(resource, object)));
+        }
+    }
+
+    fn forget(&mut self, resource: &Arc<Resource>, dependent: &Object, owner: &str) {
+        if let Some(places) = self.dependents.get_mut(owner) {
+            places.remove(&Place::of(resource, dependent));
+            if places.is_empty() {
+                self.dependents.remove(owner);
+            }
+        }
+        self.wake_waiting(&[owner.to_owned()]);
+    }
+
+    fn wake_waiting(&mut self, owners: &[String]) {
+        for place in owners.iter().filter_map(|owner| self.waiting.get(owner)) {
+            self.tasks.push_back(Task::Going(place.clone()));
+        }
+    }
+
+    pub(super) async fn work(&mut self, inner: &Arc<Inner>) {
+        let actor = Actor::manager(inner, "generic-garbage-collector");
+        let mut steps = 0;
+        while let Some(task) = self.tasks.pop_front() {
+            match task {
+                Task::Judge { place, fresh } => self.judge(&actor, &place, fresh),
+                Task::Going(place) => self.going(&actor, &place),
+            }
+            steps += 1;
+            if steps % STEPS == 0 {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    /// Deletes an object without living owners; takes dead references from one that has a living owner too.
+    fn judge(&mut self, actor: &Actor<'_>, place: &Place, fresh: bool) {
+        for _ in 0..ATTEMPTS {
+            let Some(live) = place.live(actor.inner) else { return };
+            let value = live.value();
+            if live.deleting {
+                return;
+            }
+            let references = value["metadata"]["ownerReferences"].as_array().cloned().unwrap_or_default();
+            let Some((solid, dangling, waiting)) = self.classify(actor, place, &references, fresh) else { return };
+            let done = if solid > 0 {
+                let dead: Vec<&str> = dangling.iter().chain(&waiting).map(String::as_str).collect();
+                if dead.is_empty() {
+                    return;
+                }
+                actor.change(&place.resource, &live, "", |object| drop_owners(object, &dead)).map(|_| ())
+            } else if references.is_empty() {
+                return;
+            } else {
+                let policy = self.policy(actor, place, &live, &value, !waiting.is_empty());
+                let options = DeleteOptions {
+                    propagation: Some(policy),
+                    // References that changed since must be judged again.
+                    resource_version: actor.inner.store.get(&place.resource.storage, &place.key).map(|o| o.revision.to_string()),
+                    ..DeleteOptions::default()
+                };
+                actor.delete(&place.resource, &live, options).map(|_| ())
+            };
+            match done {
+                Err(error) if error.code == 409 => {}
+                done => {
+                    log("garbage", done);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// How many owners live, and the uids of those that are gone and of those that wait for their dependents. None when
+    /// it cannot be told.
+    fn classify(
+        &self,
+        actor: &Actor<'_>,
+        place: &Place,
+        references: &[Value],
+        fresh: bool,
+    ) -> Option<(usize, Vec<String>, Vec<String>)> {
+        let (mut solid, mut dangling, mut waiting) = (0, Vec::new(), Vec::new());
+        for reference in references {
+            let uid = reference["uid"].as_str().unwrap_or_default().to_owned();
+            match owner(actor, place, reference, fresh)? {
+                Owner::Lives => solid += 1,
+                Owner::Gone => dangling.push(uid),
+                Owner::Waits => waiting.push(uid),
+            }
+        }
+        Some((solid, dangling, waiting))
+    }
+
+    fn policy(&self, actor: &Actor<'_>, place: &Place, live: &Object, value: &Value, owner_waits: bool) -> Propagation {
+        let dependents = self.dependents.get(&place.uid);
+        if owner_waits && dependents.is_some_and(|places| !places.is_empty()) {
+            let cycle = dependents.into_iter().flatten().any(|place| self.waiting.contains_key(&place.uid));
+            if cycle {
+                // Objects that own each other would wait for each other.
+                let unblocked = actor.change(&place.resource, live, "", |object| {
+                    for reference in object["metadata"]["ownerReferences"].as_array_mut().into_iter().flatten() {
+                        reference["blockOwnerDeletion"] = false.into();
+                    }
+                });
+                log("garbage", unblocked);
+            }
+            return Propagation::Foreground;
+        }
+        if has_finalizer(value, ORPHAN) {
+            Propagation::Orphan
+        } else if has_finalizer(value, FOREGROUND) {
+            Propagation::Foreground
+        } else {
+            Propagation::Background
+        }
+    }
+
+    /// Does for an object that is going what its finalizers ask for.
+    fn going(&mut self, actor: &Actor<'_>, place: &Place) {
+        let Some(live) = place.live(actor.inner) else { return };
+        let value = live.value();
+        if !live.deleting {
+            return;
+        }
+        if has_finalizer(&value, ORPHAN) {
+            self.orphan(actor, place, &live);
+        } else if has_finalizer(&value, FOREGROUND) {
+            self.foreground(actor, place, &live);
+        } else {
+            self.waiting.remove(&place.uid);
+        }
+    }
+
+    fn orphan(&mut self, actor: &Actor<'_>, place: &Place, live: &Object) {
+        for dependent in self.dependents_of(place) {
+            for _ in 0..ATTEMPTS {
+                let Some(object) = dependent.live(actor.inner) else { break };
+                let done = actor.change(&dependent.resource, &object, "", |object| drop_owners(object, &[&place.uid]));
+                match done {
+                    Err(error) if error.code == 409 => {}
+                    done => {
+                        log("garbage", done);
+                        break;
+                    }
+                }
+            }
+        }
+        log("garbage", actor.drop_finalizer(&place.resource, live, ORPHAN));
+    }
+
+    fn foreground(&mut self, actor: &Actor<'_>, place: &Place, live: &Object) {
+        let first = self.waiting.insert(place.uid.clone(), place.clone()).is_none();
+        let mut blocked = false;
+        for dependent in self.dependents_of(place) {
+            let Some(object) = dependent.live(actor.inner) else { continue };
+            let blocks = blocks(&object.value(), &place.uid);
+            blocked |= blocks;
+            if (first || blocks) && !object.deleting {
+                self.tasks.push_back(Task::Judge { place: dependent, fresh: false });
+            }
+        }
+        if !blocked {
+            self.waiting.remove(&place.uid);
+            log("garbage", actor.drop_finalizer(&place.resource, live, FOREGROUND));
+        }
+    }
+
+    fn dependents_of(&self, owner: &Place) -> Vec<Place> {
+        self.dependents.get(&owner.uid).into_iter().flatten().cloned().collect()
+    }
+}
+
+fn has_finalizer(object: &Value, name: &str) -> bool {
+    object["metadata"]["finalizers"].as_array().is_some_and(|list| list.iter().any(|known| known == name))
+}
+
+fn blocks(object: &Value, owner: &str) -> bool {
+    let references = object["metadata"]["ownerReferences"].as_array().into_iter().flatten();
+    references.into_iter().any(|reference| reference["uid"] == owner && reference["blockOwnerDeletion"] == true)
+}
+
+fn drop_owners(object: &mut Value, uids: &[&str]) {
+    let map = metadata(object);
+    let Some(list) = map.get_mut("ownerReferences").and_then(Value::as_array_mut) else { return };
+    list.retain(|reference| !reference["uid"].as_str().is_some_and(|uid| uids.contains(&uid)));
+    if list.is_empty() {
+        map.remove("ownerReferences");
+    }
+}
+
+/// How the owner of a reference stands; none for a reference that nobody can follow, which keeps its object.
+fn owner(actor: &Actor<'_>, dependent: &Place, reference: &Value, fresh: bool) -> Option<Owner> {
+    let text = |field: &str| reference[field].as_str().unwrap_or_default();
+    let resource = actor.inner.registry.by_kind(text("apiVersion"), text("kind"))?;
+    if resource.namespaced && dependent.key.namespace.is_empty() {
+        // A cluster-scoped object cannot say in which namespace its owner is.
+        if fresh && elsewhere(actor, &resource, text("uid")) {
+            report(actor, dependent, reference);
+        }
+        return None;
+    }
+    let namespace: &str = if resource.namespaced { &dependent.key.namespace } else { "" };
+    let found = actor.inner.store.get(&resource.storage, &Key::new(namespace, text("name")));
+    match found.filter(|object| object.uid == text("uid")) {
+        Some(object) if object.deleting && has_finalizer(&object.value(), FOREGROUND) => Some(Owner::Waits),
+        Some(_) => Some(Owner::Lives),
+        None => {
+            if fresh && resource.namespaced && elsewhere(actor, &resource, text("uid")) {
+                report(actor, dependent, reference);
+            }
+            Some(Owner::Gone)
+        }
+    }
+}
+
+/// Whether the owner lives in another namespace.
+fn elsewhere(actor: &Actor<'_>, resource: &Arc<Resource>, uid: &str) -> bool {
+    let page = actor.inner.store.page(&resource.storage, None, None, None, 1, |object| object.uid == uid);
+    page.is_ok_and(|page| !page.objects.is_empty())
+}
+
+/// Tells by an event that an owner is in another namespace.
+fn report(actor: &Actor<'_>, dependent: &Place, reference: &Value) {
+    let Some(events) = actor.inner.registry.by_plural("", "events") else { return };
+    let text = |field: &str| reference[field].as_str().unwrap_or_default();
+    let place: &str = &dependent.key.namespace;
+    // Events about cluster-scoped objects live in the default namespace.
+    let namespace = if place.is_empty() { "default" } else { place };
+    let identity = format!(
+        "[{}/{}, namespace: {place}, name: {}, uid: {}]",
+        text("apiVersion"),
+        text("kind"),
+        text("name"),
+        text("uid")
+    );
+    let now = actor.inner.timestamp();
+    let mut involved = json!({
+        "apiVersion": &*dependent.resource.api_version, "kind": &*dependent.resource.kind,
+        "name": &*dependent.key.name, "uid": dependent.uid,
+    });
+    if !place.is_empty() {
+        involved["namespace"] = place.into();
+    }
+    let event = json!({
+        "apiVersion": "v1", "kind": "Event",
+        "metadata": {"name": format!("{}.{:x}", dependent.key.name, actor.inner.random()), "namespace": namespace},
+        "involvedObject": involved, "type": "Warning", "reason": "OwnerRefInvalidNamespace",
+        "message": format!("ownerRef {identity} does not exist in namespace {place:?}"),
+        "source": {"component": "garbage-collector-controller"}, "reportingComponent": "garbage-collector-controller",
+        "firstTimestamp": now, "lastTimestamp": now, "count": 1,
+    });
+    log("garbage", actor.create(&events, namespace, event));
+}

@@ -1,0 +1,253 @@
+//! What is not a resource: health, version, metrics, discovery, OpenAPI, and the keys that sign tokens.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+
+use bytes::Bytes;
+use fleetwright_builtins::openapi::{self, Definition, ResourceDoc, SubresourceDoc};
+use http::{HeaderValue, Method, Response, header};
+use serde_json::Value;
+
+use crate::body::{self, Body};
+use crate::discovery;
+use crate::error::ApiError;
+use crate::handlers::{Call, page_not_found};
+use crate::registry::{Registry, Resource};
+use crate::server::Inner;
+use crate::store::Key;
+
+/// What `/` lists beside groups.
+const OTHERS: &[&str] = &[
+    "/.well-known/openid-configuration",
+    "/healthz",
+    "/livez",
+    "/metrics",
+    "/openapi/v3",
+    "/openid/v1/jwks",
+    "/readyz",
+    "/version",
+];
+
+/// The documents of one state of the registry, made when they are first asked for.
+#[derive(Default)]
+struct Set(Mutex<BTreeMap<String, Option<Bytes>>>);
+
+impl Set {
+    fn get(&self, name: &str, make: impl FnOnce() -> Option<Bytes>) -> Option<Bytes> {
+        let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = lock().get(name) {
+            return known.clone();
+        }
+        // Made without the lock: the index of OpenAPI asks for every document.
+        let made = make();
+        // Names that lead nowhere are not kept: a client could ask for any number of them.
+        if made.is_some() {
+            lock().insert(name.to_owned(), made.clone());
+        }
+        made
+    }
+}
+
+/// Servers without custom resources all say the same.
+static BUILTIN: LazyLock<Arc<Set>> = LazyLock::new(Arc::default);
+
+/// The documents of one server.
+#[derive(Default)]
+pub(crate) struct Documents(Mutex<Option<(u64, Arc<Set>)>>);
+
+impl Documents {
+    fn at(&self, generation: u64, customs: usize) -> Arc<Set> {
+        if customs == 0 {
+            return BUILTIN.clone();
+        }
+        let mut current = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*current {
+            Some((at, set)) if *at == generation => set.clone(),
+            _ => {
+                let set = Arc::new(Set::default());
+                *current = Some((generation, set.clone()));
+                set
+            }
+        }
+    }
+}
+
+/// Answers a request that names no resource.
+pub(crate) fn answer(call: &Call) -> Result<Response<Body>, ApiError> {
+    if !matches!(call.method, Method::GET | Method::HEAD) {
+        return Ok(body::text(405, "405 method not allowed\n"));
+    }
+    let path = call.info.path.as_str();
+    if let Some(checks) = health(path) {
+        return Ok(if checks { health_page(call, path) } else { page_not_found() });
+    }
+    let server = &call.server;
+    let (customs, generation) = server.registry.customs();
+    let set = server.documents.at(generation, customs.len());
+    let all = || -> Vec<Arc<Resource>> { Registry::builtins().iter().chain(&customs).cloned().collect() };
+    let host = call.headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("kubernetes.default.svc");
+    let aggregated = wants_aggregated(call);
+    let trimmed = path.trim_end_matches('/');
+    let segments: Vec<&str> = trimmed.trim_start_matches('/').split('/').collect();
+    match segments.as_slice() {
+        [""] => Ok(body::json(200, &discovery::root_paths(&all(), OTHERS))),
+        ["version"] => Ok(body::json(200, &discovery::version())),
+        ["metrics"] => {
+            let page = server.metrics.page(&server.store);
+            Ok(body::respond(200, "text/plain; version=0.0.4; charset=utf-8", body::full(page)))
+        }
+        [".well-known", "openid-configuration"] => Ok(keys(server.tokens.openid_configuration(host), "application/json")),
+        ["openid", "v1", "jwks"] => Ok(keys(server.tokens.jwks(), "application/jwk-set+json")),
+        ["api"] if !aggregated => Ok(body::json(200, &discovery::core_versions(host))),
+        [name @ ("api" | "apis")] if aggregated => {
+            let key = format!("{name}:aggregated");
+            let document = set.get(&key, || bytes(discovery::aggregated(&all(), *name == "api")));
+            document.map(|document| tagged(call, document, discovery::AGGREGATED)).ok_or_else(ApiError::no_such_resource)
+        }
+        ["apis"] => Ok(document(call, set.get("apis", || bytes(discovery::group_list(&all()))))),
+        ["apis", group] => Ok(document(call, set.get(trimmed, || discovery::group(&all(), group).and_then(bytes)))),
+        ["api", version] => {
+            Ok(document(call, set.get(trimmed, || discovery::resource_list(&all(), "", version).and_then(bytes))))
+        }
+        ["apis", group, version] => {
+            Ok(document(call, set.get(trimmed, || discovery::resource_list(&all(), group, version).and_then(bytes))))
+        }
+        ["openapi", "v3"] => Ok(document(call, set.get("openapi", || openapi_index(server, &set, &all())))),
+        ["openapi", "v3", "api", version] => Ok(document(call, openapi_document(server, &set, &customs, "", version))),
+        ["openapi", "v3", "apis", group, version] => {
+            Ok(document(call, openapi_document(server, &set, &customs, group, version)))
+        }
+        _ => Ok(page_not_found()),
+    }
+}
+
+fn bytes(value: Value) -> Option<Bytes> {
+    Some(value.to_string().into())
+}
+
+/// `/livez`, `/readyz`, `/healthz` and their single checks: whether the check exists; none for other paths.
+fn health(path: &str) -> Option<bool> {
+    let mut parts = path.trim_matches('/').splitn(2, '/');
+    matches!(parts.next(), Some("livez" | "readyz" | "healthz")).then(|| matches!(parts.next(), None | Some("ping" | "log")))
+}
+
+/// A server that answers at all is healthy: its store is memory, its controllers are part of it. `?verbose` lists the
+/// checks.
+fn health_page(call: &Call, path: &str) -> Response<Body> {
+    let name = path.trim_matches('/');
+    if call.query.all("verbose").next().is_none() || name.contains('/') {
+        return body::text(200, "ok");
+    }
+    body::text(200, format!("[+]ping ok\n[+]log ok\n{name} check passed\n"))
+}
+
+fn wants_aggregated(call: &Call) -> bool {
+    let accept = call.headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    let clauses = accept.split(',').map(|clause| clause.replace(' ', ""));
+    clauses.into_iter().any(|clause| {
+        clause.starts_with("application/json")
+            && ["g=apidiscovery.k8s.io", "v=v2", "as=APIGroupDiscoveryList"]
+                .iter()
+                .all(|part| clause.split(';').any(|given| given == *part))
+    })
+}
+
+fn keys(text: String, content_type: &str) -> Response<Body> {
+    let mut response = body::respond(200, content_type, body::full(text));
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("public, max-age=3600"));
+    response
+}
+
+fn document(call: &Call, document: Option<Bytes>) -> Response<Body> {
+    match document {
+        Some(document) => tagged(call, document, "application/json"),
+        None => page_not_found(),
+    }
+}
+
+/// A document with its ETag; 304 for a client that has it.
+fn tagged(call: &Call, document: Bytes, content_type: &str) -> Response<Body> {
+    let tag = discovery::etag(&document);
+    let has = call.headers.get(header::IF_NONE_MATCH).is_some_and(|given| given.as_bytes() == tag.as_bytes());
+    let right_hash = call.query.get("hash").is_some_and(|hash| tag.trim_matches('"') == hash);
+    let mut response = if has {
+        body::respond(304, content_type, body::full(Bytes::new()))
+    } else {
+        body::respond(200, content_type, body::full(document))
+    };
+    if let Ok(tag) = HeaderValue::from_str(&tag) {
+        response.headers_mut().insert(header::ETAG, tag);
+    }
+    if right_hash {
+        // The address changes with the content.
+        response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("public, immutable"));
+    }
+    response.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
+    response
+}
+
+fn openapi_index(server: &Arc<Inner>, set: &Set, all: &[Arc<Resource>]) -> Option<Bytes> {
+    let mut documents = BTreeMap::new();
+    for resource in all {
+        let path = discovery::openapi_path(&resource.group, &resource.version);
+        if let std::collections::btree_map::Entry::Vacant(entry) = documents.entry(path)
+            && let Some(document) = openapi_document(server, set, all, &resource.group, &resource.version)
+        {
+            entry.insert(document);
+        }
+    }
+    bytes(discovery::openapi_index(documents.iter().map(|(path, document)| (path.as_str(), document))))
+}
+
+fn openapi_document(server: &Arc<Inner>, set: &Set, customs: &[Arc<Resource>], group: &str, version: &str) -> Option<Bytes> {
+    if let Some(document) = openapi::built_in(group, version) {
+        return Some(document);
+    }
+    let mut resources: Vec<&Arc<Resource>> =
+        customs.iter().filter(|r| r.custom().is_some() && *r.group == *group && *r.version == *version).collect();
+    if resources.is_empty() {
+        return None;
+    }
+    resources.sort_by(|a, b| a.plural.cmp(&b.plural));
+    set.get(&format!("openapi:{group}/{version}"), || {
+        let schemas: Vec<Value> = resources.iter().map(|resource| schema_of(server, resource)).collect();
+        let docs: Vec<ResourceDoc<'_>> =
+            resources.iter().zip(&schemas).map(|(resource, schema)| resource_doc(resource, schema)).collect();
+        bytes(openapi::document(group, version, &docs))
+    })
+}
+
+/// The schema as its definition has it.
+fn schema_of(server: &Inner, resource: &Resource) -> Value {
+    let name = format!("{}.{}", resource.plural, resource.group);
+    let definition = server
+        .registry
+        .find("apiextensions.k8s.io", "v1", "customresourcedefinitions")
+        .and_then(|definitions| server.store.get(&definitions.storage, &Key::new("", &name)))
+        .map(|object| object.value())
+        .unwrap_or_default();
+    let versions = definition["spec"]["versions"].as_array();
+    let version = versions.into_iter().flatten().find(|version| version["name"] == *resource.version);
+    version.map(|version| version["schema"]["openAPIV3Schema"].clone()).unwrap_or_default()
+}
+
+fn resource_doc<'a>(resource: &'a Resource, schema: &'a Value) -> ResourceDoc<'a> {
+    let subresources = resource.subresources.iter().map(|sub| SubresourceDoc {
+        name: &sub.name,
+        gvk: (&sub.group, &sub.version, &sub.kind),
+        type_name: (&*sub.kind == "Scale").then_some("io.k8s.api.autoscaling.v1.Scale"),
+        verbs: sub.verbs.clone(),
+    });
+    ResourceDoc {
+        group: &resource.group,
+        version: &resource.version,
+        kind: &resource.kind,
+        list_kind: &resource.list_kind,
+        plural: &resource.plural,
+        namespaced: resource.namespaced,
+        verbs: resource.verbs.clone(),
+        returns_deleted: false,
+        subresources: subresources.collect(),
+        definition: Definition::Custom(schema),
+    }
+}

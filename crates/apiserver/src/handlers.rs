@@ -1,0 +1,328 @@
+//! From a request to its answer: who asks, may they, and which part of the server answers.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use fleetwright_rbac::{Attributes, User};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, header};
+use http_body_util::{BodyExt, Limited};
+use serde_json::{Value, json};
+
+use crate::auth::{self, ClientCertificate};
+use crate::body::{self, Body};
+use crate::error::ApiError;
+use crate::registry::{Origin, Resource};
+use crate::request::{Query, RequestInfo};
+use crate::server::Inner;
+use crate::store::Key;
+use crate::write::delete::{Deleted, delete, delete_collection, returns_object, success};
+use crate::write::options::{DeleteOptions, WriteOptions};
+use crate::write::patch::{PatchKind, patch};
+use crate::write::{Operation, Outcome, Warnings, create, decode, update};
+use crate::list::ListOptions;
+use crate::present::View;
+use crate::{documents, list, reviews, subresources, watch};
+
+/// Who is at the other end.
+#[derive(Clone)]
+pub(crate) enum Peer {
+    /// Code in the same process, as this user.
+    Local(User),
+    /// A TLS connection, with the verified client certificate.
+    Remote(Option<Arc<ClientCertificate>>),
+}
+
+/// One request, with all that its handler needs.
+pub(crate) struct Call {
+    pub(crate) server: Arc<Inner>,
+    pub(crate) user: User,
+    pub(crate) info: RequestInfo,
+    pub(crate) query: Query,
+    pub(crate) method: Method,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+    pub(crate) warnings: Warnings,
+}
+
+/// Answers a request.
+pub(crate) async fn serve<B>(server: Arc<Inner>, request: Request<B>, peer: Peer) -> Response<Body>
+where
+    B: http_body::Body<Data = Bytes> + Send,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let started = Instant::now();
+    let (parts, incoming) = request.into_parts();
+    let query = Query::parse(parts.uri.query());
+    let info = RequestInfo::new(&parts.method, parts.uri.path(), &query);
+    let mut known = !info.is_resource;
+    let mut answer = match admit(&server, &parts, &peer, &info) {
+        Err(error) => body::error(&error),
+        Ok(user) => match read_body(&server, &parts.method, incoming).await {
+            Err(error) => body::error(&error),
+            Ok(bytes) => {
+                let Parts { method, headers, .. } = parts;
+                let call = Arc::new(Call {
+                    server: server.clone(),
+                    user,
+                    info: info.clone(),
+                    query,
+                    method,
+                    headers,
+                    body: bytes,
+                    warnings: Warnings::default(),
+                });
+                let answer = dispatch(&call, &mut known).await.unwrap_or_else(|error| body::error(&error));
+                with_warnings(answer, &call.warnings)
+            }
+        },
+    };
+    let headers = answer.headers_mut();
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache, private"));
+    if let Ok(id) = HeaderValue::from_str(&uuid::Uuid::new_v4().to_string()) {
+        headers.insert("audit-id", id);
+    }
+    server.metrics.answered(&info, known, answer.status().as_u16(), started.elapsed());
+    answer
+}
+
+/// Authenticates and authorises.
+fn admit(server: &Arc<Inner>, parts: &Parts, peer: &Peer, info: &RequestInfo) -> Result<User, ApiError> {
+    let user = match peer {
+        Peer::Local(user) => user.clone(),
+        Peer::Remote(certificate) => server.authenticate(&parts.headers, certificate.as_deref())?,
+    };
+    let policy = server.policy();
+    let user = auth::impersonate(&policy, &attributes(&user, info), &parts.headers)?.unwrap_or(user);
+    auth::authorize(&policy, &attributes(&user, info))?;
+    Ok(user)
+}
+
+fn attributes<'a>(user: &'a User, info: &'a RequestInfo) -> Attributes<'a> {
+    if !info.is_resource {
+        return Attributes::path(user, info.verb, &info.path);
+    }
+    let mut attributes = Attributes::resource(user, info.verb, &info.group, &info.resource)
+        .in_namespace(&info.namespace)
+        .named(&info.name);
+    attributes.version = &info.version;
+    attributes.subresource = &info.subresource;
+    attributes
+}
+
+async fn read_body<B>(server: &Inner, method: &Method, incoming: B) -> Result<Bytes, ApiError>
+where
+    B: http_body::Body<Data = Bytes> + Send,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    if matches!(*method, Method::GET | Method::HEAD) {
+        return Ok(Bytes::new());
+    }
+    let limit = server.body_limit;
+    let collected = Box::pin(Limited::new(incoming, limit).collect()).await;
+    match collected {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(ApiError::too_large(limit)),
+        Err(error) => Err(ApiError::bad_request(format!("the body of the request could not be read: {error}"))),
+    }
+}
+
+fn with_warnings(mut answer: Response<Body>, warnings: &Warnings) -> Response<Body> {
+    for warning in warnings.take() {
+        // RFC 7234: code, agent, quoted text. Control characters cannot stand in a header.
+        let text: String = warning.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let quoted = text.replace('\\', "\\\\").replace('"', "\\\"");
+        if let Ok(value) = HeaderValue::from_bytes(format!("299 - \"{quoted}\"").as_bytes()) {
+            answer.headers_mut().append(header::WARNING, value);
+        }
+    }
+    answer
+}
+
+async fn dispatch(call: &Arc<Call>, known: &mut bool) -> Result<Response<Body>, ApiError> {
+    if !call.info.is_resource {
+        return documents::answer(call);
+    }
+    let info = &call.info;
+    let Some(resource) = call.server.registry.find(&info.group, &info.version, &info.resource) else {
+        return Ok(page_not_found());
+    };
+    *known = true;
+    if info.excess {
+        return Ok(page_not_found());
+    }
+    if let Some(custom) = resource.custom()
+        && let Some(warning) = custom.deprecation_warning()
+    {
+        call.warnings.add(warning);
+    }
+    // Cluster-scoped things have no namespace in their path, namespaced objects must have one.
+    let is_namespace = resource.is("", "namespaces");
+    let misplaced = !resource.namespaced && !info.namespace.is_empty() && !is_namespace;
+    let unplaced = resource.namespaced && info.namespace.is_empty() && !matches!(info.verb, "list" | "watch");
+    if misplaced || (unplaced && !info.name.is_empty()) {
+        return Ok(page_not_found());
+    }
+    if !info.subresource.is_empty() {
+        if resource.subresource(&info.subresource).is_none() {
+            return Ok(page_not_found());
+        }
+        return subresources::answer(call, &resource).await;
+    }
+    if unplaced || !resource.verbs.contains(&info.verb) {
+        return Err(ApiError::new(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+            .with_causes(Vec::new()));
+    }
+    if matches!(resource.origin, Origin::Builtin(kind) if !kind.is_stored()) {
+        return reviews::answer(call, &resource);
+    }
+    match info.verb {
+        "get" => {
+            let key = Key::new(call.namespace(&resource), &info.name);
+            list::get(&call.server.store, &resource, &key, &call.query, &call.view()?).await
+        }
+        "list" => {
+            let namespace = call.namespace(&resource);
+            list::list(&call.server.store, &resource, namespace, &call.query, &call.view()?).await
+        }
+        "watch" => {
+            let stop = call.server.watching();
+            let namespace = call.namespace(&resource);
+            watch::watch(&call.server.store, &resource, namespace, &info.name, &call.query, &call.view()?, stop).await
+        }
+        "create" => post(call, &resource),
+        "update" => put(call, &resource),
+        "patch" => apply_patch(call, &resource),
+        "delete" => remove(call, &resource),
+        "deletecollection" => remove_all(call, &resource),
+        _ => Ok(page_not_found()),
+    }
+}
+
+/// What the real server's mux says about paths that it does not know.
+pub(crate) fn page_not_found() -> Response<Body> {
+    body::text(404, "404 page not found\n")
+}
+
+impl View {
+    /// The answer to a write.
+    pub(crate) fn outcome(&self, resource: &Resource, code: u16, outcome: &Outcome) -> Result<Response<Body>, ApiError> {
+        match outcome {
+            Outcome::Stored(object) => self.stored(resource, object, code),
+            Outcome::Transient(value) => self.object(resource, value, code),
+        }
+    }
+}
+
+impl Call {
+    /// The namespace in which the resource's objects live; empty for cluster-scoped ones.
+    pub(crate) fn namespace(&self, resource: &Resource) -> &str {
+        if resource.namespaced { &self.info.namespace } else { "" }
+    }
+
+    /// The write that this call asks for.
+    pub(crate) fn operation<'a>(&'a self, resource: &'a Arc<Resource>, options: WriteOptions) -> Operation<'a> {
+        Operation {
+            server: &self.server,
+            resource,
+            user: &self.user,
+            namespace: self.namespace(resource),
+            subresource: &self.info.subresource,
+            options,
+            warnings: &self.warnings,
+        }
+    }
+
+    /// The options of a create, update or patch.
+    pub(crate) fn options(&self, kind: &str, apply: bool) -> Result<WriteOptions, ApiError> {
+        WriteOptions::read(&self.query, &self.headers, kind, apply)
+    }
+
+    /// The body as an object of the resource; what strict reading found is warned of or refused, as the client asked.
+    pub(crate) fn object(&self, resource: &Resource, options: &WriteOptions) -> Result<Value, ApiError> {
+        let decoded = decode::object(resource, &self.headers, &self.body)?;
+        decode::settle(decoded.strict, options.field_validation, &self.warnings, |error| {
+            ApiError::bad_request(format!("{} cannot be handled as a {}: {error}", decode::in_version(resource), resource.kind))
+        })?;
+        Ok(decoded.object)
+    }
+
+    /// How the client wants its answer. Asked before anything is written, so that a write whose answer cannot be given
+    /// does not happen.
+    pub(crate) fn view(&self) -> Result<View, ApiError> {
+        View::negotiate(&self.headers, &self.query, self.server.now())
+    }
+}
+
+fn post(call: &Call, resource: &Arc<Resource>) -> Result<Response<Body>, ApiError> {
+    if !call.info.name.is_empty() {
+        return Err(ApiError::new(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+            .with_causes(Vec::new()));
+    }
+    let view = call.view()?;
+    let options = call.options("CreateOptions", false)?;
+    let object = call.object(resource, &options)?;
+    let outcome = create::create(&call.operation(resource, options), object, false)?;
+    view.outcome(resource, 201, &outcome)
+}
+
+fn put(call: &Call, resource: &Arc<Resource>) -> Result<Response<Body>, ApiError> {
+    let view = call.view()?;
+    let options = call.options("UpdateOptions", false)?;
+    let object = call.object(resource, &options)?;
+    let (outcome, created) = update::update(&call.operation(resource, options), &call.info.name, object)?;
+    view.outcome(resource, if created { 201 } else { 200 }, &outcome)
+}
+
+pub(crate) fn apply_patch(call: &Call, resource: &Arc<Resource>) -> Result<Response<Body>, ApiError> {
+    let view = call.view()?;
+    let kind = PatchKind::of(decode::media_type(&call.headers), resource)?;
+    let options = call.options("PatchOptions", kind == PatchKind::Apply)?;
+    let (outcome, created) = patch(&call.operation(resource, options), &call.info.name, kind, &call.body)?;
+    view.outcome(resource, if created { 201 } else { 200 }, &outcome)
+}
+
+fn delete_options(call: &Call) -> Result<DeleteOptions, ApiError> {
+    let body = if call.body.is_empty() {
+        None
+    } else {
+        let (value, _) = decode::body(&call.headers, &call.body)?.map_err(ApiError::bad_request)?;
+        Some(value)
+    };
+    DeleteOptions::read(&call.query, body.as_ref())
+}
+
+fn remove(call: &Call, resource: &Arc<Resource>) -> Result<Response<Body>, ApiError> {
+    let view = call.view()?;
+    let options = delete_options(call)?;
+    let write = WriteOptions { dry_run: options.dry_run, ..WriteOptions::default() };
+    let op = call.operation(resource, write);
+    match delete(&op, &call.info.name, &options)? {
+        Deleted::Gone(last) if returns_object(&resource.origin) => {
+            view.object(resource, &last, 200)
+        }
+        Deleted::Gone(last) => Ok(view.plain(200, &success(&op, &last))),
+        Deleted::Going(outcome) => {
+            // The old way of asking for cascading deletion has an answer of its own.
+            let code = if options.orphan_dependents == Some(false) { 202 } else { 200 };
+            view.outcome(resource, code, &outcome)
+        }
+    }
+}
+
+fn remove_all(call: &Call, resource: &Arc<Resource>) -> Result<Response<Body>, ApiError> {
+    let options = delete_options(call)?;
+    let write = WriteOptions { dry_run: options.dry_run, ..WriteOptions::default() };
+    let op = call.operation(resource, write);
+    let matching = ListOptions::read(&call.query, resource, "", false)?.selectors;
+    let namespace = Some(op.namespace).filter(|namespace| !namespace.is_empty());
+    let page = call.server.store.page(&resource.storage, namespace, None, None, 0, |object| matching.matches(object));
+    let objects = page.map_err(|gone| ApiError::expired(gone.to_string()))?.objects;
+    let items = delete_collection(&op, objects, &options)?;
+    let revision = call.server.store.revision().to_string();
+    Ok(body::json(
+        200,
+        &json!({"apiVersion": &*resource.api_version, "kind": &*resource.list_kind, "metadata": {"resourceVersion": revision}, "items": items}),
+    ))
+}

@@ -1,0 +1,73 @@
+//! Who calls this server and what they may do: the auth module, fed from this server's own objects.
+
+use std::sync::Arc;
+
+use fleetwright_rbac::{Attributes, Policy, RoleWrite, User};
+use http::HeaderMap;
+use serde_json::Value;
+
+use crate::auth::{self, Authenticator, ClientCertificate, Objects};
+use crate::error::ApiError;
+use crate::registry::Registry;
+use crate::server::Inner;
+use crate::store::Key;
+use crate::write::Operation;
+
+const GROUP: &str = "rbac.authorization.k8s.io";
+const ROLES: [&str; 4] = ["clusterroles", "clusterrolebindings", "roles", "rolebindings"];
+
+impl Objects for Inner {
+    fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<Value> {
+        let resource = self.registry.find("", "v1", resource)?;
+        self.store.get(&resource.storage, &Key::new(namespace, name)).map(|object| object.value())
+    }
+}
+
+impl Inner {
+    /// The policy as of now.
+    pub(crate) fn policy(&self) -> Arc<Policy> {
+        let resources = || Registry::builtins().iter().filter(|r| *r.group == *GROUP && ROLES.contains(&&*r.plural));
+        let revision = resources().map(|r| self.store.resource_revision(&r.storage)).max().unwrap_or(0);
+        self.authorizer.policy(revision, || {
+            resources()
+                .filter_map(|r| self.store.page(&r.storage, None, None, None, 0, |_| true).ok())
+                .flat_map(|page| page.objects)
+                .map(|object| object.value())
+                .collect()
+        })
+    }
+
+    /// Who sent a request over the network.
+    pub(crate) fn authenticate(&self, headers: &HeaderMap, certificate: Option<&ClientCertificate>) -> Result<User, ApiError> {
+        Authenticator { issuer: &self.tokens, objects: self }.authenticate(certificate, headers, self.now())
+    }
+
+    /// Refuses what the policy does not allow.
+    pub(crate) fn authorize(&self, attributes: &Attributes<'_>) -> Result<(), ApiError> {
+        auth::authorize(&self.policy(), attributes)
+    }
+
+    /// An apply that finds nothing creates, and that is a right of its own.
+    pub(crate) fn authorize_create(&self, op: &Operation<'_>, name: &str) -> Result<(), ApiError> {
+        let attributes = Attributes::resource(op.user, "create", &op.resource.group, &op.resource.plural)
+            .in_namespace(op.namespace)
+            .named(name);
+        self.authorize(&attributes)
+    }
+
+    /// Nobody grants more than they hold.
+    pub(crate) fn check_escalation(&self, op: &Operation<'_>, old: Option<&Value>, new: &Value) -> Result<(), ApiError> {
+        if &*op.resource.group != GROUP {
+            return Ok(());
+        }
+        let write = RoleWrite {
+            user: op.user,
+            resource: &op.resource.plural,
+            name: if old.is_some() { crate::write::meta_text(new, "name") } else { "" },
+            namespace: op.namespace,
+            old,
+            new,
+        };
+        auth::check_role_write(&self.policy(), &write)
+    }
+}

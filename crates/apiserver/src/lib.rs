@@ -1,0 +1,39 @@
+//! A Kubernetes API server in a library: what kubectl and controllers see is what kube-apiserver shows them.
+//!
+//! [`Server::start`] gives a running server; one process may hold thousands. Requests come over TLS or, for callers in the
+//! same process, through [`Handle::client`]. Everything that changes goes through the write path into the store; reads
+//! and watches are served from it.
+
+mod admission;
+mod auth;
+mod body;
+mod bootstrap;
+mod controllers;
+mod crd;
+mod discovery;
+mod documents;
+mod error;
+mod handlers;
+mod identity;
+mod list;
+mod local;
+mod metrics;
+mod present;
+mod registry;
+mod request;
+mod reviews;
+mod scale;
+mod selectors;
+mod server;
+mod store;
+mod subresources;
+mod transport;
+mod watch;
+mod write;
+
+pub use fleetwright_rbac::User;
+pub use server::{Clock, Config, Handle, Server, StartError};
+pub use store::Limits;
+
+/// The version of Kubernetes whose API is served.
+pub const KUBERNETES_VERSION: &str = "v1.37.1";

@@ -1,0 +1,91 @@
+//! What the server counts, in Prometheus' text format.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::request::RequestInfo;
+use crate::store::Store;
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Labels {
+    verb: &'static str,
+    group: String,
+    version: String,
+    resource: String,
+    subresource: String,
+    code: u16,
+}
+
+/// The counters of one server.
+#[derive(Debug, Default)]
+pub(crate) struct Metrics {
+    requests: Mutex<BTreeMap<Labels, (u64, Duration)>>,
+    /// Watches that run now.
+    pub(crate) watches: AtomicI64,
+}
+
+impl Metrics {
+    /// Counts an answered request. Paths that name no known resource share one row, so that a client cannot make rows.
+    pub(crate) fn answered(&self, info: &RequestInfo, known: bool, code: u16, took: Duration) {
+        let text = |value: &String| if known { value.clone() } else { String::new() };
+        let labels = Labels {
+            verb: info.verb,
+            group: text(&info.group),
+            version: text(&info.version),
+            resource: text(&info.resource),
+            subresource: text(&info.subresource),
+            code,
+        };
+        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let (count, sum) = requests.entry(labels).or_default();
+        *count += 1;
+        *sum += took;
+    }
+
+    /// The page that Prometheus reads.
+    pub(crate) fn page(&self, store: &Store) -> String {
+        let mut out = String::new();
+        let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut section = |name: &str, kind: &str, help: &str, rows: Vec<(String, String)>| {
+            let base = name.strip_suffix("_sum").or_else(|| name.strip_suffix("_count")).unwrap_or(name);
+            if !out.contains(&format!("# TYPE {base} ")) {
+                let _ = writeln!(out, "# HELP {base} {help}\n# TYPE {base} {kind}");
+            }
+            for (labels, value) in rows {
+                let _ = writeln!(out, "{name}{labels} {value}");
+            }
+        };
+        let label = |l: &Labels, code: bool| {
+            let code = if code { format!(",code=\"{}\"", l.code) } else { String::new() };
+            format!(
+                "{{verb=\"{}\",group=\"{}\",version=\"{}\",resource=\"{}\",subresource=\"{}\"{code}}}",
+                l.verb.to_uppercase(),
+                l.group,
+                l.version,
+                l.resource,
+                l.subresource
+            )
+        };
+        let rows = requests.iter().map(|(l, (count, _))| (label(l, true), count.to_string())).collect();
+        section("apiserver_request_total", "counter", "Requests answered, by verb, resource and code.", rows);
+        let help = "Time spent on requests.";
+        let mut times: BTreeMap<String, (u64, f64)> = BTreeMap::new();
+        for (l, (count, sum)) in &requests {
+            let entry = times.entry(label(l, false)).or_default();
+            entry.0 += count;
+            entry.1 += sum.as_secs_f64();
+        }
+        let rows = times.iter().map(|(l, (_, sum))| (l.clone(), sum.to_string())).collect();
+        section("apiserver_request_duration_seconds_sum", "summary", help, rows);
+        let rows = times.iter().map(|(l, (count, _))| (l.clone(), count.to_string())).collect();
+        section("apiserver_request_duration_seconds_count", "summary", help, rows);
+        let rows = vec![(String::new(), self.watches.load(Ordering::Relaxed).to_string())];
+        section("apiserver_longrunning_requests", "gauge", "Watches that run now.", rows);
+        let rows = store.resources().iter().map(|r| (format!("{{resource=\"{r}\"}}"), store.len(r).to_string())).collect();
+        section("apiserver_storage_objects", "gauge", "Objects held, by resource.", rows);
+        out
+    }
+}

@@ -1,0 +1,216 @@
+//! What a request asks for, read from its method, path and query.
+
+use std::borrow::Cow;
+
+use http::Method;
+
+/// The query of a request, decoded.
+#[derive(Clone, Debug, Default)]
+pub struct Query(Vec<(String, String)>);
+
+impl Query {
+    /// Reads `a=b&c=d`. Broken escapes are taken literally, as clients of the real server expect no error here.
+    pub fn parse(raw: Option<&str>) -> Self {
+        let pairs = raw.unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
+        Self(
+            pairs
+                .map(|pair| {
+                    let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+                    (decode(key, true).into_owned(), decode(value, true).into_owned())
+                })
+                .collect(),
+        )
+    }
+
+    /// The first value of a key; an empty value counts as absent.
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.0.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str()).filter(|v| !v.is_empty())
+    }
+
+    /// Every value of a key, empty ones too.
+    pub fn all<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a str> {
+        self.0.iter().filter(move |(k, _)| k == key).map(|(_, v)| v.as_str())
+    }
+
+    /// Whether a flag is set: `watch`, `watch=1`, `watch=true`. As the real server's conversion of booleans has it:
+    /// present and neither `false` nor `0`.
+    pub fn flag(&self, key: &str) -> bool {
+        self.optional_flag(key).unwrap_or(false)
+    }
+
+    /// A flag that knows "not given".
+    pub fn optional_flag(&self, key: &str) -> Option<bool> {
+        self.0.iter().find(|(k, _)| k == key).map(|(_, v)| !matches!(v.to_ascii_lowercase().as_str(), "false" | "0"))
+    }
+}
+
+/// Percent-decodes; `+` is a space in queries.
+fn decode(text: &str, plus: bool) -> Cow<'_, str> {
+    if !text.contains(['%', '+']) {
+        return Cow::Borrowed(text);
+    }
+    let bytes = text.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while let Some(&byte) = bytes.get(at) {
+        let hex = (byte == b'%')
+            .then(|| bytes.get(at + 1..at + 3))
+            .flatten()
+            .and_then(|hex| std::str::from_utf8(hex).ok())
+            .and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        match hex {
+            Some(value) => {
+                out.push(value);
+                at += 3;
+            }
+            None => {
+                out.push(if byte == b'+' && plus { b' ' } else { byte });
+                at += 1;
+            }
+        }
+    }
+    Cow::Owned(String::from_utf8_lossy(&out).into_owned())
+}
+
+/// A request, taken apart as kube-apiserver's request info does.
+#[derive(Clone, Debug, Default)]
+pub struct RequestInfo {
+    /// The decoded path.
+    pub path: String,
+    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`; for other paths the lower-case method.
+    pub verb: &'static str,
+    /// Whether the path names a resource.
+    pub is_resource: bool,
+    /// The API group, empty for core.
+    pub group: String,
+    /// The API version.
+    pub version: String,
+    /// The namespace, empty for none.
+    pub namespace: String,
+    /// The plural resource.
+    pub resource: String,
+    /// The subresource, empty for none.
+    pub subresource: String,
+    /// The object's name, empty for a collection.
+    pub name: String,
+    /// Path segments after the subresource: only proxies have them, and they are not served.
+    pub excess: bool,
+}
+
+impl RequestInfo {
+    /// Takes a request apart.
+    pub fn new(method: &Method, path: &str, query: &Query) -> Self {
+        let mut info = Self { verb: plain_verb(method), path: decode(path, false).into_owned(), ..Self::default() };
+        let segments: Vec<String> =
+            path.trim_matches('/').split('/').map(|segment| decode(segment, false).into_owned()).collect();
+        let mut rest = segments.as_slice();
+        match rest {
+            [api, version, tail @ ..] if api == "api" => {
+                info.version = version.clone();
+                rest = tail;
+            }
+            [apis, group, version, tail @ ..] if apis == "apis" => {
+                info.group = group.clone();
+                info.version = version.clone();
+                rest = tail;
+            }
+            _ => return info,
+        }
+        let mut watch_prefix = false;
+        if let [watch, tail @ ..] = rest
+            && watch == "watch"
+            && !tail.is_empty()
+        {
+            watch_prefix = true;
+            rest = tail;
+        }
+        if rest.is_empty() {
+            return info;
+        }
+        info.is_resource = true;
+        if let [namespaces, namespace, tail @ ..] = rest
+            && namespaces == "namespaces"
+        {
+            info.namespace = namespace.clone();
+            // `/namespaces/x`, `/namespaces/x/status` and `/finalize` are about the namespace itself.
+            if let [first, ..] = tail
+                && !matches!(first.as_str(), "status" | "finalize")
+            {
+                rest = tail;
+            }
+        }
+        let mut parts = rest.iter();
+        info.resource = parts.next().cloned().unwrap_or_default();
+        info.name = parts.next().cloned().unwrap_or_default();
+        info.subresource = parts.next().cloned().unwrap_or_default();
+        info.excess = parts.next().is_some();
+        info.verb = resource_verb(method, info.name.is_empty(), watch_prefix || query.flag("watch"));
+        info
+    }
+
+    /// `group/version`, or the version alone for core.
+    pub fn api_version(&self) -> String {
+        if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
+    }
+}
+
+fn plain_verb(method: &Method) -> &'static str {
+    match method.as_str() {
+        "GET" => "get",
+        "HEAD" => "head",
+        "POST" => "post",
+        "PUT" => "put",
+        "PATCH" => "patch",
+        "DELETE" => "delete",
+        "OPTIONS" => "options",
+        _ => "other",
+    }
+}
+
+fn resource_verb(method: &Method, collection: bool, watch: bool) -> &'static str {
+    match method.as_str() {
+        "GET" | "HEAD" if collection && watch => "watch",
+        "GET" | "HEAD" if collection => "list",
+        "GET" | "HEAD" if watch => "watch",
+        "GET" | "HEAD" => "get",
+        "POST" => "create",
+        "PUT" => "update",
+        "PATCH" => "patch",
+        "DELETE" if collection => "deletecollection",
+        "DELETE" => "delete",
+        _ => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info(method: &str, target: &str) -> RequestInfo {
+        let (path, query) = target.split_once('?').map_or((target, None), |(p, q)| (p, Some(q)));
+        RequestInfo::new(&method.parse().unwrap(), path, &Query::parse(query))
+    }
+
+    #[test]
+    fn a_namespace_is_an_object_and_a_place() {
+        let object = info("GET", "/api/v1/namespaces/pay/status");
+        assert_eq!((object.resource.as_str(), object.name.as_str(), object.subresource.as_str()), ("namespaces", "pay", "status"));
+        let place = info("GET", "/api/v1/namespaces/pay/pods/web");
+        assert_eq!((place.resource.as_str(), place.namespace.as_str(), place.name.as_str()), ("pods", "pay", "web"));
+    }
+
+    #[test]
+    fn the_verb_follows_method_name_and_watch() {
+        assert_eq!(info("GET", "/apis/apps/v1/deployments?watch=true").verb, "watch");
+        assert_eq!(info("GET", "/apis/apps/v1/deployments?watch=false").verb, "list");
+        assert_eq!(info("GET", "/api/v1/watch/namespaces/x/pods").verb, "watch");
+        assert_eq!(info("DELETE", "/api/v1/namespaces/x/pods").verb, "deletecollection");
+        assert_eq!(info("POST", "/api/v1/namespaces/x/pods/p/eviction").subresource, "eviction");
+    }
+
+    #[test]
+    fn escapes_are_decoded_and_broken_ones_kept() {
+        assert_eq!(Query::parse(Some("labelSelector=a%3Db+c%zz")).get("labelSelector"), Some("a=b c%zz"));
+        assert!(!info("GET", "/livez").is_resource);
+    }
+}

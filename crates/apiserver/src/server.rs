@@ -1,0 +1,305 @@
+//! One API server: what it holds, how it starts and how it stops.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use fleetwright_pki::{Authority, Identity, Leaf, ServiceAccountKey, kubeconfig};
+use fleetwright_rbac::User;
+use jiff::Timestamp;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::auth::{Authorizer, TokenIssuer};
+use crate::metrics::Metrics;
+use crate::registry::Registry;
+use crate::store::{Limits, Store};
+use crate::{bootstrap, controllers, local, transport};
+
+/// The issuer and the audience of service-account tokens.
+const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
+
+/// Where the time comes from; a simulation brings its own.
+#[derive(Clone)]
+pub struct Clock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
+
+impl Clock {
+    /// A clock that asks this function.
+    pub fn new(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
+        Self(Arc::new(now))
+    }
+
+    /// The present time.
+    pub fn now(&self) -> Timestamp {
+        (self.0)()
+    }
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self::new(Timestamp::now)
+    }
+}
+
+/// How a server is set up. The default serves in-process callers only.
+#[derive(Clone)]
+pub struct Config {
+    /// Where to listen for TLS connections; none for in-process callers only. Port 0 takes a free one.
+    pub listen: Option<SocketAddr>,
+    /// The authority that signs the serving certificate and whose client certificates are trusted; made at the start when
+    /// none is given. Servers may share one.
+    pub authority: Option<Arc<Authority>>,
+    /// The key that signs service-account tokens; made at the start when none is given.
+    pub service_account_key: Option<Arc<ServiceAccountKey>>,
+    /// Names and addresses that the serving certificate carries beside the usual ones.
+    pub names: Vec<String>,
+    /// How much history is kept for watches and paged lists.
+    pub history: Limits,
+    /// The largest request body.
+    pub body_limit: usize,
+    /// Where cluster IPs of services come from.
+    pub service_cidr: String,
+    /// Where the time comes from.
+    pub clock: Clock,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: None,
+            authority: None,
+            service_account_key: None,
+            names: Vec::new(),
+            history: Limits::default(),
+            body_limit: 3 * 1024 * 1024,
+            service_cidr: "10.96.0.0/16".into(),
+            clock: Clock::default(),
+        }
+    }
+}
+
+/// Why a server did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {source}; choose another address or stop what uses it")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Keys or certificates cannot be made.
+    #[error("cannot set up certificates: {0}")]
+    Certificates(String),
+    /// A setting makes no sense.
+    #[error("config field {field}: {message}")]
+    Config {
+        /// The field.
+        field: &'static str,
+        /// What is wrong with it.
+        message: String,
+    },
+}
+
+/// What all parts of one server share.
+pub(crate) struct Inner {
+    pub(crate) store: Store,
+    pub(crate) registry: Registry,
+    pub(crate) authorizer: Authorizer,
+    pub(crate) tokens: TokenIssuer,
+    pub(crate) authority: Arc<Authority>,
+    pub(crate) metrics: Metrics,
+    pub(crate) documents: crate::documents::Documents,
+    pub(crate) networks: crate::admission::Networks,
+    pub(crate) clock: Clock,
+    pub(crate) body_limit: usize,
+    /// True when the server is asked to stop.
+    pub(crate) stop: watch::Sender<bool>,
+}
+
+impl Inner {
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// The present time as Kubernetes writes it.
+    pub(crate) fn timestamp(&self) -> String {
+        crate::write::delete::seconds_text(self.now())
+    }
+
+    /// Randomness for generated names.
+    pub(crate) fn random(&self) -> u64 {
+        uuid::Uuid::new_v4().as_u64_pair().0
+    }
+
+    /// Resolves when the server is asked to stop.
+    pub(crate) fn stopping(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut stop = self.stop.subscribe();
+        async move {
+            // An error means that the sender is gone, which is a stop as well.
+            let _ = stop.wait_for(|stop| *stop).await;
+        }
+    }
+}
+
+/// Counts a watch for as long as it lives.
+struct Watching(Arc<Inner>);
+
+impl Inner {
+    /// Resolves when a watch must end; counts the watch until it is dropped.
+    pub(crate) fn watching(self: &Arc<Self>) -> impl Future<Output = ()> + Send + use<> {
+        self.metrics.watches.fetch_add(1, Ordering::Relaxed);
+        let (watching, stopping) = (Watching(self.clone()), self.stopping());
+        async move {
+            stopping.await;
+            drop(watching);
+        }
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        self.0.metrics.watches.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Starts servers.
+pub struct Server;
+
+impl Server {
+    /// Starts a server.
+    ///
+    /// Expected flow: certificates, listener, bootstrap objects, controllers, then requests. When this returns the server
+    /// answers.
+    ///
+    /// # Errors
+    /// The address is taken, keys cannot be made, or a setting makes no sense. Nothing is left running then.
+    pub async fn start(config: Config) -> Result<Handle, StartError> {
+        let certificates = |error: fleetwright_pki::Error| StartError::Certificates(error.to_string());
+        let authority = match config.authority {
+            Some(authority) => authority,
+            None => Arc::new(Authority::new("fleetwright-ca").map_err(certificates)?),
+        };
+        let key = match config.service_account_key {
+            Some(key) => key,
+            None => Arc::new(ServiceAccountKey::generate().map_err(certificates)?),
+        };
+        let listener = match config.listen {
+            Some(address) => Some(
+                tokio::net::TcpListener::bind(address).await.map_err(|source| StartError::Listen { address, source })?,
+            ),
+            None => None,
+        };
+        let address = match &listener {
+            Some(listener) => Some(
+                listener
+                    .local_addr()
+                    .map_err(|source| StartError::Listen { address: config.listen.unwrap_or(([0, 0, 0, 0], 0).into()), source })?,
+            ),
+            None => None,
+        };
+        let networks = crate::admission::Networks::new(&config.service_cidr)
+            .map_err(|message| StartError::Config { field: "service_cidr", message })?;
+        let tokens = TokenIssuer::new(ISSUER, vec![ISSUER.to_owned()], &key.private_pem).map_err(StartError::Certificates)?;
+        let inner = Arc::new(Inner {
+            store: Store::new(config.history),
+            registry: Registry::default(),
+            authorizer: Authorizer::default(),
+            tokens,
+            authority: authority.clone(),
+            metrics: Metrics::default(),
+            documents: Default::default(),
+            networks,
+            clock: config.clock,
+            body_limit: config.body_limit,
+            stop: watch::Sender::new(false),
+        });
+        bootstrap::run(&inner);
+        let mut tasks = controllers::spawn(&inner);
+        if let (Some(listener), Some(address)) = (listener, address) {
+            let mut names = config.names;
+            names.push(address.ip().to_string());
+            let acceptor = transport::acceptor(&authority, &names, &inner)?;
+            tasks.spawn(transport::serve(inner.clone(), listener, acceptor));
+        }
+        Ok(Handle { inner, address, tasks })
+    }
+}
+
+/// A running server. Dropping it stops it at once; [`Handle::stop`] stops it in order.
+pub struct Handle {
+    inner: Arc<Inner>,
+    address: Option<SocketAddr>,
+    tasks: JoinSet<()>,
+}
+
+impl Handle {
+    /// The address that the server listens on.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.address
+    }
+
+    /// The URL of the server; for a server without a listener a name that only its own clients know.
+    pub fn url(&self) -> String {
+        match self.address {
+            Some(address) => format!("https://{address}"),
+            None => local::URL.into(),
+        }
+    }
+
+    /// The certificate of the authority that clients trust.
+    pub fn ca_pem(&self) -> &str {
+        self.inner.authority.cert_pem()
+    }
+
+    /// A kubeconfig with a client certificate for this user.
+    ///
+    /// # Errors
+    /// The certificate cannot be made.
+    pub fn kubeconfig(&self, user: &str, groups: &[&str]) -> Result<String, StartError> {
+        let error = |error: fleetwright_pki::Error| StartError::Certificates(error.to_string());
+        let pair = self.inner.authority.issue(Leaf::client(user, groups.iter().copied())).map_err(error)?;
+        let identity = Identity::Certificate { cert_pem: &pair.cert_pem, key_pem: &pair.key_pem };
+        Ok(kubeconfig("fleetwright", &self.url(), self.ca_pem(), identity))
+    }
+
+    /// The administrator's kubeconfig.
+    ///
+    /// # Errors
+    /// The certificate cannot be made.
+    pub fn admin_kubeconfig(&self) -> Result<String, StartError> {
+        self.kubeconfig("fleetwright-admin", &["system:masters"])
+    }
+
+    /// A client that calls the server within the process, as the administrator.
+    pub fn client(&self) -> kube::Client {
+        self.client_as(User::new("fleetwright-admin", ["system:masters", "system:authenticated"]))
+    }
+
+    /// A client that calls the server within the process, as this user.
+    pub fn client_as(&self, user: User) -> kube::Client {
+        local::client(self.inner.clone(), user)
+    }
+
+    /// Forgets the history of watches and lists up to now, as a compaction of etcd does.
+    pub fn compact(&self) {
+        self.inner.store.compact(self.inner.store.revision());
+    }
+
+    /// Stops the server: watches end, running requests are answered, tasks are over when this returns.
+    pub async fn stop(mut self) {
+        let _ = self.inner.stop.send(true);
+        let grace = std::time::Duration::from_secs(5);
+        let drained = tokio::time::timeout(grace, async { while self.tasks.join_next().await.is_some() {} }).await;
+        if drained.is_err() {
+            self.tasks.shutdown().await;
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let _ = self.inner.stop.send(true);
+    }
+}

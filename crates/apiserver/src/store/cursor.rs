@@ -1,0 +1,118 @@
+//! Following what changes, from a revision on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::{Event, Gone, Inner, Store};
+
+/// The most changes that one look returns, so that a watcher far behind does not hold the lock for long.
+const BATCH: usize = 512;
+
+/// Changes in the order in which they happened.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// The changes.
+    pub events: Vec<Arc<Event>>,
+    /// The revision up to which the follower now knows everything.
+    pub progress: u64,
+}
+
+/// Why a cursor has nothing more to say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Lost {
+    /// The follower was too slow: changes that it has not seen are forgotten.
+    #[error(transparent)]
+    Gone(#[from] Gone),
+    /// The resource was dropped.
+    #[error("the resource is no longer served")]
+    Ended,
+}
+
+/// A place in the history of one resource, or of all.
+#[derive(Debug)]
+pub struct Cursor {
+    inner: Arc<Inner>,
+    resource: Option<Arc<str>>,
+    birth: u64,
+    seen: u64,
+    wake: watch::Receiver<u64>,
+}
+
+impl Store {
+    /// Follows a resource from the first change after a revision.
+    pub fn watch(&self, resource: &str, from_revision: u64) -> Result<Cursor, Gone> {
+        let mut state = self.inner.write();
+        let table = state.table(resource);
+        table.history.reaches(from_revision)?;
+        let (birth, wake) = (table.birth, table.wake.subscribe());
+        Ok(Cursor { inner: self.inner.clone(), resource: Some(resource.into()), birth, seen: from_revision, wake })
+    }
+
+    /// Follows every resource from the first change after a revision, in one order. It loses its place when any
+    /// resource forgets a change that it has not seen; a resource that is dropped just falls silent.
+    pub fn watch_all(&self, from_revision: u64) -> Result<Cursor, Gone> {
+        let state = self.inner.read();
+        for table in state.tables.values() {
+            table.history.reaches(from_revision)?;
+        }
+        let wake = self.inner.wake.subscribe();
+        Ok(Cursor { inner: self.inner.clone(), resource: None, birth: 0, seen: from_revision, wake })
+    }
+
+    /// Waits until the store has come to a revision. When that takes too long, the error is the present revision.
+    pub async fn reach(&self, revision: u64, patience: Duration) -> Result<(), u64> {
+        if self.revision() >= revision {
+            return Ok(());
+        }
+        let mut wake = self.inner.wake.subscribe();
+        let reached = tokio::time::timeout(patience, wake.wait_for(|now| *now >= revision)).await;
+        if matches!(reached, Ok(Ok(_))) { Ok(()) } else { Err(self.revision()) }
+    }
+}
+
+impl Cursor {
+    /// What changed since the last look; nothing is an answer too.
+    pub fn look(&mut self) -> Result<Batch, Lost> {
+        self.wake.borrow_and_update();
+        let state = self.inner.read();
+        let mut events = Vec::new();
+        match &self.resource {
+            Some(resource) => {
+                let table = state.tables.get(resource).filter(|table| table.birth == self.birth).ok_or(Lost::Ended)?;
+                events = table.history.after(self.seen, BATCH)?;
+            }
+            None => {
+                for table in state.tables.values().filter(|table| table.changed > self.seen) {
+                    events.extend(table.history.after(self.seen, BATCH)?);
+                }
+                events.sort_by_key(|event: &Arc<Event>| event.revision);
+                events.truncate(BATCH);
+            }
+        }
+        // A full batch may have left changes behind, so only what it holds is known.
+        let progress = match events.last() {
+            Some(last) if events.len() == BATCH => last.revision,
+            _ => state.revision,
+        };
+        self.seen = self.seen.max(progress);
+        Ok(Batch { events, progress: self.seen })
+    }
+
+    /// Waits until something changes. Dropping the future loses nothing.
+    pub async fn next(&mut self) -> Result<Batch, Lost> {
+        loop {
+            let batch = self.look()?;
+            if !batch.events.is_empty() {
+                return Ok(batch);
+            }
+            self.wake.changed().await.map_err(|_| Lost::Ended)?;
+        }
+    }
+
+    /// The revision up to which everything was seen.
+    pub fn seen(&self) -> u64 {
+        self.seen
+    }
+}

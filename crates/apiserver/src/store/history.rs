@@ -1,0 +1,199 @@
+//! The recent past of one resource: its changes in order, as far back as the limits allow.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::{Gone, Key, Object};
+
+/// How much of the past a store keeps, for each resource. Whatever limit is reached first counts.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// The most changes.
+    pub history_events: usize,
+    /// The oldest change.
+    pub history_age: Duration,
+    /// The most bytes of JSON that only the past still needs.
+    pub history_bytes: usize,
+}
+
+impl Default for Limits {
+    /// etcd's five minutes, unless ten thousand changes or 32 MiB come sooner.
+    fn default() -> Self {
+        Self { history_events: 10_000, history_age: Duration::from_secs(300), history_bytes: 32 << 20 }
+    }
+}
+
+/// How a watcher sees a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sight {
+    /// The object is new to the watcher.
+    Added,
+    /// The watcher knew an older version.
+    Modified,
+    /// The object is gone, or left the watcher's selector.
+    Deleted,
+}
+
+impl Sight {
+    /// The `type` of the watch event.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Added => "ADDED",
+            Self::Modified => "MODIFIED",
+            Self::Deleted => "DELETED",
+        }
+    }
+}
+
+/// One change of one object.
+#[derive(Debug)]
+pub struct Event {
+    /// The revision that the change made.
+    pub revision: u64,
+    /// The object before, unless it was created.
+    pub prev: Option<Arc<Object>>,
+    /// The object after, unless it was deleted.
+    pub now: Option<Arc<Object>>,
+    at: Instant,
+    frames: [OnceLock<Bytes>; 3],
+}
+
+impl Event {
+    pub(super) fn new(revision: u64, prev: Option<Arc<Object>>, now: Option<Arc<Object>>) -> Self {
+        Self { revision, prev, now, at: Instant::now(), frames: Default::default() }
+    }
+
+    /// The object's key.
+    pub fn key(&self) -> Option<&Key> {
+        self.now.as_ref().or(self.prev.as_ref()).map(|object| &object.key)
+    }
+
+    /// How a watcher with this filter sees the change; none when it is none of its business.
+    pub fn sight(&self, mut filter: impl FnMut(&Object) -> bool) -> Option<Sight> {
+        let before = self.prev.as_deref().is_some_and(&mut filter);
+        let after = self.now.as_deref().is_some_and(filter);
+        match (before, after) {
+            (false, false) => None,
+            (false, true) => Some(Sight::Added),
+            (true, true) => Some(Sight::Modified),
+            (true, false) => Some(Sight::Deleted),
+        }
+    }
+
+    /// The version of the object that a watcher is shown: the one after the change or, when the object is gone or left
+    /// the selector, the last stored one.
+    pub fn subject(&self, sight: Sight) -> Option<&Arc<Object>> {
+        match sight {
+            Sight::Added | Sight::Modified => self.now.as_ref(),
+            Sight::Deleted => self.prev.as_ref(),
+        }
+    }
+
+    /// What a watcher is shown, always with the resourceVersion of this change.
+    pub fn shown(&self, sight: Sight) -> Option<Arc<Object>> {
+        self.subject(sight).map(|object| object.at(self.revision))
+    }
+
+    /// The watch event in the stored version, a line of JSON. Made once, however many watch.
+    pub fn frame(&self, sight: Sight) -> Option<Bytes> {
+        let slot = self.frames.get(sight as usize)?;
+        if let Some(frame) = slot.get() {
+            return Some(frame.clone());
+        }
+        let object = self.shown(sight)?;
+        Some(slot.get_or_init(|| frame(sight.as_str(), &object.json)).clone())
+    }
+
+    /// The bytes that would be free if this event was.
+    fn weight(&self) -> usize {
+        let size = |object: &Option<Arc<Object>>| object.as_ref().map_or(0, |o| o.json.len());
+        size(&self.prev) + size(&self.now)
+    }
+}
+
+/// One watch event as a line of JSON.
+pub fn frame(kind: &str, object: &[u8]) -> Bytes {
+    let mut out = Vec::with_capacity(object.len() + 32);
+    out.extend_from_slice(b"{\"type\":\"");
+    out.extend_from_slice(kind.as_bytes());
+    out.extend_from_slice(b"\",\"object\":");
+    out.extend_from_slice(object);
+    out.extend_from_slice(b"}\n");
+    out.into()
+}
+
+/// The changes of one resource, oldest first.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    events: VecDeque<Arc<Event>>,
+    bytes: usize,
+    /// Everything up to here is forgotten; what comes after is complete.
+    floor: u64,
+}
+
+impl History {
+    pub(super) fn starting_after(floor: u64) -> Self {
+        Self { floor, ..Self::default() }
+    }
+
+    pub(super) fn push(&mut self, event: Arc<Event>, limits: &Limits) {
+        self.bytes += event.weight();
+        self.events.push_back(event);
+        self.trim(limits);
+    }
+
+    /// Forgets what the limits do not cover.
+    pub(super) fn trim(&mut self, limits: &Limits) {
+        while let Some(oldest) = self.events.front() {
+            let over = self.events.len() > limits.history_events || self.bytes > limits.history_bytes;
+            if !over && oldest.at.elapsed() <= limits.history_age {
+                break;
+            }
+            self.forget_oldest();
+        }
+        if self.events.is_empty() {
+            self.events = VecDeque::new();
+        }
+    }
+
+    /// Forgets everything up to a revision.
+    pub(super) fn compact(&mut self, revision: u64) {
+        while self.events.front().is_some_and(|oldest| oldest.revision <= revision) {
+            self.forget_oldest();
+        }
+        self.floor = self.floor.max(revision);
+    }
+
+    fn forget_oldest(&mut self) {
+        if let Some(event) = self.events.pop_front() {
+            self.bytes = self.bytes.saturating_sub(event.weight());
+            self.floor = self.floor.max(event.revision);
+        }
+    }
+
+    pub(super) fn reaches(&self, revision: u64) -> Result<(), Gone> {
+        if revision < self.floor { Err(Gone { requested: revision, oldest: self.floor }) } else { Ok(()) }
+    }
+
+    /// At most `most` changes after a revision.
+    pub(super) fn after(&self, revision: u64, most: usize) -> Result<Vec<Arc<Event>>, Gone> {
+        self.reaches(revision)?;
+        let from = self.events.partition_point(|event| event.revision <= revision);
+        Ok(self.events.range(from..).take(most).cloned().collect())
+    }
+
+    /// For each key that changed after a revision, the object as it was at that revision.
+    pub(super) fn undo(&self, revision: u64) -> Result<BTreeMap<Key, Option<Arc<Object>>>, Gone> {
+        self.reaches(revision)?;
+        let mut past = BTreeMap::new();
+        for event in self.events.iter().rev().take_while(|event| event.revision > revision) {
+            if let Some(key) = event.key() {
+                past.insert(key.clone(), event.prev.clone());
+            }
+        }
+        Ok(past)
+    }
+}

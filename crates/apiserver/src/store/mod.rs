@@ -1,0 +1,280 @@
+//! The objects of one server, their recent past, and who follows it.
+//!
+//! Objects are kept as the JSON that clients get, so that reading and watching copy no structure. One revision counts
+//! all writes of a server, as etcd's does; it is the resourceVersion of what it wrote. Watchers hold no queue: each has
+//! a [`Cursor`] into the shared history of its resource, so a slow one costs nothing and harms nobody, and one that
+//! falls behind the history is told so.
+
+mod cursor;
+mod history;
+mod object;
+mod page;
+
+pub use cursor::{Cursor, Lost};
+pub use history::{Event, Limits, frame};
+pub use object::{Draft, Key, Object};
+pub use page::Page;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use tokio::sync::watch;
+
+use history::History;
+
+/// What must hold for a write to happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expect {
+    /// No object has the key.
+    Absent,
+    /// The object is there, at this revision.
+    Revision(u64),
+}
+
+/// A write.
+#[derive(Debug)]
+pub enum Change {
+    /// Create or replace.
+    Put(Draft),
+    /// Remove. The draft is the last state, which the writer gets back; watchers see the last stored one, as from etcd:
+    /// still with the finalizer that the last update took away.
+    Delete(Draft),
+}
+
+/// Why a write did not happen.
+#[derive(Debug, thiserror::Error)]
+pub enum CommitError {
+    /// An object with the key is there.
+    #[error("{} exists", .0.key)]
+    Exists(Arc<Object>),
+    /// No object has the key.
+    #[error("no such object")]
+    Missing,
+    /// The object is at another revision.
+    #[error("{} is at revision {}", .0.key, .0.revision)]
+    Conflict(Arc<Object>),
+}
+
+/// A revision that the store has forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("too old resource version: {requested} ({oldest})")]
+pub struct Gone {
+    /// The revision asked for.
+    pub requested: u64,
+    /// The oldest that is left.
+    pub oldest: u64,
+}
+
+/// The store of one server. Clones are the same store.
+#[derive(Clone, Debug)]
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    limits: Limits,
+    state: RwLock<State>,
+    wake: watch::Sender<u64>,
+}
+
+#[derive(Debug)]
+struct State {
+    revision: u64,
+    compacted: u64,
+    tables: HashMap<Arc<str>, Table>,
+    /// The revision at which a resource was dropped: who watched the old one must not go on with a new one.
+    dropped: HashMap<Arc<str>, u64>,
+    births: u64,
+}
+
+#[derive(Debug)]
+struct Table {
+    objects: BTreeMap<Key, Arc<Object>>,
+    history: History,
+    /// The revision of the last change.
+    changed: u64,
+    /// Tells a resource from an earlier one of the same name.
+    birth: u64,
+    wake: watch::Sender<u64>,
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        Self::new(Limits::default())
+    }
+}
+
+impl Store {
+    /// An empty store at revision 1, where etcd starts too.
+    pub fn new(limits: Limits) -> Self {
+        let state = State { revision: 1, compacted: 0, tables: HashMap::new(), dropped: HashMap::new(), births: 0 };
+        Self { inner: Arc::new(Inner { limits, state: RwLock::new(state), wake: watch::Sender::new(1) }) }
+    }
+
+    /// The revision of the last write.
+    pub fn revision(&self) -> u64 {
+        self.inner.read().revision
+    }
+
+    /// The revision of the last change of a resource; 0 when it never changed.
+    pub fn resource_revision(&self, resource: &str) -> u64 {
+        self.inner.read().tables.get(resource).map_or(0, |table| table.changed)
+    }
+
+    /// The present state of an object.
+    pub fn get(&self, resource: &str, key: &Key) -> Option<Arc<Object>> {
+        self.inner.read().tables.get(resource)?.objects.get(key).cloned()
+    }
+
+    /// How many objects a resource has.
+    pub fn len(&self, resource: &str) -> usize {
+        self.inner.read().tables.get(resource).map_or(0, |table| table.objects.len())
+    }
+
+    /// Whether a resource has no objects.
+    pub fn is_empty(&self, resource: &str) -> bool {
+        self.len(resource) == 0
+    }
+
+    /// The resources that have objects, in the order of their names.
+    pub fn resources(&self) -> Vec<Arc<str>> {
+        let state = self.inner.read();
+        let mut names: Vec<_> =
+            state.tables.iter().filter(|(_, table)| !table.objects.is_empty()).map(|(name, _)| name.clone()).collect();
+        names.sort();
+        names
+    }
+
+    /// Writes one object, if what is expected holds, and moves the revision by one.
+    ///
+    /// This is the only place where objects change. A log on disk belongs here, between the check and the change,
+    /// under the lock: what it holds is then always a prefix of what clients saw.
+    pub fn commit(
+        &self,
+        resource: &str,
+        key: &Key,
+        expect: Expect,
+        change: Change,
+    ) -> Result<Arc<Object>, CommitError> {
+        let mut guard = self.inner.write();
+        let state = &mut *guard;
+        let revision = state.revision + 1;
+        let prev = state.tables.get(resource).and_then(|table| table.objects.get(key)).cloned();
+        check(expect, prev.as_ref())?;
+
+        let table = state.table(resource);
+        let (draft, deletes) = match change {
+            Change::Put(draft) => (draft, false),
+            Change::Delete(draft) => (draft, true),
+        };
+        let (key, version) = table.interned(key, draft.api_version());
+        let object = Arc::new(draft.seal(key, revision, version));
+        let now = if deletes {
+            table.objects.remove(&object.key);
+            None
+        } else {
+            table.objects.insert(object.key.clone(), object.clone());
+            Some(object.clone())
+        };
+        let event = Event::new(revision, prev, now);
+        table.changed = revision;
+        table.history.push(Arc::new(event), &self.inner.limits);
+        table.wake.send_replace(revision);
+        state.revision = revision;
+        drop(guard);
+        self.inner.wake.send_replace(revision);
+        Ok(object)
+    }
+
+    /// Forgets a resource: its objects, its past and its watchers. Its instances should have been deleted before.
+    pub fn drop_resource(&self, resource: &str) {
+        let mut state = self.inner.write();
+        let revision = state.revision;
+        if let Some((name, _)) = state.tables.remove_entry(resource) {
+            state.dropped.insert(name, revision);
+        }
+    }
+
+    /// Forgets the past up to a revision, as etcd's compaction does.
+    pub fn compact(&self, revision: u64) {
+        let mut state = self.inner.write();
+        let revision = revision.min(state.revision);
+        state.compacted = state.compacted.max(revision);
+        for table in state.tables.values_mut() {
+            table.history.compact(revision);
+        }
+    }
+
+    /// Forgets what is older than the limits in resources that nobody writes to any more. To be called now and then.
+    pub fn trim(&self) {
+        for table in self.inner.write().tables.values_mut() {
+            table.history.trim(&self.inner.limits);
+        }
+    }
+}
+
+impl Inner {
+    // A poisoned lock is taken over: no code that may panic runs between the first and the last change under it.
+    fn read(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn table(&mut self, resource: &str) -> &mut Table {
+        let floor = self.floor(resource);
+        self.tables.entry(resource.into()).or_insert_with(|| {
+            self.births += 1;
+            Table {
+                objects: BTreeMap::new(),
+                history: History::starting_after(floor),
+                changed: 0,
+                birth: self.births,
+                wake: watch::Sender::new(0),
+            }
+        })
+    }
+
+    /// The oldest revision from which a resource without a table can be followed.
+    fn floor(&self, resource: &str) -> u64 {
+        self.compacted.max(self.dropped.get(resource).copied().unwrap_or(0))
+    }
+}
+
+impl Table {
+    /// The key and the apiVersion, sharing their text with a neighbour where one has the same.
+    fn interned(&self, key: &Key, version: &Arc<str>) -> (Key, Arc<str>) {
+        let same_key = self.objects.get_key_value(key).map(|(known, _)| known.clone());
+        let neighbour = self.objects.range(Key { namespace: key.namespace.clone(), name: "".into() }..).next();
+        let namespace = neighbour
+            .map(|(known, _)| &known.namespace)
+            .filter(|namespace| **namespace == key.namespace)
+            .unwrap_or(&key.namespace);
+        let key = same_key.unwrap_or_else(|| Key { namespace: namespace.clone(), name: key.name.clone() });
+        let version = neighbour
+            .or_else(|| self.objects.last_key_value())
+            .map(|(_, object)| &object.api_version)
+            .filter(|known| *known == version)
+            .unwrap_or(version);
+        (key, version.clone())
+    }
+}
+
+fn check(expect: Expect, present: Option<&Arc<Object>>) -> Result<(), CommitError> {
+    match (expect, present) {
+        (Expect::Absent, Some(object)) => Err(CommitError::Exists(object.clone())),
+        (Expect::Revision(_), None) => Err(CommitError::Missing),
+        (Expect::Revision(revision), Some(object)) if object.revision != revision => {
+            Err(CommitError::Conflict(object.clone()))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+//! Create.
+
+use fleetwright_builtins::names::NameRule;
+use fleetwright_builtins::{meta, strategy, validation};
+use serde_json::Value;
+
+use super::{Operation, Outcome, meta_text, metadata};
+use crate::error::ApiError;
+use crate::registry::Origin;
+use crate::store::{Change, CommitError, Expect};
+
+/// How often a generated name is drawn again when it is taken.
+const NAME_ATTEMPTS: usize = 8;
+
+/// Creates an object. `owned` says that managedFields are already set (server-side apply).
+pub(crate) fn create(op: &Operation<'_>, mut object: Value, owned: bool) -> Result<Outcome, ApiError> {
+    prepare_metadata(op, &mut object)?;
+    super::update::dedup_owners(op, &mut object);
+    if !owned {
+        op.own(None, &mut object)?;
+    }
+    op.server.admit_create(op, &mut object)?;
+
+    let generated = meta_text(&object, "name").is_empty() && !meta_text(&object, "generateName").is_empty();
+    let base = object;
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
+        match store(op, base.clone(), generated) {
+            Err(error) if generated && error.reason == "AlreadyExists" && attempt < NAME_ATTEMPTS => {}
+            Err(error) if generated && error.reason == "AlreadyExists" => {
+                return Err(ApiError::new(409, "AlreadyExists", format!("{error}, the server was not able to generate a unique name for the object")));
+            }
+            done => return done,
+        }
+    }
+}
+
+/// The server's own metadata is not the client's to set, and the namespace is the path's.
+fn prepare_metadata(op: &Operation<'_>, object: &mut Value) -> Result<(), ApiError> {
+    let map = metadata(object);
+    if map.get("resourceVersion").and_then(Value::as_str).is_some_and(|rv| !rv.is_empty() && rv != "0") {
+        return Err(ApiError::new(500, "", "resourceVersion should not be set on objects to be created"));
+    }
+    for field in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "resourceVersion"] {
+        map.remove(field);
+    }
+    ensure_namespace(op, object)
+}
+
+/// The object's namespace must be the path's; an empty one is filled in.
+pub(crate) fn ensure_namespace(op: &Operation<'_>, object: &mut Value) -> Result<(), ApiError> {
+    let map = metadata(object);
+    let given = map.get("namespace").and_then(Value::as_str).unwrap_or_default();
+    if given == op.namespace {
+        return Ok(());
+    }
+    if !given.is_empty() {
+        return Err(ApiError::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
+    }
+    map.insert("namespace".into(), op.namespace.into());
+    Ok(())
+}
+
+fn store(op: &Operation<'_>, mut object: Value, generate: bool) -> Result<Outcome, ApiError> {
+    let map = metadata(&mut object);
+    map.insert("creationTimestamp".into(), op.server.timestamp().into());
+    map.insert("uid".into(), uuid::Uuid::new_v4().to_string().into());
+    if generate {
+        let base = map.get("generateName").and_then(Value::as_str).unwrap_or_default();
+        let name = meta::generate_name(base, op.server.random());
+        map.insert("name".into(), name.into());
+    }
+    prepare(op, &mut object);
+    op.server.complete_create(op, &mut object);
+    let name = meta_text(&object, "name").to_owned();
+    let _held = op.server.allocate(op, None, &mut object)?;
+    let errors = validate(op, &object);
+    if !errors.is_empty() {
+        return Err(op.resource.invalid(&name, &errors));
+    }
+    for warning in warnings(op, &object, None) {
+        op.warnings.add(warning);
+    }
+    op.server.admit_created(op, &object)?;
+    let key = op.key(&name);
+    if op.options.dry_run {
+        return match op.server.store.get(&op.resource.storage, &key) {
+            Some(live) => Err(op.lost_race(CommitError::Exists(live), &name)),
+            None => Ok(Outcome::Transient(object)),
+        };
+    }
+    let draft = op.draft(object);
+    let stored = op.server.store.commit(&op.resource.storage, &key, Expect::Absent, Change::Put(draft));
+    stored.map(Outcome::Stored).map_err(|error| op.lost_race(error, &name))
+}
+
+fn prepare(op: &Operation<'_>, object: &mut Value) {
+    match &op.resource.origin {
+        Origin::Builtin(kind) => {
+            strategy::prepare_create(kind, object);
+            if op.resource.is("apiextensions.k8s.io", "customresourcedefinitions") {
+                crate::crd::prepare_create(object);
+            }
+        }
+        Origin::Custom(custom) => custom.prepare_create(object),
+    }
+}
+
+fn validate(op: &Operation<'_>, object: &Value) -> Vec<fleetwright_schema::FieldError> {
+    match &op.resource.origin {
+        Origin::Builtin(_) if op.resource.is("apiextensions.k8s.io", "customresourcedefinitions") => {
+            crate::crd::validate(object, None)
+        }
+        Origin::Builtin(kind) => validation::validate_create(kind, object),
+        Origin::Custom(custom) => {
+            let mut errors = meta::validate_create(object, op.resource.namespaced, NameRule::Subdomain);
+            errors.extend(custom.validate_object(object, None));
+            errors
+        }
+    }
+}
+
+pub(super) fn warnings(op: &Operation<'_>, new: &Value, old: Option<&Value>) -> Vec<String> {
+    match &op.resource.origin {
+        Origin::Builtin(_) if op.resource.is("apiextensions.k8s.io", "customresourcedefinitions") => {
+            crate::crd::warnings(new, old)
+        }
+        Origin::Builtin(kind) => strategy::warnings(kind, new, old),
+        Origin::Custom(_) => Vec::new(),
+    }
+}

@@ -1,0 +1,175 @@
+//! From the bytes of a body to an object of a resource, with what a strict reader would object to.
+
+use fleetwright_schema::{decode, json};
+use http::{HeaderMap, header};
+use serde_json::Value;
+
+use super::options::FieldValidation;
+use crate::error::ApiError;
+use crate::registry::{Origin, Resource};
+
+/// JSON nested deeper than this is refused: nobody writes it by hand, and every later walk over it recurses.
+pub(crate) const MAX_DEPTH: usize = 256;
+
+/// The formats in which objects are read.
+const FORMATS: &[&str] = &["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
+
+/// A decoded body.
+pub(crate) struct Decoded {
+    /// The object, defaulted, without unknown fields.
+    pub object: Value,
+    /// What strict reading found: `unknown field "spec.x"`, `duplicate field "spec.y"`.
+    pub strict: Vec<String>,
+}
+
+/// The media type of a body, without parameters.
+pub(crate) fn media_type(headers: &HeaderMap) -> &str {
+    let value = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    value.split(';').next().unwrap_or_default().trim()
+}
+
+/// Reads JSON or YAML by the content type of the request.
+pub(crate) fn body(headers: &HeaderMap, bytes: &[u8]) -> Result<Result<(Value, Vec<String>), String>, ApiError> {
+    match media_type(headers) {
+        "" | "application/json" => Ok(json::parse(bytes, MAX_DEPTH)),
+        "application/yaml" => Ok(yaml(bytes)),
+        // kubectl's typed commands send it, whatever they are told about formats. Answers are JSON.
+        "application/vnd.kubernetes.protobuf" => {
+            Ok(fleetwright_builtins::protobuf::decode(bytes).map(|object| (object, Vec::new())))
+        }
+        _ => Err(ApiError::unsupported_media_type(FORMATS)),
+    }
+}
+
+/// Reads YAML, of which JSON is a part. JSON is tried first: it is what almost every client sends, and only its reader
+/// can name duplicate fields.
+pub(crate) fn yaml(bytes: &[u8]) -> Result<(Value, Vec<String>), String> {
+    if bytes.iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'{') {
+        return json::parse(bytes, MAX_DEPTH);
+    }
+    let text = std::str::from_utf8(bytes).map_err(|e| format!("error converting YAML to JSON: {e}"))?;
+    let value: Value = serde_saphyr::from_str(text).map_err(|e| format!("error converting YAML to JSON: {e}"))?;
+    Ok((value, Vec::new()))
+}
+
+/// Decodes the body of a create or update.
+pub(crate) fn object(resource: &Resource, headers: &HeaderMap, bytes: &[u8]) -> Result<Decoded, ApiError> {
+    let (mut object, duplicates) =
+        body(headers, bytes)?.map_err(|error| unrecognized(resource, &format!("couldn't get version/kind; {error}"), bytes))?;
+    check_kind(resource, &mut object, bytes)?;
+    let mut strict: Vec<String> = Vec::new();
+    let unknown = typed(resource, &mut object)
+        .map_err(|error| ApiError::bad_request(format!("{} cannot be handled as a {}: {error}", in_version(resource), resource.kind)))?;
+    strict.extend(duplicates.iter().map(|path| format!("duplicate field {path:?}")));
+    strict.extend(unknown.iter().map(|path| format!("unknown field {path:?}")));
+    Ok(Decoded { object, strict })
+}
+
+/// `Pod in version "v1"`.
+pub(crate) fn in_version(resource: &Resource) -> String {
+    format!("{} in version {:?}", resource.kind, resource.version)
+}
+
+/// Brings an object into the form that the schema asks for: types checked, unknown fields dropped (and returned),
+/// defaults set.
+pub(crate) fn typed(resource: &Resource, object: &mut Value) -> Result<Vec<String>, String> {
+    match &resource.origin {
+        Origin::Builtin(kind) => {
+            let mut unknown = decode::typed(&resource.schema, object)?;
+            if resource.is("apiextensions.k8s.io", "customresourcedefinitions") {
+                unknown.extend(crate::crd::prune(object));
+                crate::crd::default(object);
+            }
+            fleetwright_builtins::defaults::apply(kind, object);
+            Ok(unknown)
+        }
+        Origin::Custom(custom) => {
+            let mut unknown = Vec::new();
+            if let Some(metadata) = object.get_mut("metadata") {
+                let schema = fleetwright_builtins::schemas::object_meta();
+                unknown = decode::typed(&schema, metadata).map_err(|e| e.replace("Go struct field .", "Go struct field ObjectMeta.metadata."))?;
+                unknown.iter_mut().for_each(|path| path.insert_str(0, "metadata."));
+            }
+            unknown.extend(custom.default_and_prune(object));
+            Ok(unknown)
+        }
+    }
+}
+
+fn unrecognized(resource: &Resource, error: &str, bytes: &[u8]) -> ApiError {
+    let shown = if bytes.len() > 30 { format!("{} ...", hex(&bytes[..30])) } else { hex(bytes) };
+    ApiError::bad_request(format!(
+        "the object provided is unrecognized (must be of type {}): {error} ({shown})",
+        resource.kind
+    ))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The body's kind must be the path's. Built-in kinds may leave it out, custom ones may not.
+fn check_kind(resource: &Resource, object: &mut Value, bytes: &[u8]) -> Result<(), ApiError> {
+    let Some(map) = object.as_object_mut() else {
+        return Err(unrecognized(
+            resource,
+            "couldn't get version/kind; json parse error: json: cannot unmarshal into Go value of type struct { APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }",
+            bytes,
+        ));
+    };
+    let text = |field: &str| map.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let (api_version, kind) = (text("apiVersion"), text("kind"));
+    let custom = resource.custom().is_some();
+    if custom && kind.is_empty() {
+        let body = String::from_utf8_lossy(bytes);
+        return Err(ApiError::bad_request(format!("Object 'Kind' is missing in '{}'", body.trim())));
+    }
+    if !api_version.is_empty() && api_version != *resource.api_version {
+        return Err(ApiError::bad_request(format!(
+            "the API version in the data ({api_version}) does not match the expected API version ({})",
+            resource.api_version
+        )));
+    }
+    if !kind.is_empty() && kind != *resource.kind {
+        return Err(if custom {
+            ApiError::invalid(&resource.group, &resource.kind, name_of(object), &[fleetwright_schema::FieldError::invalid(
+                "kind",
+                kind,
+                format!("must be {}", resource.kind),
+            )])
+        } else {
+            ApiError::bad_request(format!(
+                "{kind} in version {:?} cannot be handled as a {}: converting (v1.{kind}) to ({}.{}): unknown conversion",
+                resource.version,
+                resource.kind,
+                if resource.group.is_empty() { "core" } else { resource.group.split('.').next().unwrap_or_default() },
+                resource.kind
+            ))
+        });
+    }
+    map.insert("apiVersion".into(), (*resource.api_version).into());
+    map.insert("kind".into(), (*resource.kind).into());
+    Ok(())
+}
+
+pub(crate) fn name_of(object: &Value) -> &str {
+    object["metadata"]["name"].as_str().unwrap_or_default()
+}
+
+/// Turns the findings of strict reading into warnings or an error, as the client asked.
+pub(crate) fn settle(
+    found: Vec<String>,
+    validation: FieldValidation,
+    warnings: &super::Warnings,
+    error: impl FnOnce(String) -> ApiError,
+) -> Result<(), ApiError> {
+    match validation {
+        _ if found.is_empty() => Ok(()),
+        FieldValidation::Ignore => Ok(()),
+        FieldValidation::Warn => {
+            found.into_iter().for_each(|text| warnings.add(text));
+            Ok(())
+        }
+        FieldValidation::Strict => Err(error(format!("strict decoding error: {}", found.join(", ")))),
+    }
+}

@@ -1,0 +1,153 @@
+//! Writes: create, update, patch, apply and delete, the same way for every resource.
+//!
+//! Expected flow: decode → admit → own fields → prepare → validate → commit. A write that lost a race is decided again
+//! from the newer object, unless the client named the version that it wanted to change.
+
+pub(crate) mod create;
+pub(crate) mod decode;
+pub(crate) mod delete;
+pub(crate) mod options;
+pub(crate) mod patch;
+pub(crate) mod update;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use fleetwright_rbac::User;
+use serde_json::{Map, Value};
+
+use crate::error::ApiError;
+use crate::registry::{Origin, Resource};
+use crate::server::Inner;
+use crate::store::{CommitError, Draft, Key, Object};
+use options::WriteOptions;
+
+/// What the client is told beside the answer.
+#[derive(Debug, Default)]
+pub(crate) struct Warnings(Mutex<Vec<String>>);
+
+impl Warnings {
+    pub(crate) fn add(&self, text: impl Into<String>) {
+        let text = text.into();
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !all.contains(&text) {
+            all.push(text);
+        }
+    }
+
+    pub(crate) fn take(&self) -> Vec<String> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// One write: who does what to which resource.
+pub(crate) struct Operation<'a> {
+    pub server: &'a Arc<Inner>,
+    pub resource: &'a Arc<Resource>,
+    pub user: &'a User,
+    /// Empty for cluster-scoped resources.
+    pub namespace: &'a str,
+    /// Empty for the resource itself.
+    pub subresource: &'a str,
+    pub options: WriteOptions,
+    pub warnings: &'a Warnings,
+}
+
+/// What a write leaves behind.
+#[derive(Clone)]
+pub(crate) enum Outcome {
+    /// The object as it is stored now.
+    Stored(Arc<Object>),
+    /// An object that is not stored: a dry run's, or the last state of a deleted one.
+    Transient(Value),
+}
+
+impl Operation<'_> {
+    pub(crate) fn key(&self, name: &str) -> Key {
+        Key { namespace: self.namespace.into(), name: name.into() }
+    }
+
+    pub(crate) fn subresource(&self) -> Option<&str> {
+        Some(self.subresource).filter(|s| !s.is_empty())
+    }
+
+    /// The store's form of an object of this resource.
+    pub(crate) fn draft(&self, object: Value) -> Draft {
+        let fields = self.resource.selectable_fields(&object);
+        let stored = self.resource.to_storage(object);
+        Draft::new(&stored, fields, self.resource.stamp)
+    }
+
+    /// The same object, answered from memory when nothing is to be kept.
+    pub(crate) fn lost_race(&self, error: CommitError, name: &str) -> ApiError {
+        match error {
+            CommitError::Exists(live) => {
+                let mut error = ApiError::already_exists(&self.resource.group, &self.resource.plural, name);
+                if live.deleting {
+                    error.message = format!("object is being deleted: {}", error.message);
+                }
+                error
+            }
+            CommitError::Missing => self.resource.not_found(name),
+            CommitError::Conflict(_) => self.resource.modified(name),
+        }
+    }
+
+    /// Sets `metadata.managedFields` of `new` for a write that is not an apply.
+    pub(crate) fn own(&self, live: Option<&Value>, new: &mut Value) -> Result<(), ApiError> {
+        fleetwright_merge::update(&self.ownership(), live, new).map_err(patch::merge_error)
+    }
+
+    pub(crate) fn ownership(&self) -> fleetwright_merge::Request<'_> {
+        fleetwright_merge::Request {
+            schema: &self.resource.schema,
+            kind: &self.resource.kind,
+            api_version: &self.resource.api_version,
+            manager: &self.options.manager,
+            subresource: self.subresource(),
+            now: self.server.now(),
+            reset_fields: self.resource.reset_fields(self.subresource()),
+            versions: &[],
+            built_in: self.resource.custom().is_none(),
+        }
+    }
+}
+
+impl Resource {
+    /// The fields that this endpoint never owns.
+    fn reset_fields(&self, subresource: Option<&str>) -> &'static [&'static [&'static str]] {
+        match &self.origin {
+            Origin::Builtin(kind) => fleetwright_builtins::strategy::reset_fields(kind, subresource),
+            Origin::Custom(custom) if custom.has_status() => match subresource {
+                Some("status") => &[&["spec"], &["metadata"]],
+                _ => &[&["status"]],
+            },
+            Origin::Custom(_) => &[],
+        }
+    }
+}
+
+/// The object's metadata; made when it is missing or not an object.
+pub(crate) fn metadata(object: &mut Value) -> &mut Map<String, Value> {
+    if !object.is_object() {
+        *object = Value::Object(Map::new());
+    }
+    let slot = &mut object["metadata"];
+    if !slot.is_object() {
+        *slot = Value::Object(Map::new());
+    }
+    match slot {
+        Value::Object(map) => map,
+        // Just made an object.
+        _ => unreachable!("metadata was made an object"),
+    }
+}
+
+/// A text field of the metadata, empty when absent.
+pub(crate) fn meta_text<'a>(object: &'a Value, field: &str) -> &'a str {
+    object["metadata"][field].as_str().unwrap_or_default()
+}
+
+/// Whether the object has finalizers.
+pub(crate) fn has_finalizers(object: &Value) -> bool {
+    object["metadata"]["finalizers"].as_array().is_some_and(|list| !list.is_empty())
+}

@@ -1,0 +1,271 @@
+//! Patches of all four kinds.
+
+use fleetwright_merge::{MergeError, PatchError};
+use fleetwright_schema::{FieldError, json};
+use serde_json::Value;
+
+use super::decode::{self, MAX_DEPTH};
+use super::update::{Changed, change};
+use super::{Operation, Outcome, meta_text, metadata};
+use crate::error::{ApiError, Cause};
+use crate::registry::Resource;
+
+/// The kinds of patches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PatchKind {
+    Json,
+    Merge,
+    Strategic,
+    Apply,
+}
+
+impl PatchKind {
+    /// The kind that a content type names, if the resource takes it.
+    pub(crate) fn of(media_type: &str, resource: &Resource) -> Result<Self, ApiError> {
+        let custom = resource.custom().is_some();
+        match media_type {
+            "application/json-patch+json" => Ok(Self::Json),
+            "application/merge-patch+json" => Ok(Self::Merge),
+            "application/strategic-merge-patch+json" if !custom => Ok(Self::Strategic),
+            "application/apply-patch+yaml" => Ok(Self::Apply),
+            _ if custom => Err(ApiError::unsupported_media_type(&[
+                "application/json-patch+json",
+                "application/merge-patch+json",
+                "application/apply-patch+yaml",
+            ])),
+            _ => Err(ApiError::unsupported_media_type(&[
+                "application/json-patch+json",
+                "application/merge-patch+json",
+                "application/strategic-merge-patch+json",
+                "application/apply-patch+yaml",
+            ])),
+        }
+    }
+}
+
+/// Patches an object. Returns it and whether it was created, which only an apply can do.
+pub(crate) fn patch(op: &Operation<'_>, name: &str, kind: PatchKind, bytes: &[u8]) -> Result<(Outcome, bool), ApiError> {
+    if kind == PatchKind::Apply {
+        return apply(op, name, bytes);
+    }
+    let (patch, duplicates) = json::parse(bytes, MAX_DEPTH)
+        .map_err(|error| ApiError::bad_request(format!("error decoding patch: {error}")))?;
+    match (kind, &patch) {
+        (PatchKind::Json, Value::Array(_)) | (PatchKind::Merge | PatchKind::Strategic, Value::Object(_)) => {}
+        (PatchKind::Json, _) => {
+            return Err(ApiError::bad_request(
+                "error decoding patch: json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp",
+            ));
+        }
+        _ => {
+            return Err(ApiError::bad_request(
+                "error decoding patch: json: cannot unmarshal into Go value of type map[string]interface {}",
+            ));
+        }
+    }
+    let outcome = change(op, name, |live| {
+        let patched = match kind {
+            PatchKind::Json => fleetwright_merge::json_patch(live, &patch),
+            PatchKind::Merge => fleetwright_merge::merge_patch(live, &patch),
+            _ => fleetwright_merge::strategic_merge_patch(&op.resource.schema, live, &patch),
+        };
+        let mut object = patched.map_err(patch_error)?;
+        check_identity(op, live, &mut object)?;
+        let shown = object.clone();
+        let invalid = |error: String| {
+            ApiError::invalid("", "", "", &[FieldError::invalid("patch", shown.to_string(), error)])
+        };
+        let unknown = decode::typed(op.resource, &mut object).map_err(invalid)?;
+        let found = duplicates
+            .iter()
+            .map(|path| format!("duplicate field {path:?}"))
+            .chain(unknown.iter().map(|path| format!("unknown field {path:?}")))
+            .collect();
+        decode::settle(found, op.options.field_validation, op.warnings, |error| {
+            ApiError::invalid("", "", "", &[FieldError::invalid("patch", shown.to_string(), error)])
+        })?;
+        Ok(Changed { object, owned: false })
+    })?;
+    Ok((outcome, false))
+}
+
+/// A patch changes an object, not which object it is.
+fn check_identity(op: &Operation<'_>, live: &Value, object: &mut Value) -> Result<(), ApiError> {
+    if !object.is_object() {
+        return Err(ApiError::invalid("", "", "", &[FieldError::invalid(
+            "patch",
+            object.to_string(),
+            "the patched object is not a JSON object",
+        )]));
+    }
+    let custom = op.resource.custom().is_some();
+    for field in ["apiVersion", "kind"] {
+        if object[field] != live[field] {
+            if object[field].is_null() && !custom {
+                object[field] = live[field].clone();
+                continue;
+            }
+            return Err(ApiError::bad_request(format!(
+                "the {field} of the patched object ({}) does not match the expected {field} ({})",
+                object[field].as_str().unwrap_or_default(),
+                live[field].as_str().unwrap_or_default()
+            )));
+        }
+    }
+    let name = meta_text(live, "name");
+    let given = meta_text(object, "name");
+    if given.is_empty() {
+        metadata(object).insert("name".into(), name.into());
+    } else if given != name {
+        return Err(ApiError::bad_request(format!(
+            "the name of the object ({given}) does not match the name on the URL ({name})"
+        )));
+    }
+    let given = meta_text(object, "namespace");
+    if !given.is_empty() && given != op.namespace {
+        return Err(ApiError::bad_request(format!(
+            "the namespace of the object ({given}) does not match the namespace on the URL ({})",
+            op.namespace
+        )));
+    }
+    if !op.namespace.is_empty() {
+        metadata(object).insert("namespace".into(), op.namespace.into());
+    }
+    Ok(())
+}
+
+/// Server-side apply.
+fn apply(op: &Operation<'_>, name: &str, bytes: &[u8]) -> Result<(Outcome, bool), ApiError> {
+    let (mut applied, duplicates) =
+        decode::yaml(bytes).map_err(|error| ApiError::bad_request(format!("error decoding YAML: {error}")))?;
+    let found = duplicates.iter().map(|path| format!("duplicate field {path:?}")).collect();
+    decode::settle(found, op.options.field_validation, op.warnings, ApiError::bad_request)?;
+    check_applied(op, name, &mut applied)?;
+    let force = op.options.force;
+    // An apply that finds nothing creates, one that finds the object changes it; each may be overtaken by the other.
+    for _ in 0..8 {
+        let exists = op.server.store.get(&op.resource.storage, &op.key(name)).is_some();
+        if !exists {
+            if op.subresource().is_some() {
+                return Err(op.resource.not_found(name));
+            }
+            if !meta_text(&applied, "uid").is_empty() {
+                return Err(ApiError::conflict(&op.resource.group, &op.resource.plural, name, format!(
+                    "uid mismatch: the provided object specified uid {}, and no existing object was found",
+                    meta_text(&applied, "uid")
+                )));
+            }
+            op.server.authorize_create(op, name)?;
+            let mut object =
+                fleetwright_merge::apply(&op.ownership(), None, &applied, force).map_err(merge_error)?;
+            decode::typed(op.resource, &mut object).map_err(ApiError::bad_request)?;
+            match super::create::create(op, object, true) {
+                Err(error) if error.reason == "AlreadyExists" => continue,
+                done => return Ok((done?, true)),
+            }
+        }
+        let done = change(op, name, |live| {
+            let mut object =
+                fleetwright_merge::apply(&op.ownership(), Some(live), &applied, force).map_err(merge_error)?;
+            decode::typed(op.resource, &mut object).map_err(ApiError::bad_request)?;
+            Ok(Changed { object, owned: true })
+        });
+        match done {
+            Err(error) if error.reason == "NotFound" && error.details.as_ref().is_some_and(|d| d.name == name) => {}
+            done => return Ok((done?, false)),
+        }
+    }
+    Err(op.resource.modified(name))
+}
+
+/// An applied object names its kind and itself, and only fields that the schema knows.
+fn check_applied(op: &Operation<'_>, name: &str, applied: &mut Value) -> Result<(), ApiError> {
+    let Some(map) = applied.as_object() else {
+        return Err(ApiError::bad_request("error decoding YAML: the applied configuration is not an object"));
+    };
+    let text = |field: &str| map.get(field).and_then(Value::as_str).unwrap_or_default();
+    let (api_version, kind) = (text("apiVersion"), text("kind"));
+    if kind.is_empty() || api_version.is_empty() {
+        return Err(ApiError::bad_request("invalid object type: apiVersion and kind must be set in the applied configuration"));
+    }
+    if api_version != &*op.resource.api_version || kind != &*op.resource.kind {
+        return Err(ApiError::bad_request(format!(
+            "incorrect version specified in apply patch. Specified patch version: {api_version}, Kind={kind}, expected: {}, Kind={}",
+            op.resource.api_version, op.resource.kind
+        )));
+    }
+    let given = meta_text(applied, "name");
+    if !given.is_empty() && given != name {
+        return Err(ApiError::bad_request(format!(
+            "the name of the object ({given}) does not match the name on the URL ({name})"
+        )));
+    }
+    let given = meta_text(applied, "namespace");
+    if !given.is_empty() && given != op.namespace {
+        return Err(ApiError::bad_request(format!(
+            "the namespace of the object ({given}) does not match the namespace on the URL ({})",
+            op.namespace
+        )));
+    }
+    let map = metadata(applied);
+    map.insert("name".into(), name.into());
+    if !op.namespace.is_empty() {
+        map.insert("namespace".into(), op.namespace.into());
+    }
+    let mut probe = applied.clone();
+    let unknown = match op.resource.custom() {
+        Some(custom) => custom.prune_only(&mut probe),
+        None => fleetwright_schema::decode::typed(&op.resource.schema, &mut probe)
+            .map_err(|error| untyped(op, name, &[error]))?,
+    };
+    if unknown.is_empty() {
+        if op.resource.custom().is_none() {
+            *applied = probe;
+        }
+        return Ok(());
+    }
+    let errors: Vec<String> = unknown.iter().map(|path| format!(".{path}: field not declared in schema")).collect();
+    Err(untyped(op, name, &errors))
+}
+
+fn untyped(op: &Operation<'_>, name: &str, errors: &[String]) -> ApiError {
+    let place = if op.namespace.is_empty() { format!("/{name}") } else { format!("{}/{name}", op.namespace) };
+    let text = if let [one] = errors { one.clone() } else { format!("errors:\n  {}", errors.join("\n  ")) };
+    ApiError::new(
+        500,
+        "",
+        format!("failed to create typed patch object ({place}; {}, Kind={}): {text}", op.resource.api_version, op.resource.kind),
+    )
+}
+
+/// An error of the merge library, as clients see it.
+pub(crate) fn merge_error(error: MergeError) -> ApiError {
+    let message = error.to_string();
+    match error {
+        MergeError::BadRequest(_) => ApiError::bad_request(message),
+        MergeError::Internal(_) => ApiError::new(500, "", message),
+        MergeError::Conflicts(conflicts) => {
+            let cause = |conflict: fleetwright_merge::Conflict| Cause {
+                reason: "FieldManagerConflict".into(),
+                message: conflict.message,
+                field: conflict.field,
+            };
+            ApiError::new(409, "Conflict", message).with_causes(conflicts.into_iter().map(cause).collect())
+        }
+    }
+}
+
+/// An error of a patch, as clients see it.
+pub(crate) fn patch_error(error: PatchError) -> ApiError {
+    let message = error.to_string();
+    match error {
+        PatchError::BadRequest(_) => ApiError::bad_request(message),
+        PatchError::TooLarge(_) => ApiError::new(413, "RequestEntityTooLarge", message),
+        PatchError::Unprocessable(_) => ApiError::new(
+            422,
+            "Invalid",
+            format!("the server rejected our request due to an error in our request: {message}"),
+        ),
+        PatchError::Internal(_) => ApiError::new(500, "", message),
+    }
+}

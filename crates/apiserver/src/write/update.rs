@@ -1,0 +1,238 @@
+//! Update, and the loop that every change of an existing object goes through.
+
+use fleetwright_builtins::{meta, strategy, validation};
+use fleetwright_schema::FieldError;
+use serde_json::Value;
+
+use super::{Operation, Outcome, has_finalizers, meta_text, metadata};
+use crate::error::ApiError;
+use crate::registry::Origin;
+use crate::store::{Change, CommitError, Expect, Object};
+
+/// How often a change that lost a race is decided again.
+const ATTEMPTS: usize = 16;
+
+/// What a change makes of the live object.
+pub(crate) struct Changed {
+    /// The new object.
+    pub object: Value,
+    /// Whether managedFields are already set (server-side apply).
+    pub owned: bool,
+}
+
+/// Replaces an object with the body of a PUT. Returns the object and whether it was created.
+pub(crate) fn update(op: &Operation<'_>, name: &str, mut object: Value) -> Result<(Outcome, bool), ApiError> {
+    super::create::ensure_namespace(op, &mut object)?;
+    let given = meta_text(&object, "name");
+    if given.is_empty() {
+        metadata(&mut object).insert("name".into(), name.into());
+    } else if given != name {
+        return Err(ApiError::bad_request(format!(
+            "the name of the object ({given}) does not match the name on the URL ({name})"
+        )));
+    }
+    if op.server.store.get(&op.resource.storage, &op.key(name)).is_none() {
+        let uid = meta_text(&object, "uid");
+        if !uid.is_empty() {
+            return Err(uid_conflict(op, name, uid, ""));
+        }
+        if op.subresource.is_empty() && allows_create_on_update(op) {
+            // A version that was asked for cannot be there.
+            if !matches!(meta_text(&object, "resourceVersion"), "" | "0") {
+                return Err(op.resource.not_found(name));
+            }
+            metadata(&mut object).remove("resourceVersion");
+            return Ok((super::create::create(op, object, false)?, true));
+        }
+        return Err(op.resource.not_found(name));
+    }
+    let outcome = change(op, name, |_| Ok(Changed { object: object.clone(), owned: false }))?;
+    Ok((outcome, false))
+}
+
+/// Changes an existing object: decides from the live one, checks, commits; again when another write came first.
+pub(crate) fn change(
+    op: &Operation<'_>,
+    name: &str,
+    mut decide: impl FnMut(&Value) -> Result<Changed, ApiError>,
+) -> Result<Outcome, ApiError> {
+    let key = op.key(name);
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
+        let live = op.server.store.get(&op.resource.storage, &key).ok_or_else(|| op.resource.not_found(name))?;
+        let old = op.resource.value(&live);
+        let Changed { object: mut new, owned } = decide(&old)?;
+        let conditional = check_preconditions(op, name, &old, &new)?;
+        metadata(&mut new).insert("resourceVersion".into(), meta_text(&old, "resourceVersion").into());
+        dedup_owners(op, &mut new);
+        if !owned {
+            op.own(Some(&old), &mut new)?;
+        }
+        op.server.admit_update(op, &old, &mut new)?;
+        prepare(op, &old, &mut new);
+        let _held = op.server.allocate(op, Some(&old), &mut new)?;
+        let errors = validate(op, &old, &new);
+        if !errors.is_empty() {
+            return Err(op.resource.invalid(name, &errors));
+        }
+        for warning in super::create::warnings(op, &new, Some(&old)) {
+            op.warnings.add(warning);
+        }
+        ignore_timestamps(&old, &mut new);
+        op.server.admit_updated(op, &old, &new)?;
+        if new == old && *live.api_version == *op.resource.storage_api_version {
+            return Ok(Outcome::Stored(live));
+        }
+        match commit(op, &live, &old, new) {
+            Ok(outcome) => return Ok(outcome),
+            Err(CommitError::Conflict(_)) if !conditional && attempt < ATTEMPTS => {}
+            Err(error) => return Err(op.lost_race(error, name)),
+        }
+    }
+}
+
+fn commit(op: &Operation<'_>, live: &Object, old: &Value, new: Value) -> Result<Outcome, CommitError> {
+    let emptied = !has_finalizers(&new)
+        && !meta_text(old, "deletionTimestamp").is_empty()
+        && old["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) == 0
+        && op.server.may_go(op.resource, &new);
+    if op.options.dry_run {
+        return Ok(Outcome::Transient(new));
+    }
+    let key = live.key.clone();
+    let expect = Expect::Revision(live.revision);
+    if emptied {
+        // The last finalizer went: this update is the end of the object. Clients of a PUT expect the object back.
+        op.server.store.commit(&op.resource.storage, &key, expect, Change::Delete(op.draft(new.clone())))?;
+        return Ok(Outcome::Transient(new));
+    }
+    op.server.store.commit(&op.resource.storage, &key, expect, Change::Put(op.draft(new))).map(Outcome::Stored)
+}
+
+/// Compares uid and resourceVersion of the new object with the live one. Returns whether a version was asked for.
+fn check_preconditions(op: &Operation<'_>, name: &str, old: &Value, new: &Value) -> Result<bool, ApiError> {
+    let uid = meta_text(new, "uid");
+    if !uid.is_empty() && uid != meta_text(old, "uid") {
+        return Err(uid_conflict(op, name, uid, meta_text(old, "uid")));
+    }
+    match meta_text(new, "resourceVersion") {
+        "" | "0" if allows_unconditional_update(op) => Ok(false),
+        "" | "0" => {
+            let error = FieldError::invalid("metadata.resourceVersion", 0, "must be specified for an update");
+            Err(ApiError::invalid(&op.resource.group, &op.resource.plural, name, &[error]))
+        }
+        version if version == meta_text(old, "resourceVersion") => Ok(true),
+        version if version.parse::<u64>().is_err() => Err(ApiError::invalid(
+            &op.resource.group,
+            &op.resource.kind,
+            name,
+            &[FieldError::invalid("metadata.resourceVersion", version, format!("strconv.ParseUint: parsing {version:?}: invalid syntax"))],
+        )),
+        _ => Err(op.resource.modified(name)),
+    }
+}
+
+fn uid_conflict(op: &Operation<'_>, name: &str, wanted: &str, found: &str) -> ApiError {
+    let place = if op.namespace.is_empty() { name.to_owned() } else { format!("{}/{name}", op.namespace) };
+    ApiError::conflict(
+        &op.resource.group,
+        &op.resource.plural,
+        name,
+        format!(
+            "StorageError: invalid object, Code: 4, Key: /registry/{}/{place}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}",
+            op.resource.plural
+        ),
+    )
+}
+
+fn allows_create_on_update(op: &Operation<'_>) -> bool {
+    matches!(&op.resource.origin, Origin::Builtin(kind) if matches!(
+        kind.kind,
+        "Role" | "RoleBinding" | "ClusterRole" | "ClusterRoleBinding" | "Lease" | "Event" | "Service" | "Endpoints"
+    ))
+}
+
+fn allows_unconditional_update(op: &Operation<'_>) -> bool {
+    match &op.resource.origin {
+        Origin::Builtin(kind) => !matches!(
+            kind.kind,
+            "Lease" | "PodDisruptionBudget" | "CSIDriver" | "CSINode" | "VolumeAttachment" | "CustomResourceDefinition"
+        ),
+        Origin::Custom(_) => false,
+    }
+}
+
+/// Carries over what an update cannot change, then lets the kind say what else it may not.
+fn prepare(op: &Operation<'_>, old: &Value, new: &mut Value) {
+    let before = &old["metadata"];
+    let map = metadata(new);
+    map.remove("selfLink");
+    for field in ["generation", "uid", "creationTimestamp"] {
+        copy(before, map, field);
+    }
+    if !before["deletionTimestamp"].is_null() {
+        copy(before, map, "deletionTimestamp");
+    }
+    if !before["deletionGracePeriodSeconds"].is_null() && !map.contains_key("deletionGracePeriodSeconds") {
+        copy(before, map, "deletionGracePeriodSeconds");
+    }
+    match &op.resource.origin {
+        Origin::Builtin(kind) => {
+            strategy::prepare_update(kind, op.subresource(), old, new);
+            if op.resource.is("apiextensions.k8s.io", "customresourcedefinitions") {
+                crate::crd::prepare_update(op.subresource(), old, new);
+            }
+        }
+        Origin::Custom(custom) => custom.prepare_update(op.subresource(), old, new),
+    }
+}
+
+fn copy(from: &Value, to: &mut serde_json::Map<String, Value>, field: &str) {
+    match from.get(field) {
+        Some(value) => to.insert(field.into(), value.clone()),
+        None => to.remove(field),
+    };
+}
+
+fn validate(op: &Operation<'_>, old: &Value, new: &Value) -> Vec<FieldError> {
+    match &op.resource.origin {
+        Origin::Builtin(_) if op.resource.is("apiextensions.k8s.io", "customresourcedefinitions") => {
+            let mut errors = meta::validate_update(new, old);
+            errors.extend(crate::crd::validate(new, Some(old)));
+            errors
+        }
+        Origin::Builtin(kind) => validation::validate_update(kind, op.subresource(), new, old),
+        Origin::Custom(custom) => {
+            let mut errors = meta::validate_update(new, old);
+            errors.extend(custom.validate_object(new, Some(old)));
+            errors
+        }
+    }
+}
+
+/// A write that changes nothing but the times in managedFields changes nothing.
+fn ignore_timestamps(old: &Value, new: &mut Value) {
+    let (Some(before), Some(after)) = (old["metadata"]["managedFields"].as_array(), new["metadata"]["managedFields"].as_array())
+    else {
+        return;
+    };
+    let same = |a: &Value, b: &Value| {
+        ["manager", "operation", "apiVersion", "subresource", "fieldsV1"].iter().all(|field| a[field] == b[field])
+    };
+    if before.len() == after.len() && before.iter().zip(after).all(|(a, b)| same(a, b)) {
+        let entries = before.clone();
+        metadata(new).insert("managedFields".into(), entries.into());
+    }
+}
+
+/// An owner named twice is one owner, and the client hears about it.
+pub(super) fn dedup_owners(op: &Operation<'_>, object: &mut Value) {
+    let Some(owners) = metadata(object).get_mut("ownerReferences").and_then(Value::as_array_mut) else { return };
+    let mut seen = std::collections::HashSet::new();
+    let before = owners.len();
+    owners.retain(|owner| seen.insert(owner["uid"].as_str().unwrap_or_default().to_owned()) || owner["uid"].as_str().is_none());
+    if owners.len() < before {
+        op.warnings.add(".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: ".to_owned() + &seen.into_iter().collect::<Vec<_>>().join(", "));
+    }
+}

@@ -1,0 +1,12 @@
+//! Admission and the built-in controllers, seen as a client sees them.
+
+mod accounts;
+mod certificates;
+mod definitions;
+mod eviction;
+mod garbage;
+mod namespaces;
+mod pods;
+mod services;
+mod support;
+mod volumes;

@@ -1,0 +1,95 @@
+//! `fleetwright`: everything a person types.
+
+mod apiserver;
+mod home;
+mod reference;
+mod up;
+mod version;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+/// Runs Kubernetes on Kubernetes: fleets of clusters and their machines, from a few declared objects.
+#[derive(Parser)]
+#[command(name = "fleetwright", version, about, propagate_version = true, arg_required_else_help = true)]
+struct Cli {
+    /// What is logged, such as `info` or `fleetwright_apiserver=debug`.
+    #[arg(long, global = true, env = "FLEETWRIGHT_LOG", default_value = "warn", value_name = "FILTER")]
+    log: String,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Start the whole of Fleetwright on this machine, in one process.
+    Up(up::Args),
+    /// Start an embedded Kubernetes API server alone.
+    Apiserver(apiserver::Args),
+    /// Print the version.
+    Version(version::Args),
+    /// Print a completion script for a shell.
+    ///
+    /// For bash: `source <(fleetwright completion bash)`.
+    Completion {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write the man pages.
+    Man {
+        /// The folder to write them to; made if it does not exist.
+        #[arg(long, value_name = "DIR", default_value = "man")]
+        out: std::path::PathBuf,
+    },
+    /// Print the reference of all commands as Markdown.
+    #[command(hide = true)]
+    Reference,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli) -> anyhow::Result<()> {
+    let filter = tracing_subscriber::EnvFilter::try_new(&cli.log)
+        .map_err(|error| anyhow::anyhow!("--log {:?}: {error}; use a level such as info, or target=level pairs", cli.log))?;
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    match cli.command {
+        Command::Up(args) => up::run(args),
+        Command::Apiserver(args) => apiserver::run(args),
+        Command::Version(args) => version::run(&args),
+        Command::Completion { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "fleetwright", &mut std::io::stdout());
+            Ok(())
+        }
+        Command::Man { out } => reference::man(Cli::command(), &out),
+        Command::Reference => {
+            print!("{}", reference::markdown(Cli::command()));
+            Ok(())
+        }
+    }
+}
+
+/// Runs until Ctrl-C or a termination signal.
+async fn until_stopped() -> anyhow::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::select! {
+        interrupted = tokio::signal::ctrl_c() => interrupted?,
+        _ = terminate.recv() => {}
+    }
+    Ok(())
+}
+
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    Ok(tokio::runtime::Builder::new_multi_thread().enable_all().build()?)
+}

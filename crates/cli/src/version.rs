@@ -1,0 +1,29 @@
+//! `fleetwright version`.
+
+use clap::ValueEnum;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// How to print it.
+    #[arg(short, long, value_enum, value_name = "FORMAT")]
+    output: Option<Format>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Format {
+    Json,
+    Yaml,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let (version, kubernetes) = (env!("CARGO_PKG_VERSION"), fleetwright_apiserver::KUBERNETES_VERSION);
+    match args.output {
+        None => println!("fleetwright {version}\nKubernetes API {kubernetes}"),
+        Some(Format::Json) => {
+            let value = serde_json::json!({"fleetwright": version, "kubernetes": kubernetes});
+            println!("{}", serde_json::to_string_pretty(&value)?);
+        }
+        Some(Format::Yaml) => println!("fleetwright: {version}\nkubernetes: {kubernetes}"),
+    }
+    Ok(())
+}

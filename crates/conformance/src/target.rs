@@ -1,0 +1,149 @@
+use std::fmt;
+
+use anyhow::Result;
+use fleetwright_apiserver::{Config, Handle};
+use fleetwright_lab::ControlPlane;
+use fleetwright_pki::{Identity, kubeconfig};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::Client;
+
+/// The two servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Ours, in this process, reached over TLS as any other.
+    Embedded,
+    /// kube-apiserver on etcd.
+    Real,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Embedded => "embedded",
+            Self::Real => "real",
+        })
+    }
+}
+
+/// The controllers of kube-controller-manager whose work the embedded server does as well.
+const CONTROLLERS: [&str; 8] = [
+    "namespace-controller",
+    "garbage-collector-controller",
+    "serviceaccount-controller",
+    "serviceaccount-token-controller",
+    "root-ca-certificate-publisher-controller",
+    "clusterrole-aggregation-controller",
+    "persistentvolume-protection-controller",
+    "persistentvolumeclaim-protection-controller",
+];
+
+/// A running server.
+pub struct Target {
+    server: Server,
+    admin: Client,
+}
+
+enum Server {
+    Embedded(Handle),
+    Real(ControlPlane),
+}
+
+impl Target {
+    /// Starts one of the two.
+    pub async fn start(kind: Kind) -> Result<Self> {
+        match kind {
+            Kind::Embedded => Self::embedded().await,
+            Kind::Real => Self::real().await,
+        }
+    }
+
+    /// Starts the embedded server on a free loopback port.
+    pub async fn embedded() -> Result<Self> {
+        let listen = Some(([127, 0, 0, 1], 0).into());
+        let handle = fleetwright_apiserver::Server::start(Config { listen, ..Config::default() }).await?;
+        let admin = client(&handle.admin_kubeconfig()?).await?;
+        Ok(Self { server: Server::Embedded(handle), admin })
+    }
+
+    /// Starts kube-apiserver, etcd and the controllers that matter.
+    pub async fn real() -> Result<Self> {
+        let plane = ControlPlane::builder().controller_manager(CONTROLLERS).start().await?;
+        let admin = plane.client();
+        Ok(Self { server: Server::Real(plane), admin })
+    }
+
+    /// Which of the two it is.
+    pub fn kind(&self) -> Kind {
+        match self.server {
+            Server::Embedded(_) => Kind::Embedded,
+            Server::Real(_) => Kind::Real,
+        }
+    }
+
+    /// Where it is.
+    pub fn url(&self) -> String {
+        match &self.server {
+            Server::Embedded(handle) => handle.url(),
+            Server::Real(plane) => plane.url().to_owned(),
+        }
+    }
+
+    /// The certificate of the authority that its own is signed by.
+    pub fn ca_pem(&self) -> &str {
+        match &self.server {
+            Server::Embedded(handle) => handle.ca_pem(),
+            Server::Real(plane) => plane.ca_pem(),
+        }
+    }
+
+    /// The administrator's kubeconfig.
+    pub fn kubeconfig(&self) -> Result<String> {
+        match &self.server {
+            Server::Embedded(handle) => Ok(handle.admin_kubeconfig()?),
+            Server::Real(plane) => Ok(plane.kubeconfig()),
+        }
+    }
+
+    pub(crate) fn admin(&self) -> Client {
+        self.admin.clone()
+    }
+
+    pub(crate) async fn client_as(&self, user: &str, groups: &[&str]) -> Result<Client> {
+        let config = match &self.server {
+            Server::Embedded(handle) => handle.kubeconfig(user, groups)?,
+            Server::Real(plane) => plane.kubeconfig_as(user, groups)?,
+        };
+        client(&config).await
+    }
+
+    pub(crate) async fn client_with(&self, identity: Identity<'_>) -> Result<Client> {
+        client(&kubeconfig("conformance", &self.url(), self.ca_pem(), identity)).await
+    }
+
+    /// Ends it.
+    pub async fn stop(self) {
+        match self.server {
+            Server::Embedded(handle) => handle.stop().await,
+            // Ending processes blocks; nobody else is waiting for this thread at the end of a run.
+            Server::Real(plane) => drop(plane),
+        }
+    }
+
+    pub(crate) async fn compact(&self) -> Result<()> {
+        match &self.server {
+            Server::Embedded(handle) => {
+                handle.compact();
+                Ok(())
+            }
+            Server::Real(plane) => plane.compact().await.map(drop),
+        }
+    }
+}
+
+async fn client(kubeconfig: &str) -> Result<Client> {
+    let mut config =
+        kube::Config::from_custom_kubeconfig(Kubeconfig::from_yaml(kubeconfig)?, &KubeConfigOptions::default()).await?;
+    // A case wants the first answer, also when it is 429.
+    config.default_retry = false;
+    Ok(Client::try_from(config)?)
+}
