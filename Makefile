@@ -26,13 +26,13 @@ test-unit: deps ## Decisions, parsers, stores: no servers
 .PHONY: test-scenario
 test-scenario: deps ## The embedded API server: its own tests and the conformance suite
 	$(CARGO) test --locked -p fleetwright-apiserver -p fleetwright-cli --test '*'
-	$(CARGO) test --locked -p fleetwright-conformance --test conformance -- --server embedded
+	$(CARGO) test --locked -p fleetwright-conformance --test conformance -- --embedded
 
 .PHONY: test-real
 test-real: deps k8s ## Real etcd and kube-apiserver: lab, conformance on both servers, kubectl on both servers
 	$(CARGO) test --locked -p fleetwright-lab
-	$(CARGO) test --locked -p fleetwright-conformance --test conformance -- --server both
-	$(CARGO) test --locked -p fleetwright-conformance --test facts
+	$(CARGO) test --locked -p fleetwright-conformance --test conformance
+	$(CARGO) test --locked -p fleetwright-conformance --test facts --test protobuf
 	$(CARGO) test --locked -p fleetwright-conformance --test kubectl
 
 .PHONY: bench
@@ -47,8 +47,9 @@ lint: ## Format and clippy, without changing anything
 .PHONY: generate
 generate: deps k8s ## Make the generated files again: facts of the built-in kinds, command reference, conformance table
 	$(CARGO) run --locked -p fleetwright-conformance --bin facts
+	$(CARGO) run --locked -p fleetwright-conformance --bin protobuf
 	$(CARGO) run --locked --bin fleetwright -- reference > docs/reference/cli.md
-	$(CARGO) test --locked -p fleetwright-conformance --test conformance -- --server both --write docs/conformance.md
+	CONFORMANCE_REPORT=$(CURDIR)/docs/conformance.md $(CARGO) test --locked -p fleetwright-conformance --test conformance
 
 .PHONY: deny
 deny: ## Check licences, bans and sources of all dependencies

@@ -10,7 +10,6 @@ use aws_lc_rs::digest;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
-use fleetwright_builtins::openapi::{self, Definition, ResourceDoc, SubresourceDoc};
 use serde_json::{Map, Value, json};
 
 use crate::registry::{Origin, Resource, Subresource};
@@ -246,15 +245,6 @@ pub(crate) fn openapi_index<'a>(documents: impl IntoIterator<Item = (&'a str, &'
         (path.to_owned(), json!({"serverRelativeURL": url}))
     });
     json!({"paths": paths.collect::<Map<_, _>>()})
-}
-
-/// Every group and version that has an OpenAPI document.
-pub(crate) fn group_versions(resources: &[Arc<Resource>]) -> Vec<(Arc<str>, Arc<str>)> {
-    let named = groups(resources).into_iter().flat_map(|group| {
-        let name = group.name;
-        group.versions.into_iter().map(move |version| (Arc::clone(&name), version))
-    });
-    std::iter::once(("".into(), "v1".into())).chain(named).collect()
 }
 
 /// `/`: every path that answers. `others` are those that are not about groups.

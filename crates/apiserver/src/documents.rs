@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::body::{self, Body};
 use crate::discovery;
 use crate::error::ApiError;
-use crate::handlers::{Call, page_not_found};
+use crate::handlers::{Call, nothing_here, page_not_found};
 use crate::registry::{Registry, Resource};
 use crate::server::Inner;
 use crate::store::Key;
@@ -106,11 +106,15 @@ pub(crate) fn answer(call: &Call) -> Result<Response<Body>, ApiError> {
         }
         ["apis"] => Ok(document(call, set.get("apis", || bytes(discovery::group_list(&all()))))),
         ["apis", group] => Ok(document(call, set.get(trimmed, || discovery::group(&all(), group).and_then(bytes)))),
-        ["api", version] => {
-            Ok(document(call, set.get(trimmed, || discovery::resource_list(&all(), "", version).and_then(bytes))))
-        }
+        ["api", version] => match set.get(trimmed, || discovery::resource_list(&all(), "", version).and_then(bytes)) {
+            None => nothing_here(""),
+            found => Ok(document(call, found)),
+        },
         ["apis", group, version] => {
-            Ok(document(call, set.get(trimmed, || discovery::resource_list(&all(), group, version).and_then(bytes))))
+            match set.get(trimmed, || discovery::resource_list(&all(), group, version).and_then(bytes)) {
+                None => nothing_here(group),
+                found => Ok(document(call, found)),
+            }
         }
         ["openapi", "v3"] => Ok(document(call, set.get("openapi", || openapi_index(server, &set, &all())))),
         ["openapi", "v3", "api", version] => Ok(document(call, openapi_document(server, &set, &customs, "", version))),

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::auth::{self, ClientCertificate};
 use crate::body::{self, Body};
 use crate::error::ApiError;
-use crate::registry::{Origin, Resource};
+use crate::registry::{Origin, Registry, Resource};
 use crate::request::{Query, RequestInfo};
 use crate::server::Inner;
 use crate::store::Key;
@@ -38,7 +38,7 @@ pub(crate) enum Peer {
 pub(crate) struct Call {
     pub(crate) server: Arc<Inner>,
     pub(crate) user: User,
-    pub(crate) info: RequestInfo,
+    pub(crate) info: Arc<RequestInfo>,
     pub(crate) query: Query,
     pub(crate) method: Method,
     pub(crate) headers: HeaderMap,
@@ -55,7 +55,7 @@ where
     let started = Instant::now();
     let (parts, incoming) = request.into_parts();
     let query = Query::parse(parts.uri.query());
-    let info = RequestInfo::new(&parts.method, parts.uri.path(), &query);
+    let info = Arc::new(RequestInfo::new(&parts.method, parts.uri.path(), &query));
     let mut known = !info.is_resource;
     let mut answer = match admit(&server, &parts, &peer, &info) {
         Err(error) => body::error(&error),
@@ -73,7 +73,7 @@ where
                     body: bytes,
                     warnings: Warnings::default(),
                 });
-                let answer = dispatch(&call, &mut known).await.unwrap_or_else(|error| body::error(&error));
+                let answer = dispatch(&call, &mut known).await.unwrap_or_else(|error| call.refuse(&error));
                 with_warnings(answer, &call.warnings)
             }
         },
@@ -105,7 +105,7 @@ fn attributes<'a>(user: &'a User, info: &'a RequestInfo) -> Attributes<'a> {
     }
     let mut attributes = Attributes::resource(user, info.verb, &info.group, &info.resource)
         .in_namespace(&info.namespace)
-        .named(&info.name);
+        .named(if info.name.is_empty() { &info.selected } else { &info.name });
     attributes.version = &info.version;
     attributes.subresource = &info.subresource;
     attributes
@@ -146,11 +146,11 @@ async fn dispatch(call: &Arc<Call>, known: &mut bool) -> Result<Response<Body>, 
     }
     let info = &call.info;
     let Some(resource) = call.server.registry.find(&info.group, &info.version, &info.resource) else {
-        return Ok(page_not_found());
+        return nothing_here(&info.group);
     };
     *known = true;
-    if info.excess {
-        return Ok(page_not_found());
+    if call.method == Method::HEAD {
+        return Err(method_not_allowed());
     }
     if let Some(custom) = resource.custom()
         && let Some(warning) = custom.deprecation_warning()
@@ -162,17 +162,20 @@ async fn dispatch(call: &Arc<Call>, known: &mut bool) -> Result<Response<Body>, 
     let misplaced = !resource.namespaced && !info.namespace.is_empty() && !is_namespace;
     let unplaced = resource.namespaced && info.namespace.is_empty() && !matches!(info.verb, "list" | "watch");
     if misplaced || (unplaced && !info.name.is_empty()) {
-        return Ok(page_not_found());
+        return nothing_here(&info.group);
     }
     if !info.subresource.is_empty() {
-        if resource.subresource(&info.subresource).is_none() {
-            return Ok(page_not_found());
+        if info.excess || resource.subresource(&info.subresource).is_none() {
+            return match resource.origin {
+                Origin::Builtin(_) => nothing_here(&info.group),
+                Origin::Custom(_) => Err(resource.not_found(&info.name)),
+            };
         }
         return subresources::answer(call, &resource).await;
     }
-    if unplaced || !resource.verbs.contains(&info.verb) {
-        return Err(ApiError::new(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
-            .with_causes(Vec::new()));
+    let needs_name = matches!(info.verb, "update" | "patch");
+    if unplaced || needs_name == info.name.is_empty() && (needs_name || info.verb == "create") || !resource.verbs.contains(&info.verb) {
+        return Err(method_not_allowed());
     }
     if matches!(resource.origin, Origin::Builtin(kind) if !kind.is_stored()) {
         return reviews::answer(call, &resource);
@@ -198,6 +201,20 @@ async fn dispatch(call: &Arc<Call>, known: &mut bool) -> Result<Response<Body>, 
         "deletecollection" => remove_all(call, &resource),
         _ => Ok(page_not_found()),
     }
+}
+
+/// The verb does not fit the path.
+pub(crate) fn method_not_allowed() -> ApiError {
+    ApiError::new(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+        .with_causes(Vec::new())
+}
+
+/// Nothing is at this path: groups of the table say so with a `Status`, unknown ones as the mux does.
+pub(crate) fn nothing_here(group: &str) -> Result<Response<Body>, ApiError> {
+    if Registry::builtins().iter().any(|resource| &*resource.group == group) {
+        return Err(ApiError::no_such_resource());
+    }
+    Ok(page_not_found())
 }
 
 /// What the real server's mux says about paths that it does not know.
@@ -248,6 +265,17 @@ impl Call {
         Ok(decoded.object)
     }
 
+    /// Answers with an error, in the client's format where that can be made.
+    fn refuse(&self, error: &ApiError) -> Response<Body> {
+        let plain = body::error(error);
+        let Ok(view) = self.view() else { return plain };
+        let mut answer = view.plain(error.code, &error.status());
+        if let Some(seconds) = plain.headers().get(header::RETRY_AFTER) {
+            answer.headers_mut().insert(header::RETRY_AFTER, seconds.clone());
+        }
+        answer
+    }
+
     /// How the client wants its answer. Asked before anything is written, so that a write whose answer cannot be given
     /// does not happen.
     pub(crate) fn view(&self) -> Result<View, ApiError> {
@@ -256,10 +284,6 @@ impl Call {
 }
 
 fn post(call: &Call, resource: &Arc<Resource>) -> Result<Response<Body>, ApiError> {
-    if !call.info.name.is_empty() {
-        return Err(ApiError::new(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
-            .with_causes(Vec::new()));
-    }
     let view = call.view()?;
     let options = call.options("CreateOptions", false)?;
     let object = call.object(resource, &options)?;

@@ -9,7 +9,8 @@ use std::time::Duration;
 use crate::request::RequestInfo;
 use crate::store::Store;
 
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// What requests are counted by. The text is copied when a row is new, not for every request.
+#[derive(Clone, Debug)]
 struct Labels {
     verb: &'static str,
     group: String,
@@ -19,10 +20,18 @@ struct Labels {
     code: u16,
 }
 
+#[derive(Clone, Debug)]
+struct Row {
+    labels: Labels,
+    count: u64,
+    took: Duration,
+}
+
 /// The counters of one server.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
-    requests: Mutex<BTreeMap<Labels, (u64, Duration)>>,
+    /// By verb and code; few resources share both, and are told apart by comparing.
+    requests: Mutex<BTreeMap<(&'static str, u16), Vec<Row>>>,
     /// Watches that run now.
     pub(crate) watches: AtomicI64,
 }
@@ -30,25 +39,40 @@ pub(crate) struct Metrics {
 impl Metrics {
     /// Counts an answered request. Paths that name no known resource share one row, so that a client cannot make rows.
     pub(crate) fn answered(&self, info: &RequestInfo, known: bool, code: u16, took: Duration) {
-        let text = |value: &String| if known { value.clone() } else { String::new() };
-        let labels = Labels {
-            verb: info.verb,
-            group: text(&info.group),
-            version: text(&info.version),
-            resource: text(&info.resource),
-            subresource: text(&info.subresource),
-            code,
+        let texts = [&info.group, &info.version, &info.resource, &info.subresource];
+        let [group, version, resource, subresource] = texts.map(|text| if known { text.as_str() } else { "" });
+        let fits = |row: &&mut Row| {
+            let labels = &row.labels;
+            labels.resource == resource
+                && labels.group == group
+                && labels.subresource == subresource
+                && labels.version == version
         };
         let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
-        let (count, sum) = requests.entry(labels).or_default();
-        *count += 1;
-        *sum += took;
+        let rows = requests.entry((info.verb, code)).or_default();
+        if let Some(row) = rows.iter_mut().find(fits) {
+            row.count += 1;
+            row.took += took;
+            return;
+        }
+        let labels = Labels {
+            verb: info.verb,
+            group: group.into(),
+            version: version.into(),
+            resource: resource.into(),
+            subresource: subresource.into(),
+            code,
+        };
+        rows.push(Row { labels, count: 1, took });
     }
 
     /// The page that Prometheus reads.
     pub(crate) fn page(&self, store: &Store) -> String {
         let mut out = String::new();
-        let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let requests: Vec<Row> = {
+            let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+            requests.values().flatten().cloned().collect()
+        };
         let mut section = |name: &str, kind: &str, help: &str, rows: Vec<(String, String)>| {
             let base = name.strip_suffix("_sum").or_else(|| name.strip_suffix("_count")).unwrap_or(name);
             if !out.contains(&format!("# TYPE {base} ")) {
@@ -69,14 +93,14 @@ impl Metrics {
                 l.subresource
             )
         };
-        let rows = requests.iter().map(|(l, (count, _))| (label(l, true), count.to_string())).collect();
+        let rows = requests.iter().map(|row| (label(&row.labels, true), row.count.to_string())).collect();
         section("apiserver_request_total", "counter", "Requests answered, by verb, resource and code.", rows);
         let help = "Time spent on requests.";
         let mut times: BTreeMap<String, (u64, f64)> = BTreeMap::new();
-        for (l, (count, sum)) in &requests {
-            let entry = times.entry(label(l, false)).or_default();
-            entry.0 += count;
-            entry.1 += sum.as_secs_f64();
+        for row in &requests {
+            let entry = times.entry(label(&row.labels, false)).or_default();
+            entry.0 += row.count;
+            entry.1 += row.took.as_secs_f64();
         }
         let rows = times.iter().map(|(l, (_, sum))| (l.clone(), sum.to_string())).collect();
         section("apiserver_request_duration_seconds_sum", "summary", help, rows);

@@ -281,7 +281,9 @@ struct Items {
 
 impl Items {
     fn piece(&mut self) -> Option<Bytes> {
-        let mut out = Vec::new();
+        // Objects of a list are much alike, so the first tells how much room they take.
+        let one = self.objects.as_slice().first().map_or(0, |object| object.json.len() + 1);
+        let mut out = Vec::with_capacity((self.objects.len() * one).min(PIECE + one));
         while out.len() < PIECE {
             let Some(object) = self.objects.next() else { break };
             if std::mem::replace(&mut self.any, true) {

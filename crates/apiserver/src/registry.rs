@@ -265,7 +265,8 @@ impl std::fmt::Debug for Resource {
     }
 }
 
-type Index = HashMap<(Arc<str>, Arc<str>, Arc<str>), Arc<Resource>>;
+/// Resources by their plural. Few share one, and a path is looked up without making a key of it.
+type Index = HashMap<Arc<str>, Vec<Arc<Resource>>>;
 
 /// Built-in resources are the same in every server, so that a thousand servers hold one copy.
 static BUILTINS: LazyLock<(Vec<Arc<Resource>>, Index)> = LazyLock::new(|| {
@@ -275,7 +276,11 @@ static BUILTINS: LazyLock<(Vec<Arc<Resource>>, Index)> = LazyLock::new(|| {
 });
 
 fn index(resources: &[Arc<Resource>]) -> Index {
-    resources.iter().map(|r| ((r.group.clone(), r.version.clone(), r.plural.clone()), r.clone())).collect()
+    let mut index = Index::new();
+    for resource in resources {
+        index.entry(resource.plural.clone()).or_default().push(resource.clone());
+    }
+    index
 }
 
 /// What one server offers.
@@ -300,8 +305,11 @@ impl Registry {
 
     /// The resource of a path.
     pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Resource>> {
-        let key = (group.into(), version.into(), plural.into());
-        BUILTINS.1.get(&key).cloned().or_else(|| self.custom().index.get(&key).cloned())
+        let found = |index: &Index| {
+            let namesakes = index.get(plural)?;
+            namesakes.iter().find(|r| *r.group == *group && *r.version == *version).cloned()
+        };
+        found(&BUILTINS.1).or_else(|| found(&self.custom().index))
     }
 
     /// The resource that serves a kind.

@@ -93,6 +93,8 @@ pub struct RequestInfo {
     pub subresource: String,
     /// The object's name, empty for a collection.
     pub name: String,
+    /// The name that the field selector of a collection request asks for: rights by name count for it.
+    pub selected: String,
     /// Path segments after the subresource: only proxies have them, and they are not served.
     pub excess: bool,
 }
@@ -100,25 +102,25 @@ pub struct RequestInfo {
 impl RequestInfo {
     /// Takes a request apart.
     pub fn new(method: &Method, path: &str, query: &Query) -> Self {
-        let mut info = Self { verb: plain_verb(method), path: decode(path, false).into_owned(), ..Self::default() };
-        let segments: Vec<String> =
-            path.trim_matches('/').split('/').map(|segment| decode(segment, false).into_owned()).collect();
+        // Decoded first and split after, as Go's URL does: an encoded slash separates.
+        let decoded = decode(path, false);
+        let mut info = Self { verb: plain_verb(method), path: decoded.clone().into_owned(), ..Self::default() };
+        let segments: Vec<&str> = decoded.trim_matches('/').split('/').collect();
         let mut rest = segments.as_slice();
         match rest {
-            [api, version, tail @ ..] if api == "api" => {
-                info.version = version.clone();
+            ["api", version, tail @ ..] => {
+                info.version = (*version).to_owned();
                 rest = tail;
             }
-            [apis, group, version, tail @ ..] if apis == "apis" => {
-                info.group = group.clone();
-                info.version = version.clone();
+            ["apis", group, version, tail @ ..] => {
+                info.group = (*group).to_owned();
+                info.version = (*version).to_owned();
                 rest = tail;
             }
             _ => return info,
         }
         let mut watch_prefix = false;
-        if let [watch, tail @ ..] = rest
-            && watch == "watch"
+        if let ["watch", tail @ ..] = rest
             && !tail.is_empty()
         {
             watch_prefix = true;
@@ -128,30 +130,31 @@ impl RequestInfo {
             return info;
         }
         info.is_resource = true;
-        if let [namespaces, namespace, tail @ ..] = rest
-            && namespaces == "namespaces"
-        {
-            info.namespace = namespace.clone();
+        if let ["namespaces", namespace, tail @ ..] = rest {
+            info.namespace = (*namespace).to_owned();
             // `/namespaces/x`, `/namespaces/x/status` and `/finalize` are about the namespace itself.
             if let [first, ..] = tail
-                && !matches!(first.as_str(), "status" | "finalize")
+                && !matches!(*first, "status" | "finalize")
             {
                 rest = tail;
             }
         }
-        let mut parts = rest.iter();
-        info.resource = parts.next().cloned().unwrap_or_default();
-        info.name = parts.next().cloned().unwrap_or_default();
-        info.subresource = parts.next().cloned().unwrap_or_default();
-        info.excess = parts.next().is_some();
-        info.verb = resource_verb(method, info.name.is_empty(), watch_prefix || query.flag("watch"));
+        let part = |at: usize| rest.get(at).copied().unwrap_or_default().to_owned();
+        (info.resource, info.name, info.subresource) = (part(0), part(1), part(2));
+        info.excess = rest.len() > 3;
+        let collection = info.name.is_empty();
+        info.verb = resource_verb(method, collection, watch_prefix || (collection && query.flag("watch")));
+        if matches!(info.verb, "list" | "watch" | "deletecollection") && collection {
+            info.selected = selected_name(query).unwrap_or_default();
+        }
         info
     }
+}
 
-    /// `group/version`, or the version alone for core.
-    pub fn api_version(&self) -> String {
-        if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
-    }
+fn selected_name(query: &Query) -> Option<String> {
+    let terms = query.get("fieldSelector")?.split(',');
+    let mut names = terms.filter_map(|term| term.strip_prefix("metadata.name=")).map(|name| name.trim_start_matches('='));
+    names.next().map(str::to_owned)
 }
 
 fn plain_verb(method: &Method) -> &'static str {
@@ -204,6 +207,9 @@ mod tests {
         assert_eq!(info("GET", "/apis/apps/v1/deployments?watch=true").verb, "watch");
         assert_eq!(info("GET", "/apis/apps/v1/deployments?watch=false").verb, "list");
         assert_eq!(info("GET", "/api/v1/watch/namespaces/x/pods").verb, "watch");
+        assert_eq!(info("GET", "/api/v1/watch/namespaces/x/pods/p").verb, "watch");
+        assert_eq!(info("GET", "/api/v1/namespaces/x/pods/p?watch=true").verb, "get");
+        assert_eq!(info("GET", "/api/v1/pods?fieldSelector=metadata.name%3Dp").selected, "p");
         assert_eq!(info("DELETE", "/api/v1/namespaces/x/pods").verb, "deletecollection");
         assert_eq!(info("POST", "/api/v1/namespaces/x/pods/p/eviction").subresource, "eviction");
     }

@@ -8,6 +8,7 @@ mod case;
 pub mod cases;
 mod crd;
 mod ctx;
+pub mod kubectl;
 mod reply;
 mod report;
 mod runner;

@@ -4,8 +4,8 @@ use anyhow::Result;
 use fleetwright_apiserver::{Config, Handle};
 use fleetwright_lab::ControlPlane;
 use fleetwright_pki::{Identity, kubeconfig};
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::Client;
+use kube::config::{KubeConfigOptions, Kubeconfig};
 
 /// The two servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

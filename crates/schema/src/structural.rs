@@ -102,7 +102,7 @@ fn prune_node(schema: &mut Value, path: &str, depth: usize, dropped: &mut Vec<St
             dropped.push(text::child(path, name));
             return false;
         }
-        !value.is_null() || name == "default" || name == "example"
+        !value.is_null()
     });
     for (name, value) in fields.iter_mut() {
         let below = text::child(path, name);

@@ -29,8 +29,8 @@ pub(super) fn create(op: &Operation<'_>, request: &Value) -> Result<(), ApiError
 /// The organizations of a request, which become the groups of a user.
 fn organizations(request: &str) -> Result<Vec<String>, String> {
     let text = STANDARD.decode(request).map_err(|error| error.to_string())?;
-    let (_, pem) = x509_parser::pem::parse_x509_pem(&text)
-        .map_err(|_| "PEM block type must be CERTIFICATE REQUEST".to_owned())?;
+    let (_, pem) =
+        x509_parser::pem::parse_x509_pem(&text).map_err(|_| "PEM block type must be CERTIFICATE REQUEST".to_owned())?;
     let (_, parsed) = X509CertificationRequest::from_der(&pem.contents).map_err(|error| error.to_string())?;
     let subject = &parsed.certification_request_info.subject;
     Ok(subject.iter_organization().filter_map(|name| name.as_str().ok()).map(str::to_owned).collect())

@@ -28,8 +28,7 @@ const REFUSED: &str = "Cannot evict pod as it would violate the pod's disruption
 pub(crate) fn evict(call: &Call, resource: &Arc<Resource>) -> Result<Response<Body>, ApiError> {
     let eviction = subresource_body(call, "Eviction")?;
     let name = &call.info.name;
-    let given = meta_text(&eviction, "name");
-    if !given.is_empty() && given != name {
+    if meta_text(&eviction, "name") != name {
         return Err(ApiError::bad_request("name in URL does not match name in Eviction object"));
     }
     let write = call.options("CreateOptions", false)?;
@@ -77,7 +76,8 @@ pub(crate) fn evict(call: &Call, resource: &Arc<Resource>) -> Result<Response<Bo
         [] => false,
         [budget] => ask(&op, budget, &pod, options.dry_run)?,
         _ => {
-            let told = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+            let told =
+                "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
             let status = json!({
                 "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": told, "code": 500,
             });
@@ -103,7 +103,8 @@ fn skips_budgets(pod: &Value) -> bool {
 }
 
 fn is_over(pod: &Value) -> bool {
-    matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed")) || !meta_text(pod, "deletionTimestamp").is_empty()
+    matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
+        || !meta_text(pod, "deletionTimestamp").is_empty()
 }
 
 fn is_ready(pod: &Value) -> bool {
@@ -122,12 +123,14 @@ fn guards(budget: &Value, pod: &Value) -> bool {
 fn ask(op: &Operation<'_>, budget: &Value, pod: &Value, dry_run: bool) -> Result<bool, ApiError> {
     if !is_ready(pod) {
         let status = &budget["status"];
-        let (current, desired) = (status["currentHealthy"].as_i64().unwrap_or(0), status["desiredHealthy"].as_i64().unwrap_or(0));
+        let (current, desired) =
+            (status["currentHealthy"].as_i64().unwrap_or(0), status["desiredHealthy"].as_i64().unwrap_or(0));
         if budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow" || (current >= desired && desired > 0) {
             return Ok(true);
         }
     }
-    let resource = op.server.registry.by_plural("policy", "poddisruptionbudgets").ok_or_else(ApiError::no_such_resource)?;
+    let resource =
+        op.server.registry.by_plural("policy", "poddisruptionbudgets").ok_or_else(ApiError::no_such_resource)?;
     let user = User::new("system:apiserver", ["system:masters"]);
     let options = WriteOptions { manager: "kube-apiserver".into(), dry_run, ..WriteOptions::default() };
     let write = Operation { resource: &resource, user: &user, subresource: "status", options, ..*op };
@@ -190,7 +193,9 @@ fn check(budget: &Value) -> Result<(), ApiError> {
     let (current, desired) = (number("currentHealthy"), number("desiredHealthy"));
     let told = match said {
         Some(("SyncFailed", message)) => {
-            format!("The disruption budget {name} does not allow evicting pods currently because it failed sync: {message}")
+            format!(
+                "The disruption budget {name} does not allow evicting pods currently because it failed sync: {message}"
+            )
         }
         _ if current <= desired => {
             format!("The disruption budget {name} needs {desired} healthy pods and has {current} currently")
@@ -211,7 +216,10 @@ fn take(budget: &mut Value, pod: &str, now: &str) {
         let observed = budget["status"]["observedGeneration"].clone();
         let conditions = list_mut(&mut budget["status"], "conditions");
         let before = conditions.iter().position(|c| c["type"] == "DisruptionAllowed");
-        let since = before.and_then(|at| conditions.get(at)).filter(|c| c["status"] == "False").map(|c| c["lastTransitionTime"].clone());
+        let since = before
+            .and_then(|at| conditions.get(at))
+            .filter(|c| c["status"] == "False")
+            .map(|c| c["lastTransitionTime"].clone());
         let condition = json!({
             "type": "DisruptionAllowed", "status": "False", "reason": "InsufficientPods", "message": "",
             "observedGeneration": observed, "lastTransitionTime": since.unwrap_or_else(|| now.into()),

@@ -3,6 +3,7 @@
 use crate::error::{ApiError, Cause};
 use crate::registry::Resource;
 use crate::server::Inner;
+use crate::store::Key;
 use crate::write::Operation;
 
 /// A cluster without these cannot work.
@@ -15,8 +16,9 @@ impl Inner {
             return Ok(());
         }
         let missing = || ApiError::not_found("", "namespaces", namespace);
-        let found = self.lookup("", "namespaces", "", namespace).ok_or_else(missing)?;
-        if found["status"]["phase"] != "Terminating" {
+        let namespaces = self.registry.by_plural("", "namespaces").ok_or_else(missing)?;
+        let found = self.store.get(&namespaces.storage, &Key::new("", namespace)).ok_or_else(missing)?;
+        if found.field("status.phase") != Some("Terminating") {
             return Ok(());
         }
         let why = format!("unable to create new content in namespace {namespace} because it is being terminated");

@@ -37,7 +37,8 @@ pub(crate) struct Held<'a>(#[expect(dead_code, reason = "held for its drop")] Mu
 
 impl Networks {
     pub(crate) fn new(cidr: &str) -> Result<Self, String> {
-        let (address, bits) = cidr.split_once('/').ok_or_else(|| format!("{cidr:?} is not of the form 10.96.0.0/16"))?;
+        let (address, bits) =
+            cidr.split_once('/').ok_or_else(|| format!("{cidr:?} is not of the form 10.96.0.0/16"))?;
         let address: Ipv4Addr = address.parse().map_err(|e| format!("{cidr:?}: {e}"))?;
         let bits: u32 = bits.parse().map_err(|e| format!("{cidr:?}: {e}"))?;
         if !(8..=30).contains(&bits) {
@@ -175,11 +176,12 @@ impl Allocation<'_> {
         let headless = spec["clusterIP"] == "None";
         let selects = spec["selector"].as_object().is_some_and(|selector| !selector.is_empty());
         let free = headless && !selects;
-        let policy = match (spec["ipFamilyPolicy"].as_str(), self.old.and_then(|old| old["spec"]["ipFamilyPolicy"].as_str())) {
-            (Some(policy), _) | (None, Some(policy)) => policy.to_owned(),
-            // A service without selector may list addresses of any family.
-            (None, None) => if free { "RequireDualStack" } else { "SingleStack" }.to_owned(),
-        };
+        let policy =
+            match (spec["ipFamilyPolicy"].as_str(), self.old.and_then(|old| old["spec"]["ipFamilyPolicy"].as_str())) {
+                (Some(policy), _) | (None, Some(policy)) => policy.to_owned(),
+                // A service without selector may list addresses of any family.
+                (None, None) => if free { "RequireDualStack" } else { "SingleStack" }.to_owned(),
+            };
         let mut families = spec["ipFamilies"].as_array().cloned().unwrap_or_default();
         let mut errors = Vec::new();
         let ips = spec["clusterIPs"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -187,7 +189,8 @@ impl Allocation<'_> {
             let path = "spec.ipFamilyPolicy";
             for (several, what) in [(ips.len() == 2, "cluster IPs"), (families.len() == 2, "IP families")] {
                 if several {
-                    let told = format!("must be 'RequireDualStack' or 'PreferDualStack' when multiple {what} are specified");
+                    let told =
+                        format!("must be 'RequireDualStack' or 'PreferDualStack' when multiple {what} are specified");
                     errors.push(FieldError::invalid(path, policy.as_str(), told));
                 }
             }
@@ -208,7 +211,11 @@ impl Allocation<'_> {
                 errors.push(FieldError::invalid("spec.ipFamilyPolicy", policy.as_str(), told));
             }
             for (at, _) in families.iter().enumerate().filter(|(_, family)| *family == "IPv6") {
-                errors.push(FieldError::invalid(format!("spec.ipFamilies[{at}]"), "IPv6", "not configured on this cluster"));
+                errors.push(FieldError::invalid(
+                    format!("spec.ipFamilies[{at}]"),
+                    "IPv6",
+                    "not configured on this cluster",
+                ));
             }
         }
         if !errors.is_empty() {
@@ -218,7 +225,8 @@ impl Allocation<'_> {
             families.push("IPv4".into());
         }
         if free && families.len() < 2 && policy != "SingleStack" {
-            families.push(if families[0] == "IPv4" { "IPv6".into() } else { "IPv4".into() });
+            let other = if families.iter().any(|family| family == "IPv4") { "IPv6" } else { "IPv4" };
+            families.push(other.into());
         }
         service["spec"]["ipFamilyPolicy"] = policy.into();
         service["spec"]["ipFamilies"] = families.into();
@@ -237,7 +245,9 @@ impl Allocation<'_> {
             let free = |address: u32| !self.taken.addresses.contains_key(&address);
             let Some(address) = self.pick(range, reserved, free) else {
                 let name = meta_text(service, "name");
-                return Err(ApiError::internal(format!("failed to allocate a serviceIP for Service {name:?}: range is full")));
+                return Err(ApiError::internal(format!(
+                    "failed to allocate a serviceIP for Service {name:?}: range is full"
+                )));
             };
             let text = Ipv4Addr::from(address).to_string();
             service["spec"]["clusterIPs"] = json!([text]);

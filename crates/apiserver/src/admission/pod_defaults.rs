@@ -28,6 +28,7 @@ pub(super) fn create(op: &Operation<'_>, pod: &mut Value) -> Result<(), ApiError
     }
     priority(op, pod)?;
     tolerations(pod);
+    runtime_class(op, pod)?;
     let node = pod["spec"]["nodeName"].as_str().unwrap_or_default().to_owned();
     let labels = topology(op, &node);
     if !labels.is_empty() {
@@ -160,7 +161,11 @@ fn limit_secrets(op: &Operation<'_>, account: &Value, pod: &Value) -> Result<(),
     let listed = |field: &str, secret: &Value| items(account, field).any(|known| known["name"] == *secret);
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let refused = |what: String, kind: &str| {
-        Err(forbidden(op, pod, format!("{what} is not allowed because service account {name} does not reference that {kind}")))
+        Err(forbidden(
+            op,
+            pod,
+            format!("{what} is not allowed because service account {name} does not reference that {kind}"),
+        ))
     };
     for secret in items(&pod["spec"], "volumes").map(|v| &v["secret"]["secretName"]).filter(|s| !s.is_null()) {
         if !listed("secrets", secret) {
@@ -183,7 +188,10 @@ fn limit_secrets(op: &Operation<'_>, account: &Value, pod: &Value) -> Result<(),
             }
             for secret in items(container, "envFrom").map(|e| &e["secretRef"]["name"]).filter(|s| !s.is_null()) {
                 if !listed("secrets", secret) {
-                    return refused(format!("{who} with envFrom referencing secret.secretName=\"{}\"", text(secret)), "secret");
+                    return refused(
+                        format!("{who} with envFrom referencing secret.secretName=\"{}\"", text(secret)),
+                        "secret",
+                    );
                 }
             }
         }
@@ -214,18 +222,26 @@ fn priority(op: &Operation<'_>, pod: &mut Value) -> Result<(), ApiError> {
     if let Some(given) = pod["spec"]["priority"].as_i64()
         && given != value
     {
-        return Err(forbidden(op, pod, format!(
-            "the integer value of priority ({given}) must not be provided in pod spec; priority admission controller computed {value} from the given PriorityClass name"
-        )));
+        return Err(forbidden(
+            op,
+            pod,
+            format!(
+                "the integer value of priority ({given}) must not be provided in pod spec; priority admission controller computed {value} from the given PriorityClass name"
+            ),
+        ));
     }
     pod["spec"]["priority"] = value.into();
     let Some(policy) = policy else { return Ok(()) };
     if let Some(given) = pod["spec"]["preemptionPolicy"].as_str()
         && given != policy
     {
-        return Err(forbidden(op, pod, format!(
-            "the string value of PreemptionPolicy ({given}) must not be provided in pod spec; priority admission controller computed {policy} from the given PriorityClass name"
-        )));
+        return Err(forbidden(
+            op,
+            pod,
+            format!(
+                "the string value of PreemptionPolicy ({given}) must not be provided in pod spec; priority admission controller computed {policy} from the given PriorityClass name"
+            ),
+        ));
     }
     pod["spec"]["preemptionPolicy"] = policy.into();
     Ok(())
@@ -259,14 +275,26 @@ fn tolerations(pod: &mut Value) {
     }
     for key in [NOT_READY, UNREACHABLE] {
         let empty_or = |value: &Value, text: &str| value.as_str().is_none_or(|v| v.is_empty() || v == text);
-        let tolerated = items(&pod["spec"], "tolerations")
-            .any(|t| empty_or(&t["key"], key) && empty_or(&t["effect"], "NoExecute"));
+        let tolerated =
+            items(&pod["spec"], "tolerations").any(|t| empty_or(&t["key"], key) && empty_or(&t["effect"], "NoExecute"));
         if !tolerated {
             list_mut(&mut pod["spec"], "tolerations").push(json!({
                 "key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300,
             }));
         }
     }
+}
+
+/// No runtime class is served here, so that a pod that names one cannot run.
+fn runtime_class(op: &Operation<'_>, pod: &Value) -> Result<(), ApiError> {
+    if let Some(class) = pod["spec"]["runtimeClassName"].as_str() {
+        return Err(forbidden(op, pod, format!("pod rejected: RuntimeClass {class:?} not found")));
+    }
+    if pod["spec"]["overhead"].as_object().is_some_and(|overhead| !overhead.is_empty()) {
+        let why = "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead";
+        return Err(forbidden(op, pod, why));
+    }
+    Ok(())
 }
 
 /// The labels that say where a node stands; its pods carry them too.

@@ -24,8 +24,9 @@ pub(super) fn created() -> Response<Body> {
 
 /// The body of a subresource that speaks a kind of its own.
 pub(super) fn subresource_body(call: &Call, kind: &str) -> Result<Value, ApiError> {
-    let (object, _) = decode::body(&call.headers, &call.body)?
-        .map_err(|error| ApiError::bad_request(format!("the object provided is unrecognized (must be of type {kind}): {error}")))?;
+    let (object, _) = decode::body(&call.headers, &call.body)?.map_err(|error| {
+        ApiError::bad_request(format!("the object provided is unrecognized (must be of type {kind}): {error}"))
+    })?;
     if !object.is_object() || object["kind"].as_str().is_some_and(|given| !given.is_empty() && given != kind) {
         return Err(ApiError::bad_request(format!("the object provided is unrecognized (must be of type {kind})")));
     }
@@ -34,16 +35,10 @@ pub(super) fn subresource_body(call: &Call, kind: &str) -> Result<Value, ApiErro
 
 /// `pods/binding`.
 pub(crate) fn bind(call: &Call, resource: &Arc<Resource>) -> Result<Response<Body>, ApiError> {
-    let binding = subresource_body(call, "Binding")?;
+    let bindings = call.server.registry.by_kind("v1", "Binding").ok_or_else(ApiError::no_such_resource)?;
+    let binding = call.object(&bindings, &call.options("CreateOptions", false)?)?;
     if meta_text(&binding, "name") != call.info.name {
-        // An empty name is the path's.
-        if !meta_text(&binding, "name").is_empty() {
-            return Err(ApiError::bad_request(format!(
-                "the name of the object ({}) does not match the name on the URL ({})",
-                meta_text(&binding, "name"),
-                call.info.name
-            )));
-        }
+        return Err(ApiError::bad_request("name in URL does not match name in Binding object"));
     }
     assign(call, resource, &call.info.name, &binding)
 }
@@ -71,8 +66,7 @@ fn assign(call: &Call, resource: &Arc<Resource>, name: &str, binding: &Value) ->
         let mut pod = resource.value(&live);
         precondition(&pod, name, "UID", uid, "uid")?;
         precondition(&pod, name, "ResourceVersion", version, "resourceVersion")?;
-        place(&op, &mut pod, binding)
-            .map_err(|why| ApiError::conflict("", "pods/binding", name, why))?;
+        place(&op, &mut pod, binding).map_err(|why| ApiError::conflict("", "pods/binding", name, why))?;
         if op.options.dry_run {
             return Ok(created());
         }
@@ -108,9 +102,14 @@ fn precondition(pod: &Value, name: &str, label: &str, wanted: &str, field: &str)
         return Ok(());
     }
     let place = format!("/registry/pods/{}/{name}", meta_text(pod, "namespace"));
-    Err(ApiError::conflict("", "pods", name, format!(
-        "StorageError: invalid object, Code: 4, Key: {place}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: {label} in precondition: {wanted}, {label} in object meta: {found}"
-    )))
+    Err(ApiError::conflict(
+        "",
+        "pods",
+        name,
+        format!(
+            "StorageError: invalid object, Code: 4, Key: {place}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: {label} in precondition: {wanted}, {label} in object meta: {found}"
+        ),
+    ))
 }
 
 fn place(op: &Operation<'_>, pod: &mut Value, binding: &Value) -> Result<(), String> {
@@ -152,16 +151,11 @@ pub(super) fn set_condition(pod: &mut Value, mut condition: Value, now: &str) {
     if !pod["status"].is_object() {
         pod["status"] = json!({});
     }
-    let generation = pod["metadata"]["generation"].as_i64().unwrap_or(0);
     let conditions = super::list_mut(&mut pod["status"], "conditions");
     let known = conditions.iter_mut().find(|known| known["type"] == condition["type"]);
     let unchanged = known.as_ref().filter(|known| known["status"] == condition["status"]);
     condition["lastTransitionTime"] = unchanged.map_or(Value::from(now), |known| known["lastTransitionTime"].clone());
     condition["lastProbeTime"] = Value::Null;
-    let observed = known.as_ref().map(|known| known["observedGeneration"].clone()).unwrap_or_default();
-    if generation > 0 && !observed.is_null() {
-        condition["observedGeneration"] = observed;
-    }
     match known {
         Some(known) => *known = condition,
         None => conditions.push(condition),

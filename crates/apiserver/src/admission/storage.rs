@@ -61,9 +61,8 @@ fn default_class(op: &Operation<'_>, group: &str, plural: &str, annotations: &[&
 
 /// A claim grows only when it is bound and its class allows it.
 pub(super) fn resize(op: &Operation<'_>, old: &Value, new: &Value) -> Result<(), ApiError> {
-    let size = |claim: &Value| {
-        Quantity::parse(claim["spec"]["resources"]["requests"]["storage"].as_str().unwrap_or("0")).ok()
-    };
+    let size =
+        |claim: &Value| Quantity::parse(claim["spec"]["resources"]["requests"]["storage"].as_str().unwrap_or("0")).ok();
     let (Some(before), Some(after)) = (size(old), size(new)) else { return Ok(()) };
     if after <= before {
         return Ok(());

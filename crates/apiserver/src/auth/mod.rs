@@ -16,13 +16,13 @@ mod token_request;
 pub use authenticate::{Authenticator, authenticated};
 pub use authorizer::{Authorizer, authorize, check_role_write};
 pub use certificate::ClientCertificate;
-pub use fleetwright_rbac::{Attributes, Decision, Policy, User};
+pub use fleetwright_rbac::{Attributes, User};
 pub use impersonation::impersonate;
 pub use reviews::{
     local_subject_access_review, self_subject_access_review, self_subject_review, self_subject_rules_review,
     subject_access_review, token_review,
 };
-pub use token::{Bound, Grant, Issued, TokenError, TokenIssuer, Verified};
+pub use token::{Bound, Grant, TokenIssuer};
 pub use token_request::token_request;
 
 use serde_json::Value;

@@ -49,7 +49,8 @@ pub(super) fn settle(inner: &Arc<Inner>) {
 }
 
 fn ensure(inner: &Arc<Inner>, namespace: &str) {
-    let active = inner.lookup("", "namespaces", "", namespace).is_some_and(|found| found["status"]["phase"] == "Active");
+    let active =
+        inner.lookup("", "namespaces", "", namespace).is_some_and(|found| found["status"]["phase"] == "Active");
     if active {
         ensure_account(inner, namespace);
         ensure_certificate(inner, namespace);
@@ -86,12 +87,15 @@ fn ensure_certificate(inner: &Arc<Inner>, namespace: &str) {
     if live.deleting || (value["data"] == data && described) {
         return;
     }
-    log("root certificates", actor.change(&maps, &live, "", |map| {
-        map["data"] = data.clone();
-        let annotations = &mut map["metadata"]["annotations"];
-        if !annotations.is_object() {
-            *annotations = json!({});
-        }
-        annotations[DESCRIPTION] = Value::from(ABOUT);
-    }));
+    log(
+        "root certificates",
+        actor.change(&maps, &live, "", |map| {
+            map["data"] = data.clone();
+            let annotations = &mut map["metadata"]["annotations"];
+            if !annotations.is_object() {
+                *annotations = json!({});
+            }
+            annotations[DESCRIPTION] = Value::from(ABOUT);
+        }),
+    );
 }

@@ -15,6 +15,9 @@ use crate::write::patch::{PatchKind, patch};
 use crate::write::update::{Changed, change};
 use crate::write::{Operation, Outcome, Warnings, create, decode, metadata};
 
+/// How often an edit is made again when others write to the same object.
+const ATTEMPTS: usize = 16;
+
 /// One controller at work on one server.
 pub(super) struct Actor<'a> {
     pub(super) inner: &'a Arc<Inner>,
@@ -49,12 +52,18 @@ impl<'a> Actor<'a> {
     }
 
     /// Creates an object, given as a client would write it.
-    pub(super) fn create(&self, resource: &Arc<Resource>, namespace: &str, mut object: Value) -> Result<Outcome, ApiError> {
+    pub(super) fn create(
+        &self,
+        resource: &Arc<Resource>,
+        namespace: &str,
+        mut object: Value,
+    ) -> Result<Outcome, ApiError> {
         decode::typed(resource, &mut object).map_err(ApiError::internal)?;
         create::create(&self.operation(resource, namespace, ""), object, false)
     }
 
-    /// Changes an object with this uid; nothing is written when nothing changes.
+    /// Changes an object with this uid; nothing is written when nothing changes. The edit is made again on the newer
+    /// object when another write came first.
     pub(super) fn change(
         &self,
         resource: &Arc<Resource>,
@@ -62,41 +71,49 @@ impl<'a> Actor<'a> {
         subresource: &str,
         mut edit: impl FnMut(&mut Value),
     ) -> Result<Outcome, ApiError> {
-        change(&self.operation(resource, &object.key.namespace, subresource), &object.key.name, |live| {
-            let mut new = live.clone();
-            if live["metadata"]["uid"] != object.uid.as_str() {
-                return Err(resource.not_found(&object.key.name));
+        let op = self.operation(resource, &object.key.namespace, subresource);
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            let done = change(&op, &object.key.name, |live| {
+                if live["metadata"]["uid"] != object.uid.as_str() {
+                    return Err(resource.not_found(&object.key.name));
+                }
+                let mut new = live.clone();
+                edit(&mut new);
+                Ok(Changed { object: new, owned: false })
+            });
+            match done {
+                Err(error) if error.reason == "Conflict" && attempt < ATTEMPTS => {}
+                done => return done,
             }
-            edit(&mut new);
-            if resource.custom().is_none() {
-                // Without a version the edit is made again on the newer object when another write came first.
-                metadata(&mut new).remove("resourceVersion");
-            }
-            Ok(Changed { object: new, owned: false })
-        })
+        }
     }
 
     /// Takes a finalizer from an object.
-    pub(super) fn drop_finalizer(&self, resource: &Arc<Resource>, object: &Object, name: &str) -> Result<Outcome, ApiError> {
-        let mut last = Err(resource.modified(&object.key.name));
-        for _ in 0..8 {
-            last = self.change(resource, object, "", |live| {
-                let map = metadata(live);
-                let Some(list) = map.get_mut("finalizers").and_then(Value::as_array_mut) else { return };
-                list.retain(|known| known != name);
-                if list.is_empty() {
-                    map.remove("finalizers");
-                }
-            });
-            if !matches!(&last, Err(error) if error.reason == "Conflict") {
-                break;
+    pub(super) fn drop_finalizer(
+        &self,
+        resource: &Arc<Resource>,
+        object: &Object,
+        name: &str,
+    ) -> Result<Outcome, ApiError> {
+        self.change(resource, object, "", |live| {
+            let map = metadata(live);
+            let Some(list) = map.get_mut("finalizers").and_then(Value::as_array_mut) else { return };
+            list.retain(|known| known != name);
+            if list.is_empty() {
+                map.remove("finalizers");
             }
-        }
-        last
+        })
     }
 
     /// Deletes an object with this uid.
-    pub(super) fn delete(&self, resource: &Arc<Resource>, object: &Object, options: DeleteOptions) -> Result<Deleted, ApiError> {
+    pub(super) fn delete(
+        &self,
+        resource: &Arc<Resource>,
+        object: &Object,
+        options: DeleteOptions,
+    ) -> Result<Deleted, ApiError> {
         let options = DeleteOptions { uid: Some(object.uid.clone()), ..options };
         delete(&self.operation(resource, &object.key.namespace, ""), &object.key.name, &options)
     }

@@ -58,9 +58,12 @@ async fn clean(inner: &Arc<Inner>, name: &str) {
     let actor = Actor::new(inner, "crd-finalizer", "kube-apiserver");
     let write = |status: &str, reason: &str, message: &str| {
         let now = inner.timestamp();
-        log("definitions", actor.change(&definitions, &live, "status", |crd| {
-            set_condition(crd, ["Terminating", status, reason, message], &now);
-        }));
+        log(
+            "definitions",
+            actor.change(&definitions, &live, "status", |crd| {
+                set_condition(crd, ["Terminating", status, reason, message], &now);
+            }),
+        );
     };
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     if has_condition(&crd, "Established") {

@@ -55,7 +55,12 @@ fn settle(inner: &Arc<Inner>) {
     }
 }
 
-fn write_status(inner: &Arc<Inner>, resource: &Arc<Resource>, name: &str, status: &Value) -> Result<(), crate::error::ApiError> {
+fn write_status(
+    inner: &Arc<Inner>,
+    resource: &Arc<Resource>,
+    name: &str,
+    status: &Value,
+) -> Result<(), crate::error::ApiError> {
     let user = User::new("system:apiserver", ["system:masters"]);
     let warnings = Warnings::default();
     let op = Operation {
@@ -100,7 +105,9 @@ fn serve(inner: &Arc<Inner>, objects: &[Arc<Object>], definitions: &[Value]) {
                         changed = true;
                         all.push(Arc::new(resource));
                     }
-                    Err(error) => tracing::warn!(crd = &*object.key.name, version = name, error, "cannot serve a custom resource"),
+                    Err(error) => {
+                        tracing::warn!(crd = &*object.key.name, version = name, error, "cannot serve a custom resource")
+                    }
                 },
             }
         }

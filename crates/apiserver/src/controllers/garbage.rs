@@ -12,8 +12,8 @@ use super::actor::{Actor, log};
 use crate::registry::Resource;
 use crate::server::Inner;
 use crate::store::{Key, Object};
-use crate::write::options::{DeleteOptions, Propagation};
 use crate::write::metadata;
+use crate::write::options::{DeleteOptions, Propagation};
 
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
@@ -56,10 +56,20 @@ impl Place {
 }
 
 enum Task {
-    /// See whether an object has lost its owners. `fresh`: its references are new, and may never have been right.
-    Judge { place: Place, fresh: bool },
+    /// See whether an object has lost its owners.
+    Judge { place: Place, cause: Cause },
     /// An object is going, and its dependents matter to it.
     Going(Place),
+}
+
+/// Why an object is judged.
+enum Cause {
+    /// Its references are new, and may never have been right.
+    Fresh,
+    /// The owner with this uid is gone, perhaps with its whole resource.
+    Lost(String),
+    /// An owner wants to go and waits.
+    Asked,
 }
 
 /// How an owner stands.
@@ -91,7 +101,10 @@ impl Garbage {
             if prev_uid != now_uid {
                 self.waiting.remove(&before.uid);
                 for place in self.dependents.get(&before.uid).into_iter().flatten() {
-                    self.tasks.push_back(Task::Judge { place: place.clone(), fresh: false });
+                    // A dependent that could not follow its reference before cannot do so now.
+                    let reaches = before.key.namespace.is_empty() || before.key.namespace == place.key.namespace;
+                    let cause = if reaches { Cause::Lost(before.uid.clone()) } else { Cause::Asked };
+                    self.tasks.push_back(Task::Judge { place: place.clone(), cause });
                 }
             }
         }
@@ -102,7 +115,7 @@ impl Garbage {
             for owner in &object.owners {
                 self.dependents.entry(owner.clone()).or_default().insert(place.clone());
             }
-            self.tasks.push_back(Task::Judge { place, fresh: true });
+            self.tasks.push_back(Task::Judge { place, cause: Cause::Fresh });
         } else if !object.owners.is_empty() {
             // A change of blockOwnerDeletion may be what an owner waits for.
             self.wake_waiting(&object.owners);
@@ -133,7 +146,7 @@ impl Garbage {
         let mut steps = 0;
         while let Some(task) = self.tasks.pop_front() {
             match task {
-                Task::Judge { place, fresh } => self.judge(&actor, &place, fresh),
+                Task::Judge { place, cause } => self.judge(&actor, &place, &cause),
                 Task::Going(place) => self.going(&actor, &place),
             }
             steps += 1;
@@ -144,7 +157,7 @@ impl Garbage {
     }
 
     /// Deletes an object without living owners; takes dead references from one that has a living owner too.
-    fn judge(&mut self, actor: &Actor<'_>, place: &Place, fresh: bool) {
+    fn judge(&mut self, actor: &Actor<'_>, place: &Place, cause: &Cause) {
         for _ in 0..ATTEMPTS {
             let Some(live) = place.live(actor.inner) else { return };
             let value = live.value();
@@ -152,7 +165,7 @@ impl Garbage {
                 return;
             }
             let references = value["metadata"]["ownerReferences"].as_array().cloned().unwrap_or_default();
-            let Some((solid, dangling, waiting)) = self.classify(actor, place, &references, fresh) else { return };
+            let Some((solid, dangling, waiting)) = classify(actor, place, &references, cause) else { return };
             let done = if solid > 0 {
                 let dead: Vec<&str> = dangling.iter().chain(&waiting).map(String::as_str).collect();
                 if dead.is_empty() {
@@ -166,7 +179,11 @@ impl Garbage {
                 let options = DeleteOptions {
                     propagation: Some(policy),
                     // References that changed since must be judged again.
-                    resource_version: actor.inner.store.get(&place.resource.storage, &place.key).map(|o| o.revision.to_string()),
+                    resource_version: actor
+                        .inner
+                        .store
+                        .get(&place.resource.storage, &place.key)
+                        .map(|o| o.revision.to_string()),
                     ..DeleteOptions::default()
                 };
                 actor.delete(&place.resource, &live, options).map(|_| ())
@@ -179,27 +196,6 @@ impl Garbage {
                 }
             }
         }
-    }
-
-    /// How many owners live, and the uids of those that are gone and of those that wait for their dependents. None when
-    /// it cannot be told.
-    fn classify(
-        &self,
-        actor: &Actor<'_>,
-        place: &Place,
-        references: &[Value],
-        fresh: bool,
-    ) -> Option<(usize, Vec<String>, Vec<String>)> {
-        let (mut solid, mut dangling, mut waiting) = (0, Vec::new(), Vec::new());
-        for reference in references {
-            let uid = reference["uid"].as_str().unwrap_or_default().to_owned();
-            match owner(actor, place, reference, fresh)? {
-                Owner::Lives => solid += 1,
-                Owner::Gone => dangling.push(uid),
-                Owner::Waits => waiting.push(uid),
-            }
-        }
-        Some((solid, dangling, waiting))
     }
 
     fn policy(&self, actor: &Actor<'_>, place: &Place, live: &Object, value: &Value, owner_waits: bool) -> Propagation {
@@ -244,17 +240,8 @@ impl Garbage {
 
     fn orphan(&mut self, actor: &Actor<'_>, place: &Place, live: &Object) {
         for dependent in self.dependents_of(place) {
-            for _ in 0..ATTEMPTS {
-                let Some(object) = dependent.live(actor.inner) else { break };
-                let done = actor.change(&dependent.resource, &object, "", |object| drop_owners(object, &[&place.uid]));
-                match done {
-                    Err(error) if error.code == 409 => {}
-                    done => {
-                        log("garbage", done);
-                        break;
-                    }
-                }
-            }
+            let Some(object) = dependent.live(actor.inner) else { continue };
+            log("garbage", actor.change(&dependent.resource, &object, "", |object| drop_owners(object, &[&place.uid])));
         }
         log("garbage", actor.drop_finalizer(&place.resource, live, ORPHAN));
     }
@@ -264,10 +251,11 @@ impl Garbage {
         let mut blocked = false;
         for dependent in self.dependents_of(place) {
             let Some(object) = dependent.live(actor.inner) else { continue };
-            let blocks = blocks(&object.value(), &place.uid);
+            // Objects that wait for each other would wait for ever.
+            let blocks = blocks(&object.value(), &place.uid) && !self.leads_back(&dependent.uid, &place.uid);
             blocked |= blocks;
             if (first || blocks) && !object.deleting {
-                self.tasks.push_back(Task::Judge { place: dependent, fresh: false });
+                self.tasks.push_back(Task::Judge { place: dependent, cause: Cause::Asked });
             }
         }
         if !blocked {
@@ -276,9 +264,47 @@ impl Garbage {
         }
     }
 
+    /// Whether an owner is, through others that wait, a dependent of its own dependent.
+    fn leads_back(&self, from: &str, to: &str) -> bool {
+        let (mut seen, mut next) = (HashSet::new(), vec![from]);
+        while let Some(uid) = next.pop() {
+            if uid == to {
+                return true;
+            }
+            if self.waiting.contains_key(uid) && seen.insert(uid) {
+                next.extend(self.dependents.get(uid).into_iter().flatten().map(|place| place.uid.as_str()));
+            }
+        }
+        false
+    }
+
     fn dependents_of(&self, owner: &Place) -> Vec<Place> {
         self.dependents.get(&owner.uid).into_iter().flatten().cloned().collect()
     }
+}
+
+/// How many owners live, and the uids of those that are gone and of those that wait for their dependents. None when it
+/// cannot be told.
+fn classify(
+    actor: &Actor<'_>,
+    place: &Place,
+    references: &[Value],
+    cause: &Cause,
+) -> Option<(usize, Vec<String>, Vec<String>)> {
+    let (mut solid, mut dangling, mut waiting) = (0, Vec::new(), Vec::new());
+    for reference in references {
+        let uid = reference["uid"].as_str().unwrap_or_default();
+        let stands = match cause {
+            Cause::Lost(lost) if lost == uid => Owner::Gone,
+            _ => owner(actor, place, reference, matches!(cause, Cause::Fresh))?,
+        };
+        match stands {
+            Owner::Lives => solid += 1,
+            Owner::Gone => dangling.push(uid.to_owned()),
+            Owner::Waits => waiting.push(uid.to_owned()),
+        }
+    }
+    Some((solid, dangling, waiting))
 }
 
 fn has_finalizer(object: &Value, name: &str) -> bool {

@@ -63,6 +63,8 @@ struct Controllers {
 }
 
 async fn follow(inner: Arc<Inner>) {
+    let mut trim = tokio::time::interval_at(tokio::time::Instant::now() + TRIM, TRIM);
+    trim.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         let from = inner.store.revision();
         let mut state = Controllers::default();
@@ -79,7 +81,7 @@ async fn follow(inner: Arc<Inner>) {
                     }
                     state.work(&inner).await;
                 }
-                () = tokio::time::sleep(TRIM) => {
+                _ = trim.tick() => {
                     inner.store.trim();
                     events::sweep(&inner);
                 }

@@ -92,11 +92,14 @@ async fn end(inner: &Arc<Inner>, name: &str) {
     }
     report(&actor, &resource, &live, &rest);
     if rest.by_resource.is_empty() && rest.errors.is_empty() {
-        log("namespaces", actor.change(&resource, &live, "finalize", |namespace| {
-            if let Some(list) = namespace["spec"]["finalizers"].as_array_mut() {
-                list.retain(|known| known != FINALIZER);
-            }
-        }));
+        log(
+            "namespaces",
+            actor.change(&resource, &live, "finalize", |namespace| {
+                if let Some(list) = namespace["spec"]["finalizers"].as_array_mut() {
+                    list.retain(|known| known != FINALIZER);
+                }
+            }),
+        );
     }
 }
 
@@ -136,38 +139,42 @@ async fn empty(actor: &Actor<'_>, resource: &Arc<Resource>, namespace: &str, res
 fn report(actor: &Actor<'_>, resource: &Arc<Resource>, live: &Object, rest: &Rest) {
     let conditions = conditions(rest);
     let now = actor.inner.timestamp();
-    log("namespaces", actor.change(resource, live, "status", |namespace| {
-        if meta_text(namespace, "deletionTimestamp").is_empty() {
-            return;
-        }
-        let status = &mut namespace["status"];
-        status["phase"] = "Terminating".into();
-        if !status["conditions"].is_array() {
-            status["conditions"] = json!([]);
-        }
-        let Some(list) = status["conditions"].as_array_mut() else { return };
-        for (ty, status, reason, message) in &conditions {
-            let fresh = json!({
-                "type": ty, "status": status, "reason": reason, "message": message, "lastTransitionTime": now,
-            });
-            match list.iter_mut().find(|known| known["type"] == *ty) {
-                None => list.push(fresh),
-                Some(known) => {
-                    let since = known["lastTransitionTime"].clone();
-                    let same = known["status"] == *status;
-                    *known = fresh;
-                    if same {
-                        known["lastTransitionTime"] = since;
+    log(
+        "namespaces",
+        actor.change(resource, live, "status", |namespace| {
+            if meta_text(namespace, "deletionTimestamp").is_empty() {
+                return;
+            }
+            let status = &mut namespace["status"];
+            status["phase"] = "Terminating".into();
+            if !status["conditions"].is_array() {
+                status["conditions"] = json!([]);
+            }
+            let Some(list) = status["conditions"].as_array_mut() else { return };
+            for (ty, status, reason, message) in &conditions {
+                let fresh = json!({
+                    "type": ty, "status": status, "reason": reason, "message": message, "lastTransitionTime": now,
+                });
+                match list.iter_mut().find(|known| known["type"] == *ty) {
+                    None => list.push(fresh),
+                    Some(known) => {
+                        let since = known["lastTransitionTime"].clone();
+                        let same = known["status"] == *status;
+                        *known = fresh;
+                        if same {
+                            known["lastTransitionTime"] = since;
+                        }
                     }
                 }
             }
-        }
-    }));
+        }),
+    );
 }
 
 fn conditions(rest: &Rest) -> Vec<(&'static str, &'static str, &'static str, String)> {
     let joined = |counts: &BTreeMap<String, usize>, verb: &str| {
-        let texts: Vec<String> = counts.iter().map(|(what, n)| format!("{what} {verb} {n} resource instances")).collect();
+        let texts: Vec<String> =
+            counts.iter().map(|(what, n)| format!("{what} {verb} {n} resource instances")).collect();
         texts.join(", ")
     };
     CONDITIONS
@@ -176,7 +183,8 @@ fn conditions(rest: &Rest) -> Vec<(&'static str, &'static str, &'static str, Str
             "NamespaceDeletionContentFailure" if !rest.errors.is_empty() => {
                 let mut errors = rest.errors.clone();
                 errors.sort();
-                let told = format!("Failed to delete all resource types, {} remaining: {}", errors.len(), errors.join(", "));
+                let told =
+                    format!("Failed to delete all resource types, {} remaining: {}", errors.len(), errors.join(", "));
                 (ty, "True", "ContentDeletionFailed", told)
             }
             "NamespaceContentRemaining" if !rest.by_resource.is_empty() => {
@@ -206,16 +214,22 @@ mod tests {
         };
         let all = conditions(&rest);
         let of = |ty: &str| all.iter().find(|c| c.0 == ty).map(|c| (c.1, c.2, c.3.as_str())).unwrap();
-        assert_eq!(of("NamespaceContentRemaining"), (
-            "True",
-            "SomeResourcesRemain",
-            "Some resources are remaining: configmaps. has 2 resource instances, widgets.example.com has 1 resource instances"
-        ));
-        assert_eq!(of("NamespaceFinalizersRemaining"), (
-            "True",
-            "SomeFinalizersRemain",
-            "Some content in the namespace has finalizers remaining: example.com/hold in 1 resource instances"
-        ));
+        assert_eq!(
+            of("NamespaceContentRemaining"),
+            (
+                "True",
+                "SomeResourcesRemain",
+                "Some resources are remaining: configmaps. has 2 resource instances, widgets.example.com has 1 resource instances"
+            )
+        );
+        assert_eq!(
+            of("NamespaceFinalizersRemaining"),
+            (
+                "True",
+                "SomeFinalizersRemain",
+                "Some content in the namespace has finalizers remaining: example.com/hold in 1 resource instances"
+            )
+        );
         assert_eq!(of("NamespaceDeletionContentFailure").0, "False");
     }
 }

@@ -57,7 +57,8 @@ impl Volumes {
             let actor = Actor::manager(inner, account);
             for live in keys.iter().filter_map(|key| inner.store.get(&resource.storage, key)) {
                 let value = live.value();
-                let protected = value["metadata"]["finalizers"].as_array().is_some_and(|list| list.iter().any(|f| f == finalizer));
+                let protected =
+                    value["metadata"]["finalizers"].as_array().is_some_and(|list| list.iter().any(|f| f == finalizer));
                 let used = if finalizer == CLAIM_PROTECTION {
                     claim_is_used(inner, &live.key)
                 } else {
@@ -75,7 +76,8 @@ fn claim_is_used(inner: &Arc<Inner>, claim: &Key) -> bool {
     let pods = inner.lookup_all("", "pods", Some(&claim.namespace));
     pods.iter().any(|pod| {
         let scheduled = pod["spec"]["nodeName"].as_str().is_some_and(|node| !node.is_empty());
-        let shut_down = !meta_text(pod, "deletionTimestamp").is_empty() && pod["metadata"]["deletionGracePeriodSeconds"] == 0;
+        let shut_down =
+            !meta_text(pod, "deletionTimestamp").is_empty() && pod["metadata"]["deletionGracePeriodSeconds"] == 0;
         scheduled && !shut_down && uses(pod, &claim.name)
     })
 }
@@ -83,6 +85,7 @@ fn claim_is_used(inner: &Arc<Inner>, claim: &Key) -> bool {
 fn uses(pod: &Value, claim: &str) -> bool {
     pod["spec"]["volumes"].as_array().into_iter().flatten().any(|volume| {
         let ephemeral = || format!("{}-{}", meta_text(pod, "name"), volume["name"].as_str().unwrap_or_default());
-        volume["persistentVolumeClaim"]["claimName"] == claim || (!volume["ephemeral"].is_null() && ephemeral() == claim)
+        volume["persistentVolumeClaim"]["claimName"] == claim
+            || (!volume["ephemeral"].is_null() && ephemeral() == claim)
     })
 }

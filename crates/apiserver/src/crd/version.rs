@@ -167,14 +167,6 @@ impl CustomVersion {
         Ok(unknown)
     }
 
-    /// Prunes without defaulting (for applied configurations); returns the paths of unknown fields, metadata's too.
-    pub fn prune_only(&self, value: &mut Value) -> Vec<String> {
-        let mut unknown = embedded::coerce(&self.own, value, true).unwrap_or_default();
-        unknown.extend(prune(&self.own, value, true));
-        unknown.sort();
-        unknown
-    }
-
     /// The values of the selectable fields; paths without the leading dot (`spec.color`).
     pub fn selectable_fields(&self, value: &Value) -> Vec<(String, String)> {
         let text = |found: &Value| match found {

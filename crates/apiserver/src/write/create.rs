@@ -22,13 +22,15 @@ pub(crate) fn create(op: &Operation<'_>, mut object: Value, owned: bool) -> Resu
     op.server.admit_create(op, &mut object)?;
 
     let generated = meta_text(&object, "name").is_empty() && !meta_text(&object, "generateName").is_empty();
-    let base = object;
+    if !generated {
+        return store(op, object, false);
+    }
     let mut attempt = 0;
     loop {
         attempt += 1;
-        match store(op, base.clone(), generated) {
-            Err(error) if generated && error.reason == "AlreadyExists" && attempt < NAME_ATTEMPTS => {}
-            Err(error) if generated && error.reason == "AlreadyExists" => {
+        match store(op, object.clone(), true) {
+            Err(error) if error.reason == "AlreadyExists" && attempt < NAME_ATTEMPTS => {}
+            Err(error) if error.reason == "AlreadyExists" => {
                 return Err(ApiError::new(409, "AlreadyExists", format!("{error}, the server was not able to generate a unique name for the object")));
             }
             done => return done,

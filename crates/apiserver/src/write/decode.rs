@@ -12,7 +12,9 @@ use crate::registry::{Origin, Resource};
 pub(crate) const MAX_DEPTH: usize = 256;
 
 /// The formats in which objects are read.
-const FORMATS: &[&str] = &["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
+const FORMATS: &[&str] = &["application/json", "application/yaml", PROTOBUF];
+
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
 /// A decoded body.
 pub(crate) struct Decoded {
@@ -34,7 +36,7 @@ pub(crate) fn body(headers: &HeaderMap, bytes: &[u8]) -> Result<Result<(Value, V
         "" | "application/json" => Ok(json::parse(bytes, MAX_DEPTH)),
         "application/yaml" => Ok(yaml(bytes)),
         // kubectl's typed commands send it, whatever they are told about formats. Answers are JSON.
-        "application/vnd.kubernetes.protobuf" => {
+        PROTOBUF => {
             Ok(fleetwright_builtins::protobuf::decode(bytes).map(|object| (object, Vec::new())))
         }
         _ => Err(ApiError::unsupported_media_type(FORMATS)),
@@ -54,8 +56,11 @@ pub(crate) fn yaml(bytes: &[u8]) -> Result<(Value, Vec<String>), String> {
 
 /// Decodes the body of a create or update.
 pub(crate) fn object(resource: &Resource, headers: &HeaderMap, bytes: &[u8]) -> Result<Decoded, ApiError> {
+    if resource.custom().is_some() && media_type(headers) == PROTOBUF {
+        return Err(ApiError::unsupported_media_type(&FORMATS[..2]));
+    }
     let (mut object, duplicates) =
-        body(headers, bytes)?.map_err(|error| unrecognized(resource, &format!("couldn't get version/kind; {error}"), bytes))?;
+        body(headers, bytes)?.map_err(|error| unrecognized(resource, &format!("couldn't get version/kind; json parse error: {error}"), bytes))?;
     check_kind(resource, &mut object, bytes)?;
     let mut strict: Vec<String> = Vec::new();
     let unknown = typed(resource, &mut object)
@@ -87,25 +92,30 @@ pub(crate) fn typed(resource: &Resource, object: &mut Value) -> Result<Vec<Strin
             let mut unknown = Vec::new();
             if let Some(metadata) = object.get_mut("metadata") {
                 let schema = fleetwright_builtins::schemas::object_meta();
-                unknown = decode::typed(&schema, metadata).map_err(|e| e.replace("Go struct field .", "Go struct field ObjectMeta.metadata."))?;
+                let named = |error: String| error.replace("Go struct field ObjectMeta.", "Go struct field ObjectMeta.metadata.");
+                unknown = decode::typed(&schema, metadata).map_err(named)?;
                 unknown.iter_mut().for_each(|path| path.insert_str(0, "metadata."));
             }
-            unknown.extend(custom.default_and_prune(object));
+            unknown.extend(custom.decode(object)?);
             Ok(unknown)
         }
     }
 }
 
 fn unrecognized(resource: &Resource, error: &str, bytes: &[u8]) -> ApiError {
-    let shown = if bytes.len() > 30 { format!("{} ...", hex(&bytes[..30])) } else { hex(bytes) };
+    let start = bytes.get(..30).unwrap_or(bytes);
+    let mut shown = match bytes.first() {
+        None => "<empty>".to_owned(),
+        Some(b'{') => String::from_utf8_lossy(start).into_owned(),
+        Some(_) => start.iter().map(|byte| format!("{byte:02x}")).collect(),
+    };
+    if start.len() < bytes.len() {
+        shown.push_str(" ...");
+    }
     ApiError::bad_request(format!(
         "the object provided is unrecognized (must be of type {}): {error} ({shown})",
         resource.kind
     ))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The body's kind must be the path's. Built-in kinds may leave it out, custom ones may not.
@@ -125,6 +135,13 @@ fn check_kind(resource: &Resource, object: &mut Value, bytes: &[u8]) -> Result<(
         return Err(ApiError::bad_request(format!("Object 'Kind' is missing in '{}'", body.trim())));
     }
     if !api_version.is_empty() && api_version != *resource.api_version {
+        if !custom && !crate::registry::Registry::builtins().iter().any(|r| *r.api_version == api_version && *r.kind == kind) {
+            let version = api_version.rsplit('/').next().unwrap_or_default();
+            return Err(ApiError::bad_request(format!(
+                "{kind} in version {version:?} cannot be handled as a {}: no kind {kind:?} is registered for version {api_version:?} in scheme \"pkg/api/legacyscheme/scheme.go:30\"",
+                resource.kind
+            )));
+        }
         return Err(ApiError::bad_request(format!(
             "the API version in the data ({api_version}) does not match the expected API version ({})",
             resource.api_version

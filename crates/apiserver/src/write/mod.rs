@@ -72,8 +72,12 @@ impl Operation<'_> {
 
     /// The store's form of an object of this resource.
     pub(crate) fn draft(&self, object: Value) -> Draft {
-        let fields = self.resource.selectable_fields(&object);
+        let own = self.resource.storage_api_version == self.resource.api_version || self.resource.custom().is_some();
+        let fields = if own { self.resource.selectable_fields(&object) } else { Vec::new() };
         let stored = self.resource.to_storage(object);
+        // Events are stored, and found, as core/v1, whichever of their two groups they were written through.
+        let core = (!own).then(|| self.server.registry.find("", "v1", &self.resource.plural)).flatten();
+        let fields = core.map_or(fields, |core| core.selectable_fields(&stored));
         Draft::new(&stored, fields, self.resource.stamp)
     }
 

@@ -1,6 +1,7 @@
 //! Patches of all four kinds.
 
 use fleetwright_merge::{MergeError, PatchError};
+use fleetwright_schema::decode::go_kind;
 use fleetwright_schema::{FieldError, json};
 use serde_json::Value;
 
@@ -33,12 +34,7 @@ impl PatchKind {
                 "application/merge-patch+json",
                 "application/apply-patch+yaml",
             ])),
-            _ => Err(ApiError::unsupported_media_type(&[
-                "application/json-patch+json",
-                "application/merge-patch+json",
-                "application/strategic-merge-patch+json",
-                "application/apply-patch+yaml",
-            ])),
+            _ => Err(ApiError::new(415, "UnsupportedMediaType", "415: Unsupported Media Type")),
         }
     }
 }
@@ -52,15 +48,12 @@ pub(crate) fn patch(op: &Operation<'_>, name: &str, kind: PatchKind, bytes: &[u8
         .map_err(|error| ApiError::bad_request(format!("error decoding patch: {error}")))?;
     match (kind, &patch) {
         (PatchKind::Json, Value::Array(_)) | (PatchKind::Merge | PatchKind::Strategic, Value::Object(_)) => {}
-        (PatchKind::Json, _) => {
-            return Err(ApiError::bad_request(
-                "error decoding patch: json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp",
-            ));
-        }
-        _ => {
-            return Err(ApiError::bad_request(
-                "error decoding patch: json: cannot unmarshal into Go value of type map[string]interface {}",
-            ));
+        (_, found) => {
+            let wanted = if kind == PatchKind::Json { "[]handlers.jsonPatchOp" } else { "map[string]interface {}" };
+            let found = go_kind(found);
+            return Err(ApiError::bad_request(format!(
+                "error decoding patch: json: cannot unmarshal {found} into Go value of type {wanted}"
+            )));
         }
     }
     let outcome = change(op, name, |live| {
@@ -137,7 +130,7 @@ fn check_identity(op: &Operation<'_>, live: &Value, object: &mut Value) -> Resul
 /// Server-side apply.
 fn apply(op: &Operation<'_>, name: &str, bytes: &[u8]) -> Result<(Outcome, bool), ApiError> {
     let (mut applied, duplicates) =
-        decode::yaml(bytes).map_err(|error| ApiError::bad_request(format!("error decoding YAML: {error}")))?;
+        decode::yaml(bytes).map_err(|error| ApiError::bad_request(format!("error encoding patch: yaml: {error}")))?;
     let found = duplicates.iter().map(|path| format!("duplicate field {path:?}")).collect();
     decode::settle(found, op.options.field_validation, op.warnings, ApiError::bad_request)?;
     check_applied(op, name, &mut applied)?;
@@ -185,13 +178,14 @@ fn check_applied(op: &Operation<'_>, name: &str, applied: &mut Value) -> Result<
     };
     let text = |field: &str| map.get(field).and_then(Value::as_str).unwrap_or_default();
     let (api_version, kind) = (text("apiVersion"), text("kind"));
-    if kind.is_empty() || api_version.is_empty() {
-        return Err(ApiError::bad_request("invalid object type: apiVersion and kind must be set in the applied configuration"));
+    if kind != &*op.resource.kind || api_version.is_empty() {
+        let version = if api_version.contains('/') { api_version.to_owned() } else { format!("/{api_version}") };
+        return Err(ApiError::bad_request(format!("invalid object type: {version}, Kind={kind}")));
     }
-    if api_version != &*op.resource.api_version || kind != &*op.resource.kind {
+    if api_version != &*op.resource.api_version {
         return Err(ApiError::bad_request(format!(
-            "incorrect version specified in apply patch. Specified patch version: {api_version}, Kind={kind}, expected: {}, Kind={}",
-            op.resource.api_version, op.resource.kind
+            "Incorrect version specified in apply patch. Specified patch version: {api_version}, expected: {}",
+            op.resource.api_version
         )));
     }
     let given = meta_text(applied, "name");
@@ -212,30 +206,7 @@ fn check_applied(op: &Operation<'_>, name: &str, applied: &mut Value) -> Result<
     if !op.namespace.is_empty() {
         map.insert("namespace".into(), op.namespace.into());
     }
-    let mut probe = applied.clone();
-    let unknown = match op.resource.custom() {
-        Some(custom) => custom.prune_only(&mut probe),
-        None => fleetwright_schema::decode::typed(&op.resource.schema, &mut probe)
-            .map_err(|error| untyped(op, name, &[error]))?,
-    };
-    if unknown.is_empty() {
-        if op.resource.custom().is_none() {
-            *applied = probe;
-        }
-        return Ok(());
-    }
-    let errors: Vec<String> = unknown.iter().map(|path| format!(".{path}: field not declared in schema")).collect();
-    Err(untyped(op, name, &errors))
-}
-
-fn untyped(op: &Operation<'_>, name: &str, errors: &[String]) -> ApiError {
-    let place = if op.namespace.is_empty() { format!("/{name}") } else { format!("{}/{name}", op.namespace) };
-    let text = if let [one] = errors { one.clone() } else { format!("errors:\n  {}", errors.join("\n  ")) };
-    ApiError::new(
-        500,
-        "",
-        format!("failed to create typed patch object ({place}; {}, Kind={}): {text}", op.resource.api_version, op.resource.kind),
-    )
+    Ok(())
 }
 
 /// An error of the merge library, as clients see it.
@@ -261,11 +232,11 @@ pub(crate) fn patch_error(error: PatchError) -> ApiError {
     match error {
         PatchError::BadRequest(_) => ApiError::bad_request(message),
         PatchError::TooLarge(_) => ApiError::new(413, "RequestEntityTooLarge", message),
-        PatchError::Unprocessable(_) => ApiError::new(
-            422,
-            "Invalid",
-            format!("the server rejected our request due to an error in our request: {message}"),
-        ),
+        // The real server keeps to itself what did not fit.
+        PatchError::Unprocessable(_) => {
+            ApiError::new(422, "Invalid", "the server rejected our request due to an error in our request")
+                .with_causes(Vec::new())
+        }
         PatchError::Internal(_) => ApiError::new(500, "", message),
     }
 }

@@ -48,7 +48,8 @@ async fn approving_needs_the_right_to_approve_for_the_signer() {
         "apiGroups": ["certificates.k8s.io"], "resources": ["signers"], "verbs": ["approve"], "resourceNames": ["example.com/*"],
     });
     allow(&cluster, "carol", json!([update, approve])).await;
-    stored["status"] = json!({"conditions": [{"type": "Approved", "status": "True", "reason": "Test", "message": "yes"}]});
+    stored["status"] =
+        json!({"conditions": [{"type": "Approved", "status": "True", "reason": "Test", "message": "yes"}]});
     let path = format!("{REQUESTS}/amy/approval");
     let (code, error) = cluster.send_as("bob", &[], "PUT", &path, Some(stored.clone())).await;
     assert_eq!(code, 403);
@@ -63,7 +64,8 @@ async fn approving_needs_the_right_to_approve_for_the_signer() {
 #[tokio::test]
 async fn nobody_grants_rights_that_they_do_not_have() {
     let cluster = Cluster::start().await;
-    let create = json!({"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["clusterroles"], "verbs": ["create"]});
+    let create =
+        json!({"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["clusterroles"], "verbs": ["create"]});
     allow(&cluster, "bob", json!([create])).await;
     let more = json!({"metadata": {"name": "more"}, "rules": [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}]});
     let (code, error) = cluster.send_as("bob", &[], "POST", &format!("{RBAC}/clusterroles"), Some(more)).await;

@@ -72,3 +72,14 @@ async fn custom_objects_are_garbage_too() {
     cluster.gone(&format!("{WIDGETS}/child")).await;
     cluster.gone(&format!("{WIDGETS}/owner")).await;
 }
+
+#[tokio::test]
+async fn what_instances_own_goes_with_their_definition() {
+    let cluster = with_widgets().await;
+    let owner = cluster.created(WIDGETS, widget("owner")).await;
+    let mut child = crate::support::config_map("child");
+    child["metadata"]["ownerReferences"] = json!([crate::support::owned_by(&owner, false)]);
+    cluster.created(crate::support::CONFIG_MAPS, child).await;
+    cluster.delete(&format!("{DEFINITIONS}/widgets.example.com")).await;
+    cluster.gone(&format!("{}/child", crate::support::CONFIG_MAPS)).await;
+}

@@ -16,7 +16,8 @@ async fn running_pod(cluster: &Cluster, name: &str, ready: bool) {
 }
 
 async fn budget(cluster: &Cluster, name: &str, status: Value) {
-    let object = json!({"metadata": {"name": name}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}}});
+    let object =
+        json!({"metadata": {"name": name}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}}});
     let mut stored = cluster.created(BUDGETS, object).await;
     stored["status"] = status;
     let (code, answer) = cluster.put(&format!("{BUDGETS}/{name}/status"), stored).await;
@@ -43,7 +44,8 @@ async fn a_pod_without_a_budget_is_deleted_with_its_grace() {
     assert_eq!((code, &answer["status"]), (201, &json!("Success")));
     let (_, pod) = cluster.get(&format!("{PODS}/web")).await;
     assert_eq!(pod["metadata"]["deletionGracePeriodSeconds"], 30);
-    let target = pod["status"]["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "DisruptionTarget").unwrap();
+    let target =
+        pod["status"]["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "DisruptionTarget").unwrap();
     assert_eq!(target["reason"], "EvictionByEvictionAPI");
 }
 

@@ -133,3 +133,17 @@ async fn a_cluster_scoped_object_with_a_namespaced_owner_is_left_alone() {
     cluster.settle().await;
     assert_eq!(cluster.get(&format!("{path}/mine")).await.0, 200);
 }
+
+#[tokio::test]
+async fn objects_that_wait_for_each_other_do_not_wait_for_ever() {
+    let cluster = Cluster::start().await;
+    let one = cluster.created(CONFIG_MAPS, config_map("one")).await;
+    let two = cluster.created(CONFIG_MAPS, owned("two", vec![owned_by(&one, true)])).await;
+    cluster
+        .merge(&at("one"), json!({"metadata": {"ownerReferences": [owned_by(&two, true), owned_by(&one, true)]}}))
+        .await;
+    delete_with(&cluster, "one", "Foreground").await;
+    delete_with(&cluster, "two", "Foreground").await;
+    cluster.gone(&at("one")).await;
+    cluster.gone(&at("two")).await;
+}

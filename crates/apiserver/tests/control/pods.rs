@@ -15,7 +15,10 @@ async fn a_pod_gets_the_default_account_its_token_and_tolerations() {
     assert_eq!((&spec["priority"], &spec["preemptionPolicy"]), (&json!(0), &json!("PreemptLowerPriority")));
     let volume = spec["volumes"][0]["name"].as_str().unwrap();
     assert!(volume.starts_with("kube-api-access-") && volume.len() == 21, "{volume}");
-    assert_eq!(spec["volumes"][0]["projected"]["sources"][0], json!({"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}}));
+    assert_eq!(
+        spec["volumes"][0]["projected"]["sources"][0],
+        json!({"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}})
+    );
     assert_eq!(
         spec["containers"][0]["volumeMounts"],
         json!([{"name": volume, "readOnly": true, "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}])
@@ -112,7 +115,8 @@ async fn a_binding_gives_the_pod_to_a_node_once() {
     let (_, bound) = cluster.get(&format!("{PODS}/web")).await;
     assert_eq!(bound["spec"]["nodeName"], "n1");
     assert_eq!(bound["metadata"]["labels"]["topology.kubernetes.io/zone"], "z1");
-    let scheduled = bound["status"]["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "PodScheduled").unwrap();
+    let scheduled =
+        bound["status"]["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "PodScheduled").unwrap();
     assert_eq!(scheduled["status"], "True");
     let (code, error) = cluster.post("/api/v1/namespaces/default/bindings", binding("web", "n2")).await;
     assert_eq!(code, 409);

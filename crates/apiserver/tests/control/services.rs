@@ -87,7 +87,9 @@ async fn node_ports_are_given_kept_and_refused_when_taken() {
     assert_eq!(code, 422);
     assert_eq!(
         error["message"],
-        format!("Service \"two\" is invalid: spec.ports[0].nodePort: Invalid value: {port}: provided port is already allocated")
+        format!(
+            "Service \"two\" is invalid: spec.ports[0].nodePort: Invalid value: {port}: provided port is already allocated"
+        )
     );
     let ports = json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": 80}]});
     let (_, error) = cluster.post(SERVICES, service("two", ports)).await;
@@ -115,6 +117,7 @@ async fn many_services_at_once_share_no_address() {
     let names: Vec<String> = (0..40).map(|n| format!("s{n}")).collect();
     let all = names.iter().map(|name| cluster.created(SERVICES, service(name, json!({"type": "NodePort"}))));
     let stored = futures::future::join_all(all).await;
-    let distinct: std::collections::HashSet<&str> = stored.iter().filter_map(|s| s["spec"]["clusterIP"].as_str()).collect();
+    let distinct: std::collections::HashSet<&str> =
+        stored.iter().filter_map(|s| s["spec"]["clusterIP"].as_str()).collect();
     assert_eq!(distinct.len(), 40);
 }

@@ -35,7 +35,14 @@ impl Cluster {
         self.send_typed(&client, method, path, "application/json", body).await
     }
 
-    async fn send_typed(&self, client: &kube::Client, method: &str, path: &str, ty: &str, body: Option<Value>) -> Answer {
+    async fn send_typed(
+        &self,
+        client: &kube::Client,
+        method: &str,
+        path: &str,
+        ty: &str,
+        body: Option<Value>,
+    ) -> Answer {
         let bytes = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
         let request = Request::builder()
             .method(Method::from_bytes(method.as_bytes()).expect("a method"))

@@ -55,7 +55,8 @@ async fn a_claim_without_a_class_gets_the_default_one() {
 async fn an_ingress_without_a_class_gets_the_default_one() {
     let cluster = Cluster::start().await;
     let marked = json!({"ingressclass.kubernetes.io/is-default-class": "true"});
-    let class = json!({"metadata": {"name": "front", "annotations": marked}, "spec": {"controller": "example.com/front"}});
+    let class =
+        json!({"metadata": {"name": "front", "annotations": marked}, "spec": {"controller": "example.com/front"}});
     cluster.created("/apis/networking.k8s.io/v1/ingressclasses", class).await;
     let backend = json!({"service": {"name": "web", "port": {"number": 80}}});
     let ingress = json!({"metadata": {"name": "web"}, "spec": {"defaultBackend": backend}});

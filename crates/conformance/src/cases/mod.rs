@@ -3,7 +3,11 @@
 use crate::Case;
 
 mod apply;
+mod builtins;
+mod crds;
+mod discovery;
 mod errors;
+mod identity;
 mod lists;
 mod metadata;
 mod verbs;
@@ -11,5 +15,17 @@ mod watches;
 
 /// All of them.
 pub fn all() -> Vec<Case> {
-    [verbs::cases(), apply::cases(), lists::cases(), watches::cases(), metadata::cases(), errors::cases()].concat()
+    [
+        identity::cases(),
+        verbs::cases(),
+        apply::cases(),
+        lists::cases(),
+        watches::cases(),
+        metadata::cases(),
+        crds::cases(),
+        discovery::cases(),
+        builtins::cases(),
+        errors::cases(),
+    ]
+    .concat()
 }

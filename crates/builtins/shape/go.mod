@@ -1,0 +1,3 @@
+module fleetwright.io/shape
+
+go 1.24

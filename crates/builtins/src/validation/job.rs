@@ -1,0 +1,273 @@
+//! Jobs and cron jobs.
+
+use fleetwright_schema::FieldError;
+use serde_json::{Value, json};
+
+use crate::access::{flag, get, int, list, text, too_many};
+use crate::meta;
+use crate::validation::workload::matches_template;
+use crate::validation::{cron, immutable, immutable_at, non_negative, pod};
+
+pub(super) fn job(job: &Value, spec: &Value, is_new: bool) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    if is_new {
+        errors.extend(generated_selector(job));
+    }
+    errors.extend(job_spec(spec, "spec"));
+    match get(spec, "selector") {
+        None => {
+            errors.push(FieldError::required("spec.selector", ""));
+            errors.extend(matches_template(spec, &Value::Null));
+        }
+        Some(selector) => {
+            let wrong = meta::validate_selector(selector, "spec.selector");
+            if wrong.is_empty() {
+                errors.extend(matches_template(spec, selector));
+            }
+            errors.extend(wrong);
+        }
+    }
+    errors
+}
+
+fn generated_selector(job: &Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    if flag(job, "spec.manualSelector") {
+        return errors;
+    }
+    let (name, uid) = (text(job, "metadata.name"), text(job, "metadata.uid"));
+    let path = "spec.template.metadata.labels";
+    let expected = [
+        ("controller-uid", uid),
+        ("job-name", name),
+        ("batch.kubernetes.io/controller-uid", uid),
+        ("batch.kubernetes.io/job-name", name),
+    ];
+    for (key, value) in expected {
+        let found = get(job, path).and_then(|labels| labels.get(key)).and_then(Value::as_str);
+        if found != Some(value) {
+            let labels = get(job, path).cloned().unwrap_or(Value::Null);
+            let told = format!("must be '{value}'");
+            let field = format!("{path}[{key}]");
+            errors.push(match found {
+                None => FieldError::required(field, told),
+                Some(_) => FieldError::invalid(field, labels, told),
+            });
+        }
+    }
+    let labels = json!({
+        "controller-uid": uid, "job-name": name,
+        "batch.kubernetes.io/controller-uid": uid, "batch.kubernetes.io/job-name": name,
+    });
+    if let Some(selector) = get(job, "spec.selector")
+        && !meta::selector_matches(Some(selector), Some(&labels))
+    {
+        errors.push(FieldError::invalid("spec.selector", selector.clone(), "`selector` not auto-generated"));
+    }
+    errors
+}
+
+fn job_spec(spec: &Value, path: &str) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let numbers = [
+        "parallelism",
+        "completions",
+        "activeDeadlineSeconds",
+        "backoffLimit",
+        "ttlSecondsAfterFinished",
+        "backoffLimitPerIndex",
+        "maxFailedIndexes",
+    ];
+    for key in numbers {
+        errors.extend(non_negative(spec, key, &format!("{path}.")));
+    }
+    if get(spec, "maxFailedIndexes").is_some() && get(spec, "backoffLimitPerIndex").is_none() {
+        let told = "when maxFailedIndexes is specified";
+        errors.push(FieldError::required(format!("{path}.backoffLimitPerIndex"), told));
+    }
+    match text(spec, "completionMode") {
+        "" | "NonIndexed" => {
+            for key in ["backoffLimitPerIndex", "maxFailedIndexes"] {
+                if let Some(number) = int(spec, key) {
+                    let told = "requires indexed completion mode";
+                    errors.push(FieldError::invalid(format!("{path}.{key}"), number, told));
+                }
+            }
+        }
+        "Indexed" => {
+            if get(spec, "completions").is_none() {
+                let told = "when completion mode is Indexed";
+                errors.push(FieldError::required(format!("{path}.completions"), told));
+            }
+            if let Some(number) = int(spec, "parallelism").filter(|number| *number > 100_000) {
+                let told = "must be less than or equal to 100000 when completion mode is Indexed";
+                errors.push(FieldError::invalid(format!("{path}.parallelism"), number, told));
+            }
+        }
+        other => {
+            let field = format!("{path}.completionMode");
+            errors.push(FieldError::not_supported(field, other, &["NonIndexed", "Indexed"]));
+        }
+    }
+    errors.extend(failure_policy(spec, path));
+    let replacement = text(spec, "podReplacementPolicy");
+    if !replacement.is_empty() {
+        let allowed: &[&str] =
+            if get(spec, "podFailurePolicy").is_some() { &["Failed"] } else { &["Failed", "TerminatingOrFailed"] };
+        if !allowed.contains(&replacement) {
+            let field = format!("{path}.podReplacementPolicy");
+            errors.push(FieldError::not_supported(field, replacement, allowed));
+        }
+    }
+    errors.extend(pod::template(spec.get("template"), &format!("{path}.template")));
+    let field = format!("{path}.template.spec.restartPolicy");
+    match text(spec, "template.spec.restartPolicy") {
+        "" | "Always" => {
+            errors.push(FieldError::required(field, "valid values: \"OnFailure\", \"Never\""));
+        }
+        policy @ "OnFailure" if get(spec, "podFailurePolicy").is_some() => {
+            let told = "only \"Never\" is supported when podFailurePolicy is specified";
+            errors.push(FieldError::invalid(field, policy, told));
+        }
+        "OnFailure" | "Never" => {}
+        other => errors.push(FieldError::not_supported(field, other, &["OnFailure", "Never"])),
+    }
+    errors
+}
+
+fn failure_policy(spec: &Value, path: &str) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let rules = list(spec, "podFailurePolicy.rules");
+    let at = format!("{path}.podFailurePolicy.rules");
+    if rules.len() > 20 {
+        errors.push(too_many(at.clone(), rules.len(), 20));
+    }
+    let actions = ["Count", "FailIndex", "FailJob", "Ignore"];
+    for (index, rule) in rules.iter().enumerate() {
+        let action = text(rule, "action");
+        let field = format!("{at}[{index}].action");
+        if action.is_empty() {
+            let told = format!("valid values: {:?}", actions).replace(", ", " ");
+            errors.push(FieldError::required(field, told));
+        } else if action == "FailIndex" && get(spec, "backoffLimitPerIndex").is_none() {
+            errors.push(FieldError::invalid(field, action, "requires the backoffLimitPerIndex to be set"));
+        } else if !actions.contains(&action) {
+            errors.push(FieldError::not_supported(field, action, &actions));
+        }
+    }
+    errors
+}
+
+pub(super) fn cron_job(object: &Value, spec: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let name = text(object, "metadata.name");
+    if old.is_none() && name.len() > 52 {
+        errors.push(FieldError::invalid("metadata.name", name, "must be no more than 52 characters"));
+    }
+    let schedule = text(spec, "schedule");
+    if schedule.is_empty() {
+        errors.push(FieldError::required("spec.schedule", ""));
+    } else {
+        if let Err(told) = cron::parse(schedule) {
+            errors.push(FieldError::invalid("spec.schedule", schedule, told));
+        }
+        let had_zone = old.is_some_and(|old| text(old, "spec.schedule").contains("TZ"));
+        if schedule.contains("TZ") {
+            if !had_zone {
+                let told = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead";
+                errors.push(FieldError::invalid("spec.schedule", schedule, told));
+            } else if get(spec, "timeZone").is_some() {
+                let told = "cannot use both timeZone field and TZ or CRON_TZ in schedule";
+                errors.push(FieldError::invalid("spec.schedule", schedule, told));
+            }
+        }
+    }
+    errors.extend(non_negative(spec, "startingDeadlineSeconds", "spec."));
+    errors.extend(time_zone(spec));
+    let policy = text(spec, "concurrencyPolicy");
+    let allowed = ["Allow", "Forbid", "Replace"];
+    if !allowed.contains(&policy) {
+        errors.push(FieldError::not_supported("spec.concurrencyPolicy", policy, &allowed));
+    }
+    let empty = json!({});
+    errors.extend(job_spec(get(spec, "jobTemplate.spec").unwrap_or(&empty), "spec.jobTemplate.spec"));
+    if let Some(selector) = get(spec, "jobTemplate.spec.selector") {
+        let told = "`selector` will be auto-generated";
+        errors.push(FieldError::invalid("spec.jobTemplate.spec.selector", selector.clone(), told));
+    }
+    if flag(spec, "jobTemplate.spec.manualSelector") {
+        let field = "spec.jobTemplate.spec.manualSelector";
+        errors.push(FieldError::not_supported(field, true, &["nil", "false"]));
+    }
+    errors.extend(non_negative(spec, "successfulJobsHistoryLimit", "spec."));
+    errors.extend(non_negative(spec, "failedJobsHistoryLimit", "spec."));
+    errors
+}
+
+fn time_zone(spec: &Value) -> Option<FieldError> {
+    let zone = get(spec, "timeZone")?.as_str()?;
+    let told = if zone.is_empty() {
+        "timeZone must be nil or non-empty string".to_owned()
+    } else if zone.eq_ignore_ascii_case("local") {
+        "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones".to_owned()
+    } else {
+        let odd = |part: &str| {
+            part == "."
+                || part == ".."
+                || part.starts_with('-')
+                || part.is_empty()
+                || !part.chars().all(|c| c.is_ascii_alphanumeric() || "_-+.".contains(c))
+        };
+        if !zone.split('/').any(odd) {
+            return None;
+        }
+        format!("unknown time zone {zone}")
+    };
+    Some(FieldError::invalid("spec.timeZone", zone, told))
+}
+
+pub(super) fn job_update(new: &Value, old: &Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    if text(new, "spec.completionMode") != "Indexed" {
+        errors.extend(immutable(new, old, "spec.completions"));
+    } else if get(new, "spec.completions") != get(old, "spec.completions")
+        && int(new, "spec.completions") != int(new, "spec.parallelism")
+    {
+        let value = get(new, "spec.completions").cloned().unwrap_or(Value::Null);
+        let told = "can only be modified in tandem with spec.parallelism";
+        errors.push(FieldError::invalid("spec.completions", value, told));
+    }
+    errors.extend(immutable(new, old, "spec.selector"));
+    errors.extend(job_template_update(new, old));
+    let fields = ["completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"];
+    errors.extend(fields.iter().filter_map(|key| immutable(new, old, &format!("spec.{key}"))));
+    errors
+}
+
+/// A job that is suspended and has not started may still be told where and with how much to run.
+fn job_template_update(new: &Value, old: &Value) -> Option<FieldError> {
+    let paused = flag(old, "spec.suspend") && get(old, "status.startTime").is_none();
+    if !paused {
+        return immutable(new, old, "spec.template");
+    }
+    let bare = |job: &Value| {
+        let mut template = get(job, "spec.template").cloned().unwrap_or(Value::Null);
+        for key in ["labels", "annotations"] {
+            if let Some(meta) = template.get_mut("metadata") {
+                crate::access::remove(meta, key);
+            }
+        }
+        if let Some(spec) = template.get_mut("spec") {
+            for key in ["nodeSelector", "tolerations", "schedulingGates", "affinity"] {
+                crate::access::remove(spec, key);
+            }
+            for list in ["containers", "initContainers"] {
+                for container in crate::access::items_mut(spec, list) {
+                    crate::access::remove(container, "resources");
+                }
+            }
+        }
+        json!({"template": template})
+    };
+    immutable_at(&bare(new), &bare(old), "template", "spec.template")
+}

@@ -1,0 +1,145 @@
+//! The binary as a person uses it: real processes, real signals, real files.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_fleetwright");
+
+/// A process that ends with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Running {
+    fn start(args: &[&str]) -> Self {
+        let mut command = Command::new(BINARY);
+        command.args(args).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        Self(command.spawn().expect("the binary starts"))
+    }
+
+    /// The lines that it prints first.
+    fn lines(&mut self, count: usize) -> Vec<String> {
+        let stdout = self.0.stdout.as_mut().expect("standard output is piped");
+        BufReader::new(stdout).lines().take(count).map(|line| line.expect("a line of text")).collect()
+    }
+
+    fn signal(&self, signal: &str) {
+        let status = Command::new("kill").args([signal, &self.0.id().to_string()]).status().expect("kill runs");
+        assert!(status.success());
+    }
+
+    fn exit_code(&mut self) -> Option<i32> {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while Instant::now() < deadline {
+            if let Some(status) = self.0.try_wait().expect("the process can be waited for") {
+                return status.code();
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        panic!("the process did not end within 20 s");
+    }
+}
+
+fn run(args: &[&str]) -> Output {
+    Command::new(BINARY).args(args).output().expect("the binary runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).expect("the file is there").permissions().mode() & 0o777
+}
+
+#[test]
+fn the_kubeconfig_appears_when_the_server_answers_and_only_its_owner_reads_it() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("kubeconfig");
+    let mut server =
+        Running::start(&["apiserver", "--memory", "--kubeconfig", path.to_str().expect("a path of text")]);
+    let line = server.lines(1).remove(0);
+    let address = line.split("https://").nth(1).and_then(|rest| rest.split(',').next()).expect("an address");
+    assert_eq!(mode(&path), 0o600);
+    assert!(std::net::TcpStream::connect(address).is_ok(), "{address} answers");
+    server.signal("-INT");
+    assert_eq!(server.exit_code(), Some(0));
+    assert!(std::net::TcpStream::connect(address).is_err(), "{address} is free again");
+}
+
+#[test]
+fn up_keeps_everything_in_its_home_and_stops_cleanly() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let home = folder.path().join("home");
+    let args = ["up", "--home", home.to_str().expect("a path of text"), "--listen", "127.0.0.1:0"];
+    let mut first = Running::start(&args);
+    assert_eq!(first.lines(5).len(), 5);
+    for file in ["ca.key", "sa.key", "kubeconfig"] {
+        assert_eq!(mode(&home.join(file)), 0o600, "{file}");
+    }
+    assert_eq!(mode(&home), 0o700);
+
+    // A second one on the same home finds the first and says what to type, too.
+    let second = run(&args);
+    assert!(second.status.success());
+    assert!(text(&second.stdout).contains("running already"), "{}", text(&second.stdout));
+
+    first.signal("-TERM");
+    assert_eq!(first.exit_code(), Some(0));
+    let authority = fs::read(home.join("ca.crt")).expect("the authority is there");
+
+    let mut again = Running::start(&args);
+    again.lines(5);
+    assert_eq!(fs::read(home.join("ca.crt")).expect("the authority is there"), authority, "keys are made once");
+}
+
+#[test]
+fn an_address_in_use_is_named_in_the_error() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = taken.local_addr().expect("an address").to_string();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("kubeconfig");
+    let output = run(&["apiserver", "--memory", "--listen", &address, "--kubeconfig", path.to_str().expect("text")]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains(&format!("cannot listen on {address}")), "{}", text(&output.stderr));
+    assert!(!path.exists(), "no kubeconfig without a server");
+}
+
+#[test]
+fn a_service_cidr_that_is_none_is_refused() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("kubeconfig");
+    let output =
+        run(&["apiserver", "--memory", "--service-cidr", "nonsense", "--kubeconfig", path.to_str().expect("text")]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("service_cidr"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn completion_and_man_pages_come_from_the_commands() {
+    for shell in ["bash", "zsh", "fish"] {
+        let output = run(&["completion", shell]);
+        assert!(output.status.success() && text(&output.stdout).contains("apiserver"), "{shell}");
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let out = folder.path().join("man");
+    assert!(run(&["man", "--out", out.to_str().expect("text")]).status.success());
+    assert!(out.join("fleetwright-apiserver.1").exists());
+}
+
+#[test]
+fn the_version_is_printed_in_each_format() {
+    assert!(text(&run(&["version"]).stdout).starts_with("fleetwright "));
+    let json: serde_json::Value = serde_json::from_slice(&run(&["version", "-o", "json"]).stdout).expect("JSON");
+    assert_eq!(json["kubernetes"], fleetwright_apiserver::KUBERNETES_VERSION);
+    assert!(text(&run(&["version", "-o", "yaml"]).stdout).contains("kubernetes: "));
+}

@@ -1,0 +1,39 @@
+//! On what was measured.
+
+use std::fs;
+use std::process::Command;
+
+use anyhow::Result;
+use fleetwright_lab::{Binaries, DEFAULT_MINOR};
+use serde_json::{Value, json};
+
+/// The machine, the versions and the command, as they go into the output.
+pub(crate) fn describe(quick: bool) -> Result<Value> {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let after_colon = |text: &str, name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+        line.split_once(':').map(|(_, value)| value.trim().to_owned()).unwrap_or_default()
+    };
+    let memory: u64 =
+        after_colon(&read("/proc/meminfo"), "MemTotal").trim_end_matches(" kB").parse().unwrap_or_default();
+    Ok(json!({
+        "processor": after_colon(&read("/proc/cpuinfo"), "model name"),
+        "cores": std::thread::available_parallelism()?.get(),
+        "memoryMiB": memory / 1024,
+        "kernel": read("/proc/sys/kernel/osrelease").trim(),
+        "loadAtStart": read("/proc/loadavg").split_whitespace().next().and_then(|load| load.parse::<f64>().ok()),
+        "build": if cfg!(debug_assertions) { "debug" } else { "release" },
+        "command": if quick { "make bench, quick" } else { "make bench" },
+        "fleetwright": env!("CARGO_PKG_VERSION"),
+        "kubernetes": version("kube-apiserver"),
+        "etcd": version("etcd"),
+    }))
+}
+
+/// The version that a binary of the real control plane tells; nothing when it is not there.
+fn version(binary: &str) -> Option<String> {
+    let path = Binaries::find(DEFAULT_MINOR).ok()?.path(binary).ok()?;
+    let output = Command::new(path).arg("--version").output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.lines().next()?.split_whitespace().last().map(str::to_owned)
+}

@@ -1,0 +1,180 @@
+//! The table and the JSON.
+
+use std::fmt::Write;
+
+use fleetwright_conformance::Kind;
+use serde_json::{Value, json};
+
+/// What a number counts, and so which way is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// Operations in a second.
+    PerSecond,
+    /// Milliseconds.
+    Millis,
+    /// Microseconds of CPU time.
+    CpuMicros,
+    /// Mebibytes.
+    MiB,
+    /// Kibibytes.
+    KiB,
+}
+
+impl Unit {
+    fn text(self) -> &'static str {
+        match self {
+            Self::PerSecond => "/s",
+            Self::Millis => "ms",
+            Self::CpuMicros => "µs CPU",
+            Self::MiB => "MiB",
+            Self::KiB => "KiB",
+        }
+    }
+}
+
+struct Row {
+    name: String,
+    unit: Unit,
+    embedded: Option<f64>,
+    real: Option<f64>,
+}
+
+impl Row {
+    /// How many times as much the real server needs, whatever the unit: more than one is in favour of the embedded one.
+    fn ratio(&self) -> Option<f64> {
+        let (embedded, real) = (self.embedded?, self.real?);
+        let (cost, base) = if self.unit == Unit::PerSecond { (embedded, real) } else { (real, embedded) };
+        (base > 0.0).then(|| cost / base)
+    }
+}
+
+/// All that was measured.
+pub(crate) struct Report {
+    machine: Value,
+    kind: Kind,
+    rows: Vec<Row>,
+}
+
+impl Report {
+    pub(crate) fn new(machine: Value) -> Self {
+        Self { machine, kind: Kind::Embedded, rows: Vec::new() }
+    }
+
+    /// What comes next is of this server.
+    pub(crate) fn begin(&mut self, kind: Kind) {
+        self.kind = kind;
+    }
+
+    /// Notes a number, beside the other server's when that has the same row.
+    pub(crate) fn add(&mut self, name: impl Into<String>, unit: Unit, value: f64) {
+        let name = name.into();
+        eprintln!("bench: {:8} {name}: {} {}", self.kind, shown(value), unit.text());
+        let at = match self.rows.iter().position(|row| row.name == name) {
+            Some(at) => at,
+            None => {
+                self.rows.push(Row { name, unit, embedded: None, real: None });
+                self.rows.len() - 1
+            }
+        };
+        match self.kind {
+            Kind::Embedded => self.rows[at].embedded = Some(value),
+            Kind::Real => self.rows[at].real = Some(value),
+        }
+    }
+
+    /// A table for people.
+    pub(crate) fn markdown(&self) -> String {
+        let mut out = String::new();
+        let text = |field: &str| match &self.machine[field] {
+            Value::String(text) => text.clone(),
+            Value::Null => "unknown".into(),
+            other => other.to_string(),
+        };
+        let _ = writeln!(
+            out,
+            "{} × {}, {} MiB, Linux {}, load {} at the start; Fleetwright {} ({}), kube-apiserver {}, etcd {}\n",
+            text("cores"),
+            text("processor"),
+            text("memoryMiB"),
+            text("kernel"),
+            text("loadAtStart"),
+            text("fleetwright"),
+            text("build"),
+            text("kubernetes"),
+            text("etcd"),
+        );
+        let _ = writeln!(out, "| what | unit | embedded | real | real / embedded |\n|---|---|--:|--:|--:|");
+        for row in &self.rows {
+            let cell = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), shown);
+            let ratio = row.ratio().map_or_else(|| "–".to_owned(), |ratio| format!("{}×", shown(ratio)));
+            let (embedded, real) = (cell(row.embedded), cell(row.real));
+            let _ = writeln!(out, "| {} | {} | {embedded} | {real} | {ratio} |", row.name, row.unit.text());
+        }
+        let _ = writeln!(
+            out,
+            "\nThe last column is cost: how many times the time, CPU or memory of the embedded server the real one needs."
+        );
+        out
+    }
+
+    /// The same for programs.
+    pub(crate) fn json(&self) -> Value {
+        let rows: Vec<Value> = self
+            .rows
+            .iter()
+            .map(|row| {
+                json!({
+                    "name": row.name, "unit": row.unit.text(),
+                    "embedded": row.embedded, "real": row.real, "costRatio": row.ratio(),
+                })
+            })
+            .collect();
+        json!({ "machine": self.machine, "rows": rows })
+    }
+}
+
+/// Three significant digits, and thousands kept apart.
+fn shown(value: f64) -> String {
+    if value.abs() < 10.0 {
+        return format!("{value:.2}");
+    }
+    if value.abs() < 100.0 {
+        return format!("{value:.1}");
+    }
+    let digits = format!("{value:.0}");
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ratio_is_cost_for_rates_and_for_sizes() {
+        let row = |unit| Row { name: "x".into(), unit, embedded: Some(200.0), real: Some(100.0) };
+        assert_eq!(row(Unit::PerSecond).ratio(), Some(2.0));
+        assert_eq!(row(Unit::MiB).ratio(), Some(0.5));
+    }
+
+    #[test]
+    fn thousands_are_kept_apart() {
+        assert_eq!([1.234, 12.34, 123.4, 1_234_567.0].map(shown), ["1.23", "12.3", "123", "1,234,567"]);
+    }
+
+    #[test]
+    fn both_servers_share_a_row() {
+        let mut report = Report::new(json!({}));
+        report.add("gets", Unit::PerSecond, 10.0);
+        report.begin(Kind::Real);
+        report.add("gets", Unit::PerSecond, 5.0);
+        assert_eq!(report.json()["rows"][0]["costRatio"], 2.0);
+        assert!(report.markdown().contains("| gets | /s | 10.0 | 5.00 | 2.00× |"));
+    }
+}

@@ -1,0 +1,173 @@
+//! The two servers as processes.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use fleetwright_conformance::Kind;
+use fleetwright_lab::ControlPlane;
+use http::{Request, StatusCode};
+use kube::Client;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+
+use crate::process;
+
+const READY: Duration = Duration::from_secs(60);
+
+/// What the lab waits for, too, before it calls a server ready.
+const NEEDED: [&str; 3] =
+    ["/readyz", "/api/v1/namespaces/kube-system", "/api/v1/namespaces/default/services/kubernetes"];
+
+/// Ends the server when standard input does, which the kernel sees to even when we are killed.
+const SUPERVISOR: &str = r#"exec 3<&0; "$@" </dev/null 3<&- & child=$!; read -r _ <&3; kill $child; wait $child"#;
+
+/// A running server.
+pub(crate) struct Server {
+    client: Client,
+    /// The API server and, for the real one, etcd.
+    pids: Vec<u32>,
+    ready: Duration,
+    _process: Running,
+}
+
+enum Running {
+    Embedded { supervisor: Child, _folder: tempfile::TempDir },
+    Real(#[expect(dead_code, reason = "held for its drop")] Box<ControlPlane>),
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Self::Embedded { supervisor, .. } = self {
+            drop(supervisor.stdin.take());
+            let _ = supervisor.wait();
+        }
+    }
+}
+
+/// What a server used up between two moments.
+#[derive(Clone, Copy)]
+pub(crate) struct Usage {
+    cpu: Duration,
+}
+
+impl Server {
+    /// Starts one of the two, with nothing but an API server and its store.
+    pub(crate) async fn start(kind: Kind) -> Result<Self> {
+        match kind {
+            Kind::Embedded => embedded().await,
+            Kind::Real => real().await,
+        }
+    }
+
+    /// An administrator's client.
+    pub(crate) fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// From the start of the first process to the first answers.
+    pub(crate) fn ready(&self) -> Duration {
+        self.ready
+    }
+
+    /// The memory of the API server, and of it with its store.
+    pub(crate) fn memory(&self) -> Result<(u64, u64)> {
+        let each = self.pids.iter().map(|pid| process::resident(*pid)).collect::<Result<Vec<u64>>>()?;
+        Ok((each.first().copied().unwrap_or_default(), each.iter().sum()))
+    }
+
+    /// Where the CPU meter stands.
+    pub(crate) fn usage(&self) -> Result<Usage> {
+        let cpu = self.pids.iter().map(|pid| process::cpu(*pid)).sum::<Result<Duration>>()?;
+        Ok(Usage { cpu })
+    }
+
+    /// The CPU time used since then.
+    pub(crate) fn cpu_since(&self, before: Usage) -> Result<Duration> {
+        Ok(self.usage()?.cpu.saturating_sub(before.cpu))
+    }
+}
+
+async fn real() -> Result<Server> {
+    let started = Instant::now();
+    let plane = ControlPlane::builder().start().await?;
+    let ready = started.elapsed();
+    let mut pids = Vec::new();
+    for name in ["kube-apiserver", "etcd"] {
+        let [pid] = process::descendants(name)?[..] else { bail!("there is not one {name} of ours") };
+        pids.push(pid);
+    }
+    Ok(Server { client: client(&plane.kubeconfig()).await?, pids, ready, _process: Running::Real(Box::new(plane)) })
+}
+
+async fn embedded() -> Result<Server> {
+    let binary = tokio::task::spawn_blocking(binary).await??;
+    let folder = tempfile::tempdir()?;
+    let kubeconfig = folder.path().join("kubeconfig");
+    let started = Instant::now();
+    let supervisor = Command::new("sh")
+        .args(["-c", SUPERVISOR, "supervisor"])
+        .arg(&binary)
+        .args(["apiserver", "--memory", "--kubeconfig"])
+        .arg(&kubeconfig)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .with_context(|| format!("cannot start {}", binary.display()))?;
+    let process = Running::Embedded { supervisor, _folder: folder };
+    let client = client(&written(&kubeconfig, started).await?).await?;
+    for path in NEEDED {
+        loop {
+            let request = Request::get(path).body(kube::client::Body::empty())?;
+            match client.send(request).await {
+                Ok(answer) if answer.status() == StatusCode::OK => break,
+                last if started.elapsed() > READY => bail!("{path} is not ready after {READY:?}: {last:?}"),
+                _ => tokio::time::sleep(Duration::from_millis(1)).await,
+            }
+        }
+    }
+    let ready = started.elapsed();
+    let [pid] = process::descendants("fleetwright")?[..] else { bail!("there is not one fleetwright of ours") };
+    Ok(Server { client, pids: vec![pid], ready, _process: process })
+}
+
+/// The kubeconfig appears when the server is ready to serve.
+async fn written(path: &Path, started: Instant) -> Result<String> {
+    loop {
+        match std::fs::read_to_string(path) {
+            Ok(text) => return Ok(text),
+            Err(error) if started.elapsed() > READY => {
+                return Err(error).with_context(|| format!("no kubeconfig in {} after {READY:?}", path.display()));
+            }
+            Err(_) => tokio::time::sleep(Duration::from_millis(1)).await,
+        }
+    }
+}
+
+/// The `fleetwright` that was built beside this program. Under Cargo it is built again, so that it is never an old one.
+fn binary() -> Result<PathBuf> {
+    let path = std::env::current_exe()?.with_file_name("fleetwright");
+    let cargo = std::env::var_os("CARGO");
+    if path.exists() && cargo.is_none() {
+        return Ok(path);
+    }
+    eprintln!("bench: building fleetwright");
+    let mut command = Command::new(cargo.unwrap_or_else(|| "cargo".into()));
+    command.args(["build", "--quiet", "--locked", "-p", "fleetwright-cli", "--bin", "fleetwright"]);
+    if !cfg!(debug_assertions) {
+        command.arg("--release");
+    }
+    let status = command.current_dir(env!("CARGO_MANIFEST_DIR")).status().context("cannot run cargo")?;
+    if !status.success() || !path.exists() {
+        bail!("there is no {}: run `cargo build --release --bin fleetwright`", path.display());
+    }
+    Ok(path)
+}
+
+async fn client(kubeconfig: &str) -> Result<Client> {
+    let options = KubeConfigOptions::default();
+    let mut config = kube::Config::from_custom_kubeconfig(Kubeconfig::from_yaml(kubeconfig)?, &options).await?;
+    // A repeated request would count as one slow one.
+    config.default_retry = false;
+    Ok(Client::try_from(config)?)
+}
