@@ -43,9 +43,11 @@ pub fn json(code: u16, value: &Value) -> Response<Body> {
     respond(code, "application/json", full(text))
 }
 
-/// A text answer.
+/// A text answer, which browsers shall not take for anything else.
 pub fn text(code: u16, text: impl Into<Bytes>) -> Response<Body> {
-    respond(code, "text/plain; charset=utf-8", full(text))
+    let mut response = respond(code, "text/plain; charset=utf-8", full(text));
+    response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, http::HeaderValue::from_static("nosniff"));
+    response
 }
 
 /// A `Status` answer.

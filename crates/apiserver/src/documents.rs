@@ -75,7 +75,8 @@ impl Documents {
 /// Answers a request that names no resource.
 pub(crate) fn answer(call: &Call) -> Result<Response<Body>, ApiError> {
     if !matches!(call.method, Method::GET | Method::HEAD) {
-        return Ok(body::text(405, "405 method not allowed\n"));
+        let message = "the server does not allow this method on the requested resource";
+        return Err(ApiError::new(405, "MethodNotAllowed", message).with_causes(Vec::new()));
     }
     let path = call.info.path.as_str();
     if let Some(checks) = health(path) {
@@ -86,7 +87,7 @@ pub(crate) fn answer(call: &Call) -> Result<Response<Body>, ApiError> {
     let set = server.documents.at(generation, customs.len());
     let all = || -> Vec<Arc<Resource>> { Registry::builtins().iter().chain(&customs).cloned().collect() };
     let host = call.headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("kubernetes.default.svc");
-    let aggregated = wants_aggregated(call);
+    let aggregated = wants_aggregated(call)?;
     let trimmed = path.trim_end_matches('/');
     let segments: Vec<&str> = trimmed.trim_start_matches('/').split('/').collect();
     match segments.as_slice() {
@@ -142,18 +143,30 @@ fn health_page(call: &Call, path: &str) -> Response<Body> {
     if call.query.all("verbose").next().is_none() || name.contains('/') {
         return body::text(200, "ok");
     }
-    body::text(200, format!("[+]ping ok\n[+]log ok\n{name} check passed\n"))
+    let check = |check: &str| {
+        let excluded = if call.query.all("exclude").any(|given| given == check) { " excluded:" } else { "" };
+        format!("[+]{check}{excluded} ok\n")
+    };
+    body::text(200, format!("{}{}{name} check passed\n", check("ping"), check("log")))
 }
 
-fn wants_aggregated(call: &Call) -> bool {
+/// Whether the client asks for the aggregated form; an error when it asks for forms that do not exist and nothing else.
+fn wants_aggregated(call: &Call) -> Result<bool, ApiError> {
     let accept = call.headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
-    let clauses = accept.split(',').map(|clause| clause.replace(' ', ""));
-    clauses.into_iter().any(|clause| {
+    let clauses: Vec<String> = accept.split(',').map(|clause| clause.replace(' ', "")).collect();
+    let aggregated = |clause: &String| {
         clause.starts_with("application/json")
             && ["g=apidiscovery.k8s.io", "v=v2", "as=APIGroupDiscoveryList"]
                 .iter()
                 .all(|part| clause.split(';').any(|given| given == *part))
-    })
+    };
+    if clauses.iter().any(aggregated) {
+        return Ok(true);
+    }
+    if clauses.iter().all(|clause| clause.contains(";as=APIGroupDiscovery")) {
+        return Err(ApiError::not_acceptable());
+    }
+    Ok(false)
 }
 
 fn keys(text: String, content_type: &str) -> Response<Body> {

@@ -101,11 +101,10 @@ impl ApiError {
         Self::new(404, "NotFound", "the server could not find the requested resource").with_causes(Vec::new())
     }
 
-    /// 405: the resource does not have this verb.
-    pub fn method_not_allowed(group: &str, resource: &str, verb: &str) -> Self {
-        let what = qualified(group, resource);
-        Self::new(405, "MethodNotAllowed", format!("{verb} is not supported on resources of kind {what:?}"))
-            .about(group, resource, "")
+    /// 405: the path does not have this verb.
+    pub fn method_not_allowed() -> Self {
+        Self::new(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+            .with_causes(Vec::new())
     }
 
     /// 406: none of the formats that the client accepts can be made.

@@ -150,7 +150,7 @@ async fn dispatch(call: &Arc<Call>, known: &mut bool) -> Result<Response<Body>, 
     };
     *known = true;
     if call.method == Method::HEAD {
-        return Err(method_not_allowed());
+        return Err(ApiError::method_not_allowed());
     }
     if let Some(custom) = resource.custom()
         && let Some(warning) = custom.deprecation_warning()
@@ -175,7 +175,7 @@ async fn dispatch(call: &Arc<Call>, known: &mut bool) -> Result<Response<Body>, 
     }
     let needs_name = matches!(info.verb, "update" | "patch");
     if unplaced || needs_name == info.name.is_empty() && (needs_name || info.verb == "create") || !resource.verbs.contains(&info.verb) {
-        return Err(method_not_allowed());
+        return Err(ApiError::method_not_allowed());
     }
     if matches!(resource.origin, Origin::Builtin(kind) if !kind.is_stored()) {
         return reviews::answer(call, &resource);
@@ -201,12 +201,6 @@ async fn dispatch(call: &Arc<Call>, known: &mut bool) -> Result<Response<Body>, 
         "deletecollection" => remove_all(call, &resource),
         _ => Ok(page_not_found()),
     }
-}
-
-/// The verb does not fit the path.
-pub(crate) fn method_not_allowed() -> ApiError {
-    ApiError::new(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
-        .with_causes(Vec::new())
 }
 
 /// Nothing is at this path: groups of the table say so with a `Status`, unknown ones as the mux does.

@@ -83,6 +83,8 @@ pub struct Resource {
     pub storage: Arc<str>,
     /// The apiVersion in which the objects are stored.
     pub storage_api_version: Arc<str>,
+    /// The version in which the objects are stored, where it is another one.
+    pub stored_as: Option<Arc<CustomVersion>>,
     /// The apiVersion of this version.
     pub api_version: Arc<str>,
     /// The schema of the whole object.
@@ -130,6 +132,7 @@ impl Resource {
             subresources,
             storage: kind.storage.into(),
             storage_api_version: if events_alias { "v1".into() } else { joined(kind.group, kind.version) },
+            stored_as: None,
             api_version: joined(kind.group, kind.version),
             schema: fleetwright_builtins::schemas::schema(kind),
             stamp: 0,
@@ -176,10 +179,7 @@ impl Resource {
                     strategy::event_from_core(&mut value);
                 }
             }
-            Origin::Custom(custom) => {
-                value["apiVersion"] = Value::from(&*self.api_version);
-                custom.default_and_prune(&mut value);
-            }
+            Origin::Custom(custom) => custom.convert_stored(&mut value, &self.api_version),
         }
         value
     }
@@ -191,7 +191,13 @@ impl Resource {
         }
         match &self.origin {
             Origin::Builtin(_) => strategy::event_to_core(&mut value),
-            Origin::Custom(_) => value["apiVersion"] = Value::from(&*self.storage_api_version),
+            Origin::Custom(_) => {
+                value["apiVersion"] = Value::from(&*self.storage_api_version);
+                // What the stored version does not know is lost.
+                if let Some(stored) = &self.stored_as {
+                    stored.default_and_prune(&mut value);
+                }
+            }
         }
         value
     }
@@ -255,7 +261,9 @@ impl Resource {
 
     /// 422 for an object of this resource.
     pub fn invalid(&self, name: &str, errors: &[FieldError]) -> ApiError {
-        ApiError::invalid(&self.group, &self.kind, name, errors)
+        // Events of both groups are one kind to the real server, which is core's.
+        let group = if self.is("events.k8s.io", "events") { "" } else { &*self.group };
+        ApiError::invalid(group, &self.kind, name, errors)
     }
 }
 

@@ -71,7 +71,7 @@ fn patch(call: &Call, resource: &Arc<Resource>, name: &str) -> Result<Outcome, A
 
 /// Carries the replicas of a scale into the object.
 fn write(op: &Operation<'_>, name: &str, live: &Value, scale: &Value) -> Result<Changed, ApiError> {
-    let replicas = replicas(name, scale)?;
+    let replicas = replicas(op.resource, name, scale)?;
     let mut object = live.clone();
     let map = metadata(&mut object);
     for field in ["resourceVersion", "uid"] {
@@ -88,7 +88,7 @@ fn write(op: &Operation<'_>, name: &str, live: &Value, scale: &Value) -> Result<
 
 /// An applied scale owns the replicas, and nothing else, of the object.
 fn apply(op: &Operation<'_>, name: &str, live: &Value, scale: &Value) -> Result<Changed, ApiError> {
-    let replicas = replicas(name, scale)?;
+    let replicas = replicas(op.resource, name, scale)?;
     let mut applied =
         json!({"apiVersion": &*op.resource.api_version, "kind": &*op.resource.kind, "metadata": {"name": name}});
     if !op.namespace.is_empty() {
@@ -100,7 +100,7 @@ fn apply(op: &Operation<'_>, name: &str, live: &Value, scale: &Value) -> Result<
     Ok(Changed { object, owned: true })
 }
 
-fn replicas(name: &str, scale: &Value) -> Result<i64, ApiError> {
+fn replicas(resource: &Resource, name: &str, scale: &Value) -> Result<i64, ApiError> {
     let replicas = match &scale["spec"]["replicas"] {
         Value::Null => 0,
         value => value.as_i64().ok_or_else(|| {
@@ -109,7 +109,8 @@ fn replicas(name: &str, scale: &Value) -> Result<i64, ApiError> {
             )
         })?,
     };
-    if replicas < 0 {
+    // The schema of a custom resource judges its own field.
+    if replicas < 0 && resource.custom().is_none() {
         let error = FieldError::invalid("spec.replicas", replicas, "must be greater than or equal to 0");
         return Err(ApiError::invalid("autoscaling", "Scale", name, &[error]));
     }

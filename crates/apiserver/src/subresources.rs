@@ -6,7 +6,7 @@ use http::Response;
 
 use crate::body::Body;
 use crate::error::ApiError;
-use crate::handlers::{Call, apply_patch, method_not_allowed};
+use crate::handlers::{Call, apply_patch};
 use crate::registry::Resource;
 use crate::store::Key;
 use crate::write::update;
@@ -17,7 +17,7 @@ pub(crate) async fn answer(call: &Arc<Call>, resource: &Arc<Resource>) -> Result
     let info = &call.info;
     let known = resource.subresource(&info.subresource).is_some_and(|sub| sub.verbs.contains(&info.verb));
     if !known || info.name.is_empty() {
-        return Err(method_not_allowed());
+        return Err(ApiError::method_not_allowed());
     }
     match info.subresource.as_str() {
         "scale" => scale::answer(call, resource),

@@ -24,6 +24,7 @@ pub(crate) const REF_PREFIX: &str = "#/components/schemas/";
 
 const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 const QUANTITY: &str = "io.k8s.apimachinery.pkg.api.resource.Quantity";
+const MICRO_TIME: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.MicroTime";
 const INT_OR_STRING: &str = "io.k8s.apimachinery.pkg.util.intstr.IntOrString";
 const APIEXTENSIONS: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1";
 
@@ -158,6 +159,7 @@ impl Builder<'_> {
         let mut schema = self.inline(definition);
         match name {
             QUANTITY => schema.format = Some("quantity".into()),
+            MICRO_TIME => schema.format = Some("micro-time".into()),
             INT_OR_STRING => {
                 schema =
                     Schema { int_or_string: true, nullable: true, description: schema.description, ..Schema::default() }

@@ -62,6 +62,11 @@ pub fn validate_update(kind: &Kind, subresource: Option<&str>, new: &Value, old:
     let mut errors = meta::validate_update(new, old);
     errors.extend(finalizers(kind, new));
     match subresource {
+        // Of a daemon set the changes are looked at first.
+        None if kind.kind == "DaemonSet" => {
+            errors.extend(changes(kind.group, kind.kind, new, old));
+            errors.extend(content(kind.group, kind.kind, new, Some(old)));
+        }
         None => {
             errors.extend(content(kind.group, kind.kind, new, Some(old)));
             errors.extend(changes(kind.group, kind.kind, new, old));

@@ -87,7 +87,7 @@ kubectl get clusterrole view -o yaml
 kubectl get clusterrolebindings -o wide
 kubectl get priorityclasses
 kubectl get -f web.yaml
-kubectl get --raw /api/v1/namespaces/shop/configmaps/settings
+kubectl get --raw /api/v1/namespaces/shop/configmaps/nothing
 (sleep 2; kubectl annotate configmap settings seen=yes >/dev/null) & timeout 6 kubectl get configmap settings -w -o jsonpath='{.metadata.annotations.seen}{"\n"}'; wait
 timeout 4 kubectl get configmaps settings -w --output-watch-events
 
@@ -101,7 +101,6 @@ kubectl explain pod.spec.containers.ports --recursive
 kubectl explain service --recursive
 kubectl explain nodes.status.conditions.lastHeartbeatTime
 kubectl explain pods.spec.nothing
-kubectl explain deployments --output=plaintext-openapiv2
 
 ## Change
 kubectl label configmap settings shade=dark
@@ -291,10 +290,10 @@ kubectl get pods --field-selector spec.nodeName=pier,status.phase=Running
 kubectl get pod db-0 -o yaml
 kubectl describe pod db-0
 kubectl describe node pier
-kubectl patch pod db-0 -p '{"spec":{"nodeName":"quay"}}'
+kubectl patch pod db-0 -p '{"spec":{"nodeName":"quay"}}' 2>&1 | head -1
 kubectl apply -f pdb.yaml
 kubectl drain pier
-kubectl drain pier --force --pod-selector=app=db --timeout=3s
+timeout 5 kubectl drain pier --force --pod-selector=app=db
 kubectl patch pdb db --subresource=status --type=merge -p '{"status":{"observedGeneration":1,"currentHealthy":1,"desiredHealthy":1,"expectedPods":1,"disruptionsAllowed":0}}'
 kubectl drain pier --force --pod-selector=app=db --timeout=3s
 kubectl patch pdb db --subresource=status --type=merge -p '{"status":{"disruptionsAllowed":1,"currentHealthy":2}}'

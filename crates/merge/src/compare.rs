@@ -74,6 +74,7 @@ fn is_structure(name: &str, ty: Ty<'_>) -> bool {
 }
 
 static EMPTY: LazyLock<Value> = LazyLock::new(|| Value::Object(Map::new()));
+static EMPTY_LIST: LazyLock<Value> = LazyLock::new(|| Value::Array(Vec::new()));
 
 struct Walk {
     out: Comparison,
@@ -156,9 +157,14 @@ impl Walk {
             return Ok(());
         }
         let field = ty.field(name);
-        let implied = self.built_in && in_both && field.named && is_structure(name, field.ty);
-        let implied = implied && matches!(field.ty.shape(old.or(new)), Shape::Map);
-        let (old, new) = if implied { (old.or(Some(&EMPTY)), new.or(Some(&EMPTY))) } else { (old, new) };
+        let implied = match field.ty.shape(old.or(new)) {
+            Shape::Map if is_structure(name, field.ty) => Some(&*EMPTY),
+            // A pod's containers are there even when there are none.
+            Shape::List { .. } if name == "containers" => Some(&*EMPTY_LIST),
+            _ => None,
+        };
+        let implied = implied.filter(|_| self.built_in && in_both && field.named);
+        let (old, new) = (old.or(implied), new.or(implied));
         self.path.push(PathElement::field(name));
         self.visit(field.ty, old, new)?;
         self.path.pop();

@@ -193,9 +193,9 @@ impl Decoder {
 fn string(schema: &Schema, value: &mut Value) -> Result<(), String> {
     let Value::String(found) = &mut *value else { return Ok(()) };
     match schema.format.as_deref() {
-        Some("date-time") => {
+        Some(format @ ("date-time" | MICRO_TIME)) => {
             if !found.is_empty() {
-                *found = canonical_time(found)?;
+                *found = canonical_time(found, format == MICRO_TIME)?;
             }
             Ok(())
         }
@@ -259,9 +259,12 @@ fn go_type(schema: &Schema) -> String {
     }
 }
 
-/// A time as the API writes it: UTC, whole seconds, or microseconds where the client gave them.
-fn canonical_time(given: &str) -> Result<String, String> {
-    let layout = "2006-01-02T15:04:05Z07:00";
+/// The format of a time that is written with exactly six digits after the second.
+const MICRO_TIME: &str = "micro-time";
+
+/// A time as the API writes it: UTC, in whole seconds or in microseconds.
+fn canonical_time(given: &str, micro: bool) -> Result<String, String> {
+    let layout = if micro { "2006-01-02T15:04:05.000000Z07:00" } else { "2006-01-02T15:04:05Z07:00" };
     let fail = |rest: &str, want: &str| {
         let (given, rest) = (text::quote(given), text::quote(rest));
         format!("parsing time {given} as \"{layout}\": cannot parse {rest} as \"{want}\"")
@@ -294,6 +297,10 @@ fn canonical_time(given: &str) -> Result<String, String> {
         Some(after) => after.bytes().take_while(u8::is_ascii_digit).count(),
         None => 0,
     };
+    if micro && fraction_len < 6 {
+        return Err(fail(rest, ".000000"));
+    }
+    let fraction_len = if micro { 6 } else { fraction_len };
     let zone = if fraction_len > 0 { &rest[fraction_len + 1..] } else { rest };
     let zone_fits = zone == "Z"
         || (zone.len() == 6
@@ -307,7 +314,7 @@ fn canonical_time(given: &str) -> Result<String, String> {
         .parse()
         .map_err(|_| format!("parsing time {}: day out of range", text::quote(given)))?;
     let utc = stamp.to_zoned(jiff::tz::TimeZone::UTC);
-    Ok(if fraction_len == 6 {
+    Ok(if micro {
         utc.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
     } else {
         utc.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()

@@ -81,7 +81,7 @@ pub(crate) fn evict(call: &Call, resource: &Arc<Resource>) -> Result<Response<Bo
             let status = json!({
                 "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": told, "code": 500,
             });
-            return Ok(body::json(201, &status));
+            return Ok(body::json(500, &status));
         }
     };
     let own_version = options.resource_version.is_some();

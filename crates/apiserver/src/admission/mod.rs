@@ -29,7 +29,7 @@ impl Inner {
     pub(crate) fn admit_create(&self, op: &Operation<'_>, object: &mut Value) -> Result<(), ApiError> {
         self.admit_namespace(op.resource, op.namespace, shown_name(object))?;
         if op.resource.custom().is_some() {
-            return self.definition_stays(op.resource);
+            return self.definition_stays(op.resource, object);
         }
         match (&*op.resource.group, &*op.resource.plural) {
             ("", "pods") => pod_defaults::create(op, object)?,
@@ -43,18 +43,18 @@ impl Inner {
     }
 
     /// Nothing new comes into a custom resource whose definition is being deleted.
-    fn definition_stays(&self, resource: &Resource) -> Result<(), ApiError> {
+    fn definition_stays(&self, resource: &Resource, object: &Value) -> Result<(), ApiError> {
         let Some(definitions) = self.registry.by_plural("apiextensions.k8s.io", "customresourcedefinitions") else {
             return Ok(());
         };
-        let name = format!("{}.{}", resource.plural, resource.group);
-        let ending = self.store.get(&definitions.storage, &Key::new("", &name)).is_some_and(|crd| crd.deleting);
+        let definition = format!("{}.{}", resource.plural, resource.group);
+        let ending = self.store.get(&definitions.storage, &Key::new("", &definition)).is_some_and(|crd| crd.deleting);
         if !ending {
             return Ok(());
         }
-        let mut error = ApiError::method_not_allowed(&resource.group, &resource.plural, "create");
-        error.message = "create not allowed while custom resource definition is terminating".into();
-        Err(error)
+        let object = crate::write::meta_text(object, "name");
+        let why = "create not allowed while custom resource definition is terminating";
+        Err(ApiError::forbidden(&resource.group, &resource.plural, object, why))
     }
 
     /// A create that is valid and about to be stored.
@@ -103,6 +103,12 @@ impl Inner {
     pub(crate) fn admit_delete(&self, op: &Operation<'_>, old: &Value) -> Result<(), ApiError> {
         if op.resource.is("", "namespaces") {
             return namespaces::may_be_deleted(op, meta_text(old, "name"));
+        }
+        let name = meta_text(old, "name");
+        if op.resource.is("scheduling.k8s.io", "priorityclasses")
+            && matches!(name, "system-node-critical" | "system-cluster-critical")
+        {
+            return Err(forbidden(op, old, "this is a system priority class and cannot be deleted"));
         }
         Ok(())
     }

@@ -187,6 +187,8 @@ fn build(crd: &Value, version: &str, stamp: u64) -> Result<Resource, String> {
         .and_then(|versions| versions.iter().find(|v| v["storage"] == true))
         .and_then(|v| v["name"].as_str())
         .ok_or("no storage version")?;
+    let other = storage_version != version;
+    let stored_as = if other { Some(Arc::new(CustomVersion::build(crd, storage_version)?)) } else { None };
     let mut subresources = Vec::new();
     if custom.has_scale() {
         subresources.push(Subresource {
@@ -219,6 +221,7 @@ fn build(crd: &Value, version: &str, stamp: u64) -> Result<Resource, String> {
         subresources,
         storage: format!("{group}/{}", names["plural"].as_str().unwrap_or_default()).into(),
         storage_api_version: format!("{group}/{storage_version}").into(),
+        stored_as,
         api_version: format!("{group}/{version}").into(),
         schema: custom.schema(),
         stamp,

@@ -12,6 +12,7 @@ mod events;
 mod garbage;
 mod namespaces;
 mod roles;
+mod tokens;
 mod volumes;
 
 use std::collections::HashMap;
@@ -30,11 +31,11 @@ const TRIM: Duration = Duration::from_secs(60);
 /// Starts the controllers of a server; they end when it stops. What the first client counts on is there when this
 /// returns.
 pub(crate) fn spawn(inner: &Arc<Inner>) -> JoinSet<()> {
-    roles::settle(inner);
+    let settled = roles::settle(inner);
     accounts::settle(inner);
     let mut tasks = JoinSet::new();
     tasks.spawn(until_stop(inner.clone(), crds::run(inner.clone())));
-    tasks.spawn(until_stop(inner.clone(), follow(inner.clone())));
+    tasks.spawn(until_stop(inner.clone(), follow(inner.clone(), settled)));
     tasks
 }
 
@@ -57,17 +58,19 @@ struct Controllers {
     garbage: garbage::Garbage,
     namespaces: namespaces::Namespaces,
     accounts: accounts::Accounts,
+    tokens: tokens::Tokens,
     roles: roles::Roles,
     volumes: volumes::Volumes,
     cleanup: cleanup::Cleanup,
 }
 
-async fn follow(inner: Arc<Inner>) {
+/// `settled` is what [`roles::settle`] returned at the start.
+async fn follow(inner: Arc<Inner>, settled: u64) {
     let mut trim = tokio::time::interval_at(tokio::time::Instant::now() + TRIM, TRIM);
     trim.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         let from = inner.store.revision();
-        let mut state = Controllers::default();
+        let mut state = Controllers { roles: roles::Roles::settled(settled), ..Controllers::default() };
         state.look_at_everything(&inner);
         let Ok(mut cursor) = inner.store.watch_all(from) else { continue };
         state.work(&inner).await;
@@ -111,6 +114,7 @@ impl Controllers {
         self.cleanup.changed(resource, prev, now);
         if resource.custom().is_none() {
             self.accounts.changed(resource, prev, now);
+            self.tokens.changed(resource, prev, now);
             self.roles.changed(resource);
             self.volumes.changed(resource, prev, now);
         }
@@ -118,6 +122,7 @@ impl Controllers {
 
     async fn work(&mut self, inner: &Arc<Inner>) {
         self.accounts.work(inner);
+        self.tokens.work(inner);
         self.roles.work(inner);
         self.garbage.work(inner).await;
         self.volumes.work(inner);

@@ -1,5 +1,6 @@
 //! Cluster roles that gather the rules of others.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -16,37 +17,59 @@ const ROUNDS: usize = 8;
 #[derive(Default)]
 pub(super) struct Roles {
     due: bool,
+    /// The last change of cluster roles after which all was in order.
+    settled: u64,
 }
 
 impl Roles {
+    /// As [`settle`] left them.
+    pub(super) fn settled(settled: u64) -> Self {
+        Self { due: false, settled }
+    }
+
     pub(super) fn changed(&mut self, resource: &Arc<Resource>) {
         self.due |= resource.is(GROUP, "clusterroles");
     }
 
     pub(super) fn work(&mut self, inner: &Arc<Inner>) {
-        if std::mem::take(&mut self.due) {
-            settle(inner);
+        if std::mem::take(&mut self.due) && revision(inner) != Some(self.settled) {
+            self.settled = settle(inner);
         }
     }
 }
 
-/// Brings the rules of aggregated roles up to date. Writes nothing when they are.
-pub(super) fn settle(inner: &Arc<Inner>) {
-    let Some(resource) = inner.registry.by_plural(GROUP, "clusterroles") else { return };
+/// The last change of cluster roles.
+fn revision(inner: &Inner) -> Option<u64> {
+    inner.registry.by_plural(GROUP, "clusterroles").map(|resource| inner.store.resource_revision(&resource.storage))
+}
+
+/// Brings the rules of aggregated roles up to date. Writes nothing when they are. Returns the change of cluster roles after
+/// which nothing was left to do, or 0.
+pub(super) fn settle(inner: &Arc<Inner>) -> u64 {
+    let Some(resource) = inner.registry.by_plural(GROUP, "clusterroles") else { return 0 };
     let actor = Actor::new(inner, "clusterrole-aggregation-controller", "clusterrole-aggregation-controller");
+    // A round changes few roles, so the others are not read again.
+    let mut read: HashMap<u64, Value> = HashMap::new();
     for _ in 0..ROUNDS {
-        let roles: Vec<Value> = super::all(inner, &resource.storage).iter().map(|object| object.value()).collect();
+        let seen = inner.store.resource_revision(&resource.storage);
+        let objects = super::all(inner, &resource.storage);
+        let mut roles = Vec::with_capacity(objects.len());
+        for object in &objects {
+            roles.push(read.remove(&object.revision).unwrap_or_else(|| object.value()));
+        }
         let stale = fleetwright_rbac::aggregate(&roles);
         if stale.is_empty() {
-            return;
+            return seen;
         }
+        read = objects.iter().map(|object| object.revision).zip(roles).collect();
         for (name, rules) in stale {
             let object = json!({
                 "apiVersion": format!("{GROUP}/v1"), "kind": "ClusterRole", "metadata": {"name": name}, "rules": rules,
             });
             if log("aggregated roles", actor.apply(&resource, &name, &object)).is_none() {
-                return;
+                return 0;
             }
         }
     }
+    0
 }

@@ -77,7 +77,7 @@ fn check_defaults(raw: &Value, schema: &Schema, path: &str, errors: &mut Vec<Fie
     {
         let at = text::child(path, "default");
         let runs = [Some(default), None].map(|old| {
-            let mut run = Run { errors: Vec::new(), budget: RUNTIME_BUDGET };
+            let mut run = Run::default();
             // Running out of budget is among the errors.
             let _ = run.visit(&rules, default, old, &at, Ratchet { current: None, parent: None });
             run.errors
@@ -272,13 +272,13 @@ impl Rules {
     }
 
     /// Runs the rules on an object. Rules that fail on a part that did not change are forgiven, unless they look at the
-    /// old value themselves.
-    pub fn check(&self, new: &Value, old: Option<&Value>) -> Vec<FieldError> {
-        let mut run = Run { errors: Vec::new(), budget: RUNTIME_BUDGET };
+    /// old value themselves; what was forgiven comes second.
+    pub fn check(&self, new: &Value, old: Option<&Value>) -> (Vec<FieldError>, Vec<String>) {
+        let mut run = Run::default();
         let current = old.map(|old| Correlation { schema: &self.schema, new, old });
         // Running out of budget ends the run; what was found until then stands.
         let _ = run.visit(self, new, old, "", Ratchet { current, parent: None });
-        run.errors
+        (run.errors, run.forgiven)
     }
 }
 
@@ -315,7 +315,15 @@ struct Exhausted;
 
 struct Run {
     errors: Vec<FieldError>,
+    /// What would be an error if it were new, as texts for warnings.
+    forgiven: Vec<String>,
     budget: u64,
+}
+
+impl Default for Run {
+    fn default() -> Self {
+        Self { errors: Vec::new(), forgiven: Vec::new(), budget: RUNTIME_BUDGET }
+    }
 }
 
 impl Run {
@@ -469,9 +477,6 @@ impl Run {
                 return Err(Exhausted);
             }
         }
-        if forgiven {
-            return Ok(());
-        }
         let omitted = matches!(ty, "object" | "array");
         let error_ty = match rule.reason.as_deref() {
             Some("FieldValueForbidden") => ErrorType::Forbidden,
@@ -482,7 +487,12 @@ impl Run {
         // A duplicate is reported without the rule's message.
         let detail = if error_ty == ErrorType::Duplicate { String::new() } else { detail };
         let value = (!omitted).then(|| value.clone());
-        self.errors.push(FieldError { ty: error_ty, field: place, value, detail });
+        let error = FieldError { ty: error_ty, field: place, value, detail };
+        if forgiven {
+            self.forgiven.push(error.to_string());
+        } else {
+            self.errors.push(error);
+        }
         Ok(())
     }
 }
@@ -523,6 +533,10 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    fn check(rules: &Rules, new: &Value, old: Option<&Value>) -> Vec<FieldError> {
+        rules.check(new, old).0
+    }
+
     fn rules(schema: Value) -> Rules {
         Rules::build(&schema, &Schema::from_openapi(&schema).unwrap()).unwrap()
     }
@@ -544,9 +558,9 @@ mod tests {
             {"rule": "self.min <= self.max"},
             {"rule": "self.min > 0", "message": "must be positive", "fieldPath": ".min", "reason": "FieldValueForbidden"},
             {"rule": "self.max < 5", "messageExpression": "'max is ' + string(self.max)"}]})));
-        let found = messages(rules.check(&json!({"spec": {"min": 0, "max": 7}}), None));
+        let found = messages(check(&rules, &json!({"spec": {"min": 0, "max": 7}}), None));
         assert_eq!(found, ["spec.min: Forbidden: must be positive", "spec: Invalid value: max is 7"]);
-        let found = messages(rules.check(&json!({"spec": {"min": 8, "max": 1}}), None));
+        let found = messages(check(&rules, &json!({"spec": {"min": 8, "max": 1}}), None));
         assert_eq!(found, ["spec: Invalid value: failed rule: self.min <= self.max"]);
     }
 
@@ -556,25 +570,25 @@ mod tests {
             json!({"x-kubernetes-validations": [{"rule": "self.max >= oldSelf.max", "message": "may not shrink"}]}),
         ));
         let (small, large) = (json!({"spec": {"max": 1}}), json!({"spec": {"max": 2}}));
-        assert!(rules.check(&small, None).is_empty());
-        assert!(rules.check(&large, Some(&small)).is_empty());
-        assert_eq!(messages(rules.check(&small, Some(&large))), ["spec: Invalid value: may not shrink"]);
+        assert!(check(&rules, &small, None).is_empty());
+        assert!(check(&rules, &large, Some(&small)).is_empty());
+        assert_eq!(messages(check(&rules, &small, Some(&large))), ["spec: Invalid value: may not shrink"]);
     }
 
     #[test]
     fn a_rule_with_an_optional_old_self_runs_on_creates_too() {
         let rules = rules(spec(json!({"x-kubernetes-validations": [
             {"rule": "oldSelf.hasValue() || self.max == 1", "optionalOldSelf": true, "message": "starts at one"}]})));
-        assert_eq!(messages(rules.check(&json!({"spec": {"max": 2}}), None)), ["spec: Invalid value: starts at one"]);
-        assert!(rules.check(&json!({"spec": {"max": 2}}), Some(&json!({"spec": {"max": 1}}))).is_empty());
+        assert_eq!(messages(check(&rules, &json!({"spec": {"max": 2}}), None)), ["spec: Invalid value: starts at one"]);
+        assert!(check(&rules, &json!({"spec": {"max": 2}}), Some(&json!({"spec": {"max": 1}}))).is_empty());
     }
 
     #[test]
     fn what_did_not_change_is_forgiven() {
         let rules = rules(spec(json!({"x-kubernetes-validations": [{"rule": "self.min <= self.max"}]})));
         let old = json!({"spec": {"min": 2, "max": 1}, "status": {}});
-        assert!(rules.check(&old, Some(&old)).is_empty());
-        assert_eq!(rules.check(&json!({"spec": {"min": 3, "max": 1}}), Some(&old)).len(), 1);
+        assert!(check(&rules, &old, Some(&old)).is_empty());
+        assert_eq!(check(&rules, &json!({"spec": {"min": 3, "max": 1}}), Some(&old)).len(), 1);
     }
 
     #[test]
@@ -586,7 +600,7 @@ mod tests {
         );
         let old = json!({"l": [{"n": "a", "v": 1}, {"n": "b", "v": 2}]});
         let new = json!({"l": [{"n": "b", "v": 3}, {"n": "c", "v": 9}, {"n": "a", "v": 1}]});
-        assert_eq!(messages(rules.check(&new, Some(&old))), ["l[0].v: Invalid value: 3: fixed"]);
+        assert_eq!(messages(check(&rules, &new, Some(&old))), ["l[0].v: Invalid value: 3: fixed"]);
     }
 
     #[test]

@@ -25,6 +25,8 @@ struct Scale {
 pub struct CustomVersion {
     /// The schema as the CRD gives it, which validates, defaults and prunes.
     own: Schema,
+    /// The schemas of the other versions, in which objects may be stored.
+    others: Vec<(String, Schema)>,
     /// The same with the metadata that every object has.
     whole: Arc<Schema>,
     rules: Option<Rules>,
@@ -55,7 +57,12 @@ impl CustomVersion {
         };
         let selectable = definition["selectableFields"].as_array().into_iter().flatten();
         let selectable: Vec<&str> = selectable.filter_map(|field| field["jsonPath"].as_str()).collect();
+        let others = versions(crd).filter(|other| other["name"] != version).filter_map(|other| {
+            let schema = Schema::from_openapi(&other["schema"]["openAPIV3Schema"]).ok()?;
+            Some((other["name"].as_str()?.to_owned(), schema))
+        });
         Ok(Self {
+            others: others.collect(),
             whole: Arc::new(with_metadata(&own)),
             rules: Rules::build(schema, &own),
             columns: Columns::read(&definition["additionalPrinterColumns"])?,
@@ -115,8 +122,8 @@ impl CustomVersion {
     }
 
     /// Everything that is wrong with an object: schema, scale paths, embedded resources, list types and rules. What was
-    /// wrong before and did not change is forgiven.
-    pub fn validate_object(&self, new: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    /// wrong before and did not change is forgiven; rules that it breaks are told as texts for warnings.
+    pub fn validate_object(&self, new: &Value, old: Option<&Value>) -> (Vec<FieldError>, Vec<String>) {
         let mut errors = match old {
             Some(old) => validate_update(&self.own, new, old, ""),
             None => validate(&self.own, new, ""),
@@ -127,7 +134,7 @@ impl CustomVersion {
         if lists_were_valid {
             errors.extend(list_types::check(&self.own, new, ""));
         }
-        let Some(rules) = &self.rules else { return errors };
+        let Some(rules) = &self.rules else { return (errors, Vec::new()) };
         let blocking = |error: &FieldError| {
             matches!(
                 error.ty,
@@ -141,16 +148,40 @@ impl CustomVersion {
         if errors.iter().any(blocking) {
             let detail = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
             errors.push(FieldError::invalid("<nil>", Value::Null, detail));
-        } else {
-            errors.extend(rules.check(new, old));
+            return (errors, Vec::new());
         }
-        errors
+        let (broken, forgiven) = rules.check(new, old);
+        errors.extend(broken);
+        (errors, forgiven)
     }
 
     /// Defaults and prunes a whole object (its own metadata is typed by the caller); returns the paths of unknown fields.
     /// Mistakes in embedded metadata wait for the validation.
     pub fn default_and_prune(&self, value: &mut Value) -> Vec<String> {
         self.decode(value).unwrap_or_else(|_| prune(&self.own, value, true))
+    }
+
+    /// An object as it was stored becomes one of this version: what the stored version does not know is not there, and
+    /// its defaults are set.
+    pub fn convert_stored(&self, value: &mut Value, api_version: &str) {
+        let stored = self.other(value["apiVersion"].as_str().unwrap_or_default());
+        value["apiVersion"] = api_version.into();
+        match stored {
+            None => {
+                self.default_and_prune(value);
+            }
+            Some(stored) => {
+                prune_nulls(stored, value);
+                default(stored, value);
+                prune(stored, value, true);
+                prune(&self.own, value, true);
+            }
+        }
+    }
+
+    fn other(&self, api_version: &str) -> Option<&Schema> {
+        let version = api_version.rsplit('/').next().unwrap_or_default();
+        self.others.iter().find(|(name, _)| name == version).map(|(_, schema)| schema)
     }
 
     /// Like [`default_and_prune`](Self::default_and_prune), for an object that a client sent.
@@ -427,8 +458,8 @@ mod tests {
         let old = json!({"spec": {"replicas": 0, "tags": ["a", "a"]}});
         let mut new = old.clone();
         new["spec"]["color"] = "blue".into();
-        assert!(version.validate_object(&new, Some(&old)).is_empty());
-        assert_eq!(version.validate_object(&new, None).len(), 2);
+        assert!(version.validate_object(&new, Some(&old)).0.is_empty());
+        assert_eq!(version.validate_object(&new, None).0.len(), 2);
     }
 
     #[test]
@@ -441,7 +472,7 @@ mod tests {
         version.apply_scale(&mut object, 5).unwrap();
         assert_eq!(object["spec"]["replicas"], 5);
         assert_eq!(version.scale(&json!({})).unwrap_err(), "the spec replicas field \".spec.replicas\" does not exist");
-        let errors = version.validate_object(&json!({"spec": {"replicas": 1}, "status": {"n": "x"}}), None);
+        let errors = version.validate_object(&json!({"spec": {"replicas": 1}, "status": {"n": "x"}}), None).0;
         assert_eq!(
             errors[0].to_string(),
             ".status.n: Invalid value: 0: .status.n accessor error: x is of the type string, expected int64"

@@ -119,7 +119,7 @@ fn validate(op: &Operation<'_>, object: &Value) -> Vec<fleetwright_schema::Field
         Origin::Builtin(kind) => validation::validate_create(kind, object),
         Origin::Custom(custom) => {
             let mut errors = meta::validate_create(object, op.resource.namespaced, NameRule::Subdomain);
-            errors.extend(custom.validate_object(object, None));
+            errors.extend(custom.validate_object(object, None).0);
             errors
         }
     }

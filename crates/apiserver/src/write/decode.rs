@@ -92,8 +92,7 @@ pub(crate) fn typed(resource: &Resource, object: &mut Value) -> Result<Vec<Strin
             let mut unknown = Vec::new();
             if let Some(metadata) = object.get_mut("metadata") {
                 let schema = fleetwright_builtins::schemas::object_meta();
-                let named = |error: String| error.replace("Go struct field ObjectMeta.", "Go struct field ObjectMeta.metadata.");
-                unknown = decode::typed(&schema, metadata).map_err(named)?;
+                unknown = decode::typed(&schema, metadata)?;
                 unknown.iter_mut().for_each(|path| path.insert_str(0, "metadata."));
             }
             unknown.extend(custom.decode(object)?);
@@ -149,11 +148,9 @@ fn check_kind(resource: &Resource, object: &mut Value, bytes: &[u8]) -> Result<(
     }
     if !kind.is_empty() && kind != *resource.kind {
         return Err(if custom {
-            ApiError::invalid(&resource.group, &resource.kind, name_of(object), &[fleetwright_schema::FieldError::invalid(
-                "kind",
-                kind,
-                format!("must be {}", resource.kind),
-            )])
+            let detail = format!("must be {}", resource.kind);
+            let error = fleetwright_schema::FieldError::invalid("kind", kind.as_str(), detail);
+            ApiError::invalid(&resource.group, &kind, name_of(object), &[error])
         } else {
             ApiError::bad_request(format!(
                 "{kind} in version {:?} cannot be handled as a {}: converting (v1.{kind}) to ({}.{}): unknown conversion",

@@ -13,6 +13,9 @@ use crate::store::{Change, CommitError, Expect, Object};
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
 
+const JOBS_KEEP_PODS: &str = "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background \
+    to remove them or set propagationPolicy=Orphan to suppress this warning";
+
 /// What a delete answers.
 pub(crate) enum Deleted {
     /// The object is gone; some kinds answer with it, most with a `Status`.
@@ -198,7 +201,13 @@ fn set_propagation(op: &Operation<'_>, object: &mut Value, options: &DeleteOptio
         (None, Some(Propagation::Orphan)) => (true, false),
         (None, Some(Propagation::Foreground)) => (false, true),
         (None, Some(Propagation::Background)) => (false, false),
-        (None, None) => (had(ORPHAN), had(FOREGROUND) && !had(ORPHAN)),
+        (None, None) if had(ORPHAN) || had(FOREGROUND) => (had(ORPHAN), !had(ORPHAN)),
+        // Jobs keep their pods unless told otherwise, as they did before there was a garbage collector.
+        (None, None) if op.resource.is("batch", "jobs") => {
+            op.warnings.add(JOBS_KEEP_PODS);
+            (true, false)
+        }
+        (None, None) => (false, false),
     };
     finalizers.retain(|f| f != ORPHAN && f != FOREGROUND);
     if orphan {

@@ -205,7 +205,9 @@ fn validate(op: &Operation<'_>, old: &Value, new: &Value) -> Vec<FieldError> {
         Origin::Builtin(kind) => validation::validate_update(kind, op.subresource(), new, old),
         Origin::Custom(custom) => {
             let mut errors = meta::validate_update(new, old);
-            errors.extend(custom.validate_object(new, Some(old)));
+            let (wrong, forgiven) = custom.validate_object(new, Some(old));
+            forgiven.into_iter().for_each(|warning| op.warnings.add(warning));
+            errors.extend(wrong);
             errors
         }
     }

@@ -54,7 +54,7 @@ async fn an_instance_with_a_finalizer_holds_the_definition_and_nothing_new_comes
     cluster.until(&path, |(_, crd)| reason(crd) == Some(json!("InstanceDeletionInProgress"))).await;
     let (code, error) = cluster.post(WIDGETS, widget("two")).await;
     let told = "create not allowed while custom resource definition is terminating";
-    assert_eq!((code, &error["message"]), (405, &json!(told)));
+    assert_eq!((code, &error["message"]), (403, &json!(format!("widgets.example.com \"two\" is forbidden: {told}"))));
     let (code, answer) = cluster.merge(&format!("{WIDGETS}/one"), json!({"metadata": {"finalizers": null}})).await;
     assert_eq!(code, 200, "{answer}");
     cluster.gone(&path).await;

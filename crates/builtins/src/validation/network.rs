@@ -103,9 +103,6 @@ pub(super) fn endpoint_slice(slice: &Value, old: Option<&Value>) -> Vec<FieldErr
     } else if !types.contains(&ty) {
         errors.push(FieldError::not_supported("addressType", ty, &types));
     }
-    if old.is_none_or(|old| get(old, "endpoints") != get(slice, "endpoints")) {
-        errors.extend(slice_endpoints(slice, ty));
-    }
     let ports = list(slice, "ports");
     if ports.len() > 20_000 {
         errors.push(too_many("ports", ports.len(), 20_000));
@@ -122,6 +119,9 @@ pub(super) fn endpoint_slice(slice: &Value, old: Option<&Value>) -> Vec<FieldErr
         }
         seen.push(name);
         errors.extend(protocol(port, &path));
+    }
+    if old.is_none_or(|old| get(old, "endpoints") != get(slice, "endpoints")) {
+        errors.extend(slice_endpoints(slice, ty));
     }
     errors
 }

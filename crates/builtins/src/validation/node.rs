@@ -10,6 +10,7 @@ use crate::validation::{cidr_errors, parse_cidr};
 
 pub(super) fn validate(node: &Value) -> Vec<FieldError> {
     let mut errors = taints(node);
+    errors.extend(amounts(node));
     let ranges: Vec<&str> = list(node, "spec.podCIDRs").iter().filter_map(Value::as_str).collect();
     for (index, range) in ranges.iter().enumerate() {
         errors.extend(cidr_errors(range, &format!("spec.podCIDRs[{index}]")));

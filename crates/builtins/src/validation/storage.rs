@@ -199,13 +199,16 @@ fn volume_source(spec: &Value) -> Vec<FieldError> {
     if let Some((key, source)) = sources.first() {
         let path = format!("spec.{key}");
         let needed: &[&str] = match key.as_str() {
-            "hostPath" | "local" => &["path"],
+            "local" => &["path"],
             "nfs" => &["server", "path"],
             "csi" => &["driver", "volumeHandle"],
             _ => &[],
         };
         for key in needed.iter().filter(|key| text(source, key).is_empty()) {
             errors.push(FieldError::required(format!("{path}.{key}"), ""));
+        }
+        if key.as_str() == "hostPath" {
+            errors.extend(super::volume::host_path(source, &path));
         }
         if key.as_str() == "local" && get(spec, "nodeAffinity").is_none() {
             errors.push(FieldError::required("spec.nodeAffinity", "Local volume requires node affinity"));
@@ -247,9 +250,7 @@ pub(super) fn validate(kind: &str, object: &Value) -> Vec<FieldError> {
 fn storage_class(class: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let provisioner = text(class, "provisioner");
-    if provisioner.is_empty() {
-        errors.push(FieldError::required("provisioner", ""));
-    } else {
+    if !provisioner.is_empty() {
         let told = names::qualified_name(&provisioner.to_lowercase());
         errors.extend(invalid_each("provisioner", provisioner, told));
     }
@@ -276,6 +277,10 @@ fn storage_class(class: &Value) -> Vec<FieldError> {
         errors.push(FieldError::required("volumeBindingMode", ""));
     } else if !modes.contains(&mode) {
         errors.push(FieldError::not_supported("volumeBindingMode", mode, &modes));
+    }
+    // What is declared next to the type is checked last.
+    if provisioner.is_empty() {
+        errors.push(FieldError::required("provisioner", ""));
     }
     errors
 }

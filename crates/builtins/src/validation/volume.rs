@@ -110,7 +110,7 @@ fn source_errors(key: &str, source: &Value, path: &str) -> Vec<FieldError> {
     errors
 }
 
-fn host_path(source: &Value, path: &str) -> Vec<FieldError> {
+pub(super) fn host_path(source: &Value, path: &str) -> Vec<FieldError> {
     let point = text(source, "path");
     if point.is_empty() {
         return vec![FieldError::required(format!("{path}.path"), "")];

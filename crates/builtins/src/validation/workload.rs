@@ -3,7 +3,7 @@
 use fleetwright_schema::{ErrorType, FieldError};
 use serde_json::{Value, json};
 
-use crate::access::{about_struct, get, int, invalid_each, is_empty, list, text};
+use crate::access::{get, go_struct, int, invalid_each, is_empty, list, text};
 use crate::meta;
 use crate::names;
 use crate::validation::{immutable, job, non_negative, pod, storage};
@@ -59,14 +59,18 @@ fn selector(spec: &Value, kind: &str, required: bool) -> Vec<FieldError> {
     errors
 }
 
-/// A strategy as the real server prints it.
-fn strategy_text(spec: &Value, path: &str) -> [(&'static str, Value); 2] {
-    let rolling = get(spec, &format!("{path}.rollingUpdate")).map_or(Value::Null, |rolling| {
-        let shares = ["maxUnavailable", "maxSurge"].map(|key| rolling.get(key).cloned().unwrap_or(Value::Null));
-        let [unavailable, surge] = shares;
-        json!({"MaxUnavailable": unavailable, "MaxSurge": surge})
+/// An error about a strategy, which is shown as the real server prints it.
+fn strategy_error(ty: ErrorType, field: &str, strategy: Option<&Value>, told: &str) -> FieldError {
+    let strategy = strategy.unwrap_or(&Value::Null);
+    let rolling = strategy.get("rollingUpdate").filter(|rolling| rolling.is_object()).map_or("null".into(), |rolling| {
+        let keys = [("Partition", "partition"), ("MaxUnavailable", "maxUnavailable"), ("MaxSurge", "maxSurge")];
+        let known = |key: &str| if field == "spec.strategy" { key != "partition" } else { rolling.get(key).is_some() };
+        let shown = keys.iter().filter(|(_, key)| known(key));
+        let shown = shown.map(|(name, key)| (*name, rolling.get(*key).cloned().unwrap_or(Value::Null)));
+        go_struct(&shown.collect::<Vec<_>>())
     });
-    [("Type", text(spec, &format!("{path}.type")).into()), ("RollingUpdate", rolling)]
+    let detail = format!("{{\"Type\":{},\"RollingUpdate\":{rolling}}}: {told}", Value::from(text(strategy, "type")));
+    FieldError { ty, field: field.into(), value: None, detail }
 }
 
 pub(super) fn matches_template(spec: &Value, selector: &Value) -> Option<FieldError> {
@@ -139,7 +143,7 @@ fn deployment_strategy(spec: &Value) -> Vec<FieldError> {
         }
         _ => {
             let told = "supported values: \"Recreate\", \"RollingUpdate\"";
-            errors.push(about_struct(ErrorType::NotSupported, path, &strategy_text(spec, "strategy"), told));
+            errors.push(strategy_error(ErrorType::NotSupported, path, spec.get("strategy"), told));
         }
     }
     errors
@@ -227,7 +231,7 @@ fn stateful_set(spec: &Value) -> Vec<FieldError> {
         }
         _ => {
             let told = "must be 'RollingUpdate' or 'OnDelete'";
-            errors.push(about_struct(ErrorType::Invalid, path, &strategy_text(spec, "updateStrategy"), told));
+            errors.push(strategy_error(ErrorType::Invalid, path, spec.get("updateStrategy"), told));
         }
     }
     for key in ["whenDeleted", "whenScaled"] {
@@ -285,7 +289,7 @@ fn daemon_set(spec: &Value) -> Vec<FieldError> {
         },
         _ => {
             let told = "supported values: \"RollingUpdate\", \"OnDelete\"";
-            errors.push(about_struct(ErrorType::NotSupported, path, &strategy_text(spec, "updateStrategy"), told));
+            errors.push(strategy_error(ErrorType::NotSupported, path, spec.get("updateStrategy"), told));
         }
     }
     errors.extend(non_negative(spec, "revisionHistoryLimit", "spec."));

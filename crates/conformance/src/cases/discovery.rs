@@ -157,7 +157,10 @@ async fn everything_is_discovered_in_one_answer(ctx: Ctx) -> Result<()> {
     let reply = get_as(&ctx, "/apis", &format!("{AGGREGATED},application/json")).await?;
     assert_eq!(reply.header("content-type"), AGGREGATED);
     let list = reply.code(200)?;
-    assert_eq!((&list["kind"], &list["apiVersion"]), (&json!("APIGroupDiscoveryList"), &json!("apidiscovery.k8s.io/v2")));
+    assert_eq!(
+        (&list["kind"], &list["apiVersion"]),
+        (&json!("APIGroupDiscoveryList"), &json!("apidiscovery.k8s.io/v2"))
+    );
     let apps = list["items"].as_array().into_iter().flatten().find(|item| item["metadata"]["name"] == "apps");
     let version = apps.map(|apps| &apps["versions"][0]).unwrap_or(&Value::Null);
     assert_eq!((&version["version"], &version["freshness"]), (&json!("v1"), &json!("Current")));
@@ -441,7 +444,9 @@ async fn metrics_are_prometheus_text(ctx: Ctx) -> Result<()> {
 async fn the_root_lists_paths(ctx: Ctx) -> Result<()> {
     let root = ctx.get("/").await?.code(200)?;
     let paths: Vec<_> = root["paths"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    for path in ["/api", "/api/v1", "/apis", "/apis/apps", "/apis/apps/v1", "/livez", "/metrics", "/openapi/v3", "/version"] {
+    for path in
+        ["/api", "/api/v1", "/apis", "/apis/apps", "/apis/apps/v1", "/livez", "/metrics", "/openapi/v3", "/version"]
+    {
         ensure!(paths.contains(&path), "{path} is not among {paths:?}");
     }
     Ok(())
@@ -469,9 +474,7 @@ fn bare(mut table: Value) -> Value {
 async fn a_table_shows_what_kubectl_shows(ctx: Ctx) -> Result<()> {
     let made = config_map(&ctx).await?;
     let table = bare(get_as(&ctx, ctx.core("configmaps/one"), TABLE).await?.code(200)?);
-    let column = |name: &str, format: &str| {
-        json!({"name": name, "type": "string", "format": format, "description": null, "priority": 0})
-    };
+    let column = |name: &str, format: &str| json!({"name": name, "type": "string", "format": format, "description": null, "priority": 0});
     let object = json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": made["metadata"]});
     let wanted = json!({
         "kind": "Table", "apiVersion": "meta.k8s.io/v1",
@@ -482,15 +485,27 @@ async fn a_table_shows_what_kubectl_shows(ctx: Ctx) -> Result<()> {
     assert_eq!(table, wanted);
     let headings = BTreeMap::from([
         ("/api/v1/pods", "Name Ready Status Restarts Age IP Node Nominated Node Readiness Gates"),
-        ("/api/v1/nodes", "Name Status Roles Age Version Internal-IP External-IP OS-Image Kernel-Version Container-Runtime"),
+        (
+            "/api/v1/nodes",
+            "Name Status Roles Age Version Internal-IP External-IP OS-Image Kernel-Version Container-Runtime",
+        ),
         ("/api/v1/services", "Name Type Cluster-IP External-IP Port(s) Age Selector"),
         ("/api/v1/namespaces", "Name Status Age"),
         ("/apis/apps/v1/deployments", "Name Ready Up-to-date Available Age Containers Images Selector"),
-        ("/apis/apps/v1/daemonsets", "Name Desired Current Ready Up-to-date Available Node Selector Age Containers Images Selector"),
+        (
+            "/apis/apps/v1/daemonsets",
+            "Name Desired Current Ready Up-to-date Available Node Selector Age Containers Images Selector",
+        ),
         ("/apis/batch/v1/jobs", "Name Status Completions Duration Age Containers Images Selector"),
-        ("/apis/batch/v1/cronjobs", "Name Schedule Timezone Suspend Active Last Schedule Age Containers Images Selector"),
+        (
+            "/apis/batch/v1/cronjobs",
+            "Name Schedule Timezone Suspend Active Last Schedule Age Containers Images Selector",
+        ),
         ("/apis/coordination.k8s.io/v1/leases", "Name Holder Age"),
-        ("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "Name Scope Versions Created At Group Kind ShortNames Established"),
+        (
+            "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+            "Name Scope Versions Created At Group Kind ShortNames Established",
+        ),
         ("/apis/rbac.authorization.k8s.io/v1/clusterroles", "Name Created At"),
     ]);
     for (path, wanted) in headings {

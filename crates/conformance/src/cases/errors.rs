@@ -4,7 +4,7 @@ use anyhow::Result;
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::{Case, Ctx};
+use crate::{Case, Ctx, Kind, PatchType};
 
 /// The cases of this area.
 pub fn cases() -> Vec<Case> {
@@ -28,6 +28,22 @@ pub fn cases() -> Vec<Case> {
         a_selector_with_many_requirements_is_served,
         bytes_that_are_no_text_are_refused,
         numbers_beyond_the_range_of_a_field_are_refused,
+        duplicate_fields_are_warned_of_one_by_one,
+        a_strict_decoding_tells_duplicate_and_unknown_fields,
+        unknown_words_in_the_query_are_refused,
+        a_bad_manager_is_refused,
+        numbers_in_the_query_are_checked,
+        options_that_contradict_each_other_are_refused,
+        a_time_that_is_none_is_refused,
+        an_owner_reference_is_checked,
+        a_name_is_checked,
+        a_patch_of_the_wrong_shape_is_refused,
+        delete_options_are_read_strictly,
+        a_method_that_a_path_does_not_serve_is_refused,
+        an_answer_of_an_unknown_shape_is_not_acceptable,
+        an_error_is_answered_in_the_accepted_format,
+        logs_and_commands_are_refused(differs "there are no kubelets behind the embedded server: it says so instead of trying to reach one"),
+        what_the_embedded_server_lacks_is_absent(differs "webhooks, aggregation, quotas and flow control are not supported: discovery does not list them and their paths lead nowhere"),
     ]
 }
 
@@ -206,5 +222,225 @@ async fn numbers_beyond_the_range_of_a_field_are_refused(ctx: Ctx) -> Result<()>
     let message = "Service in version \"v1\" cannot be handled as a Service: json: cannot unmarshal number 99999999999 into Go \
                    struct field ServicePort.spec.ports.port of type int32";
     assert_eq!(status["message"], message);
+    Ok(())
+}
+
+async fn duplicate_fields_are_warned_of_one_by_one(ctx: Ctx) -> Result<()> {
+    let body = r#"{"metadata":{"name":"x","name":"a"},"data":{"k":"1","k":"2"}}"#;
+    let reply = post(&ctx, "configmaps", body).await?;
+    assert_eq!(reply.warnings(), [r#"duplicate field "metadata.name""#, r#"duplicate field "data.k""#]);
+    let made = reply.code(201)?;
+    assert_eq!((&made["metadata"]["name"], &made["data"]["k"]), (&json!("a"), &json!("2")));
+    let reply = post(&ctx, "configmaps?fieldValidation=Ignore&dryRun=All", body.replace("\"a\"", "\"b\"")).await?;
+    assert_eq!((reply.status, reply.warnings()), (201, vec![]));
+    Ok(())
+}
+
+async fn a_strict_decoding_tells_duplicate_and_unknown_fields(ctx: Ctx) -> Result<()> {
+    let body = r#"{"metadata":{"name":"x","name":"a"},"data":{"k":"1","k":"2"},"bogus":1}"#;
+    let message = "ConfigMap in version \"v1\" cannot be handled as a ConfigMap: strict decoding error: duplicate field \
+                   \"metadata.name\", duplicate field \"data.k\", unknown field \"bogus\"";
+    let reply = post(&ctx, "configmaps?fieldValidation=Strict", body).await?;
+    reply.refused_with(400, "BadRequest", message)?;
+    Ok(())
+}
+
+async fn unknown_words_in_the_query_are_refused(ctx: Ctx) -> Result<()> {
+    let body = ctx.config_map("a", json!({}));
+    for (query, mistake) in [
+        (
+            "fieldValidation=Maybe",
+            "fieldValidation: Unsupported value: \"Maybe\": supported values: \"\", \"Ignore\", \"Strict\", \"Warn\"",
+        ),
+        ("dryRun=Some", "dryRun: Unsupported value: [\"Some\"]: supported values: \"All\""),
+    ] {
+        let reply = ctx.post(ctx.core(&format!("configmaps?{query}")), &body).await?;
+        let message = format!("CreateOptions.meta.k8s.io \"\" is invalid: {mistake}");
+        let status = reply.refused_with(422, "Invalid", &message)?;
+        assert_eq!(status["details"]["group"], "meta.k8s.io");
+    }
+    let message = "DeleteOptions.meta.k8s.io \"\" is invalid: propagationPolicy: Unsupported value: \"Sideways\": supported values: \
+                   \"Foreground\", \"Background\", \"Orphan\", \"nil\"";
+    let reply = ctx.delete(ctx.core("configmaps/a?propagationPolicy=Sideways")).await?;
+    reply.refused_with(422, "Invalid", message)?;
+    Ok(())
+}
+
+async fn a_bad_manager_is_refused(ctx: Ctx) -> Result<()> {
+    let body = ctx.config_map("a", json!({}));
+    let long = "x".repeat(129);
+    for (manager, mistake) in [
+        (long.as_str(), "Too long: may not be more than 128 bytes"),
+        ("%07", "Invalid value: \"\\a\": invalid character U+0007 (at position 0)"),
+    ] {
+        let reply = ctx.post(ctx.core(&format!("configmaps?fieldManager={manager}")), &body).await?;
+        let message = format!("CreateOptions.meta.k8s.io \"\" is invalid: fieldManager: {mistake}");
+        reply.refused_with(422, "Invalid", &message)?;
+    }
+    let message = "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch";
+    ctx.patch(ctx.core("configmaps/a"), PatchType::Apply, &body).await?.refused_with(422, "Invalid", message)?;
+    Ok(())
+}
+
+async fn numbers_in_the_query_are_checked(ctx: Ctx) -> Result<()> {
+    let message = "strconv.ParseInt: parsing \"soon\": invalid syntax";
+    ctx.get(ctx.core("configmaps?timeoutSeconds=soon")).await?.refused_with(400, "BadRequest", message)?;
+    let reply = ctx.delete(ctx.core("configmaps/a?gracePeriodSeconds=soon")).await?;
+    reply.refused_with(400, "BadRequest", message)?;
+    let message = "resourceVersion: Invalid value: \"x\": strconv.ParseUint: parsing \"x\": invalid syntax";
+    for path in ["configmaps?watch=true&resourceVersion=x", "configmaps/kube-root-ca.crt?resourceVersion=x"] {
+        let status = ctx.get(ctx.core(path)).await?.code(500)?;
+        assert_eq!(status["message"], message, "{path}");
+    }
+    Ok(())
+}
+
+async fn options_that_contradict_each_other_are_refused(ctx: Ctx) -> Result<()> {
+    for (query, mistake) in [
+        (
+            "watch=true&sendInitialEvents=true",
+            "resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+        ),
+        ("sendInitialEvents=true", "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for list"),
+        (
+            "watch=true&resourceVersionMatch=Exact&resourceVersion=1",
+            "[resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided, \
+             resourceVersionMatch: Unsupported value: \"Exact\": supported values: \"NotOlderThan\"]",
+        ),
+    ] {
+        let message = format!("ListOptions.meta.k8s.io \"\" is invalid: {mistake}");
+        ctx.get(ctx.core(&format!("configmaps?{query}"))).await?.refused_with(422, "Invalid", &message)?;
+    }
+    let message = "DeleteOptions.meta.k8s.io \"\" is invalid: propagationPolicy: Invalid value: \"Orphan\": orphanDependents and \
+                   deletionPropagation cannot be both set";
+    let reply = ctx.delete(ctx.core("configmaps/a?propagationPolicy=Orphan&orphanDependents=true")).await?;
+    reply.refused_with(422, "Invalid", message)?;
+    let message = "PatchOptions.meta.k8s.io \"\" is invalid: force: Forbidden: may not be specified for non-apply patch";
+    let reply = ctx.patch(ctx.core("configmaps/a?force=true"), PatchType::Merge, &json!({})).await?;
+    reply.refused_with(422, "Invalid", message)?;
+    Ok(())
+}
+
+async fn a_time_that_is_none_is_refused(ctx: Ctx) -> Result<()> {
+    let body = json!({"metadata": {"name": "a", "creationTimestamp": "yesterday"}});
+    let message = "ConfigMap in version \"v1\" cannot be handled as a ConfigMap: parsing time \"yesterday\" as \
+                   \"2006-01-02T15:04:05Z07:00\": cannot parse \"yesterday\" as \"2006\"";
+    ctx.post(ctx.core("configmaps"), &body).await?.refused_with(400, "BadRequest", message)?;
+    Ok(())
+}
+
+async fn an_owner_reference_is_checked(ctx: Ctx) -> Result<()> {
+    let owner = json!({"apiVersion": "x/y/z", "kind": "", "name": "", "uid": ""});
+    let body = json!({"metadata": {"name": "a", "ownerReferences": [owner]}});
+    let at = "metadata.ownerReferences[0]";
+    let message = format!(
+        "ConfigMap \"a\" is invalid: [{at}.apiVersion: Invalid value: \"x/y/z\": must be <group>/<version> or <version>, {at}.kind: \
+         Required value: must not be empty, {at}.name: Required value: must not be empty, {at}.uid: Required value: must not be empty]"
+    );
+    ctx.post(ctx.core("configmaps"), &body).await?.refused_with(422, "Invalid", &message)?;
+    Ok(())
+}
+
+async fn a_name_is_checked(ctx: Ctx) -> Result<()> {
+    let rule = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end \
+                with an alphanumeric character (e.g. 'example.com', regex used for validation is \
+                '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
+    for name in ["a/b", "..", "-a"] {
+        let body = json!({"metadata": {"name": name}});
+        let message = format!("ConfigMap {name:?} is invalid: metadata.name: Invalid value: {name:?}: {rule}");
+        ctx.post(ctx.core("configmaps"), &body).await?.refused_with(422, "Invalid", &message)?;
+    }
+    let message = "ConfigMap \"\" is invalid: metadata.name: Required value: name or generateName is required";
+    ctx.post(ctx.core("configmaps"), &json!({})).await?.refused_with(422, "Invalid", message)?;
+    Ok(())
+}
+
+async fn a_patch_of_the_wrong_shape_is_refused(ctx: Ctx) -> Result<()> {
+    ctx.post(ctx.core("configmaps"), &ctx.config_map("a", json!({}))).await?.code(201)?;
+    let patch = async |kind: PatchType, body: &'static str| {
+        let call = ctx.call(Method::PATCH, ctx.core("configmaps/a?fieldManager=x"));
+        call.header("content-type", kind.content_type()).body(body).send().await
+    };
+    let message = "error decoding patch: json: cannot unmarshal array into Go value of type map[string]interface {}";
+    patch(PatchType::Merge, "[]").await?.refused_with(400, "BadRequest", message)?;
+    patch(PatchType::Merge, "{\"a\":").await?.refused(400, "BadRequest")?;
+    patch(PatchType::Apply, "a: [").await?.refused(400, "BadRequest")?;
+    patch(PatchType::Json, "{}").await?.refused(400, "BadRequest")?;
+    let message = "the server rejected our request due to an error in our request";
+    patch(PatchType::Json, r#"[{"op":"remove","path":"/none"}]"#).await?.refused_with(422, "Invalid", message)?;
+    patch(PatchType::Merge, r#"{"data":5}"#).await?.refused(422, "Invalid")?;
+    ctx.get(ctx.core("configmaps/a")).await?.code(200)?;
+    Ok(())
+}
+
+async fn delete_options_are_read_strictly(ctx: Ctx) -> Result<()> {
+    ctx.post(ctx.core("configmaps"), &ctx.config_map("a", json!({}))).await?.code(201)?;
+    for options in [json!({"preconditions": {"uid": 5}}), json!({"kind": "Sheep", "apiVersion": "v1"})] {
+        ctx.delete_with(ctx.core("configmaps/a"), &options).await?.refused(400, "BadRequest")?;
+    }
+    let message = "DeleteOptions.meta.k8s.io \"\" is invalid: dryRun: Unsupported value: [\"Some\"]: supported values: \"All\"";
+    let reply = ctx.delete_with(ctx.core("configmaps/a"), &json!({"dryRun": ["Some"]})).await?;
+    reply.refused_with(422, "Invalid", message)?;
+    ctx.get(ctx.core("configmaps/a")).await?.code(200)?;
+    Ok(())
+}
+
+async fn a_method_that_a_path_does_not_serve_is_refused(ctx: Ctx) -> Result<()> {
+    let message = "the server does not allow this method on the requested resource";
+    let body = ctx.config_map("a", json!({}));
+    ctx.put(ctx.core("configmaps"), &body).await?.refused_with(405, "MethodNotAllowed", message)?;
+    ctx.post(ctx.core("configmaps/a"), &body).await?.refused_with(405, "MethodNotAllowed", message)?;
+    ctx.patch(ctx.core("configmaps"), PatchType::Merge, &body).await?.refused_with(405, "MethodNotAllowed", message)?;
+    ctx.post("/version", &json!({})).await?.refused_with(405, "MethodNotAllowed", message)?;
+    Ok(())
+}
+
+async fn an_answer_of_an_unknown_shape_is_not_acceptable(ctx: Ctx) -> Result<()> {
+    for shape in ["as=Chair;g=meta.k8s.io;v=v1", "as=Table;g=meta.k8s.io;v=v7"] {
+        let call = ctx.call(Method::GET, ctx.core("configmaps")).header("accept", &format!("application/json;{shape}"));
+        let status = call.send().await?.refused(406, "NotAcceptable")?;
+        let message = status["message"].as_str().unwrap_or_default();
+        assert!(message.starts_with("only the following media types are accepted: application/json"), "{message}");
+    }
+    Ok(())
+}
+
+async fn an_error_is_answered_in_the_accepted_format(ctx: Ctx) -> Result<()> {
+    let call = ctx.call(Method::GET, ctx.core("configmaps/none")).header("accept", "application/yaml");
+    let reply = call.send().await?;
+    assert_eq!((reply.status, reply.header("content-type")), (404, "application/yaml"));
+    assert!(reply.text().contains("reason: NotFound\n"), "{}", reply.text());
+    Ok(())
+}
+
+async fn logs_and_commands_are_refused(ctx: Ctx) -> Result<()> {
+    for (method, path) in [(Method::GET, "log"), (Method::POST, "exec?command=ls"), (Method::POST, "portforward")] {
+        let reply = ctx.call(method, ctx.core(&format!("pods/none/{path}"))).send().await?;
+        assert!((400..500).contains(&reply.status), "{path}: {} {}", reply.status, reply.text());
+    }
+    let list = ctx.get("/api/v1").await?.code(200)?;
+    let names: Vec<_> = list["resources"].as_array().into_iter().flatten().map(|r| r["name"].clone()).collect();
+    let served = ctx.kind() == Kind::Real;
+    for name in ["pods/log", "pods/exec", "pods/attach", "pods/portforward", "pods/proxy", "services/proxy", "nodes/proxy"] {
+        assert_eq!(names.contains(&json!(name)), served, "{name}");
+    }
+    Ok(())
+}
+
+async fn what_the_embedded_server_lacks_is_absent(ctx: Ctx) -> Result<()> {
+    let served = ctx.kind() == Kind::Real;
+    for path in [
+        "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
+        "/apis/apiregistration.k8s.io/v1/apiservices",
+        "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas",
+        "/api/v1/resourcequotas",
+    ] {
+        assert_eq!(ctx.get(path).await?.status, if served { 200 } else { 404 }, "{path}");
+    }
+    let groups = ctx.get("/apis").await?.code(200)?;
+    let names: Vec<_> = groups["groups"].as_array().into_iter().flatten().map(|group| group["name"].clone()).collect();
+    for group in ["admissionregistration.k8s.io", "apiregistration.k8s.io", "flowcontrol.apiserver.k8s.io"] {
+        assert_eq!(names.contains(&json!(group)), served, "{group}");
+    }
     Ok(())
 }

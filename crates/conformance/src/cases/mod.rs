@@ -10,6 +10,7 @@ mod errors;
 mod identity;
 mod lists;
 mod metadata;
+mod patches;
 mod verbs;
 mod watches;
 
@@ -19,6 +20,7 @@ pub fn all() -> Vec<Case> {
         identity::cases(),
         verbs::cases(),
         apply::cases(),
+        patches::cases(),
         lists::cases(),
         watches::cases(),
         metadata::cases(),

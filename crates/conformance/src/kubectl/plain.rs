@@ -10,9 +10,12 @@ const RULES: &[(&str, &str)] = &[
     (r"[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d [+-]\d{4}", "<time>"),
     (r"(?m)^[EWI]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ [a-z_]+\.go:\d+\]", "<log>"),
     (r"X509SHA256=[0-9a-f]{64}", "X509SHA256=<digest>"),
+    // The administrator and the cluster of each kubeconfig.
+    (r"\b(kubernetes|fleetwright)-admin\b", "<admin>"),
+    (r#"(Context ")[a-z-]+""#, "$1<cluster>\""),
     (r"eyJ[\w-]+\.[\w-]+\.[\w-]+", "<token>"),
     (r#"(resourceVersion"?: ?)"\d+""#, "$1<version>"),
-    (r"(?m)^(Resource Version: +)\d+", "$1<version>"),
+    (r"(?m)^( *Resource Version: +)\d+", "$1<version>"),
     (r"https?://(127\.0\.0\.1|localhost):\d+", "<server>"),
     (r"10\.96\.\d+\.\d+", "<ip>"),
     (r"(?i)(node_?port:? *(<\w+> *)?)\b3\d{4}\b", "$1<port>"),

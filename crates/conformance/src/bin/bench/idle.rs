@@ -15,6 +15,11 @@ use crate::report::{Report, Unit};
 /// Calls within the process that are timed.
 const CALLS: usize = 2_000;
 
+/// The row for the memory of one idle server. A real one is beside it as it is, in processes of its own.
+pub(crate) fn memory_row(count: usize) -> String {
+    format!("one idle server of {count} in a process: memory")
+}
+
 /// Runs `bench idle COUNT` and notes what it tells.
 pub(crate) async fn measure(report: &mut Report, count: usize) -> Result<()> {
     eprintln!("bench:          starting {count} servers in one process");
@@ -29,7 +34,7 @@ pub(crate) async fn measure(report: &mut Report, count: usize) -> Result<()> {
     let told: Value = serde_json::from_slice(&output.stdout)?;
     let number = |name: &str| told[name].as_f64().with_context(|| format!("`bench idle` told no {name}"));
     let name = format!("one idle server of {count} in a process");
-    report.add(format!("{name}: memory"), Unit::KiB, number("memory")? / 1024.0);
+    report.add(memory_row(count), Unit::KiB, number("memory")? / 1024.0);
     report.add(format!("{name}: JSON of its objects"), Unit::KiB, number("objects")? / 1024.0);
     report.add(
         format!("{name}: memory beyond its objects"),

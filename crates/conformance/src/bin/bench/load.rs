@@ -14,6 +14,7 @@ use kube::client::Body;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
+use crate::idle;
 use crate::report::{Report, Unit};
 use crate::servers::Server;
 
@@ -80,6 +81,9 @@ pub(crate) async fn measure(report: &mut Report, kind: Kind, sizes: &Sizes) -> R
     let client = server.client();
     report.add("time to ready", Unit::Millis, millis(server.ready()));
     tokio::time::sleep(SETTLE).await;
+    if kind == Kind::Real {
+        report.add(idle::memory_row(sizes.idle), Unit::KiB, server.memory()?.1 as f64 / 1024.0);
+    }
     memory(report, &server, "memory, idle")?;
     prepare(&client).await?;
 

@@ -210,6 +210,8 @@ async fn an_event_is_one_object_in_two_groups(ctx: Ctx) -> Result<()> {
 async fn an_event_is_found_by_the_object_it_is_about(ctx: Ctx) -> Result<()> {
     ctx.post(ctx.core("events"), &old_event(&ctx)).await?.code(201)?;
     ctx.post(ctx.group(EVENTS, "events"), &new_event(&ctx)).await?.code(201)?;
+    let series = json!({"series": {"count": 2, "lastObservedTime": "2024-01-01T00:00:01.000001Z"}});
+    merge(&ctx, ctx.group(EVENTS, "events/new"), &series).await?.code(200)?;
     for path in [
         ctx.core("events?fieldSelector=involvedObject.name%3Dp,reason%3DWhy,type%3DNormal"),
         ctx.group(EVENTS, "events?fieldSelector=regarding.name%3Dp,reason%3DWhy"),

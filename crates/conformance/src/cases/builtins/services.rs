@@ -194,7 +194,7 @@ async fn the_ports_of_a_service_are_checked(ctx: Ctx) -> Result<()> {
             vec!["spec.ports[1]: Duplicate value: {\"Name\":\"\",\"Protocol\":\"TCP\",\"AppProtocol\":null,\"Port\":80,\"TargetPort\":0,\"NodePort\":0}"],
         ),
         (
-            json!([{"port": 0, "protocol": "ICMP"}]),
+            json!([{"port": 0, "targetPort": 1, "protocol": "ICMP"}]),
             vec![
                 "spec.ports[0].port: Invalid value: 0: must be between 1 and 65535, inclusive",
                 "spec.ports[0].protocol: Unsupported value: \"ICMP\": supported values: \"SCTP\", \"TCP\", \"UDP\"",

@@ -68,11 +68,13 @@ const LABEL: &str = "a DNS-1035 label must consist of lower case alphanumeric ch
 async fn a_definition_without_a_storage_version_is_refused(ctx: Ctx) -> Result<()> {
     let mut crd = Crd::open(&ctx);
     crd.version()["storage"] = json!(false);
-    let stored = cause("Invalid", "status.storedVersions", "Invalid value: null: must have at least one stored version");
+    let stored =
+        cause("Invalid", "status.storedVersions", "Invalid value: null: must have at least one stored version");
     refused(&ctx, &crd, &[one_storage_version(&[("v1", false)]), stored]).await?;
     let mut crd = Crd::open(&ctx);
     crd.body["spec"]["versions"] = json!([]);
-    let stored = cause("Invalid", "status.storedVersions", "Invalid value: null: must have at least one stored version");
+    let stored =
+        cause("Invalid", "status.storedVersions", "Invalid value: null: must have at least one stored version");
     refused(&ctx, &crd, &[one_storage_version(&[]), stored]).await
 }
 
@@ -206,7 +208,11 @@ async fn a_schema_keeps_to_the_structural_subset(ctx: Ctx) -> Result<()> {
     let bad: [(Value, Cause); 6] = [
         (
             json!({"type": "array", "items": [text]}),
-            spec_cause("Forbidden", ".properties[a].items", "Forbidden: items must be a schema object and not an array"),
+            spec_cause(
+                "Forbidden",
+                ".properties[a].items",
+                "Forbidden: items must be a schema object and not an array",
+            ),
         ),
         (json!({"type": "array"}), spec_cause("Required", ".properties[a].items", "Required value: must be specified")),
         (
@@ -225,10 +231,7 @@ async fn a_schema_keeps_to_the_structural_subset(ctx: Ctx) -> Result<()> {
                 "Forbidden: uniqueItems cannot be set to true since the runtime complexity becomes quadratic",
             ),
         ),
-        (
-            json!({"$ref": "#/x"}),
-            spec_cause("Forbidden", ".properties[a].$ref", "Forbidden: $ref is not supported"),
-        ),
+        (json!({"$ref": "#/x"}), spec_cause("Forbidden", ".properties[a].$ref", "Forbidden: $ref is not supported")),
         (
             json!({"type": "thing"}),
             spec_cause(
@@ -249,7 +252,8 @@ async fn the_schema_of_metadata_says_little(ctx: Ctx) -> Result<()> {
     let mut crd = Crd::open(&ctx);
     crd.version()["schema"]["openAPIV3Schema"]["properties"]["metadata"] =
         json!({"type": "object", "properties": {"labels": {"type": "object"}}});
-    let message = "Forbidden: must not specify anything other than name and generateName, but metadata is implicitly specified";
+    let message =
+        "Forbidden: must not specify anything other than name and generateName, but metadata is implicitly specified";
     let wanted = [cause("Forbidden", "spec.validation.openAPIV3Schema.properties[metadata]", message)];
     refused(&ctx, &crd, &wanted).await
 }
@@ -447,16 +451,15 @@ async fn scale_paths_are_checked(ctx: Ctx) -> Result<()> {
 }
 
 async fn selectable_fields_lead_to_scalars(ctx: Ctx) -> Result<()> {
-    let mut crd = with_properties(
-        &ctx,
-        json!({"a": {"type": "string"}, "l": {"type": "array", "items": {"type": "string"}}}),
-    );
+    let mut crd =
+        with_properties(&ctx, json!({"a": {"type": "string"}, "l": {"type": "array", "items": {"type": "string"}}}));
     let paths = [".spec.a", ".spec.a", ".spec.l", ".spec.no", ".metadata.name", ""];
     crd.version()["selectableFields"] = paths.iter().map(|path| json!({"jsonPath": path})).collect();
     let at = |n: usize| format!("spec.selectableFields[{n}].jsonPath");
     let kind = "Invalid value: \".spec.l\": must point to a field of type string, boolean or integer. Enum string fields and \
                 strings with formats are allowed.";
-    let unknown = |path: &str| format!("Invalid value: \"{path}\": is an invalid path: does not refer to a valid field");
+    let unknown =
+        |path: &str| format!("Invalid value: \"{path}\": is an invalid path: does not refer to a valid field");
     let wanted = [
         cause("Duplicate", &at(1), "Duplicate value: \".spec.a\""),
         cause("Invalid", &at(2), kind),

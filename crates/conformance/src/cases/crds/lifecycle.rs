@@ -38,8 +38,7 @@ async fn a_new_definition_is_completed_with_defaults(ctx: Ctx) -> Result<()> {
 
 /// The conditions of a definition with which all is well.
 const ACCEPTED: [&str; 4] = ["NamesAccepted", "True", "NoConflicts", "no conflicts found"];
-const ESTABLISHED: [&str; 4] =
-    ["Established", "True", "InitialNamesAccepted", "the initial names have been accepted"];
+const ESTABLISHED: [&str; 4] = ["Established", "True", "InitialNamesAccepted", "the initial names have been accepted"];
 
 async fn a_definition_becomes_established(ctx: Ctx) -> Result<()> {
     let crd = Crd::open(&ctx).make(&ctx).await?;
@@ -169,7 +168,12 @@ async fn gone(ctx: &Ctx, crd: &Crd) -> Result<()> {
         ctx.get(crd.definition()).await?.refused_with(404, "NotFound", &message)?;
         for path in [crd.path(ctx, ""), format!("/apis/{}", crd.group), format!("/apis/{}/v1", crd.group)] {
             let reply = ctx.get(path).await?;
-            ensure!(reply.status == 404 && reply.text() == "404 page not found\n", "{}: {}", reply.request, reply.text());
+            ensure!(
+                reply.status == 404 && reply.text() == "404 page not found\n",
+                "{}: {}",
+                reply.request,
+                reply.text()
+            );
         }
         Ok(())
     })
@@ -194,8 +198,7 @@ async fn a_definition_waits_for_finalizers_of_its_objects(ctx: Ctx) -> Result<()
     body["metadata"]["finalizers"] = json!(["fleetwright.io/hold"]);
     ctx.post(crd.path(&ctx, ""), &body).await?.code(201)?;
     ctx.delete(crd.definition()).await?.code(200)?;
-    let terminating =
-        ["Terminating", "True", "InstanceDeletionInProgress", "CustomResource deletion is in progress"];
+    let terminating = ["Terminating", "True", "InstanceDeletionInProgress", "CustomResource deletion is in progress"];
     has_condition(&ctx, &crd.definition(), terminating).await?;
     eventually("the object is going", async || {
         let one = ctx.get(crd.path(&ctx, "/one")).await?.ok()?;

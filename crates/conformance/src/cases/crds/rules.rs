@@ -88,7 +88,8 @@ async fn a_message_expression_must_be_a_text(ctx: Ctx) -> Result<()> {
     for (expression, why) in [("1", "messageExpression must evaluate to a string"), ("self.q", unknown)] {
         let crd = ruled(&ctx, json!({"rule": "true", "messageExpression": expression}));
         let message = format!("{}: {why}", shown("true", expression));
-        refused(&ctx, &crd, &[spec_cause("Invalid", ".x-kubernetes-validations[0].messageExpression", &message)]).await?;
+        refused(&ctx, &crd, &[spec_cause("Invalid", ".x-kubernetes-validations[0].messageExpression", &message)])
+            .await?;
     }
     Ok(())
 }
@@ -209,9 +210,7 @@ async fn a_failed_rule_is_shown_when_it_has_no_message(ctx: Ctx) -> Result<()> {
 async fn a_rule_chooses_its_reason_and_field(ctx: Ctx) -> Result<()> {
     let text = json!({"type": "string", "maxLength": 10});
     let properties = json!({"opt": text, "req": text, "no": text, "dup": text, "plain": text});
-    let rule = |rule: &str, reason: &str, field: &str| {
-        json!({"rule": rule, "message": "because", "reason": format!("FieldValue{reason}"), "fieldPath": field})
-    };
+    let rule = |rule: &str, reason: &str, field: &str| json!({"rule": rule, "message": "because", "reason": format!("FieldValue{reason}"), "fieldPath": field});
     let rules = json!([
         rule("!has(self.opt) || has(self.req)", "Required", ".req"),
         rule("!has(self.no)", "Forbidden", ".no"),
@@ -285,7 +284,8 @@ async fn rules_use_macros_over_lists_and_maps(ctx: Ctx) -> Result<()> {
         "l": {"type": "array", "maxItems": 5, "items": {"type": "integer"}},
         "m": {"type": "object", "maxProperties": 5, "additionalProperties": {"type": "string", "maxLength": 9}},
     });
-    let list = "!has(self.l) || self.l.sum() < 10 && self.l.all(x, x > 0) && self.l.isSorted() && self.l.exists(x, x == 1)";
+    let list =
+        "!has(self.l) || self.l.sum() < 10 && self.l.all(x, x > 0) && self.l.isSorted() && self.l.exists(x, x == 1)";
     let map = "!has(self.m) || self.m.all(k, k.matches('^[a-z]+$')) && !('zz' in self.m) && \
                self.m.map(k, self.m[k].size()).max() < 4";
     let rules = json!([{"rule": list, "message": "bad"}, {"rule": map, "message": "bad"}]);

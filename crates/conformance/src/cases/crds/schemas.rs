@@ -38,7 +38,6 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-
 /// Several properties, each with a wrong value, its reason and its message.
 async fn all_wrong(ctx: &Ctx, properties: &[(&str, Value, Value, &str, &str)]) -> Result<()> {
     let schemas: serde_json::Map<_, _> =
@@ -174,8 +173,7 @@ async fn lists_and_maps_are_held_to_their_sizes(ctx: Ctx) -> Result<()> {
 async fn required_fields_are_asked_for_one_by_one(ctx: Ctx) -> Result<()> {
     let schema = json!({"type": "object", "properties": {"x": {"type": "string"}}, "required": ["x", "y"]});
     let crd = with_a(&ctx, schema).make(&ctx).await?;
-    let wanted =
-        [cause("Required", "spec.a.x", "Required value"), cause("Required", "spec.a.y", "Required value")];
+    let wanted = [cause("Required", "spec.a.x", "Required value"), cause("Required", "spec.a.y", "Required value")];
     widget_refused(&ctx, &crd, json!({"a": {}}), &wanted).await
 }
 
@@ -246,8 +244,10 @@ async fn formats_are_checked(ctx: Ctx) -> Result<()> {
         ("hostname", "_", "example.com"),
         ("mac", "x", "00:00:5e:00:53:01"),
     ];
-    let properties: serde_json::Map<_, _> =
-        formats.iter().map(|(format, ..)| ((*format).to_owned(), json!({"type": "string", "format": format}))).collect();
+    let properties: serde_json::Map<_, _> = formats
+        .iter()
+        .map(|(format, ..)| ((*format).to_owned(), json!({"type": "string", "format": format})))
+        .collect();
     let crd = with_properties(&ctx, properties.into()).make(&ctx).await?;
     for (format, bad, good) in formats {
         let message = format!("Invalid value: \"{bad}\": spec.{format} in body must be of type {format}: \"{bad}\"");
@@ -300,7 +300,8 @@ fn with_defaults(ctx: &Ctx) -> Crd {
 async fn defaults_fill_what_is_missing(ctx: Ctx) -> Result<()> {
     let crd = with_defaults(&ctx).make(&ctx).await?;
     assert_eq!(accepted(&ctx, &crd, json!({})).await?, json!({"a": "x", "o": {"n": 3}}));
-    let given = json!({"a": "own", "o": {"m": "z"}, "bare": {}, "l": [{}, {"p": "UDP"}], "m": {"k": {}, "j": {"q": 5}}});
+    let given =
+        json!({"a": "own", "o": {"m": "z"}, "bare": {}, "l": [{}, {"p": "UDP"}], "m": {"k": {}, "j": {"q": 5}}});
     let wanted = json!({
         "a": "own", "o": {"n": 3, "m": "z"}, "bare": {"n": 3}, "l": [{"p": "TCP"}, {"p": "UDP"}],
         "m": {"k": {"q": 1}, "j": {"q": 5}},
@@ -378,7 +379,8 @@ async fn known_fields_within_preserved_ones_are_pruned(ctx: Ctx) -> Result<()> {
 
 async fn everything_stays_when_the_root_preserves(ctx: Ctx) -> Result<()> {
     let mut crd = Crd::open(&ctx);
-    crd.version()["schema"]["openAPIV3Schema"] = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    crd.version()["schema"]["openAPIV3Schema"] =
+        json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     let crd = crd.make(&ctx).await?;
     let mut body = crd.widget("one", json!("any"));
     body["other"] = json!({"a": [1]});
@@ -462,10 +464,8 @@ async fn a_custom_object_of_another_version_is_refused(ctx: Ctx) -> Result<()> {
     let crd = Crd::open(&ctx).make(&ctx).await?;
     let mut body = crd.widget("one", json!({}));
     body["apiVersion"] = json!("other.io/v1");
-    let message = format!(
-        "the API version in the data (other.io/v1) does not match the expected API version ({}/v1)",
-        crd.group
-    );
+    let message =
+        format!("the API version in the data (other.io/v1) does not match the expected API version ({}/v1)", crd.group);
     ctx.post(crd.path(&ctx, ""), &body).await?.refused_with(400, "BadRequest", &message)?;
     Ok(())
 }

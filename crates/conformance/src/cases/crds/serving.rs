@@ -83,8 +83,7 @@ async fn without_the_subresource_a_status_is_a_field_like_others(ctx: Ctx) -> Re
 
 /// A definition with a scale subresource, served.
 async fn scalable(ctx: &Ctx) -> Result<Crd> {
-    let fields =
-        json!({"type": "object", "properties": {"n": {"type": "integer"}, "selector": {"type": "string"}}});
+    let fields = json!({"type": "object", "properties": {"n": {"type": "integer"}, "selector": {"type": "string"}}});
     let mut crd = Crd::new(ctx, fields.clone(), fields);
     crd.version()["subresources"]["scale"] = json!({
         "specReplicasPath": ".spec.n", "statusReplicasPath": ".status.n", "labelSelectorPath": ".status.selector",
@@ -233,8 +232,10 @@ async fn versioned(ctx: &Ctx) -> Result<Crd> {
         versions.extend([beta, alpha, next]);
     }
     let crd = crd.make(ctx).await?;
-    eventually("all versions are served", async || ctx.get(crd.path(ctx, "").replace("/v1/", "/v1alpha1/")).await?.ok())
-        .await?;
+    eventually("all versions are served", async || {
+        ctx.get(crd.path(ctx, "").replace("/v1/", "/v1alpha1/")).await?.ok()
+    })
+    .await?;
     Ok(crd)
 }
 
@@ -314,7 +315,8 @@ async fn selectable_fields_select(ctx: Ctx) -> Result<()> {
     ];
     for (selector, wanted) in selections {
         let list = ctx.get(crd.path(&ctx, &format!("?fieldSelector={selector}"))).await?.code(200)?;
-        let names: Vec<_> = list["items"].as_array().into_iter().flatten().map(|w| w["metadata"]["name"].clone()).collect();
+        let names: Vec<_> =
+            list["items"].as_array().into_iter().flatten().map(|w| w["metadata"]["name"].clone()).collect();
         assert_eq!(names, wanted, "{selector}");
     }
     Ok(())
