@@ -32,7 +32,7 @@ test-scenario: deps ## The embedded API server: its own tests and the conformanc
 test-real: deps k8s ## Real etcd and kube-apiserver: lab, conformance on both servers, kubectl on both servers
 	$(CARGO) test --locked -p fleetwright-lab
 	$(CARGO) test --locked -p fleetwright-conformance --test conformance
-	$(CARGO) test --locked -p fleetwright-conformance --test facts --test protobuf
+	$(CARGO) test --locked -p fleetwright-conformance --test facts --test protobuf --test readme
 	$(CARGO) test --locked -p fleetwright-conformance --test kubectl
 
 .PHONY: bench

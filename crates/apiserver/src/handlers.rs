@@ -1,10 +1,12 @@
 //! From a request to its answer: who asks, may they, and which part of the server answers.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
 use fleetwright_rbac::{Attributes, User};
+use futures::FutureExt;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, header};
 use http_body_util::{BodyExt, Limited};
@@ -73,7 +75,11 @@ where
                     body: bytes,
                     warnings: Warnings::default(),
                 });
-                let answer = dispatch(&call, &mut known).await.unwrap_or_else(|error| call.refuse(&error));
+                // A mistake of ours in one request must not take the connection, with other requests on it, along.
+                let guarded = AssertUnwindSafe(dispatch(&call, &mut known)).catch_unwind().await;
+                let answer = guarded
+                    .unwrap_or_else(|_| Err(ApiError::internal("this request caused an apiserver panic. Look in the logs for details")))
+                    .unwrap_or_else(|error| call.refuse(&error));
                 with_warnings(answer, &call.warnings)
             }
         },

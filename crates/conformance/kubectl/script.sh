@@ -143,7 +143,8 @@ kubectl get deployment web -o yaml
 kubectl get configmap settings -o yaml | sed 's/green/red/' | kubectl replace -f -
 kubectl get configmap settings -o yaml | sed 's/resourceVersion: .*/resourceVersion: "1"/; s/red/grey/' | kubectl replace -f -
 kubectl replace --force -f web.yaml
-KUBE_EDITOR='sed -i s/blue/violet/' kubectl edit configmap settings
+# (Entries of managedFields are ordered by their second, so the next write waits for the next one.)
+sleep 1; KUBE_EDITOR='sed -i s/blue/violet/' kubectl edit configmap settings
 KUBE_EDITOR='true' kubectl edit configmap settings
 kubectl get configmap settings -o jsonpath='{.data}'
 kubectl autoscale deployment web --max=3 --dry-run=client -o name

@@ -49,6 +49,24 @@ impl Report {
         (passed, self.rows.len() - passed)
     }
 
+    /// The page that is kept: what the table is, the differences on purpose, and the table.
+    pub fn document(&self) -> String {
+        let (passed, failed) = self.counts();
+        let mut text = format!(
+            "# Conformance\n\nOne suite, two servers: the embedded one and kube-apiserver {} on etcd. Made by `make generate`, held to \
+             the code by `make test-real`.\n\n{passed} cases pass on both servers, {failed} do not.\n\n## Differences on purpose\n\n",
+            fleetwright_apiserver::KUBERNETES_VERSION
+        );
+        for row in &self.rows {
+            if let Some(why) = row.case.differs {
+                let _ = writeln!(text, "- {}: {why}", row.case.sentence());
+            }
+        }
+        text.push('\n');
+        text.push_str(&self.table());
+        text
+    }
+
     /// The table as Markdown, which reads well in a terminal too: the same cases give the same text, so that it can be kept.
     pub fn table(&self) -> String {
         let mut text = String::new();

@@ -45,7 +45,7 @@ pub struct Target {
 
 enum Server {
     Embedded(Handle),
-    Real(ControlPlane),
+    Real(Box<ControlPlane>),
 }
 
 impl Target {
@@ -69,7 +69,7 @@ impl Target {
     pub async fn real() -> Result<Self> {
         let plane = ControlPlane::builder().controller_manager(CONTROLLERS).start().await?;
         let admin = plane.client();
-        Ok(Self { server: Server::Real(plane), admin })
+        Ok(Self { server: Server::Real(Box::new(plane)), admin })
     }
 
     /// Which of the two it is.

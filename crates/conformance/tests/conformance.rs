@@ -1,10 +1,13 @@
 //! Runs the suite on both servers and prints the table.
 //!
-//! `cargo test -p fleetwright-conformance [-- [--embedded|--real] FILTER…]`; `CONFORMANCE_REPORT=FILE` keeps the table.
+//! `cargo test -p fleetwright-conformance --test conformance [-- [--embedded|--real] FILTER…]`. A run of everything must
+//! agree with the table in `docs/conformance.md`; `CONFORMANCE_REPORT=FILE` writes it instead.
 
 use std::process::ExitCode;
 
 use fleetwright_conformance::{Kind, Options, cases, run};
+
+const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/conformance.md");
 
 #[tokio::main]
 async fn main() -> anyhow::Result<ExitCode> {
@@ -22,13 +25,17 @@ async fn main() -> anyhow::Result<ExitCode> {
             _ => {}
         }
     }
+    let everything = servers.len() == 2 && filters.is_empty();
     let report = run(cases::all(), &Options { servers, filters }).await?;
     println!("{}", report.table());
     eprintln!("the slowest:\n{}", report.slowest(5));
+    let (passed, mut failed) = report.counts();
     if let Some(path) = std::env::var_os("CONFORMANCE_REPORT") {
-        std::fs::write(path, report.table())?;
+        std::fs::write(path, report.document())?;
+    } else if everything && std::fs::read_to_string(KEPT).unwrap_or_default() != report.document() {
+        eprintln!("docs/conformance.md is stale: run make generate and commit the result");
+        failed += 1;
     }
-    let (passed, failed) = report.counts();
     println!("{passed} passed, {failed} failed");
     Ok(if failed == 0 && passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

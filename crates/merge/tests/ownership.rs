@@ -41,6 +41,18 @@ fn a_built_in_structure_is_not_owned_apart_from_its_fields() {
 }
 
 #[test]
+fn the_list_of_containers_is_not_owned_apart_from_its_items() {
+    let world = World::new();
+    let mut new = json!({"metadata": {"name": "a"}, "spec": {"containers": [{"name": "x", "image": "i"}]}});
+    let request = Request { built_in: true, ..world.request("me") };
+    update(&request, None, &mut new).expect("updated");
+    assert_eq!(
+        new["metadata"]["managedFields"][0]["fieldsV1"],
+        json!({"f:spec": {"f:containers": {"k:{\"name\":\"x\"}": {".": {}, "f:image": {}, "f:name": {}}}}})
+    );
+}
+
+#[test]
 fn an_update_takes_the_changed_field_from_its_owner() {
     let mut world = World::new();
     world.update("one", json!({"spec": {"replicas": 1, "paused": true}}));

@@ -1,5 +1,6 @@
 //! Custom resource definitions become resources: names are accepted, conditions are set, the registry follows.
 
+use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -18,41 +19,64 @@ const STORAGE: &str = "apiextensions.k8s.io/customresourcedefinitions";
 /// Keeps a definition until its instances are gone.
 pub(super) const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 
+/// A definition as it was last seen. Kept between rounds, so that a round costs what changed and not what is there.
+struct Definition {
+    object: Arc<Object>,
+    /// With the status that it should have.
+    crd: Value,
+    /// The status that is stored.
+    status: Value,
+    /// Tells one spec from another.
+    spec: u64,
+}
+
+impl Definition {
+    fn read(object: Arc<Object>, resource: &Resource) -> Self {
+        let crd = resource.value(&object);
+        Self { object, status: crd["status"].clone(), spec: hash(&crd["spec"].to_string()), crd }
+    }
+}
+
 /// Follows the definitions for as long as the server runs.
 pub(crate) async fn run(inner: Arc<Inner>) {
+    let mut known = Vec::new();
     loop {
         let from = inner.store.revision();
-        settle(&inner);
+        settle(&inner, &mut known);
         let Ok(mut cursor) = inner.store.watch(STORAGE, from) else { continue };
         while cursor.next().await.is_ok() {
-            settle(&inner);
+            settle(&inner, &mut known);
         }
     }
 }
 
 /// Brings statuses and the registry to what the definitions say now. Writes nothing when nothing changed.
-fn settle(inner: &Arc<Inner>) {
+fn settle(inner: &Arc<Inner>, known: &mut Vec<Definition>) {
     let Some(resource) = inner.registry.find("apiextensions.k8s.io", "v1", "customresourcedefinitions") else { return };
-    let objects = super::all(inner, STORAGE);
-    let mut definitions: Vec<Value> = objects.iter().map(|object| resource.value(object)).collect();
-    for at in 0..definitions.len() {
-        let others: Vec<Value> =
-            definitions.iter().enumerate().filter(|(i, _)| *i != at).map(|(_, crd)| crd.clone()).collect();
-        let status = crd::status(&definitions[at], &others, inner.now());
-        if status != definitions[at]["status"] {
-            definitions[at]["status"] = status;
-        }
+    let mut before: HashMap<u64, Definition> = known.drain(..).map(|d| (d.object.revision, d)).collect();
+    for object in super::all(inner, STORAGE) {
+        let same = before.remove(&object.revision);
+        known.push(same.unwrap_or_else(|| Definition::read(object, &resource)));
+    }
+    for at in 0..known.len() {
+        // Those before already hold their new names: of two that want one name, the first gets it.
+        let others = known.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, other)| &other.crd);
+        let status = crd::status(&known[at].crd, others, inner.now());
+        known[at].crd["status"] = status;
     }
     // Served first, Established after: a client that waited for the condition finds the resource.
-    serve(inner, &objects, &definitions);
-    for (object, crd) in objects.iter().zip(&definitions) {
-        let before = resource.value(object);
-        if before["status"] != crd["status"]
-            && let Err(error) = write_status(inner, &resource, &object.key.name, &crd["status"])
-        {
+    serve(inner, known);
+    for Definition { object, crd, .. } in known.iter().filter(|d| d.status != d.crd["status"]) {
+        if let Err(error) = write_status(inner, &resource, &object.key.name, &crd["status"]) {
             tracing::debug!(%error, crd = &*object.key.name, "status of a definition not written; it changed in between");
         }
     }
+}
+
+fn hash(value: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
 }
 
 fn write_status(
@@ -81,18 +105,19 @@ fn write_status(
 }
 
 /// Rebuilds the custom part of the registry. Versions that did not change keep their resource.
-fn serve(inner: &Arc<Inner>, objects: &[Arc<Object>], definitions: &[Value]) {
+fn serve(inner: &Arc<Inner>, definitions: &[Definition]) {
     let (present, _) = inner.registry.customs();
     let mut all = Vec::new();
     let mut changed = false;
-    for (object, crd) in objects.iter().zip(definitions) {
+    for Definition { object, crd, spec, .. } in definitions {
         let established = has_condition(crd, "Established");
         for version in crd["spec"]["versions"].as_array().into_iter().flatten() {
             let name = version["name"].as_str().unwrap_or_default();
             if !established || version["served"] != true {
                 continue;
             }
-            let stamp = stamp(crd, name);
+            // Changes whenever the version would be served differently.
+            let stamp = hash(&(name, *spec, crd["status"]["acceptedNames"].to_string())).max(1);
             let group = crd["spec"]["group"].as_str().unwrap_or_default();
             let plural = crd["status"]["acceptedNames"]["plural"].as_str().unwrap_or_default();
             let known = present
@@ -116,7 +141,7 @@ fn serve(inner: &Arc<Inner>, objects: &[Arc<Object>], definitions: &[Value]) {
         inner.registry.set_customs(all);
     }
     // The store forgets a resource with its definition, which goes only after its instances.
-    for gone in present.iter().filter(|r| !definitions.iter().any(|crd| defines(crd, r))) {
+    for gone in present.iter().filter(|r| !definitions.iter().any(|definition| defines(&definition.crd, r))) {
         inner.store.drop_resource(&gone.storage);
     }
 }
@@ -165,15 +190,6 @@ pub(super) fn set_condition(crd: &mut Value, [ty, status, reason, message]: [&st
 pub(super) fn has_condition(crd: &Value, ty: &str) -> bool {
     let conditions = crd["status"]["conditions"].as_array();
     conditions.into_iter().flatten().any(|c| c["type"] == ty && c["status"] == "True")
-}
-
-/// Changes whenever the version would be served differently.
-fn stamp(crd: &Value, version: &str) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    version.hash(&mut hasher);
-    crd["spec"].to_string().hash(&mut hasher);
-    crd["status"]["acceptedNames"].to_string().hash(&mut hasher);
-    hasher.finish().max(1)
 }
 
 fn build(crd: &Value, version: &str, stamp: u64) -> Result<Resource, String> {

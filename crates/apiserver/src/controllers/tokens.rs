@@ -67,7 +67,8 @@ fn settle(inner: &Arc<Inner>, secrets: &Arc<Resource>, live: &Arc<Object>) {
     let annotations = &value["metadata"]["annotations"];
     let name = annotations[ACCOUNT].as_str().unwrap_or_default();
     let account = inner.lookup("", "serviceaccounts", &live.key.namespace, name);
-    let account = account.filter(|account| annotations[ACCOUNT_UID].as_str().is_none_or(|uid| uid == meta_text(account, "uid")));
+    let account =
+        account.filter(|account| annotations[ACCOUNT_UID].as_str().is_none_or(|uid| uid == meta_text(account, "uid")));
     let actor = Actor::manager(inner, "tokens-controller");
     let Some(account) = account else {
         log("token secrets", actor.delete(secrets, live, DeleteOptions::default()));

@@ -606,7 +606,7 @@ mod tests {
     #[test]
     fn a_rule_that_does_not_compile_is_refused() {
         let schema = spec(json!({"x-kubernetes-validations": [{"rule": "self.nothing > 1"}]}));
-        let found = messages(check(&schema, "s"));
+        let found = messages(super::check(&schema, "s"));
         assert_eq!(found.len(), 1);
         let start = "s.properties[spec].x-kubernetes-validations[0].rule: Invalid value: {\"Rule\":\"self.nothing \\u003e 1\",\"Message\":\"\",\"MessageExpression\":\"\",\"Reason\":null,\"FieldPath\":\"\",\"OptionalOldSelf\":null}: compilation failed: ERROR: <input>:1:5: undefined field 'nothing'";
         assert!(found[0].starts_with(start), "{}", found[0]);
@@ -616,7 +616,7 @@ mod tests {
     fn a_rule_that_may_cost_too_much_is_refused() {
         let schema = json!({"type": "object", "properties": {"l": {"type": "array", "items": {"type": "string"},
             "x-kubernetes-validations": [{"rule": "self.all(a, self.all(b, a == b || a.contains(b)))"}]}}});
-        let found = messages(check(&schema, "s"));
+        let found = messages(super::check(&schema, "s"));
         assert!(found[0].starts_with("s.properties[l].x-kubernetes-validations[0].rule: Forbidden: estimated rule cost exceeds budget by factor of more than 100x"), "{found:?}");
     }
 
@@ -625,7 +625,7 @@ mod tests {
         let schema = spec(
             json!({"default": {"min": 2, "max": 1}, "x-kubernetes-validations": [{"rule": "self.min <= self.max"}]}),
         );
-        let found = messages(check(&schema, "s"));
+        let found = messages(super::check(&schema, "s"));
         assert_eq!(found, ["s.properties[spec].default: Invalid value: failed rule: self.min <= self.max"]);
     }
 
@@ -633,7 +633,7 @@ mod tests {
     fn an_old_self_that_cannot_be_found_is_refused() {
         let schema = json!({"type": "object", "properties": {"l": {"type": "array", "maxItems": 3, "items": {"type": "integer",
             "x-kubernetes-validations": [{"rule": "self == oldSelf"}]}}}});
-        let found = messages(check(&schema, "s"));
+        let found = messages(super::check(&schema, "s"));
         assert_eq!(
             found,
             [

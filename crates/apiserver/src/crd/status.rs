@@ -17,7 +17,7 @@ struct Naming {
 }
 
 /// The status that a CRD should have, given the other CRDs; equal to the present status when nothing changes.
-pub fn status(crd: &Value, others: &[Value], now: Timestamp) -> Value {
+pub fn status<'a>(crd: &Value, others: impl Iterator<Item = &'a Value>, now: Timestamp) -> Value {
     let mut status = match &crd["status"] {
         Value::Object(status) => status.clone(),
         _ => Map::new(),
@@ -48,8 +48,8 @@ pub fn status(crd: &Value, others: &[Value], now: Timestamp) -> Value {
     Value::Object(status)
 }
 
-fn accept(crd: &Value, others: &[Value]) -> Naming {
-    let same_group = others.iter().filter(|other| other["spec"]["group"] == crd["spec"]["group"]);
+fn accept<'a>(crd: &Value, others: impl Iterator<Item = &'a Value>) -> Naming {
+    let same_group = others.filter(|other| other["spec"]["group"] == crd["spec"]["group"]);
     let (mut resources, mut kinds) = (HashSet::new(), HashSet::new());
     for names in same_group.map(|other| &other["status"]["acceptedNames"]) {
         let shorts = names["shortNames"].as_array().into_iter().flatten();
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn free_names_are_accepted_and_the_crd_is_established() {
-        let status = status(&crd("things", "Thing"), &[], Timestamp::UNIX_EPOCH);
+        let status = status(&crd("things", "Thing"), [].iter(), Timestamp::UNIX_EPOCH);
         assert_eq!(summary(&status), ["NamesAccepted=True NoConflicts", "Established=True InitialNamesAccepted"]);
         assert_eq!(status["acceptedNames"]["plural"], "things");
         assert_eq!(status["storedVersions"], json!(["v1"]));
@@ -178,15 +178,15 @@ mod tests {
     #[test]
     fn a_status_that_is_right_stays_as_it_is() {
         let mut crd = crd("things", "Thing");
-        crd["status"] = status(&crd, &[], Timestamp::UNIX_EPOCH);
-        assert_eq!(status(&crd, &[], Timestamp::now()), crd["status"]);
+        crd["status"] = status(&crd, [].iter(), Timestamp::UNIX_EPOCH);
+        assert_eq!(status(&crd, [].iter(), Timestamp::now()), crd["status"]);
     }
 
     #[test]
     fn a_kind_that_another_crd_holds_is_a_conflict() {
         let mut first = crd("things", "Thing");
-        first["status"] = status(&first, &[], Timestamp::UNIX_EPOCH);
-        let status = status(&crd("others", "Thing"), &[first], Timestamp::UNIX_EPOCH);
+        first["status"] = status(&first, [].iter(), Timestamp::UNIX_EPOCH);
+        let status = status(&crd("others", "Thing"), [first].iter(), Timestamp::UNIX_EPOCH);
         assert_eq!(summary(&status), ["NamesAccepted=False ListKindConflict", "Established=False NotAccepted"]);
         assert_eq!(status["conditions"][0]["message"], "\"ThingList\" is already in use");
         assert_eq!(status["acceptedNames"], json!({"plural": "others", "kind": ""}));

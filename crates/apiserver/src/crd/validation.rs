@@ -543,7 +543,7 @@ mod tests {
     #[test]
     fn the_plural_never_changes_and_the_kind_not_once_established() {
         let mut old = crd();
-        old["status"] = super::super::status(&old, &[], jiff::Timestamp::UNIX_EPOCH);
+        old["status"] = super::super::status(&old, [].iter(), jiff::Timestamp::UNIX_EPOCH);
         let mut new = old.clone();
         new["spec"]["names"]["kind"] = "Other".into();
         new["spec"]["group"] = "y.io".into();

@@ -11,10 +11,11 @@ const GROUP: &str = "rbac.authorization.k8s.io";
 
 pub(super) fn validate(kind: &str, object: &Value) -> Vec<FieldError> {
     match kind {
-        "Role" => rules(object, true),
+        "Role" => rules(object, true).into_iter().chain(without_verbs(object)).collect(),
         "ClusterRole" => {
             let mut errors = rules(object, false);
             errors.extend(aggregation(object));
+            errors.extend(without_verbs(object));
             errors
         }
         "RoleBinding" => binding(object, &["Role", "ClusterRole"], true),
@@ -28,9 +29,6 @@ fn rules(role: &Value, namespaced: bool) -> Vec<FieldError> {
     for (index, rule) in list(role, "rules").iter().enumerate() {
         let path = format!("rules[{index}]");
         let empty = |key: &str| is_empty(rule.get(key));
-        if empty("verbs") {
-            errors.push(FieldError::required(format!("{path}.verbs"), ""));
-        }
         if !empty("nonResourceURLs") {
             let field = format!("{path}.nonResourceURLs");
             let urls = rule.get("nonResourceURLs").cloned().unwrap_or(Value::Null);
@@ -54,6 +52,12 @@ fn rules(role: &Value, namespaced: bool) -> Vec<FieldError> {
         }
     }
     errors
+}
+
+/// What is declared next to the type is checked last.
+fn without_verbs(role: &Value) -> impl Iterator<Item = FieldError> {
+    let rules = list(role, "rules").iter().enumerate().filter(|(_, rule)| is_empty(rule.get("verbs")));
+    rules.map(|(index, _)| FieldError::required(format!("rules[{index}].verbs"), ""))
 }
 
 fn aggregation(role: &Value) -> Vec<FieldError> {

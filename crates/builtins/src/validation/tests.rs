@@ -200,9 +200,9 @@ fn a_rule_has_verbs_groups_and_resources() {
     assert_eq!(
         created("rbac.authorization.k8s.io", "Role", json!({"rules": [{}]})),
         [
-            "rules[0].verbs: Required value",
             "rules[0].apiGroups: Required value: resource rules must supply at least one api group",
-            "rules[0].resources: Required value: resource rules must supply at least one resource"
+            "rules[0].resources: Required value: resource rules must supply at least one resource",
+            "rules[0].verbs: Required value"
         ]
     );
 }
@@ -255,7 +255,8 @@ fn an_approved_request_is_not_denied_as_well() {
     let both = json!([{"type": "Approved", "status": "True"}, {"type": "Denied", "status": "True"}]);
     let kind = kind("certificates.k8s.io", "CertificateSigningRequest");
     let errors = told(validate_update(kind, Some("approval"), &request(both), &request(approved)));
-    let exclusive = "must specify at most one of: `conditions[{\"type\": \"Approved\"}]`, `conditions[{\"type\": \"Denied\"}]`";
+    let exclusive =
+        "must specify at most one of: `conditions[{\"type\": \"Approved\"}]`, `conditions[{\"type\": \"Denied\"}]`";
     assert!(errors.iter().any(|error| error.ends_with(exclusive)), "{errors:?}");
 }
 

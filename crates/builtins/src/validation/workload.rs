@@ -62,13 +62,15 @@ fn selector(spec: &Value, kind: &str, required: bool) -> Vec<FieldError> {
 /// An error about a strategy, which is shown as the real server prints it.
 fn strategy_error(ty: ErrorType, field: &str, strategy: Option<&Value>, told: &str) -> FieldError {
     let strategy = strategy.unwrap_or(&Value::Null);
-    let rolling = strategy.get("rollingUpdate").filter(|rolling| rolling.is_object()).map_or("null".into(), |rolling| {
-        let keys = [("Partition", "partition"), ("MaxUnavailable", "maxUnavailable"), ("MaxSurge", "maxSurge")];
-        let known = |key: &str| if field == "spec.strategy" { key != "partition" } else { rolling.get(key).is_some() };
-        let shown = keys.iter().filter(|(_, key)| known(key));
-        let shown = shown.map(|(name, key)| (*name, rolling.get(*key).cloned().unwrap_or(Value::Null)));
-        go_struct(&shown.collect::<Vec<_>>())
-    });
+    let rolling =
+        strategy.get("rollingUpdate").filter(|rolling| rolling.is_object()).map_or("null".into(), |rolling| {
+            let keys = [("Partition", "partition"), ("MaxUnavailable", "maxUnavailable"), ("MaxSurge", "maxSurge")];
+            let known =
+                |key: &str| if field == "spec.strategy" { key != "partition" } else { rolling.get(key).is_some() };
+            let shown = keys.iter().filter(|(_, key)| known(key));
+            let shown = shown.map(|(name, key)| (*name, rolling.get(*key).cloned().unwrap_or(Value::Null)));
+            go_struct(&shown.collect::<Vec<_>>())
+        });
     let detail = format!("{{\"Type\":{},\"RollingUpdate\":{rolling}}}: {told}", Value::from(text(strategy, "type")));
     FieldError { ty, field: field.into(), value: None, detail }
 }

@@ -15,7 +15,16 @@ mod workloads;
 
 /// The cases of this area.
 pub fn cases() -> Vec<Case> {
-    [pods::cases(), pod_life::cases(), workloads::cases(), services::cases(), networks::cases(), storage::cases(), cluster::cases()].concat()
+    [
+        pods::cases(),
+        pod_life::cases(),
+        workloads::cases(),
+        services::cases(),
+        networks::cases(),
+        storage::cases(),
+        cluster::cases(),
+    ]
+    .concat()
 }
 
 /// A pod with one container.
@@ -79,7 +88,8 @@ fn invalid_at(reply: Reply, field: &str, start: &str) -> Result<()> {
 /// The object without what differs from one write to the next.
 fn bare(mut object: Value) -> Value {
     if let Some(metadata) = object["metadata"].as_object_mut() {
-        metadata.retain(|key, _| matches!(key.as_str(), "name" | "labels" | "annotations" | "generation" | "finalizers"));
+        metadata
+            .retain(|key, _| matches!(key.as_str(), "name" | "labels" | "annotations" | "generation" | "finalizers"));
     }
     object
 }

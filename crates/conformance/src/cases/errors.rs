@@ -315,7 +315,8 @@ async fn options_that_contradict_each_other_are_refused(ctx: Ctx) -> Result<()> 
                    deletionPropagation cannot be both set";
     let reply = ctx.delete(ctx.core("configmaps/a?propagationPolicy=Orphan&orphanDependents=true")).await?;
     reply.refused_with(422, "Invalid", message)?;
-    let message = "PatchOptions.meta.k8s.io \"\" is invalid: force: Forbidden: may not be specified for non-apply patch";
+    let message =
+        "PatchOptions.meta.k8s.io \"\" is invalid: force: Forbidden: may not be specified for non-apply patch";
     let reply = ctx.patch(ctx.core("configmaps/a?force=true"), PatchType::Merge, &json!({})).await?;
     reply.refused_with(422, "Invalid", message)?;
     Ok(())
@@ -378,7 +379,8 @@ async fn delete_options_are_read_strictly(ctx: Ctx) -> Result<()> {
     for options in [json!({"preconditions": {"uid": 5}}), json!({"kind": "Sheep", "apiVersion": "v1"})] {
         ctx.delete_with(ctx.core("configmaps/a"), &options).await?.refused(400, "BadRequest")?;
     }
-    let message = "DeleteOptions.meta.k8s.io \"\" is invalid: dryRun: Unsupported value: [\"Some\"]: supported values: \"All\"";
+    let message =
+        "DeleteOptions.meta.k8s.io \"\" is invalid: dryRun: Unsupported value: [\"Some\"]: supported values: \"All\"";
     let reply = ctx.delete_with(ctx.core("configmaps/a"), &json!({"dryRun": ["Some"]})).await?;
     reply.refused_with(422, "Invalid", message)?;
     ctx.get(ctx.core("configmaps/a")).await?.code(200)?;
@@ -421,7 +423,9 @@ async fn logs_and_commands_are_refused(ctx: Ctx) -> Result<()> {
     let list = ctx.get("/api/v1").await?.code(200)?;
     let names: Vec<_> = list["resources"].as_array().into_iter().flatten().map(|r| r["name"].clone()).collect();
     let served = ctx.kind() == Kind::Real;
-    for name in ["pods/log", "pods/exec", "pods/attach", "pods/portforward", "pods/proxy", "services/proxy", "nodes/proxy"] {
+    for name in
+        ["pods/log", "pods/exec", "pods/attach", "pods/portforward", "pods/proxy", "services/proxy", "nodes/proxy"]
+    {
         assert_eq!(names.contains(&json!(name)), served, "{name}");
     }
     Ok(())

@@ -5,8 +5,14 @@ use serde_json::{Value, json};
 
 use crate::{Case, Ctx, PatchType, eventually};
 
+mod policy;
+
 /// The cases of this area.
 pub fn cases() -> Vec<Case> {
+    [own_cases(), policy::cases()].concat()
+}
+
+fn own_cases() -> Vec<Case> {
     cases!["identity";
         nobody_may_read_health_and_version_and_nothing_else,
         a_certificate_names_user_and_groups,

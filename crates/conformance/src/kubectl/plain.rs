@@ -18,7 +18,7 @@ const RULES: &[(&str, &str)] = &[
     (r"(?m)^( *Resource Version: +)\d+", "$1<version>"),
     (r"https?://(127\.0\.0\.1|localhost):\d+", "<server>"),
     (r"10\.96\.\d+\.\d+", "<ip>"),
-    (r"(?i)(node_?port:? *(<\w+> *)?)\b3\d{4}\b", "$1<port>"),
+    (r"(NodePort: .*\s)3\d{4}/", "$1<port>/"),
     (r"(nodePort.?: )3\d{4}", "$1<port>"),
     (r":3\d{4}/TCP", ":<port>/TCP"),
     (r"kube-api-access-[a-z0-9]{5}", "kube-api-access-<suffix>"),
@@ -81,6 +81,6 @@ mod tests {
         let plain = Plain::default();
         assert_eq!(plain.plain("80:31234/TCP"), "80:<port>/TCP");
         assert_eq!(plain.plain("  - nodePort: 31234"), "  - nodePort: <port>");
-        assert_eq!(plain.plain("NodePort:  80  31234/TCP"), "NodePort:  80  31234/TCP");
+        assert_eq!(plain.plain("NodePort:  80  31234/TCP"), "NodePort:  80  <port>/TCP");
     }
 }

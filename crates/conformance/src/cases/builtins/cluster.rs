@@ -52,7 +52,9 @@ async fn a_namespace_is_finalized_by_its_subresource(ctx: Ctx) -> Result<()> {
     let body = |finalizers: Value| json!({"metadata": {"name": name}, "spec": {"finalizers": finalizers}});
     let space = ctx.put(format!("{path}/finalize"), &body(json!(["kubernetes", "example.com/x"]))).await?.code(200)?;
     assert_eq!(space["spec"], json!({"finalizers": ["kubernetes", "example.com/x"]}));
-    let mistakes = ["spec.finalizers[0]: Invalid value: \"none\": name is neither a standard finalizer name nor is it fully qualified"];
+    let mistakes = [
+        "spec.finalizers[0]: Invalid value: \"none\": name is neither a standard finalizer name nor is it fully qualified",
+    ];
     let reply = ctx.put(format!("{path}/finalize"), &body(json!(["none"]))).await?;
     invalid(reply, &format!("Namespace \"{name}\""), &mistakes)
 }
@@ -63,8 +65,9 @@ async fn a_foreign_finalizer_holds_a_namespace(ctx: Ctx) -> Result<()> {
     ctx.put(format!("{path}/finalize"), &body(json!(["kubernetes", "example.com/x"]))).await?.code(200)?;
     let ending = ctx.delete(&path).await?.code(200)?;
     assert_eq!((&ending["kind"], &ending["status"]["phase"]), (&json!("Namespace"), &json!("Terminating")));
-    let message =
-        format!("configmaps \"a\" is forbidden: unable to create new content in namespace {name} because it is being terminated");
+    let message = format!(
+        "configmaps \"a\" is forbidden: unable to create new content in namespace {name} because it is being terminated"
+    );
     eventually("nothing new is taken", async || {
         let reply = ctx.post(format!("{path}/configmaps"), &json!({"metadata": {"name": "a"}})).await?;
         let status = reply.refused_with(403, "Forbidden", &message)?;
@@ -218,7 +221,8 @@ async fn an_event_is_found_by_the_object_it_is_about(ctx: Ctx) -> Result<()> {
         ctx.core("events?fieldSelector=involvedObject.kind%3DPod"),
     ] {
         let list = ctx.get(&path).await?.code(200)?;
-        let names: Vec<_> = list["items"].as_array().into_iter().flatten().map(|e| e["metadata"]["name"].clone()).collect();
+        let names: Vec<_> =
+            list["items"].as_array().into_iter().flatten().map(|e| e["metadata"]["name"].clone()).collect();
         ensure!(names == ["new", "old"], "{path}: {names:?}");
     }
     let message = "field label not supported: colour";
@@ -330,7 +334,8 @@ async fn a_certificate_request_is_approved_by_its_subresource(ctx: Ctx) -> Resul
     let name = ctx.unique("request");
     ctx.post(REQUESTS, &request(&name, &json!({}))).await?.code(201)?;
     let path = format!("{REQUESTS}/{name}");
-    let approved = json!({"status": {"conditions": [{"type": "Approved", "status": "True", "reason": "r", "message": "m"}]}});
+    let approved =
+        json!({"status": {"conditions": [{"type": "Approved", "status": "True", "reason": "r", "message": "m"}]}});
     let made = merge(&ctx, &path, &approved).await?.code(200)?;
     assert_eq!(made["status"], json!({}));
     let made = merge(&ctx, format!("{path}/approval"), &approved).await?.code(200)?;
@@ -346,9 +351,11 @@ async fn a_certificate_request_is_approved_by_its_subresource(ctx: Ctx) -> Resul
     invalid(reply, &object, &mistakes)?;
     let both = json!([{"type": "Approved", "status": "True"}, {"type": "Denied", "status": "True"}]);
     let reply = merge(&ctx, format!("{path}/approval"), &json!({"status": {"conditions": both}})).await?;
-    let mistakes = ["status.conditions: Invalid value: \"{conditions[{\\\"type\\\": \\\"Approved\\\"}], conditions[{\\\"type\\\": \
+    let mistakes = [
+        "status.conditions: Invalid value: \"{conditions[{\\\"type\\\": \\\"Approved\\\"}], conditions[{\\\"type\\\": \
                      \\\"Denied\\\"}]}\": must specify at most one of: `conditions[{\"type\": \"Approved\"}]`, `conditions[{\"type\": \
-                     \"Denied\"}]`"];
+                     \"Denied\"}]`",
+    ];
     invalid(reply, &object, &mistakes)
 }
 
@@ -361,7 +368,9 @@ async fn a_certificate_request_is_checked(ctx: Ctx) -> Result<()> {
         ),
         (
             json!({"signerName": "none"}),
-            ["spec.signerName: Invalid value: \"none\": must be a fully qualified domain and path of the form 'example.com/signer-name'"],
+            [
+                "spec.signerName: Invalid value: \"none\": must be a fully qualified domain and path of the form 'example.com/signer-name'",
+            ],
         ),
         (json!({"usages": []}), ["spec.usages: Required value"]),
         (
@@ -394,8 +403,10 @@ async fn a_priority_class_of_the_system_cannot_be_deleted(ctx: Ctx) -> Result<()
     let reply = ctx.delete(format!("{PRIORITIES}/system-node-critical")).await?;
     reply.refused_with(403, "Forbidden", message)?;
     let reply = ctx.post(PRIORITIES, &json!({"metadata": {"name": "system-x"}, "value": 2})).await?;
-    let mistakes = ["metadata.name: Forbidden: priority class names with 'system-' prefix are reserved for system use only. error: \
-                     system-x is not a known system priority class"];
+    let mistakes = [
+        "metadata.name: Forbidden: priority class names with 'system-' prefix are reserved for system use only. error: \
+                     system-x is not a known system priority class",
+    ];
     invalid(reply, "PriorityClass.scheduling.k8s.io \"system-x\"", &mistakes)
 }
 

@@ -114,7 +114,8 @@ async fn an_ingress_takes_its_status(ctx: Ctx) -> Result<()> {
     let path = ctx.group(NETWORKING, "ingresses");
     let backend = json!({"service": {"name": "x", "port": {"number": 80}}});
     ctx.post(&path, &json!({"metadata": {"name": "a"}, "spec": {"defaultBackend": backend}})).await?.code(201)?;
-    let patch = json!({"status": {"loadBalancer": {"ingress": [{"ip": "1.2.3.4"}]}}, "spec": {"ingressClassName": "x"}});
+    let patch =
+        json!({"status": {"loadBalancer": {"ingress": [{"ip": "1.2.3.4"}]}}, "spec": {"ingressClassName": "x"}});
     let made = merge(&ctx, format!("{path}/a/status"), &patch).await?.code(200)?;
     assert_eq!(made["status"]["loadBalancer"]["ingress"][0]["ip"], "1.2.3.4");
     assert_eq!(made["spec"], json!({"defaultBackend": backend}));
@@ -135,8 +136,7 @@ async fn a_network_policy_learns_its_types(ctx: Ctx) -> Result<()> {
     let path = ctx.group(NETWORKING, "networkpolicies");
     let body = json!({"metadata": {"name": "a"}, "spec": {"podSelector": {}, "ingress": [{"ports": [{"port": 80}]}]}});
     let made = ctx.post(&path, &body).await?.code(201)?;
-    let wanted =
-        json!({"podSelector": {}, "ingress": [{"ports": [{"port": 80, "protocol": "TCP"}]}], "policyTypes": ["Ingress"]});
+    let wanted = json!({"podSelector": {}, "ingress": [{"ports": [{"port": 80, "protocol": "TCP"}]}], "policyTypes": ["Ingress"]});
     assert_eq!(made["spec"], wanted);
     let body = json!({"metadata": {"name": "b"}, "spec": {"podSelector": {}, "egress": [{}]}});
     assert_eq!(ctx.post(&path, &body).await?.code(201)?["spec"]["policyTypes"], json!(["Ingress", "Egress"]));

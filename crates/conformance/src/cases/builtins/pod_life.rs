@@ -106,7 +106,8 @@ async fn a_pod_is_bound_once(ctx: Ctx) -> Result<()> {
     assert_eq!((&status["kind"], &status["status"]), (&json!("Status"), &json!("Success")));
     let bound = ctx.get(ctx.core("pods/a")).await?.ok()?;
     assert_eq!(bound["spec"]["nodeName"], "one");
-    let condition = bound["status"]["conditions"].as_array().and_then(|all| all.iter().find(|c| c["type"] == "PodScheduled"));
+    let condition =
+        bound["status"]["conditions"].as_array().and_then(|all| all.iter().find(|c| c["type"] == "PodScheduled"));
     assert_eq!(condition.map(|c| &c["status"]), Some(&json!("True")));
     let message = "Operation cannot be fulfilled on pods/binding \"a\": pod a is already assigned to node \"one\"";
     ctx.post(&path, &to_node("a", "two")).await?.refused_with(409, "Conflict", message)?;
@@ -210,7 +211,10 @@ async fn a_pod_is_evicted_when_no_budget_guards_it(ctx: Ctx) -> Result<()> {
     let pod = ctx.get(ctx.core("pods/a")).await?.ok()?;
     assert!(pod["metadata"]["deletionTimestamp"].is_string());
     let condition = &pod["status"]["conditions"][0];
-    assert_eq!((&condition["type"], &condition["reason"]), (&json!("DisruptionTarget"), &json!("EvictionByEvictionAPI")));
+    assert_eq!(
+        (&condition["type"], &condition["reason"]),
+        (&json!("DisruptionTarget"), &json!("EvictionByEvictionAPI"))
+    );
     evict(&ctx, "none", json!({})).await?.refused_with(404, "NotFound", "pods \"none\" not found")?;
     let body = json!({"metadata": {"name": "b"}});
     let message = "name in URL does not match name in Eviction object";
@@ -229,8 +233,10 @@ async fn a_budget_that_nobody_has_counted_yet_blocks_an_eviction(ctx: Ctx) -> Re
 
 async fn a_spent_budget_blocks_an_eviction(ctx: Ctx) -> Result<()> {
     guarded(&ctx, true, json!({}), counted(0, 1)).await?;
-    let details =
-        blocked(evict(&ctx, "a", json!({})).await?, "The disruption budget guard needs 1 healthy pods and has 1 currently")?;
+    let details = blocked(
+        evict(&ctx, "a", json!({})).await?,
+        "The disruption budget guard needs 1 healthy pods and has 1 currently",
+    )?;
     assert_eq!(details["retryAfterSeconds"], Value::Null);
     ctx.get(ctx.core("pods/a")).await?.code(200)?;
     Ok(())

@@ -43,7 +43,8 @@ async fn refused(ctx: &Ctx, spec: Value, mistakes: &[&str]) -> Result<()> {
 
 /// An address of a case's own.
 fn address(ctx: &Ctx, last: u8) -> String {
-    let number: u32 = ctx.ns.bytes().filter(u8::is_ascii_digit).fold(0, |sum, digit| sum * 10 + u32::from(digit - b'0'));
+    let number: u32 =
+        ctx.ns.bytes().filter(u8::is_ascii_digit).fold(0, |sum, digit| sum * 10 + u32::from(digit - b'0'));
     format!("10.96.{}.{last}", 200 + number % 50)
 }
 
@@ -72,7 +73,9 @@ async fn a_service_takes_the_address_it_asks_for(ctx: Ctx) -> Result<()> {
 async fn an_address_is_given_out_once(ctx: Ctx) -> Result<()> {
     let ip = address(&ctx, 8);
     create(&ctx, "a", json!({"clusterIP": ip})).await?;
-    let mistake = format!("spec.clusterIPs: Invalid value: [\"{ip}\"]: failed to allocate IP {ip}: provided IP is already allocated");
+    let mistake = format!(
+        "spec.clusterIPs: Invalid value: [\"{ip}\"]: failed to allocate IP {ip}: provided IP is already allocated"
+    );
     refused(&ctx, json!({"clusterIP": ip}), &[&mistake]).await?;
     ctx.delete(ctx.core("services/a")).await?.code(200)?;
     ctx.post(ctx.core("services?dryRun=All"), &service("b", &json!({"clusterIP": ip}))).await?.code(201)?;
@@ -81,13 +84,16 @@ async fn an_address_is_given_out_once(ctx: Ctx) -> Result<()> {
 }
 
 async fn an_address_outside_the_range_is_refused(ctx: Ctx) -> Result<()> {
-    let mistakes = ["spec.clusterIPs: Invalid value: [\"10.1.1.1\"]: failed to allocate IP 10.1.1.1: the provided network does not \
-                     match the current range"];
+    let mistakes = [
+        "spec.clusterIPs: Invalid value: [\"10.1.1.1\"]: failed to allocate IP 10.1.1.1: the provided network does not \
+                     match the current range",
+    ];
     refused(&ctx, json!({"clusterIP": "10.1.1.1"}), &mistakes).await
 }
 
 async fn what_is_no_address_is_refused(ctx: Ctx) -> Result<()> {
-    let mistakes = ["spec.clusterIPs[0]: Invalid value: \"no.ip\": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"];
+    let mistakes =
+        ["spec.clusterIPs[0]: Invalid value: \"no.ip\": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"];
     refused(&ctx, json!({"clusterIP": "no.ip"}), &mistakes).await?;
     let (one, two) = (address(&ctx, 9), address(&ctx, 10));
     let mistake = format!("spec.clusterIPs: Invalid value: [\"{two}\"]: first value must match `clusterIP`");
@@ -135,8 +141,10 @@ async fn a_node_port_comes_from_its_range(ctx: Ctx) -> Result<()> {
     let port = made["spec"]["ports"][0]["nodePort"].as_i64().unwrap_or_default();
     assert!((30000..=32767).contains(&port), "{port}");
     assert_eq!(made["spec"]["externalTrafficPolicy"], "Cluster");
-    let mistakes = ["spec.ports[0].nodePort: Invalid value: 80: provided port is not in the valid range. The range of valid ports is \
-                     30000-32767"];
+    let mistakes = [
+        "spec.ports[0].nodePort: Invalid value: 80: provided port is not in the valid range. The range of valid ports is \
+                     30000-32767",
+    ];
     refused(&ctx, json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": 80}]}), &mistakes).await?;
     let mistakes = ["spec.ports[0].nodePort: Forbidden: may not be used when `type` is 'ClusterIP'"];
     refused(&ctx, json!({"ports": [{"port": 80, "nodePort": 30124}]}), &mistakes).await
@@ -166,14 +174,17 @@ async fn a_load_balancer_takes_its_status(ctx: Ctx) -> Result<()> {
     let patch = |ip: &str| json!({"status": {"loadBalancer": {"ingress": [{"ip": ip}]}}});
     let made = merge(&ctx, &path, &patch("1.2.3.4")).await?.code(200)?;
     assert_eq!(made["status"]["loadBalancer"]["ingress"], json!([{"ip": "1.2.3.4", "ipMode": "VIP"}]));
-    let mistakes = ["status.loadBalancer.ingress[0].ip: Invalid value: \"1.2.3.x\": must be a valid IP address, (e.g. 10.9.8.7 or \
-                     2001:db8::ffff)"];
+    let mistakes = [
+        "status.loadBalancer.ingress[0].ip: Invalid value: \"1.2.3.x\": must be a valid IP address, (e.g. 10.9.8.7 or \
+                     2001:db8::ffff)",
+    ];
     invalid(merge(&ctx, &path, &patch("1.2.3.x")).await?, "Service \"a\"", &mistakes)
 }
 
 async fn a_second_address_family_is_refused(ctx: Ctx) -> Result<()> {
-    let mistakes =
-        ["spec.ipFamilyPolicy: Invalid value: \"RequireDualStack\": this cluster is not configured for dual-stack services"];
+    let mistakes = [
+        "spec.ipFamilyPolicy: Invalid value: \"RequireDualStack\": this cluster is not configured for dual-stack services",
+    ];
     refused(&ctx, json!({"ipFamilyPolicy": "RequireDualStack"}), &mistakes).await?;
     let mistakes = ["spec.ipFamilies[0]: Invalid value: \"IPv6\": not configured on this cluster"];
     refused(&ctx, json!({"ipFamilies": ["IPv6"]}), &mistakes).await?;
@@ -184,14 +195,19 @@ async fn a_second_address_family_is_refused(ctx: Ctx) -> Result<()> {
 
 async fn the_ports_of_a_service_are_checked(ctx: Ctx) -> Result<()> {
     for (ports, mistakes) in [
-        (json!([{"port": 80}, {"port": 81}]), vec!["spec.ports[0].name: Required value", "spec.ports[1].name: Required value"]),
+        (
+            json!([{"port": 80}, {"port": 81}]),
+            vec!["spec.ports[0].name: Required value", "spec.ports[1].name: Required value"],
+        ),
         (
             json!([{"name": "a", "port": 80}, {"name": "a", "port": 82}]),
             vec!["spec.ports[1].name: Duplicate value: \"a\""],
         ),
         (
             json!([{"name": "a", "port": 80}, {"name": "b", "port": 80}]),
-            vec!["spec.ports[1]: Duplicate value: {\"Name\":\"\",\"Protocol\":\"TCP\",\"AppProtocol\":null,\"Port\":80,\"TargetPort\":0,\"NodePort\":0}"],
+            vec![
+                "spec.ports[1]: Duplicate value: {\"Name\":\"\",\"Protocol\":\"TCP\",\"AppProtocol\":null,\"Port\":80,\"TargetPort\":0,\"NodePort\":0}",
+            ],
         ),
         (
             json!([{"port": 0, "targetPort": 1, "protocol": "ICMP"}]),

@@ -58,8 +58,10 @@ async fn an_immutable_secret_stays_as_it_is(ctx: Ctx) -> Result<()> {
 
 async fn the_keys_of_a_config_map_are_checked(ctx: Ctx) -> Result<()> {
     let body = json!({"metadata": {"name": "a"}, "data": {"a b": "x"}});
-    let mistakes = ["data[a b]: Invalid value: \"a b\": a valid config key must consist of alphanumeric characters, '-', '_' or '.' \
-                     (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"];
+    let mistakes = [
+        "data[a b]: Invalid value: \"a b\": a valid config key must consist of alphanumeric characters, '-', '_' or '.' \
+                     (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')",
+    ];
     invalid(ctx.post(ctx.core("configmaps"), &body).await?, "ConfigMap \"a\"", &mistakes)?;
     let body = json!({"metadata": {"name": "a"}, "data": {"k": "x"}, "binaryData": {"k": "YQ=="}});
     let mistakes = ["data[k]: Invalid value: \"k\": duplicate of key present in binaryData"];
@@ -86,10 +88,7 @@ async fn a_secret_must_hold_what_its_type_says(ctx: Ctx) -> Result<()> {
         ("basic-auth", vec!["data[username]: Required value", "data[password]: Required value"]),
         ("ssh-auth", vec!["data[ssh-privatekey]: Required value"]),
         ("dockerconfigjson", vec!["data[.dockerconfigjson]: Required value"]),
-        (
-            "service-account-token",
-            vec!["metadata.annotations[kubernetes.io/service-account.name]: Required value"],
-        ),
+        ("service-account-token", vec!["metadata.annotations[kubernetes.io/service-account.name]: Required value"]),
     ] {
         let body = json!({"metadata": {"name": "a"}, "type": format!("kubernetes.io/{kind}")});
         invalid(ctx.post(ctx.core("secrets"), &body).await?, "Secret \"a\"", &mistakes)?;
@@ -262,7 +261,8 @@ async fn a_storage_class_cannot_change(ctx: Ctx) -> Result<()> {
 }
 
 async fn a_storage_class_is_checked(ctx: Ctx) -> Result<()> {
-    let body = json!({"metadata": {"name": "bad"}, "provisioner": "", "reclaimPolicy": "Recycle", "volumeBindingMode": "X"});
+    let body =
+        json!({"metadata": {"name": "bad"}, "provisioner": "", "reclaimPolicy": "Recycle", "volumeBindingMode": "X"});
     let mistakes = [
         "reclaimPolicy: Unsupported value: \"Recycle\": supported values: \"Delete\", \"Retain\"",
         "volumeBindingMode: Unsupported value: \"X\": supported values: \"Immediate\", \"WaitForFirstConsumer\"",

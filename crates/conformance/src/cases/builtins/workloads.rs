@@ -98,13 +98,18 @@ async fn a_daemon_set_gets_its_defaults(ctx: Ctx) -> Result<()> {
     });
     assert_eq!(made["spec"], wanted);
     assert_eq!(made["metadata"]["annotations"], json!({"deprecated.daemonset.template.generation": "1"}));
-    let status = json!({"currentNumberScheduled": 0, "numberMisscheduled": 0, "desiredNumberScheduled": 0, "numberReady": 0});
+    let status =
+        json!({"currentNumberScheduled": 0, "numberMisscheduled": 0, "desiredNumberScheduled": 0, "numberReady": 0});
     assert_eq!(made["status"], status);
     Ok(())
 }
 
-const KINDS: [(&str, &str); 4] =
-    [("deployments", "Deployment"), ("replicasets", "ReplicaSet"), ("statefulsets", "StatefulSet"), ("daemonsets", "DaemonSet")];
+const KINDS: [(&str, &str); 4] = [
+    ("deployments", "Deployment"),
+    ("replicasets", "ReplicaSet"),
+    ("statefulsets", "StatefulSet"),
+    ("daemonsets", "DaemonSet"),
+];
 
 async fn a_selector_must_match_its_template(ctx: Ctx) -> Result<()> {
     for (resource, kind) in KINDS {
@@ -119,11 +124,13 @@ async fn a_selector_must_match_its_template(ctx: Ctx) -> Result<()> {
 }
 
 async fn a_selector_cannot_change(ctx: Ctx) -> Result<()> {
-    for (resource, kind) in [("deployments", "Deployment"), ("replicasets", "ReplicaSet"), ("daemonsets", "DaemonSet")] {
+    for (resource, kind) in [("deployments", "Deployment"), ("replicasets", "ReplicaSet"), ("daemonsets", "DaemonSet")]
+    {
         let path = ctx.group("apps/v1", resource);
         ctx.post(&path, &workload("a")).await?.code(201)?;
         let labels = json!({"app": "y"});
-        let patch = json!({"spec": {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}}}});
+        let patch =
+            json!({"spec": {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}}}});
         let mistakes = ["spec.selector: Invalid value: {\"matchLabels\":{\"app\":\"y\"}}: field is immutable"];
         invalid(merge(&ctx, format!("{path}/a"), &patch).await?, &format!("{kind}.apps \"a\""), &mistakes)?;
     }
@@ -158,12 +165,12 @@ async fn a_rollout_must_be_able_to_move(ctx: Ctx) -> Result<()> {
     ];
     invalid(ctx.post(&path, &with(workload("a"), &stuck)).await?, "Deployment.apps \"a\"", &mistakes)?;
     ctx.post(&path, &workload("a")).await?.code(201)?;
-    let mistakes =
-        ["spec.strategy.rollingUpdate: Forbidden: may not be specified when strategy `type` is 'Recreate'"];
+    let mistakes = ["spec.strategy.rollingUpdate: Forbidden: may not be specified when strategy `type` is 'Recreate'"];
     let reply = merge(&ctx, format!("{path}/a"), &json!({"spec": {"strategy": {"type": "Recreate"}}})).await?;
     invalid(reply, "Deployment.apps \"a\"", &mistakes)?;
     let reply = merge(&ctx, format!("{path}/a"), &json!({"spec": {"strategy": {"type": "Sideways"}}})).await?;
-    let mistakes = ["spec.strategy: Unsupported value: {\"Type\":\"Sideways\",\"RollingUpdate\":{\"MaxUnavailable\":\"25%\",\
+    let mistakes =
+        ["spec.strategy: Unsupported value: {\"Type\":\"Sideways\",\"RollingUpdate\":{\"MaxUnavailable\":\"25%\",\
                      \"MaxSurge\":\"25%\"}}: supported values: \"Recreate\", \"RollingUpdate\""];
     invalid(reply, "Deployment.apps \"a\"", &mistakes)?;
     let recreate = json!({"spec": {"strategy": {"type": "Recreate", "rollingUpdate": null}}});
@@ -172,8 +179,11 @@ async fn a_rollout_must_be_able_to_move(ctx: Ctx) -> Result<()> {
 }
 
 async fn negative_replicas_are_invalid(ctx: Ctx) -> Result<()> {
-    for (resource, kind) in [("deployments", "Deployment"), ("replicasets", "ReplicaSet"), ("statefulsets", "StatefulSet")] {
-        let reply = ctx.post(ctx.group("apps/v1", resource), &with(workload("a"), &json!({"spec": {"replicas": -1}}))).await?;
+    for (resource, kind) in
+        [("deployments", "Deployment"), ("replicasets", "ReplicaSet"), ("statefulsets", "StatefulSet")]
+    {
+        let reply =
+            ctx.post(ctx.group("apps/v1", resource), &with(workload("a"), &json!({"spec": {"replicas": -1}}))).await?;
         let mistakes = ["spec.replicas: Invalid value: -1: must be greater than or equal to 0"];
         invalid(reply, &format!("{kind}.apps \"a\""), &mistakes)?;
     }
