@@ -45,7 +45,8 @@ fn ensure(inner: &Arc<Inner>, user: &User, mut object: Value) -> Result<(), Stri
     let text = |field: &Value| field.as_str().unwrap_or_default().to_owned();
     let (api_version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));
     let (namespace, name) = (text(&object["metadata"]["namespace"]), text(&object["metadata"]["name"]));
-    let resource = inner.registry.by_kind(&api_version, &kind).ok_or_else(|| format!("{api_version} {kind} is not served"))?;
+    let resource =
+        inner.registry.by_kind(&api_version, &kind).ok_or_else(|| format!("{api_version} {kind} is not served"))?;
     decode::typed(&resource, &mut object)?;
     let warnings = Warnings::default();
     let op = Operation {

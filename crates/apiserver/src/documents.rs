@@ -97,13 +97,17 @@ pub(crate) fn answer(call: &Call) -> Result<Response<Body>, ApiError> {
             let page = server.metrics.page(&server.store);
             Ok(body::respond(200, "text/plain; version=0.0.4; charset=utf-8", body::full(page)))
         }
-        [".well-known", "openid-configuration"] => Ok(keys(server.tokens.openid_configuration(host), "application/json")),
+        [".well-known", "openid-configuration"] => {
+            Ok(keys(server.tokens.openid_configuration(host), "application/json"))
+        }
         ["openid", "v1", "jwks"] => Ok(keys(server.tokens.jwks(), "application/jwk-set+json")),
         ["api"] if !aggregated => Ok(body::json(200, &discovery::core_versions(host))),
         [name @ ("api" | "apis")] if aggregated => {
             let key = format!("{name}:aggregated");
             let document = set.get(&key, || bytes(discovery::aggregated(&all(), *name == "api")));
-            document.map(|document| tagged(call, document, discovery::AGGREGATED)).ok_or_else(ApiError::no_such_resource)
+            document
+                .map(|document| tagged(call, document, discovery::AGGREGATED))
+                .ok_or_else(ApiError::no_such_resource)
         }
         ["apis"] => Ok(document(call, set.get("apis", || bytes(discovery::group_list(&all()))))),
         ["apis", group] => Ok(document(call, set.get(trimmed, || discovery::group(&all(), group).and_then(bytes)))),
@@ -117,6 +121,7 @@ pub(crate) fn answer(call: &Call) -> Result<Response<Body>, ApiError> {
                 found => Ok(document(call, found)),
             }
         }
+        ["openapi", "v2"] => Ok(openapi_v2(call)),
         ["openapi", "v3"] => Ok(document(call, set.get("openapi", || openapi_index(server, &set, &all())))),
         ["openapi", "v3", "api", version] => Ok(document(call, openapi_document(server, &set, &customs, "", version))),
         ["openapi", "v3", "apis", group, version] => {
@@ -133,7 +138,8 @@ fn bytes(value: Value) -> Option<Bytes> {
 /// `/livez`, `/readyz`, `/healthz` and their single checks: whether the check exists; none for other paths.
 fn health(path: &str) -> Option<bool> {
     let mut parts = path.trim_matches('/').splitn(2, '/');
-    matches!(parts.next(), Some("livez" | "readyz" | "healthz")).then(|| matches!(parts.next(), None | Some("ping" | "log")))
+    matches!(parts.next(), Some("livez" | "readyz" | "healthz"))
+        .then(|| matches!(parts.next(), None | Some("ping" | "log")))
 }
 
 /// A server that answers at all is healthy: its store is memory, its controllers are part of it. `?verbose` lists the
@@ -203,6 +209,19 @@ fn tagged(call: &Call, document: Bytes, content_type: &str) -> Response<Body> {
     response
 }
 
+/// `/openapi/v2`, which describes nothing: clients that know v3 ask for it only to learn that a kind is unknown there too.
+fn openapi_v2(call: &Call) -> Response<Body> {
+    const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+    let accepts = call.headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    if accepts.contains(PROTOBUF) {
+        // Document { swagger: "2.0", info: { title: "Kubernetes", version: "v1.37" }, paths: {} }
+        let bytes: &[u8] = b"\x0a\x032.0\x12\x13\x0a\x0aKubernetes\x12\x05v1.37\x42\x00";
+        return body::respond(200, PROTOBUF, body::full(Bytes::from_static(bytes)));
+    }
+    let info = serde_json::json!({"title": "Kubernetes", "version": "v1.37"});
+    body::json(200, &serde_json::json!({"swagger": "2.0", "info": info, "paths": {}}))
+}
+
 fn openapi_index(server: &Arc<Inner>, set: &Set, all: &[Arc<Resource>]) -> Option<Bytes> {
     let mut documents = BTreeMap::new();
     for resource in all {
@@ -216,7 +235,13 @@ fn openapi_index(server: &Arc<Inner>, set: &Set, all: &[Arc<Resource>]) -> Optio
     bytes(discovery::openapi_index(documents.iter().map(|(path, document)| (path.as_str(), document))))
 }
 
-fn openapi_document(server: &Arc<Inner>, set: &Set, customs: &[Arc<Resource>], group: &str, version: &str) -> Option<Bytes> {
+fn openapi_document(
+    server: &Arc<Inner>,
+    set: &Set,
+    customs: &[Arc<Resource>],
+    group: &str,
+    version: &str,
+) -> Option<Bytes> {
     if let Some(document) = openapi::built_in(group, version) {
         return Some(document);
     }

@@ -86,14 +86,18 @@ impl ApiError {
     /// 403: the object may not be touched in this way.
     pub fn forbidden(group: &str, resource: &str, name: &str, why: impl std::fmt::Display) -> Self {
         let what = qualified(group, resource);
-        let message =
-            if name.is_empty() { format!("{what} is forbidden: {why}") } else { format!("{what} {name:?} is forbidden: {why}") };
+        let message = if name.is_empty() {
+            format!("{what} is forbidden: {why}")
+        } else {
+            format!("{what} {name:?} is forbidden: {why}")
+        };
         Self::new(403, "Forbidden", message).about(group, resource, name)
     }
 
     /// 404: no such object.
     pub fn not_found(group: &str, resource: &str, name: &str) -> Self {
-        Self::new(404, "NotFound", format!("{} {name:?} not found", qualified(group, resource))).about(group, resource, name)
+        Self::new(404, "NotFound", format!("{} {name:?} not found", qualified(group, resource)))
+            .about(group, resource, name)
     }
 
     /// 404: no such resource, while the path is well formed.
@@ -173,8 +177,11 @@ impl ApiError {
             }
         }
         let text = if let [one] = texts.as_slice() { one.clone() } else { format!("[{}]", texts.join(", ")) };
-        let message =
-            if errors.is_empty() { format!("{what} {name:?} is invalid") } else { format!("{what} {name:?} is invalid: {text}") };
+        let message = if errors.is_empty() {
+            format!("{what} {name:?} is invalid")
+        } else {
+            format!("{what} {name:?} is invalid: {text}")
+        };
         let causes = errors
             .iter()
             .map(|e| Cause { reason: e.ty.reason().into(), message: e.body(), field: e.field.clone() })
@@ -189,10 +196,8 @@ impl ApiError {
 
     /// 500: the server's own fault.
     pub fn internal(message: impl std::fmt::Display) -> Self {
-        Self::new(500, "InternalError", format!("Internal error occurred: {message}")).with_causes(vec![Cause {
-            message: message.to_string(),
-            ..Cause::default()
-        }])
+        Self::new(500, "InternalError", format!("Internal error occurred: {message}"))
+            .with_causes(vec![Cause { message: message.to_string(), ..Cause::default() }])
     }
 
     /// 504: the server cannot answer in time.

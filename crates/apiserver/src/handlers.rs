@@ -15,6 +15,8 @@ use serde_json::{Value, json};
 use crate::auth::{self, ClientCertificate};
 use crate::body::{self, Body};
 use crate::error::ApiError;
+use crate::list::ListOptions;
+use crate::present::View;
 use crate::registry::{Origin, Registry, Resource};
 use crate::request::{Query, RequestInfo};
 use crate::server::Inner;
@@ -23,8 +25,6 @@ use crate::write::delete::{Deleted, delete, delete_collection, returns_object, s
 use crate::write::options::{DeleteOptions, WriteOptions};
 use crate::write::patch::{PatchKind, patch};
 use crate::write::{Operation, Outcome, Warnings, create, decode, update};
-use crate::list::ListOptions;
-use crate::present::View;
 use crate::{documents, list, reviews, subresources, watch};
 
 /// Who is at the other end.
@@ -78,7 +78,9 @@ where
                 // A mistake of ours in one request must not take the connection, with other requests on it, along.
                 let guarded = AssertUnwindSafe(dispatch(&call, &mut known)).catch_unwind().await;
                 let answer = guarded
-                    .unwrap_or_else(|_| Err(ApiError::internal("this request caused an apiserver panic. Look in the logs for details")))
+                    .unwrap_or_else(|_| {
+                        Err(ApiError::internal("this request caused an apiserver panic. Look in the logs for details"))
+                    })
                     .unwrap_or_else(|error| call.refuse(&error));
                 with_warnings(answer, &call.warnings)
             }
@@ -180,7 +182,10 @@ async fn dispatch(call: &Arc<Call>, known: &mut bool) -> Result<Response<Body>, 
         return subresources::answer(call, &resource).await;
     }
     let needs_name = matches!(info.verb, "update" | "patch");
-    if unplaced || needs_name == info.name.is_empty() && (needs_name || info.verb == "create") || !resource.verbs.contains(&info.verb) {
+    if unplaced
+        || needs_name == info.name.is_empty() && (needs_name || info.verb == "create")
+        || !resource.verbs.contains(&info.verb)
+    {
         return Err(ApiError::method_not_allowed());
     }
     if matches!(resource.origin, Origin::Builtin(kind) if !kind.is_stored()) {
@@ -224,7 +229,12 @@ pub(crate) fn page_not_found() -> Response<Body> {
 
 impl View {
     /// The answer to a write.
-    pub(crate) fn outcome(&self, resource: &Resource, code: u16, outcome: &Outcome) -> Result<Response<Body>, ApiError> {
+    pub(crate) fn outcome(
+        &self,
+        resource: &Resource,
+        code: u16,
+        outcome: &Outcome,
+    ) -> Result<Response<Body>, ApiError> {
         match outcome {
             Outcome::Stored(object) => self.stored(resource, object, code),
             Outcome::Transient(value) => self.object(resource, value, code),
@@ -260,7 +270,11 @@ impl Call {
     pub(crate) fn object(&self, resource: &Resource, options: &WriteOptions) -> Result<Value, ApiError> {
         let decoded = decode::object(resource, &self.headers, &self.body)?;
         decode::settle(decoded.strict, options.field_validation, &self.warnings, |error| {
-            ApiError::bad_request(format!("{} cannot be handled as a {}: {error}", decode::in_version(resource), resource.kind))
+            ApiError::bad_request(format!(
+                "{} cannot be handled as a {}: {error}",
+                decode::in_version(resource),
+                resource.kind
+            ))
         })?;
         Ok(decoded.object)
     }
@@ -323,9 +337,7 @@ fn remove(call: &Call, resource: &Arc<Resource>) -> Result<Response<Body>, ApiEr
     let write = WriteOptions { dry_run: options.dry_run, ..WriteOptions::default() };
     let op = call.operation(resource, write);
     match delete(&op, &call.info.name, &options)? {
-        Deleted::Gone(last) if returns_object(&resource.origin) => {
-            view.object(resource, &last, 200)
-        }
+        Deleted::Gone(last) if returns_object(&resource.origin) => view.object(resource, &last, 200),
         Deleted::Gone(last) => Ok(view.plain(200, &success(&op, &last))),
         Deleted::Going(outcome) => {
             // The old way of asking for cascading deletion has an answer of its own.

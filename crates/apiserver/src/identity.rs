@@ -43,7 +43,11 @@ impl Inner {
     }
 
     /// Who sent a request over the network.
-    pub(crate) fn authenticate(&self, headers: &HeaderMap, certificate: Option<&ClientCertificate>) -> Result<User, ApiError> {
+    pub(crate) fn authenticate(
+        &self,
+        headers: &HeaderMap,
+        certificate: Option<&ClientCertificate>,
+    ) -> Result<User, ApiError> {
         Authenticator { issuer: &self.tokens, objects: self }.authenticate(certificate, headers, self.now())
     }
 
@@ -61,7 +65,12 @@ impl Inner {
     }
 
     /// Nobody grants more than they hold.
-    pub(crate) fn check_escalation(&self, op: &Operation<'_>, old: Option<&Value>, new: &Value) -> Result<(), ApiError> {
+    pub(crate) fn check_escalation(
+        &self,
+        op: &Operation<'_>,
+        old: Option<&Value>,
+        new: &Value,
+    ) -> Result<(), ApiError> {
         // Masters may grant anything. Asked first: the policy would be compiled anew after each of their writes, which made
         // the start of a server quadratic in its bootstrap roles.
         if &*op.resource.group != GROUP || op.user.is_master() {

@@ -108,7 +108,8 @@ impl Metrics {
         section("apiserver_request_duration_seconds_count", "summary", help, rows);
         let rows = vec![(String::new(), self.watches.load(Ordering::Relaxed).to_string())];
         section("apiserver_longrunning_requests", "gauge", "Watches that run now.", rows);
-        let rows = store.resources().iter().map(|r| (format!("{{resource=\"{r}\"}}"), store.len(r).to_string())).collect();
+        let rows =
+            store.resources().iter().map(|r| (format!("{{resource=\"{r}\"}}"), store.len(r).to_string())).collect();
         section("apiserver_storage_objects", "gauge", "Objects held, by resource.", rows);
         out
     }

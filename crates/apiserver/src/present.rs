@@ -5,6 +5,7 @@ mod yaml;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use fleetwright_builtins::printers;
 use fleetwright_schema::FieldError;
 use http::{HeaderMap, Response, header};
 use jiff::Timestamp;
@@ -12,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use crate::body::{self, Body};
 use crate::error::ApiError;
-use crate::registry::{Origin, Resource};
+use crate::registry::{Column, Origin, Resource};
 use crate::request::Query;
 use crate::store::{Object, Page};
 
@@ -52,6 +53,8 @@ pub(crate) struct View {
     include: Include,
     pretty: bool,
     now: Timestamp,
+    /// The object whose row is marked as the default.
+    marked: Option<Arc<str>>,
 }
 
 impl View {
@@ -86,7 +89,7 @@ impl View {
 
     /// Plain JSON.
     pub(crate) fn json(now: Timestamp) -> Self {
-        Self { format: Format::Json, shape: Shape::Whole, include: Include::Metadata, pretty: false, now }
+        Self { format: Format::Json, shape: Shape::Whole, include: Include::Metadata, pretty: false, now, marked: None }
     }
 
     /// The answer to a request about one stored object.
@@ -117,7 +120,21 @@ impl View {
         Ok(self.plain(code, &shaped))
     }
 
-    /// An answer that is never transformed: a `Status`, a `Scale`, a review.
+    /// The answer to a request about the scale of an object.
+    pub(crate) fn scale(&self, code: u16, value: &Value) -> Response<Body> {
+        let shaped = match self.shape {
+            Shape::Whole => return self.plain(code, value),
+            Shape::Partial(version) | Shape::PartialList(version) => partial(version, value),
+            Shape::Table(version) => json!({
+                "kind": "Table", "apiVersion": version, "metadata": {"resourceVersion": value["metadata"]["resourceVersion"]},
+                "columnDefinitions": headings(Column::builtin(printers::scale_columns())),
+                "rows": [{"cells": printers::scale_row(value, self.now), "object": partial(version, value)}],
+            }),
+        };
+        self.plain(code, &shaped)
+    }
+
+    /// An answer that is never transformed: a `Status`, a review.
     pub(crate) fn plain(&self, code: u16, value: &Value) -> Response<Body> {
         if self.format == Format::Yaml {
             return body::respond(code, "application/yaml", body::full(yaml::to_string(value)));
@@ -136,8 +153,15 @@ impl View {
     ) -> Result<Response<Body>, ApiError> {
         let head = self.list_head(resource, page.revision, token, remaining)?;
         let size: usize = page.objects.iter().map(|object| object.json.len()).sum();
-        let mut items =
-            Items { view: self.clone(), resource: resource.clone(), objects: page.objects.into_iter(), any: false };
+        let mut view = self.clone();
+        if let (Shape::Table(_), Origin::Builtin(kind)) = (self.shape, &resource.origin)
+            && resource.is("storage.k8s.io", "storageclasses")
+        {
+            let values: Vec<Value> = page.objects.iter().map(|object| resource.value(object)).collect();
+            let at = printers::default_of(kind, &values);
+            view.marked = at.and_then(|at| page.objects.get(at)).map(|object| object.key.name.clone());
+        }
+        let mut items = Items { view, resource: resource.clone(), objects: page.objects.into_iter(), any: false };
         if self.format == Format::Json && !self.pretty && size > PIECE {
             let pieces = std::iter::once(Bytes::from(head)).chain(std::iter::from_fn(move || items.piece()));
             let pieces = pieces.chain(std::iter::once(Bytes::from_static(b"]}\n")));
@@ -259,13 +283,12 @@ impl View {
             _ => partial(version, value),
         };
         let mut row = json!({"cells": resource.row(value, self.now), "object": object});
-        if resource.is("", "pods") {
-            let (reason, message) = match value.pointer("/status/phase").and_then(Value::as_str) {
-                Some("Succeeded") => ("Succeeded", "The pod has completed successfully."),
-                Some("Failed") => ("Failed", "The pod failed."),
-                _ => return row,
-            };
-            row["conditions"] = json!([{"type": "Completed", "status": "True", "reason": reason, "message": message}]);
+        if self.marked.is_some() && self.marked.as_deref() == value.pointer("/metadata/name").and_then(Value::as_str) {
+            row["cells"][0] = format!("{} (default)", row["cells"][0].as_str().unwrap_or_default()).into();
+        }
+        let conditions = resource.row_conditions(value);
+        if !conditions.is_empty() {
+            row["conditions"] = conditions.into();
         }
         row
     }
@@ -306,8 +329,11 @@ fn partial(version: &str, value: &Value) -> Value {
 }
 
 fn columns(resource: &Resource) -> Value {
-    resource
-        .columns()
+    headings(resource.columns())
+}
+
+fn headings(columns: Vec<Column>) -> Value {
+    columns
         .into_iter()
         .map(|column| {
             json!({"name": column.name, "type": column.ty, "format": column.format,

@@ -31,6 +31,20 @@ pub struct Column {
     pub priority: i64,
 }
 
+impl Column {
+    /// The columns of a built-in kind.
+    pub fn builtin(columns: &[fleetwright_builtins::printers::Column]) -> Vec<Self> {
+        let column = |column: &fleetwright_builtins::printers::Column| Self {
+            name: column.name.to_string(),
+            ty: column.ty.to_string(),
+            format: column.format.to_string(),
+            description: column.description.to_string(),
+            priority: column.priority.into(),
+        };
+        columns.iter().map(column).collect()
+    }
+}
+
 /// A subresource of a resource.
 #[derive(Clone, Debug)]
 pub struct Subresource {
@@ -208,9 +222,7 @@ impl Resource {
             Origin::Builtin(kind) => {
                 strategy::selectable_fields(kind, value).into_iter().map(|(k, v)| (k.into(), v)).collect()
             }
-            Origin::Custom(custom) => {
-                custom.selectable_fields(value).into_iter().map(|(k, v)| (k.into(), v)).collect()
-            }
+            Origin::Custom(custom) => custom.selectable_fields(value).into_iter().map(|(k, v)| (k.into(), v)).collect(),
         }
     }
 
@@ -219,7 +231,9 @@ impl Resource {
         match &self.origin {
             _ if matches!(field, "metadata.name" | "metadata.namespace") => true,
             // An empty object has a value, if an empty one, for each of its kind's selectable fields.
-            Origin::Builtin(kind) => strategy::selectable_fields(kind, &Value::Null).iter().any(|(name, _)| *name == field),
+            Origin::Builtin(kind) => {
+                strategy::selectable_fields(kind, &Value::Null).iter().any(|(name, _)| *name == field)
+            }
             Origin::Custom(custom) => custom.selectable_field_names().iter().any(|name| name == field),
         }
     }
@@ -227,16 +241,7 @@ impl Resource {
     /// The columns of a `Table`.
     pub fn columns(&self) -> Vec<Column> {
         match &self.origin {
-            Origin::Builtin(kind) => fleetwright_builtins::printers::columns(kind)
-                .iter()
-                .map(|column| Column {
-                    name: column.name.to_string(),
-                    ty: column.ty.to_string(),
-                    format: column.format.to_string(),
-                    description: column.description.to_string(),
-                    priority: column.priority.into(),
-                })
-                .collect(),
+            Origin::Builtin(kind) => Column::builtin(fleetwright_builtins::printers::columns(kind)),
             Origin::Custom(custom) => custom.columns(),
         }
     }
@@ -246,6 +251,14 @@ impl Resource {
         match &self.origin {
             Origin::Builtin(kind) => fleetwright_builtins::printers::row(kind, value, now),
             Origin::Custom(custom) => custom.row(value, now),
+        }
+    }
+
+    /// What a row says about its object beside the cells.
+    pub fn row_conditions(&self, value: &Value) -> Vec<Value> {
+        match &self.origin {
+            Origin::Builtin(kind) => fleetwright_builtins::printers::row_conditions(kind, value),
+            Origin::Custom(_) => Vec::new(),
         }
     }
 

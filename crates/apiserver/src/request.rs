@@ -153,7 +153,8 @@ impl RequestInfo {
 
 fn selected_name(query: &Query) -> Option<String> {
     let terms = query.get("fieldSelector")?.split(',');
-    let mut names = terms.filter_map(|term| term.strip_prefix("metadata.name=")).map(|name| name.trim_start_matches('='));
+    let mut names =
+        terms.filter_map(|term| term.strip_prefix("metadata.name=")).map(|name| name.trim_start_matches('='));
     names.next().map(str::to_owned)
 }
 
@@ -197,7 +198,10 @@ mod tests {
     #[test]
     fn a_namespace_is_an_object_and_a_place() {
         let object = info("GET", "/api/v1/namespaces/pay/status");
-        assert_eq!((object.resource.as_str(), object.name.as_str(), object.subresource.as_str()), ("namespaces", "pay", "status"));
+        assert_eq!(
+            (object.resource.as_str(), object.name.as_str(), object.subresource.as_str()),
+            ("namespaces", "pay", "status")
+        );
         let place = info("GET", "/api/v1/namespaces/pay/pods/web");
         assert_eq!((place.resource.as_str(), place.namespace.as_str(), place.name.as_str()), ("pods", "pay", "web"));
     }

@@ -38,7 +38,6 @@ pub(crate) fn token(call: &Call) -> Result<Response<Body>, ApiError> {
     call.options("CreateOptions", false)?;
     let body: Value = decode::body(&call.headers, &call.body)?.map_err(ApiError::bad_request)?.0;
     let (namespace, name) = (&call.info.namespace, &call.info.name);
-    let answer =
-        auth::token_request(&call.server.tokens, &*call.server, namespace, name, body, call.server.now())?;
+    let answer = auth::token_request(&call.server.tokens, &*call.server, namespace, name, body, call.server.now())?;
     Ok(view.plain(201, &answer))
 }

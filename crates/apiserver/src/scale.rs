@@ -25,14 +25,14 @@ pub(crate) fn answer(call: &Call, resource: &Arc<Resource>) -> Result<Response<B
     if call.info.verb == "get" {
         let key = Key::new(call.namespace(resource), name);
         let object = call.server.store.get(&resource.storage, &key).ok_or_else(|| resource.not_found(name))?;
-        return Ok(view.plain(200, &scale_of(resource, &resource.value(&object))?));
+        return Ok(view.scale(200, &scale_of(resource, &resource.value(&object))?));
     }
     let outcome = if call.info.verb == "patch" { patch(call, resource, name)? } else { update(call, resource, name)? };
     let object = match &outcome {
         Outcome::Stored(object) => resource.value(object),
         Outcome::Transient(value) => value.clone(),
     };
-    Ok(view.plain(200, &scale_of(resource, &object)?))
+    Ok(view.scale(200, &scale_of(resource, &object)?))
 }
 
 fn update(call: &Call, resource: &Arc<Resource>, name: &str) -> Result<Outcome, ApiError> {
@@ -130,7 +130,11 @@ fn scale_of(resource: &Resource, object: &Value) -> Result<Value, ApiError> {
     let (replicas, observed, selector) = match &resource.origin {
         Origin::Builtin(_) => {
             let count = |value: &Value| value.as_i64().unwrap_or(0);
-            (count(&object["spec"]["replicas"]), count(&object["status"]["replicas"]), selector_text(&object["spec"]["selector"]))
+            (
+                count(&object["spec"]["replicas"]),
+                count(&object["status"]["replicas"]),
+                selector_text(&object["spec"]["selector"]),
+            )
         }
         Origin::Custom(custom) => custom.scale(object).map_err(ApiError::internal)?,
     };
@@ -155,7 +159,9 @@ fn scale_of(resource: &Resource, object: &Value) -> Result<Value, ApiError> {
 fn selector_text(selector: &Value) -> String {
     let mut parts: Vec<String> = selector["matchLabels"]
         .as_object()
-        .map(|labels| labels.iter().map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default())).collect())
+        .map(|labels| {
+            labels.iter().map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default())).collect()
+        })
         .unwrap_or_default();
     for expression in selector["matchExpressions"].as_array().into_iter().flatten() {
         let key = expression["key"].as_str().unwrap_or_default();

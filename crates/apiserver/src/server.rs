@@ -187,21 +187,23 @@ impl Server {
         };
         let listener = match config.listen {
             Some(address) => Some(
-                tokio::net::TcpListener::bind(address).await.map_err(|source| StartError::Listen { address, source })?,
+                tokio::net::TcpListener::bind(address)
+                    .await
+                    .map_err(|source| StartError::Listen { address, source })?,
             ),
             None => None,
         };
         let address = match &listener {
-            Some(listener) => Some(
-                listener
-                    .local_addr()
-                    .map_err(|source| StartError::Listen { address: config.listen.unwrap_or(([0, 0, 0, 0], 0).into()), source })?,
-            ),
+            Some(listener) => Some(listener.local_addr().map_err(|source| StartError::Listen {
+                address: config.listen.unwrap_or(([0, 0, 0, 0], 0).into()),
+                source,
+            })?),
             None => None,
         };
         let networks = crate::admission::Networks::new(&config.service_cidr)
             .map_err(|message| StartError::Config { field: "service_cidr", message })?;
-        let tokens = TokenIssuer::new(ISSUER, vec![ISSUER.to_owned()], &key.private_pem).map_err(StartError::Certificates)?;
+        let tokens =
+            TokenIssuer::new(ISSUER, vec![ISSUER.to_owned()], &key.private_pem).map_err(StartError::Certificates)?;
         let inner = Arc::new(Inner {
             store: Store::new(config.history),
             registry: Registry::default(),

@@ -30,7 +30,8 @@ pub(crate) fn acceptor(authority: &Authority, names: &[String], inner: &Inner) -
         "kubernetes.default.svc".into(),
         "kubernetes.default.svc.cluster.local".into(),
     ];
-    let mut ips = vec![std::net::Ipv4Addr::LOCALHOST.into(), std::net::Ipv6Addr::LOCALHOST.into(), inner.networks.api_address()];
+    let mut ips =
+        vec![std::net::Ipv4Addr::LOCALHOST.into(), std::net::Ipv6Addr::LOCALHOST.into(), inner.networks.api_address()];
     for name in names {
         match name.parse() {
             Ok(ip) if !ips.contains(&ip) => ips.push(ip),
@@ -38,7 +39,9 @@ pub(crate) fn acceptor(authority: &Authority, names: &[String], inner: &Inner) -
             Err(_) => dns.push(name.clone()),
         }
     }
-    let pair = authority.issue(Leaf::server("fleetwright-apiserver", dns, ips)).map_err(|e| failed("serving certificate", &e))?;
+    let pair = authority
+        .issue(Leaf::server("fleetwright-apiserver", dns, ips))
+        .map_err(|e| failed("serving certificate", &e))?;
     let chain = CertificateDer::pem_slice_iter(pair.cert_pem.as_bytes())
         .collect::<Result<Vec<_>, _>>()
         .map_err(|e| failed("serving certificate", &e))?;
@@ -96,11 +99,12 @@ async fn connection(inner: Arc<Inner>, stream: TcpStream, acceptor: TlsAcceptor)
         Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
         Err(_) => return tracing::debug!("TLS handshake took too long"),
     };
-    let certificate = match stream.get_ref().1.peer_certificates().and_then(<[_]>::first).map(|der| ClientCertificate::parse(der)) {
-        None => None,
-        Some(Ok(certificate)) => Some(Arc::new(certificate)),
-        Some(Err(error)) => return tracing::debug!(error, "client certificate cannot be read"),
-    };
+    let certificate =
+        match stream.get_ref().1.peer_certificates().and_then(<[_]>::first).map(|der| ClientCertificate::parse(der)) {
+            None => None,
+            Some(Ok(certificate)) => Some(Arc::new(certificate)),
+            Some(Err(error)) => return tracing::debug!(error, "client certificate cannot be read"),
+        };
     let stopping = inner.stopping();
     let service = service_fn(move |request| {
         let (inner, peer) = (inner.clone(), Peer::Remote(certificate.clone()));

@@ -168,6 +168,13 @@ fn namespace(namespace: &mut Value) {
 }
 
 fn node(node: &mut Value) {
+    // The list has the one of before it as its first.
+    if let Some(spec) = object(node, "spec")
+        && get(spec, "podCIDRs").is_none()
+        && let Some(cidr) = get(spec, "podCIDR").cloned()
+    {
+        set(spec, "podCIDRs", Value::Array(vec![cidr]));
+    }
     let Some(status) = object(node, "status") else { return };
     resource_list(status.get_mut("capacity"));
     if get(status, "allocatable").is_none()

@@ -57,8 +57,10 @@ impl Home {
     pub(crate) fn authority(&self) -> anyhow::Result<Arc<Authority>> {
         let (cert, key) = (self.path.join("ca.crt"), self.path.join("ca.key"));
         if cert.exists() && key.exists() {
-            let authority = Authority::from_pem(&fs::read_to_string(&cert)?, &fs::read_to_string(&key)?)
-                .with_context(|| format!("cannot read {} and {}; remove both to have new ones made", cert.display(), key.display()))?;
+            let authority =
+                Authority::from_pem(&fs::read_to_string(&cert)?, &fs::read_to_string(&key)?).with_context(|| {
+                    format!("cannot read {} and {}; remove both to have new ones made", cert.display(), key.display())
+                })?;
             return Ok(Arc::new(authority));
         }
         let authority = Authority::new("fleetwright-ca")?;

@@ -60,8 +60,9 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> anyhow::Result<()> {
-    let filter = tracing_subscriber::EnvFilter::try_new(&cli.log)
-        .map_err(|error| anyhow::anyhow!("--log {:?}: {error}; use a level such as info, or target=level pairs", cli.log))?;
+    let filter = tracing_subscriber::EnvFilter::try_new(&cli.log).map_err(|error| {
+        anyhow::anyhow!("--log {:?}: {error}; use a level such as info, or target=level pairs", cli.log)
+    })?;
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     match cli.command {
         Command::Up(args) => up::run(args),

@@ -65,8 +65,7 @@ fn mode(path: &Path) -> u32 {
 fn the_kubeconfig_appears_when_the_server_answers_and_only_its_owner_reads_it() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("kubeconfig");
-    let mut server =
-        Running::start(&["apiserver", "--memory", "--kubeconfig", path.to_str().expect("a path of text")]);
+    let mut server = Running::start(&["apiserver", "--memory", "--kubeconfig", path.to_str().expect("a path of text")]);
     let line = server.lines(1).remove(0);
     let address = line.split("https://").nth(1).and_then(|rest| rest.split(',').next()).expect("an address");
     assert_eq!(mode(&path), 0o600);

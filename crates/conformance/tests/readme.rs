@@ -30,7 +30,8 @@ fn tour(text: &str) -> Vec<(String, String)> {
 
 /// Words of a text, without ages and with lines kept apart.
 fn normal(text: &str) -> Vec<Vec<&str>> {
-    let is_age = |word: &str| word.strip_suffix('s').is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
+    let is_age =
+        |word: &str| word.strip_suffix('s').is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
     text.lines()
         .map(|line| line.split_whitespace().filter(|word| !is_age(word)).collect::<Vec<_>>())
         .filter(|line| !line.is_empty())
@@ -50,7 +51,8 @@ async fn the_tour_of_the_readme_shows_what_it_says() {
     std::fs::write(&kubeconfig, server.admin_kubeconfig().expect("a kubeconfig")).expect("it can be written");
     let binaries = Binaries::find(fleetwright_lab::DEFAULT_MINOR).expect("Kubernetes is built");
     let kubectl = binaries.path("kubectl").expect("kubectl is built");
-    let path = format!("{}:{}", kubectl.parent().expect("a folder").display(), std::env::var("PATH").unwrap_or_default());
+    let path =
+        format!("{}:{}", kubectl.parent().expect("a folder").display(), std::env::var("PATH").unwrap_or_default());
 
     for (command, shown) in steps {
         let (path, kubeconfig) = (path.clone(), kubeconfig.clone());

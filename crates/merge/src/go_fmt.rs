@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 /// The value as Go's `%v` prints it.
-pub(crate) fn plain(value: &Value) -> String {
+pub fn plain(value: &Value) -> String {
     match value {
         Value::Null => "<nil>".to_owned(),
         Value::String(s) => s.clone(),

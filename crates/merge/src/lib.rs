@@ -22,6 +22,7 @@ mod typed;
 
 pub use error::{Conflict, MergeError, PatchError};
 pub use field_set::FieldSet;
+pub use go_fmt::plain as go_text;
 pub use json_patch::json_patch;
 pub use managed::keep_times_if_unchanged;
 pub use manager::{Request, apply, manager_from_user_agent, update};

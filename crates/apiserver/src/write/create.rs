@@ -31,7 +31,11 @@ pub(crate) fn create(op: &Operation<'_>, mut object: Value, owned: bool) -> Resu
         match store(op, object.clone(), true) {
             Err(error) if error.reason == "AlreadyExists" && attempt < NAME_ATTEMPTS => {}
             Err(error) if error.reason == "AlreadyExists" => {
-                return Err(ApiError::new(409, "AlreadyExists", format!("{error}, the server was not able to generate a unique name for the object")));
+                return Err(ApiError::new(
+                    409,
+                    "AlreadyExists",
+                    format!("{error}, the server was not able to generate a unique name for the object"),
+                ));
             }
             done => return done,
         }
@@ -44,7 +48,9 @@ fn prepare_metadata(op: &Operation<'_>, object: &mut Value) -> Result<(), ApiErr
     if map.get("resourceVersion").and_then(Value::as_str).is_some_and(|rv| !rv.is_empty() && rv != "0") {
         return Err(ApiError::new(500, "", "resourceVersion should not be set on objects to be created"));
     }
-    for field in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "resourceVersion"] {
+    for field in
+        ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "resourceVersion"]
+    {
         map.remove(field);
     }
     ensure_namespace(op, object)

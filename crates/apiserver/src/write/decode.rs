@@ -36,9 +36,7 @@ pub(crate) fn body(headers: &HeaderMap, bytes: &[u8]) -> Result<Result<(Value, V
         "" | "application/json" => Ok(json::parse(bytes, MAX_DEPTH)),
         "application/yaml" => Ok(yaml(bytes)),
         // kubectl's typed commands send it, whatever they are told about formats. Answers are JSON.
-        PROTOBUF => {
-            Ok(fleetwright_builtins::protobuf::decode(bytes).map(|object| (object, Vec::new())))
-        }
+        PROTOBUF => Ok(fleetwright_builtins::protobuf::decode(bytes).map(|object| (object, Vec::new()))),
         _ => Err(ApiError::unsupported_media_type(FORMATS)),
     }
 }
@@ -59,12 +57,14 @@ pub(crate) fn object(resource: &Resource, headers: &HeaderMap, bytes: &[u8]) -> 
     if resource.custom().is_some() && media_type(headers) == PROTOBUF {
         return Err(ApiError::unsupported_media_type(&FORMATS[..2]));
     }
-    let (mut object, duplicates) =
-        body(headers, bytes)?.map_err(|error| unrecognized(resource, &format!("couldn't get version/kind; json parse error: {error}"), bytes))?;
+    let (mut object, duplicates) = body(headers, bytes)?.map_err(|error| {
+        unrecognized(resource, &format!("couldn't get version/kind; json parse error: {error}"), bytes)
+    })?;
     check_kind(resource, &mut object, bytes)?;
     let mut strict: Vec<String> = Vec::new();
-    let unknown = typed(resource, &mut object)
-        .map_err(|error| ApiError::bad_request(format!("{} cannot be handled as a {}: {error}", in_version(resource), resource.kind)))?;
+    let unknown = typed(resource, &mut object).map_err(|error| {
+        ApiError::bad_request(format!("{} cannot be handled as a {}: {error}", in_version(resource), resource.kind))
+    })?;
     strict.extend(duplicates.iter().map(|path| format!("duplicate field {path:?}")));
     strict.extend(unknown.iter().map(|path| format!("unknown field {path:?}")));
     Ok(Decoded { object, strict })
@@ -134,7 +134,9 @@ fn check_kind(resource: &Resource, object: &mut Value, bytes: &[u8]) -> Result<(
         return Err(ApiError::bad_request(format!("Object 'Kind' is missing in '{}'", body.trim())));
     }
     if !api_version.is_empty() && api_version != *resource.api_version {
-        if !custom && !crate::registry::Registry::builtins().iter().any(|r| *r.api_version == api_version && *r.kind == kind) {
+        if !custom
+            && !crate::registry::Registry::builtins().iter().any(|r| *r.api_version == api_version && *r.kind == kind)
+        {
             let version = api_version.rsplit('/').next().unwrap_or_default();
             return Err(ApiError::bad_request(format!(
                 "{kind} in version {version:?} cannot be handled as a {}: no kind {kind:?} is registered for version {api_version:?} in scheme \"pkg/api/legacyscheme/scheme.go:30\"",

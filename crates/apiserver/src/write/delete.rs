@@ -66,7 +66,12 @@ pub(crate) fn delete(op: &Operation<'_>, name: &str, options: &DeleteOptions) ->
     }
 }
 
-pub(crate) fn check_preconditions(op: &Operation<'_>, name: &str, old: &Value, options: &DeleteOptions) -> Result<(), ApiError> {
+pub(crate) fn check_preconditions(
+    op: &Operation<'_>,
+    name: &str,
+    old: &Value,
+    options: &DeleteOptions,
+) -> Result<(), ApiError> {
     let conflict = |why: String| ApiError::conflict(&op.resource.group, &op.resource.kind, name, why);
     if let Some(uid) = &options.uid
         && uid != meta_text(old, "uid")
@@ -231,7 +236,8 @@ pub(crate) fn returns_object(origin: &Origin) -> bool {
 
 /// The `Status` of a finished delete.
 pub(crate) fn success(op: &Operation<'_>, object: &Value) -> Value {
-    let mut details = json!({"name": meta_text(object, "name"), "kind": &*op.resource.plural, "uid": meta_text(object, "uid")});
+    let mut details =
+        json!({"name": meta_text(object, "name"), "kind": &*op.resource.plural, "uid": meta_text(object, "uid")});
     if !op.resource.group.is_empty() {
         details["group"] = Value::from(&*op.resource.group);
     }

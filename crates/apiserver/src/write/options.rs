@@ -158,7 +158,8 @@ impl DeleteOptions {
             options.grace_seconds = Some(grace.as_i64().ok_or_else(|| expected_type("gracePeriodSeconds", "int64"))?);
         }
         if let Some(orphan) = given(source, "orphanDependents") {
-            options.orphan_dependents = Some(orphan.as_bool().ok_or_else(|| expected_type("orphanDependents", "bool"))?);
+            options.orphan_dependents =
+                Some(orphan.as_bool().ok_or_else(|| expected_type("orphanDependents", "bool"))?);
         }
         if let Some(policy) = given(source, "propagationPolicy") {
             let policy = text(&policy, "propagationPolicy")?;
@@ -189,7 +190,11 @@ impl DeleteOptions {
         if let Some(Value::Array(values)) = given(source, "dryRun") {
             options.dry_run = dry_run(values, &mut errors);
         }
-        if errors.is_empty() { Ok(options) } else { Err(ApiError::invalid("meta.k8s.io", "DeleteOptions", "", &errors)) }
+        if errors.is_empty() {
+            Ok(options)
+        } else {
+            Err(ApiError::invalid("meta.k8s.io", "DeleteOptions", "", &errors))
+        }
     }
 }
 
@@ -197,9 +202,9 @@ impl DeleteOptions {
 fn query_object(query: &Query) -> Result<Value, ApiError> {
     let mut out = serde_json::Map::new();
     if let Some(grace) = query.get("gracePeriodSeconds") {
-        let seconds: i64 = grace.parse().map_err(|_| {
-            ApiError::bad_request(format!("strconv.ParseInt: parsing {grace:?}: invalid syntax"))
-        })?;
+        let seconds: i64 = grace
+            .parse()
+            .map_err(|_| ApiError::bad_request(format!("strconv.ParseInt: parsing {grace:?}: invalid syntax")))?;
         out.insert("gracePeriodSeconds".into(), seconds.into());
     }
     if let Some(policy) = query.get("propagationPolicy") {

@@ -40,7 +40,12 @@ impl PatchKind {
 }
 
 /// Patches an object. Returns it and whether it was created, which only an apply can do.
-pub(crate) fn patch(op: &Operation<'_>, name: &str, kind: PatchKind, bytes: &[u8]) -> Result<(Outcome, bool), ApiError> {
+pub(crate) fn patch(
+    op: &Operation<'_>,
+    name: &str,
+    kind: PatchKind,
+    bytes: &[u8],
+) -> Result<(Outcome, bool), ApiError> {
     if kind == PatchKind::Apply {
         return apply(op, name, bytes);
     }
@@ -50,9 +55,10 @@ pub(crate) fn patch(op: &Operation<'_>, name: &str, kind: PatchKind, bytes: &[u8
         (PatchKind::Json, Value::Array(_)) | (PatchKind::Merge | PatchKind::Strategic, Value::Object(_)) => {}
         (_, found) => {
             let wanted = if kind == PatchKind::Json { "[]handlers.jsonPatchOp" } else { "map[string]interface {}" };
+            let prefix = if kind == PatchKind::Strategic { "" } else { "error decoding patch: " };
             let found = go_kind(found);
             return Err(ApiError::bad_request(format!(
-                "error decoding patch: json: cannot unmarshal {found} into Go value of type {wanted}"
+                "{prefix}json: cannot unmarshal {found} into Go value of type {wanted}"
             )));
         }
     }
@@ -64,9 +70,18 @@ pub(crate) fn patch(op: &Operation<'_>, name: &str, kind: PatchKind, bytes: &[u8
         };
         let mut object = patched.map_err(patch_error)?;
         check_identity(op, live, &mut object)?;
-        let shown = object.clone();
+        // The real server merges strategic patches into the object itself and knows no patched text to show.
+        let shown = match kind {
+            PatchKind::Strategic => fleetwright_merge::go_text(&patch),
+            _ => object.to_string(),
+        };
         let invalid = |error: String| {
-            ApiError::invalid("", "", "", &[FieldError::invalid("patch", shown.to_string(), error)])
+            // Its reader of such objects has words of its own for a wrong type.
+            let error = match (kind, error.rsplit_once(" of type ")) {
+                (PatchKind::Strategic, Some((_, ty))) => format!("unrecognized type: {ty}"),
+                _ => error,
+            };
+            ApiError::invalid("", "", "", &[FieldError::invalid("patch", shown.clone(), error)])
         };
         let unknown = decode::typed(op.resource, &mut object).map_err(invalid)?;
         let found = duplicates
@@ -75,7 +90,7 @@ pub(crate) fn patch(op: &Operation<'_>, name: &str, kind: PatchKind, bytes: &[u8
             .chain(unknown.iter().map(|path| format!("unknown field {path:?}")))
             .collect();
         decode::settle(found, op.options.field_validation, op.warnings, |error| {
-            ApiError::invalid("", "", "", &[FieldError::invalid("patch", shown.to_string(), error)])
+            ApiError::invalid("", "", "", &[FieldError::invalid("patch", shown.clone(), error)])
         })?;
         Ok(Changed { object, owned: false })
     })?;
@@ -85,11 +100,12 @@ pub(crate) fn patch(op: &Operation<'_>, name: &str, kind: PatchKind, bytes: &[u8
 /// A patch changes an object, not which object it is.
 fn check_identity(op: &Operation<'_>, live: &Value, object: &mut Value) -> Result<(), ApiError> {
     if !object.is_object() {
-        return Err(ApiError::invalid("", "", "", &[FieldError::invalid(
-            "patch",
-            object.to_string(),
-            "the patched object is not a JSON object",
-        )]));
+        return Err(ApiError::invalid(
+            "",
+            "",
+            "",
+            &[FieldError::invalid("patch", object.to_string(), "the patched object is not a JSON object")],
+        ));
     }
     let custom = op.resource.custom().is_some();
     for field in ["apiVersion", "kind"] {
@@ -98,11 +114,10 @@ fn check_identity(op: &Operation<'_>, live: &Value, object: &mut Value) -> Resul
                 object[field] = live[field].clone();
                 continue;
             }
-            return Err(ApiError::bad_request(format!(
-                "the {field} of the patched object ({}) does not match the expected {field} ({})",
-                object[field].as_str().unwrap_or_default(),
-                live[field].as_str().unwrap_or_default()
-            )));
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            let detail =
+                format!("converting ({}) to ({}): unknown conversion", text(&object[field]), text(&live[field]));
+            return Err(ApiError::invalid("", "", "", &[FieldError::invalid("patch", object.to_string(), detail)]));
         }
     }
     let name = meta_text(live, "name");
@@ -143,14 +158,18 @@ fn apply(op: &Operation<'_>, name: &str, bytes: &[u8]) -> Result<(Outcome, bool)
                 return Err(op.resource.not_found(name));
             }
             if !meta_text(&applied, "uid").is_empty() {
-                return Err(ApiError::conflict(&op.resource.group, &op.resource.plural, name, format!(
-                    "uid mismatch: the provided object specified uid {}, and no existing object was found",
-                    meta_text(&applied, "uid")
-                )));
+                return Err(ApiError::conflict(
+                    &op.resource.group,
+                    &op.resource.plural,
+                    name,
+                    format!(
+                        "uid mismatch: the provided object specified uid {}, and no existing object was found",
+                        meta_text(&applied, "uid")
+                    ),
+                ));
             }
             op.server.authorize_create(op, name)?;
-            let mut object =
-                fleetwright_merge::apply(&op.ownership(), None, &applied, force).map_err(merge_error)?;
+            let mut object = fleetwright_merge::apply(&op.ownership(), None, &applied, force).map_err(merge_error)?;
             decode::typed(op.resource, &mut object).map_err(ApiError::bad_request)?;
             match super::create::create(op, object, true) {
                 Err(error) if error.reason == "AlreadyExists" => continue,
@@ -231,7 +250,9 @@ pub(crate) fn patch_error(error: PatchError) -> ApiError {
     let message = error.to_string();
     match error {
         PatchError::BadRequest(_) => ApiError::bad_request(message),
-        PatchError::TooLarge(_) => ApiError::new(413, "RequestEntityTooLarge", message),
+        PatchError::TooLarge(_) => {
+            ApiError::new(413, "RequestEntityTooLarge", format!("Request entity too large: {message}"))
+        }
         // The real server keeps to itself what did not fit.
         PatchError::Unprocessable(_) => {
             ApiError::new(422, "Invalid", "the server rejected our request due to an error in our request")

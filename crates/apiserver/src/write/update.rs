@@ -37,16 +37,18 @@ pub(crate) fn update(op: &Operation<'_>, name: &str, mut object: Value) -> Resul
             return Err(uid_conflict(op, name, uid, ""));
         }
         if op.subresource.is_empty() && allows_create_on_update(op) {
-            // A version that was asked for cannot be there.
-            if !matches!(meta_text(&object, "resourceVersion"), "" | "0") {
-                return Err(op.resource.not_found(name));
-            }
             metadata(&mut object).remove("resourceVersion");
             return Ok((super::create::create(op, object, false)?, true));
         }
         return Err(op.resource.not_found(name));
     }
-    let outcome = change(op, name, |_| Ok(Changed { object: object.clone(), owned: false }))?;
+    let outcome = change(op, name, |live| {
+        let (wanted, found) = (meta_text(&object, "uid"), meta_text(live, "uid"));
+        if !wanted.is_empty() && wanted != found {
+            return Err(uid_conflict(op, name, wanted, found));
+        }
+        Ok(Changed { object: object.clone(), owned: false })
+    })?;
     Ok((outcome, false))
 }
 
@@ -63,7 +65,7 @@ pub(crate) fn change(
         let live = op.server.store.get(&op.resource.storage, &key).ok_or_else(|| op.resource.not_found(name))?;
         let old = op.resource.value(&live);
         let Changed { object: mut new, owned } = decide(&old)?;
-        let conditional = check_preconditions(op, name, &old, &new)?;
+        let conditional = check_version(op, name, &old, &new)?;
         metadata(&mut new).insert("resourceVersion".into(), meta_text(&old, "resourceVersion").into());
         dedup_owners(op, &mut new);
         if !owned {
@@ -110,12 +112,8 @@ fn commit(op: &Operation<'_>, live: &Object, old: &Value, new: Value) -> Result<
     op.server.store.commit(&op.resource.storage, &key, expect, Change::Put(op.draft(new))).map(Outcome::Stored)
 }
 
-/// Compares uid and resourceVersion of the new object with the live one. Returns whether a version was asked for.
-fn check_preconditions(op: &Operation<'_>, name: &str, old: &Value, new: &Value) -> Result<bool, ApiError> {
-    let uid = meta_text(new, "uid");
-    if !uid.is_empty() && uid != meta_text(old, "uid") {
-        return Err(uid_conflict(op, name, uid, meta_text(old, "uid")));
-    }
+/// Compares the resourceVersion of the new object with the live one. Returns whether a version was asked for.
+fn check_version(op: &Operation<'_>, name: &str, old: &Value, new: &Value) -> Result<bool, ApiError> {
     match meta_text(new, "resourceVersion") {
         "" | "0" if allows_unconditional_update(op) => Ok(false),
         "" | "0" => {
@@ -127,7 +125,11 @@ fn check_preconditions(op: &Operation<'_>, name: &str, old: &Value, new: &Value)
             &op.resource.group,
             &op.resource.kind,
             name,
-            &[FieldError::invalid("metadata.resourceVersion", version, format!("strconv.ParseUint: parsing {version:?}: invalid syntax"))],
+            &[FieldError::invalid(
+                "metadata.resourceVersion",
+                version,
+                format!("strconv.ParseUint: parsing {version:?}: invalid syntax"),
+            )],
         )),
         _ => Err(op.resource.modified(name)),
     }
@@ -168,8 +170,11 @@ fn prepare(op: &Operation<'_>, old: &Value, new: &mut Value) {
     let before = &old["metadata"];
     let map = metadata(new);
     map.remove("selfLink");
-    for field in ["generation", "uid", "creationTimestamp"] {
+    for field in ["generation", "creationTimestamp"] {
         copy(before, map, field);
+    }
+    if map.get("uid").and_then(Value::as_str).unwrap_or_default().is_empty() {
+        copy(before, map, "uid");
     }
     if !before["deletionTimestamp"].is_null() {
         copy(before, map, "deletionTimestamp");
@@ -215,7 +220,8 @@ fn validate(op: &Operation<'_>, old: &Value, new: &Value) -> Vec<FieldError> {
 
 /// A write that changes nothing but the times in managedFields changes nothing.
 fn ignore_timestamps(old: &Value, new: &mut Value) {
-    let (Some(before), Some(after)) = (old["metadata"]["managedFields"].as_array(), new["metadata"]["managedFields"].as_array())
+    let (Some(before), Some(after)) =
+        (old["metadata"]["managedFields"].as_array(), new["metadata"]["managedFields"].as_array())
     else {
         return;
     };
@@ -233,7 +239,9 @@ pub(super) fn dedup_owners(op: &Operation<'_>, object: &mut Value) {
     let Some(owners) = metadata(object).get_mut("ownerReferences").and_then(Value::as_array_mut) else { return };
     let mut seen = std::collections::HashSet::new();
     let before = owners.len();
-    owners.retain(|owner| seen.insert(owner["uid"].as_str().unwrap_or_default().to_owned()) || owner["uid"].as_str().is_none());
+    owners.retain(|owner| {
+        seen.insert(owner["uid"].as_str().unwrap_or_default().to_owned()) || owner["uid"].as_str().is_none()
+    });
     if owners.len() < before {
         op.warnings.add(".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: ".to_owned() + &seen.into_iter().collect::<Vec<_>>().join(", "));
     }

@@ -89,16 +89,10 @@ pub fn row(kind: &Kind, object: &Value, now: Timestamp) -> Vec<Value> {
     }
 }
 
-/// The cells of a list's objects. Only a list shows which storage class is the default.
-pub fn rows(kind: &Kind, objects: &[Value], now: Timestamp) -> Vec<Vec<Value>> {
-    let mut rows: Vec<Vec<Value>> = objects.iter().map(|object| row(kind, object, now)).collect();
-    if kind.kind == "StorageClass"
-        && let Some(default) = storage::default_class(objects)
-        && let Some(name) = rows.get_mut(default).and_then(|row| row.first_mut())
-    {
-        *name = format!("{} (default)", name.as_str().unwrap_or_default()).into();
-    }
-    rows
+/// Which of a list's objects its rows mark as the default: of storage classes that claim to be it, the newest. Only lists
+/// show it.
+pub fn default_of(kind: &Kind, objects: &[Value]) -> Option<usize> {
+    if kind.kind == "StorageClass" { storage::default_class(objects) } else { None }
 }
 
 /// What a row says about its object beside the cells: a pod that has ended is `Completed`.
