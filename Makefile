@@ -3,6 +3,8 @@
 export FLEETWRIGHT_CACHE ?= $(HOME)/.cache/fleetwright
 CARGO ?= cargo
 MINOR ?= 1.37
+# The crates without servers whose tests stand in a folder of their own.
+PURE := cel merge
 
 .DEFAULT_GOAL := help
 
@@ -22,6 +24,7 @@ test: test-unit test-scenario test-real ## All tests, on the embedded API server
 .PHONY: test-unit
 test-unit: deps ## Decisions, parsers, stores: no servers
 	$(CARGO) test --workspace --locked --lib --bins
+	$(CARGO) test --locked $(addprefix -p fleetwright-,$(PURE)) --test '*'
 
 .PHONY: test-scenario
 test-scenario: deps ## The embedded API server: its own tests and the conformance suite

@@ -216,7 +216,9 @@ fn openapi_v2(call: &Call) -> Response<Body> {
     if accepts.contains(PROTOBUF) {
         // Document { swagger: "2.0", info: { title: "Kubernetes", version: "v1.37" }, paths: {} }
         let bytes: &[u8] = b"\x0a\x032.0\x12\x13\x0a\x0aKubernetes\x12\x05v1.37\x42\x00";
-        return body::respond(200, PROTOBUF, body::full(Bytes::from_static(bytes)));
+        // Not the type that was asked for: with its `@`, Go's own reader of media types does not take it.
+        let content_type = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+        return body::respond(200, content_type, body::full(Bytes::from_static(bytes)));
     }
     let info = serde_json::json!({"title": "Kubernetes", "version": "v1.37"});
     body::json(200, &serde_json::json!({"swagger": "2.0", "info": info, "paths": {}}))

@@ -201,7 +201,8 @@ kubectl describe ingress front
 kubectl describe pvc hold
 kubectl scale statefulset store --replicas=2
 kubectl create -f event.yaml
-kubectl get events
+# The real server repairs its allocations at times of its own, and tells in events of services.
+kubectl get events --field-selector involvedObject.kind=ConfigMap
 kubectl events --for configmap/settings
 kubectl get events --field-selector involvedObject.name=settings,type=Warning -o name
 kubectl describe configmap settings
