@@ -93,7 +93,7 @@ timeout 4 kubectl get configmaps settings -w --output-watch-events
 
 ## Describe and explain
 kubectl describe deployment web
-kubectl describe service web
+kubectl describe service web --show-events=false
 kubectl describe configmap settings
 kubectl explain pods
 kubectl explain deployment.spec.strategy
@@ -172,7 +172,7 @@ kubectl create service nodeport open --tcp=80
 kubectl create service externalname away --external-name=example.com
 kubectl get services
 kubectl expose deployment tiny --port=90 --target-port=80
-kubectl describe service plain
+kubectl describe service plain --show-events=false
 kubectl create role reader2 --verb=get,list --resource=pods,configmaps
 kubectl create clusterrole lister --verb=list --resource=nodes
 kubectl create rolebinding bob-reads --role=reader2 --user=bob
