@@ -12,7 +12,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 /// Runs Kubernetes on Kubernetes: fleets of clusters and their machines, from a few declared objects.
 #[derive(Parser)]
-#[command(name = "fleetwright", version, about, propagate_version = true, arg_required_else_help = true)]
+#[command(name = "fleetwright", version, propagate_version = true, arg_required_else_help = true)]
 struct Cli {
     /// What is logged, such as `info` or `fleetwright_apiserver=debug`.
     #[arg(long, global = true, env = "FLEETWRIGHT_LOG", default_value = "warn", value_name = "FILTER")]

@@ -176,8 +176,13 @@ impl ControlPlane {
             "value": BASE64_STANDARD.encode(revision.to_string()),
         });
         self.etcd_call("/v3/kv/put", told).await?;
-        self.etcd_call("/v3/kv/compaction", json!({ "revision": revision.to_string(), "physical": true })).await?;
-        Ok(revision)
+        let done =
+            self.etcd_call("/v3/kv/compaction", json!({ "revision": revision.to_string(), "physical": true })).await;
+        match done {
+            // Another compaction came in between and went further.
+            Err(error) if error.to_string().contains("required revision has been compacted") => Ok(revision),
+            done => done.map(|_| revision),
+        }
     }
 
     /// Calls etcd's JSON gateway.
