@@ -9,9 +9,6 @@ use crate::error::ApiError;
 use crate::registry::Origin;
 use crate::store::{Change, CommitError, Expect, Object};
 
-/// How often a change that lost a race is decided again.
-const ATTEMPTS: usize = 16;
-
 /// What a change makes of the live object.
 pub(crate) struct Changed {
     /// The new object.
@@ -59,13 +56,12 @@ pub(crate) fn change(
     mut decide: impl FnMut(&Value) -> Result<Changed, ApiError>,
 ) -> Result<Outcome, ApiError> {
     let key = op.key(name);
-    let mut attempt = 0;
+    // Without a bound: whoever loses a race loses it to a write that was stored.
     loop {
-        attempt += 1;
         let live = op.server.store.get(&op.resource.storage, &key).ok_or_else(|| op.resource.not_found(name))?;
         let old = op.resource.value(&live);
         let Changed { object: mut new, owned } = decide(&old)?;
-        let conditional = check_version(op, name, &old, &new)?;
+        check_version(op, name, &old, &new)?;
         metadata(&mut new).insert("resourceVersion".into(), meta_text(&old, "resourceVersion").into());
         dedup_owners(op, &mut new);
         if !owned {
@@ -88,7 +84,8 @@ pub(crate) fn change(
         }
         match commit(op, &live, &old, new) {
             Ok(outcome) => return Ok(outcome),
-            Err(CommitError::Conflict(_)) if !conditional && attempt < ATTEMPTS => {}
+            // A version that the client named is compared again with the newer object, and refused.
+            Err(CommitError::Conflict(_)) => {}
             Err(error) => return Err(op.lost_race(error, name)),
         }
     }
@@ -112,15 +109,15 @@ fn commit(op: &Operation<'_>, live: &Object, old: &Value, new: Value) -> Result<
     op.server.store.commit(&op.resource.storage, &key, expect, Change::Put(op.draft(new))).map(Outcome::Stored)
 }
 
-/// Compares the resourceVersion of the new object with the live one. Returns whether a version was asked for.
-fn check_version(op: &Operation<'_>, name: &str, old: &Value, new: &Value) -> Result<bool, ApiError> {
+/// Compares the resourceVersion of the new object with the live one.
+fn check_version(op: &Operation<'_>, name: &str, old: &Value, new: &Value) -> Result<(), ApiError> {
     match meta_text(new, "resourceVersion") {
-        "" | "0" if allows_unconditional_update(op) => Ok(false),
+        "" | "0" if allows_unconditional_update(op) => Ok(()),
         "" | "0" => {
             let error = FieldError::invalid("metadata.resourceVersion", 0, "must be specified for an update");
             Err(ApiError::invalid(&op.resource.group, &op.resource.plural, name, &[error]))
         }
-        version if version == meta_text(old, "resourceVersion") => Ok(true),
+        version if version == meta_text(old, "resourceVersion") => Ok(()),
         version if version.parse::<u64>().is_err() => Err(ApiError::invalid(
             &op.resource.group,
             &op.resource.kind,

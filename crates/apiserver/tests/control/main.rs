@@ -7,6 +7,7 @@ mod eviction;
 mod garbage;
 mod namespaces;
 mod pods;
+mod races;
 mod services;
 mod support;
 mod volumes;
