@@ -36,6 +36,7 @@ test-real: deps k8s ## Real etcd and kube-apiserver: lab, conformance on both se
 	$(CARGO) test --locked -p fleetwright-lab
 	$(CARGO) test --locked -p fleetwright-conformance --test conformance
 	$(CARGO) test --locked -p fleetwright-conformance --test facts --test protobuf --test readme
+	hack/shape.sh --check
 	$(CARGO) test --locked -p fleetwright-conformance --test kubectl
 
 .PHONY: bench
@@ -51,6 +52,7 @@ lint: ## Format and clippy, without changing anything
 generate: deps k8s ## Make the generated files again: facts of the built-in kinds, command reference, conformance table
 	$(CARGO) run --locked -p fleetwright-conformance --bin facts
 	$(CARGO) run --locked -p fleetwright-conformance --bin protobuf
+	hack/shape.sh
 	$(CARGO) run --locked --bin fleetwright -- reference > docs/reference/cli.md
 	CONFORMANCE_REPORT=$(CURDIR)/docs/conformance.md $(CARGO) test --locked -p fleetwright-conformance --test conformance
 

@@ -188,8 +188,11 @@ impl View {
         remaining: Option<usize>,
     ) -> Result<Vec<u8>, ApiError> {
         let mut metadata = json!({"resourceVersion": revision.to_string()});
-        if let Some(token) = token {
-            metadata["continue"] = token.into();
+        match (token, &resource.origin) {
+            (Some(token), _) => metadata["continue"] = token.into(),
+            // Lists of custom resources say so when nothing follows, those of built-in kinds do not.
+            (None, Origin::Custom(_)) if self.shape == Shape::Whole => metadata["continue"] = "".into(),
+            (None, _) => {}
         }
         if let Some(remaining) = remaining {
             metadata["remainingItemCount"] = remaining.into();

@@ -2,17 +2,16 @@
 //!
 //! Every function returns what is wrong with a value, in the API server's words; nothing means that it is fine.
 
-const LABEL: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
-const LABEL_MESSAGE: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character";
+pub use fleetwright_schema::names::{
+    dns1035_label as dns_1035_label, dns1123_label as dns_label, dns1123_subdomain as dns_subdomain, label_value,
+};
+
 const SUBDOMAIN: &str = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*";
 const SUBDOMAIN_MESSAGE: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character";
-const LABEL_1035: &str = "[a-z]([-a-z0-9]*[a-z0-9])?";
-const LABEL_1035_MESSAGE: &str = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and end with an alphanumeric character";
 const WILDCARD_MESSAGE: &str = "a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, which must consist of lower case alphanumeric characters, '-' or '.' and end with an alphanumeric character";
 const QUALIFIED: &str = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]";
 const QUALIFIED_MESSAGE: &str =
     "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character";
-const LABEL_VALUE_MESSAGE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character";
 
 fn is_label(value: &str) -> bool {
     let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
@@ -51,46 +50,6 @@ fn regex_error(message: &str, regex: &str, examples: &[&str]) -> String {
 /// What a number outside of its range is told.
 pub(crate) fn range_error(low: i64, high: i64) -> String {
     format!("must be between {low} and {high}, inclusive")
-}
-
-/// A DNS-1123 label: a namespace, a container.
-pub fn dns_label(value: &str) -> Vec<String> {
-    let mut wrong = Vec::new();
-    if value.len() > 63 {
-        wrong.push(too_long(63));
-    }
-    if !is_label(value) {
-        wrong.push(if is_subdomain(value) {
-            "must not contain dots".to_owned()
-        } else {
-            regex_error(LABEL_MESSAGE, LABEL, &["my-name", "123-abc"])
-        });
-    }
-    wrong
-}
-
-/// A DNS-1123 subdomain: the name of most objects.
-pub fn dns_subdomain(value: &str) -> Vec<String> {
-    let mut wrong = Vec::new();
-    if value.len() > 253 {
-        wrong.push(too_long(253));
-    }
-    if !is_subdomain(value) {
-        wrong.push(regex_error(SUBDOMAIN_MESSAGE, SUBDOMAIN, &["example.com"]));
-    }
-    wrong
-}
-
-/// A DNS-1035 label: starts with a letter.
-pub fn dns_1035_label(value: &str) -> Vec<String> {
-    let mut wrong = Vec::new();
-    if value.len() > 63 {
-        wrong.push(too_long(63));
-    }
-    if !is_label(value) || !value.starts_with(|c: char| c.is_ascii_lowercase()) {
-        wrong.push(regex_error(LABEL_1035_MESSAGE, LABEL_1035, &["my-name", "abc-123"]));
-    }
-    wrong
 }
 
 /// A subdomain behind `*.`: an ingress host.
@@ -147,19 +106,6 @@ pub fn qualified_name(value: &str) -> Vec<String> {
     }
     if !is_qualified(name) {
         wrong.push(format!("name part {}", regex_error(QUALIFIED_MESSAGE, QUALIFIED, &examples)));
-    }
-    wrong
-}
-
-/// The value of a label.
-pub fn label_value(value: &str) -> Vec<String> {
-    let mut wrong = Vec::new();
-    if value.len() > 63 {
-        wrong.push(bytes_too_long(63));
-    }
-    if !value.is_empty() && !is_qualified(value) {
-        let regex = format!("({QUALIFIED})?");
-        wrong.push(regex_error(LABEL_VALUE_MESSAGE, &regex, &["MyValue", "my_value", "12345"]));
     }
     wrong
 }

@@ -1,28 +1,9 @@
 //! Property names that are no identifiers of the language, as Kubernetes spells them in rules.
 
-const RESERVED: [&str; 21] = [
-    "true",
-    "false",
-    "null",
-    "in",
-    "as",
-    "break",
-    "const",
-    "continue",
-    "else",
-    "for",
-    "function",
-    "if",
-    "import",
-    "let",
-    "loop",
-    "package",
-    "namespace",
-    "return",
-    "var",
-    "void",
-    "while",
-];
+use crate::parser::RESERVED;
+
+/// Names of values, which no property can have in a rule either.
+const LITERALS: [&str; 3] = ["true", "false", "null"];
 
 /// The identifier a rule uses for a property, or `None` if rules cannot reach it.
 ///
@@ -31,7 +12,7 @@ pub fn escape(name: &str) -> Option<String> {
     if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {
         return None;
     }
-    if RESERVED.contains(&name) {
+    if RESERVED.contains(&name) || LITERALS.contains(&name) {
         return Some(format!("__{name}__"));
     }
     let mut out = String::with_capacity(name.len());

@@ -48,15 +48,3 @@ pub(crate) fn literal(value: &Value) -> String {
         other => other.to_string(),
     }
 }
-
-/// The kind of JSON value, as decoding errors name it.
-pub(crate) fn json_kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    }
-}

@@ -3,7 +3,6 @@
 use serde_json::Value;
 
 use crate::error::PatchError;
-use crate::go_fmt;
 
 const MAX_OPERATIONS: usize = 10_000;
 
@@ -21,7 +20,7 @@ pub fn json_patch(doc: &Value, patch: &Value) -> Result<Value, PatchError> {
     let not_a_patch = |value: &Value, go_type: &str| {
         PatchError::BadRequest(format!(
             "error decoding patch: json: cannot unmarshal {} into Go value of type {go_type}",
-            go_fmt::json_kind(value)
+            fleetwright_schema::decode::go_kind(value)
         ))
     };
     let operations = match patch {

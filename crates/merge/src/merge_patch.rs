@@ -3,7 +3,6 @@
 use serde_json::{Map, Value};
 
 use crate::error::PatchError;
-use crate::go_fmt;
 
 /// Applies a merge patch: objects are merged, `null` removes, everything else replaces.
 ///
@@ -19,7 +18,7 @@ pub fn merge_patch(doc: &Value, patch: &Value) -> Result<Value, PatchError> {
         Value::Null => Err(PatchError::BadRequest("Invalid JSON Patch".to_owned())),
         other => Err(PatchError::BadRequest(format!(
             "error decoding patch: json: cannot unmarshal {} into Go value of type map[string]interface {{}}",
-            go_fmt::json_kind(other)
+            fleetwright_schema::decode::go_kind(other)
         ))),
     }
 }

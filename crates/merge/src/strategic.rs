@@ -21,7 +21,7 @@ pub fn strategic_merge_patch(schema: &Schema, live: &Value, patch: &Value) -> Re
     let (Value::Object(live), Value::Object(patch)) = (live, patch) else {
         return Err(PatchError::BadRequest(format!(
             "json: cannot unmarshal {} into Go value of type map[string]interface {{}}",
-            go_fmt::json_kind(patch)
+            fleetwright_schema::decode::go_kind(patch)
         )));
     };
     merge_map(live.clone(), patch.clone(), Some(schema)).map(Value::Object)

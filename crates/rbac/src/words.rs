@@ -1,33 +1,8 @@
 //! The sentences that clients read, and Go's way of quoting in them.
 
-use std::fmt::Write;
+pub use fleetwright_schema::text::quote;
 
 use crate::Attributes;
-
-/// A string as Go's `%q` prints it.
-pub fn quote(text: &str) -> String {
-    let mut out = String::with_capacity(text.len() + 2);
-    out.push('"');
-    for c in text.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\u{7}' => out.push_str("\\a"),
-            '\u{8}' => out.push_str("\\b"),
-            '\u{b}' => out.push_str("\\v"),
-            '\u{c}' => out.push_str("\\f"),
-            c if (c as u32) < 0x20 || c as u32 == 0x7f => {
-                let _ = write!(out, "\\x{:02x}", c as u32);
-            }
-            c => out.push(c),
-        }
-    }
-    out.push('"');
-    out
-}
 
 /// A list of strings as Go's `%q` prints it: `["a" "b"]`.
 pub fn quote_list<S: AsRef<str>>(items: &[S]) -> String {

@@ -77,7 +77,7 @@ pub(crate) fn change(
         for warning in super::create::warnings(op, &new, Some(&old)) {
             op.warnings.add(warning);
         }
-        ignore_timestamps(&old, &mut new);
+        fleetwright_merge::keep_times_if_unchanged(&old, &mut new);
         op.server.admit_updated(op, &old, &new)?;
         if new == old && *live.api_version == *op.resource.storage_api_version {
             return Ok(Outcome::Stored(live));
@@ -212,22 +212,6 @@ fn validate(op: &Operation<'_>, old: &Value, new: &Value) -> Vec<FieldError> {
             errors.extend(wrong);
             errors
         }
-    }
-}
-
-/// A write that changes nothing but the times in managedFields changes nothing.
-fn ignore_timestamps(old: &Value, new: &mut Value) {
-    let (Some(before), Some(after)) =
-        (old["metadata"]["managedFields"].as_array(), new["metadata"]["managedFields"].as_array())
-    else {
-        return;
-    };
-    let same = |a: &Value, b: &Value| {
-        ["manager", "operation", "apiVersion", "subresource", "fieldsV1"].iter().all(|field| a[field] == b[field])
-    };
-    if before.len() == after.len() && before.iter().zip(after).all(|(a, b)| same(a, b)) {
-        let entries = before.clone();
-        metadata(new).insert("managedFields".into(), entries.into());
     }
 }
 

@@ -5,6 +5,7 @@ mod certificates;
 mod definitions;
 mod eviction;
 mod garbage;
+mod hostile;
 mod namespaces;
 mod pods;
 mod races;

@@ -25,7 +25,12 @@ impl Cluster {
 
     /// Sends a request as the administrator.
     pub async fn send(&self, method: &str, path: &str, body: Option<Value>) -> Answer {
-        self.send_typed(&self.client, method, path, "application/json", body).await
+        self.send_as_admin(method, path, "application/json", body).await
+    }
+
+    /// Sends a request as the administrator, with a body of this type.
+    pub async fn send_as_admin(&self, method: &str, path: &str, ty: &str, body: Option<Value>) -> Answer {
+        self.send_typed(&self.client, method, path, ty, body).await
     }
 
     /// Sends a request as somebody else.
@@ -69,7 +74,7 @@ impl Cluster {
     }
 
     pub async fn merge(&self, path: &str, body: Value) -> Answer {
-        self.send_typed(&self.client, "PATCH", path, "application/merge-patch+json", Some(body)).await
+        self.send_as_admin("PATCH", path, "application/merge-patch+json", Some(body)).await
     }
 
     pub async fn delete(&self, path: &str) -> Answer {

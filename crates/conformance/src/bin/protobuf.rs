@@ -63,12 +63,12 @@ fn go_files(root: &Path, package: &str) -> Result<Vec<String>> {
 /// Where Go keeps a module, in the version that the real server is built from.
 fn module_dir(root: &Path, module: &str) -> Result<PathBuf> {
     let output = Command::new("go")
-        .args(["list", "-m", "-f", "{{.Dir}}", module])
+        .args(["mod", "download", "-json", module])
         .current_dir(root.join("k8s/1.37"))
-        .env("GOFLAGS", "-mod=mod")
         .output()
         .context("starting go, which finds the modules")?;
-    let dir = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    let dir = told["Dir"].as_str().unwrap_or_default().to_owned();
     if !output.status.success() || dir.is_empty() {
         bail!("go knows no directory of {module}: {}", String::from_utf8_lossy(&output.stderr).trim());
     }
