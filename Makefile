@@ -14,9 +14,9 @@ help: ## Show this list
 
 .PHONY: up
 up: deps ## Build Fleetwright and start it; Ctrl-C stops it
-	@echo "make up: building fleetwright (a few minutes the first time, seconds after that)"
-	@$(CARGO) build --release --locked --bin fleetwright
-	@exec $${CARGO_TARGET_DIR:-target}/release/fleetwright up
+	@echo "make up: building fleetwright (some minutes the first time, seconds after that; RELEASE=1 takes longer and runs faster)"
+	@$(CARGO) build --locked --bin fleetwright $(if $(RELEASE),--release)
+	@exec $${CARGO_TARGET_DIR:-target}/$(if $(RELEASE),release,debug)/fleetwright up
 
 .PHONY: test
 test: test-unit test-scenario test-real ## All tests, on the embedded API server and on real Kubernetes
