@@ -48,6 +48,7 @@ pub async fn run(cases: Vec<Case>, options: &Options) -> Result<Report> {
     for kind in &options.servers {
         let started = Instant::now();
         let target = Arc::new(Target::start(*kind).await?);
+        let mut failed = false;
         eprintln!("{kind}: ready in {:.1} s", started.elapsed().as_secs_f32());
         for disruptive in [false, true] {
             let chosen = cases.iter().enumerate().filter(|(_, case)| case.disruptive == disruptive);
@@ -58,6 +59,7 @@ pub async fn run(cases: Vec<Case>, options: &Options) -> Result<Report> {
             let mut attempts = stream::iter(attempts).buffer_unordered(AT_ONCE);
             while let Some((number, outcome)) = attempts.next().await {
                 if let Err(error) = &outcome.result {
+                    failed = true;
                     eprintln!("{kind}: {}::{} failed\n  {}", cases[number].area, cases[number].name, indented(error));
                 }
                 report.add(number, *kind, outcome);
@@ -65,7 +67,7 @@ pub async fn run(cases: Vec<Case>, options: &Options) -> Result<Report> {
         }
         eprintln!("{kind}: done in {:.1} s", started.elapsed().as_secs_f32());
         if let Some(target) = Arc::into_inner(target) {
-            target.stop().await;
+            target.stop(failed).await;
         }
     }
     drop(std::panic::take_hook());

@@ -120,12 +120,17 @@ impl Target {
         client(&kubeconfig("conformance", &self.url(), self.ca_pem(), identity)).await
     }
 
-    /// Ends it.
-    pub async fn stop(self) {
+    /// Ends it; after a failure the real one's logs stay, and where they are is printed.
+    pub async fn stop(self, failed: bool) {
         match self.server {
             Server::Embedded(handle) => handle.stop().await,
             // Ending processes blocks; nobody else is waiting for this thread at the end of a run.
-            Server::Real(plane) => drop(plane),
+            Server::Real(mut plane) => {
+                if failed {
+                    plane.keep_logs();
+                }
+                drop(plane);
+            }
         }
     }
 

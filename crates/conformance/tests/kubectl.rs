@@ -42,8 +42,8 @@ async fn main() -> Result<ExitCode> {
         }
         let (good, bad) = judge(&commands, &wanted, &got, &mut text);
         (passed, failed) = (passed + good, failed + bad);
-        real.stop().await;
-        ours.stop().await;
+        real.stop(bad > 0).await;
+        ours.stop(bad > 0).await;
     }
     say(&mut text, &format!("{passed} passed, {failed} failed\n"));
     if let Some(path) = std::env::var_os("KUBECTL_REPORT") {
@@ -88,9 +88,9 @@ impl Side {
         Ok(outputs)
     }
 
-    async fn stop(self) {
+    async fn stop(self, failed: bool) {
         if let Some(target) = self.target {
-            target.stop().await;
+            target.stop(failed).await;
         }
     }
 }

@@ -203,6 +203,11 @@ impl ControlPlane {
         self.folder().join("logs")
     }
 
+    /// Leaves the folder with the logs behind and says where it is, for a test that failed without a panic.
+    pub fn keep_logs(&mut self) {
+        self.keep = true;
+    }
+
     /// The folder with all that the control plane has.
     pub fn folder(&self) -> &Path {
         self.folder.as_ref().expect("the folder is taken only by drop").path()

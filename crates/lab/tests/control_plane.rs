@@ -49,6 +49,17 @@ async fn a_control_plane_serves_its_administrator_and_leaves_nothing_behind() {
 }
 
 #[tokio::test]
+async fn a_control_plane_of_a_failed_test_leaves_its_logs_and_no_process() {
+    let mut plane = ControlPlane::builder().start().await.unwrap();
+    let folder = plane.folder().to_owned();
+    plane.keep_logs();
+    drop(plane);
+    assert_eq!(processes_of(&folder), Vec::<String>::new());
+    assert!(std::fs::read_dir(folder.join("logs")).unwrap().count() >= 2);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[tokio::test]
 async fn a_user_without_roles_is_forbidden_and_compaction_is_possible() {
     let plane = ControlPlane::builder().start().await.unwrap();
     let ann = plane.client_as("ann", &["staff", "night-shift"]).await.unwrap();
