@@ -12,14 +12,13 @@ pub mod kubectl;
 mod reply;
 mod report;
 mod runner;
-mod target;
 mod watch;
 
 pub use case::Case;
 pub use crd::Crd;
 pub use ctx::{Call, Ctx, PatchType, eventually};
+pub use fleetwright_lab::{Kind, Target};
 pub use reply::Reply;
 pub use report::{Outcome, Report, Row};
 pub use runner::{Options, run};
-pub use target::{Kind, Target};
 pub use watch::Watch;

@@ -15,6 +15,8 @@
 mod binaries;
 mod plane;
 mod process;
+mod target;
 
 pub use binaries::{Binaries, DEFAULT_MINOR};
 pub use plane::{Builder, ControlPlane};
+pub use target::{Kind, Target};

@@ -2,10 +2,11 @@ use std::fmt;
 
 use anyhow::Result;
 use fleetwright_apiserver::{Config, Handle};
-use fleetwright_lab::ControlPlane;
 use fleetwright_pki::{Identity, kubeconfig};
 use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
+
+use crate::ControlPlane;
 
 /// The two servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,11 +105,13 @@ impl Target {
         }
     }
 
-    pub(crate) fn admin(&self) -> Client {
+    /// A client that may do anything.
+    pub fn admin(&self) -> Client {
         self.admin.clone()
     }
 
-    pub(crate) async fn client_as(&self, user: &str, groups: &[&str]) -> Result<Client> {
+    /// A client with a certificate of that user.
+    pub async fn client_as(&self, user: &str, groups: &[&str]) -> Result<Client> {
         let config = match &self.server {
             Server::Embedded(handle) => handle.kubeconfig(user, groups)?,
             Server::Real(plane) => plane.kubeconfig_as(user, groups)?,
@@ -116,8 +119,9 @@ impl Target {
         client(&config).await
     }
 
-    pub(crate) async fn client_with(&self, identity: Identity<'_>) -> Result<Client> {
-        client(&kubeconfig("conformance", &self.url(), self.ca_pem(), identity)).await
+    /// A client with that identity.
+    pub async fn client_with(&self, identity: Identity<'_>) -> Result<Client> {
+        client(&kubeconfig("lab", &self.url(), self.ca_pem(), identity)).await
     }
 
     /// Ends it; after a failure the real one's logs stay, and where they are is printed.
@@ -134,7 +138,8 @@ impl Target {
         }
     }
 
-    pub(crate) async fn compact(&self) -> Result<()> {
+    /// Forgets the history: a watch from an older version is answered 410.
+    pub async fn compact(&self) -> Result<()> {
         match &self.server {
             Server::Embedded(handle) => {
                 handle.compact();

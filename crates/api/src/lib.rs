@@ -1,0 +1,37 @@
+//! The kinds of Fleetwright, `fleetwright.io/v1alpha1`: what they say, what they allow, and the names of their conditions. No I/O.
+//!
+//! The Rust types are the source: [`crds`] makes the CustomResourceDefinitions out of them.
+
+mod condition;
+mod machine;
+pub mod names;
+mod operation;
+mod operation_policy;
+mod readiness_gates;
+mod report;
+mod span;
+
+pub use condition::{Condition, Status, condition, is_true};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::CustomResourceExt;
+pub use machine::{
+    Bootstrapped, Component, ComponentState, Drift, Facts, Hardware, HostKeyPolicy, HostKeys, Machine, MachineSpec,
+    MachineStatus, NodeRef, OnDelete, PackageRef, Phase, Role, SecretRef, Ssh, Taint, TaintEffect,
+};
+pub use operation::{Operation, OperationPhase, OperationSpec, OperationStatus, Target};
+pub use operation_policy::{Amount, Holder, OperationPolicy, OperationPolicySpec, OperationPolicyStatus, PolicyScope};
+pub use readiness_gates::{
+    Absence, Gate, GateSource, GateWhen, ReadinessGates, ReadinessGatesSpec, ReadinessGatesStatus, SafetyNet,
+};
+pub use report::{Broken, Report, SubCondition};
+pub use span::Span;
+
+/// The API group of all kinds.
+pub const GROUP: &str = "fleetwright.io";
+/// The version of all kinds.
+pub const VERSION: &str = "v1alpha1";
+
+/// The definitions of all kinds, in the order of their names.
+pub fn crds() -> Vec<CustomResourceDefinition> {
+    vec![Machine::crd(), OperationPolicy::crd(), Operation::crd(), ReadinessGates::crd()]
+}

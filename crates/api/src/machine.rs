@@ -1,0 +1,333 @@
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::Condition;
+
+/// One host: what it is, how it is reached, what it must carry, and the state it is in.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[kube(
+    group = "fleetwright.io",
+    version = "v1alpha1",
+    kind = "Machine",
+    namespaced,
+    status = "MachineStatus",
+    shortname = "ma",
+    category = "fleet"
+)]
+#[serde(rename_all = "camelCase")]
+pub struct MachineSpec {
+    /// What the machine is for.
+    #[serde(default)]
+    pub role: Role,
+    /// The host's name, which is also the name of its Node. The machine's name if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hostname: Option<String>,
+    /// Addresses of the host, IP or DNS name; the first is used to reach it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<String>,
+    /// What the hardware is and where it stands.
+    #[serde(default)]
+    pub hardware: Hardware,
+    /// How the host is reached. A machine without it is observed only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ssh: Option<Ssh>,
+    /// The package versions the host must carry, one for each component.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub packages: Vec<PackageRef>,
+    /// Taints that the Node is meant to have. They do not count against its being schedulable.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub taints: Vec<Taint>,
+    /// What is done about a host that no longer is as declared.
+    #[serde(default)]
+    pub drift: Drift,
+    /// What happens to the host when the machine is deleted.
+    #[serde(default)]
+    pub on_delete: OnDelete,
+    /// While true nothing is done to the host or its Node; the status is kept up to date.
+    #[serde(default)]
+    pub paused: bool,
+}
+
+/// What a machine is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Role {
+    /// It runs workloads.
+    #[default]
+    Worker,
+    /// It runs control planes.
+    ControlPlane,
+}
+
+/// What is done about drift.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Drift {
+    /// It is repaired.
+    #[default]
+    Repair,
+    /// It is reported.
+    Report,
+}
+
+/// What happens to the host of a deleted machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum OnDelete {
+    /// It is drained and its packages are removed.
+    #[default]
+    Uninstall,
+    /// It is left as it is.
+    Orphan,
+}
+
+/// What the hardware is and where it stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Hardware {
+    /// Serial number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serial: Option<String>,
+    /// Model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// The rack it stands in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rack: Option<String>,
+    /// The zone it belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
+    /// Anything else worth knowing about it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+}
+
+/// How a host is reached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Ssh {
+    /// The port of its SSH server.
+    #[serde(default = "Ssh::default_port")]
+    pub port: u16,
+    /// The user to log in as: root, or one with passwordless sudo.
+    #[serde(default = "Ssh::default_user")]
+    pub user: String,
+    /// The Secret, in the same namespace, with the private key (`ssh-privatekey`).
+    pub key_ref: SecretRef,
+    /// Which host keys are trusted.
+    #[serde(default)]
+    pub host_keys: HostKeys,
+}
+
+impl Ssh {
+    fn default_port() -> u16 {
+        22
+    }
+
+    fn default_user() -> String {
+        "root".to_owned()
+    }
+}
+
+/// A Secret in the same namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+pub struct SecretRef {
+    /// Its name.
+    pub name: String,
+}
+
+/// Which host keys are trusted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HostKeys {
+    /// How trust begins.
+    #[serde(default)]
+    pub policy: HostKeyPolicy,
+    /// The keys of a pinned host, as in a `known_hosts` file, without the host: `ssh-ed25519 AAAA…`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub keys: Vec<String>,
+}
+
+/// How trust in a host's key begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum HostKeyPolicy {
+    /// Only the keys listed.
+    #[default]
+    Pinned,
+    /// The key seen first is pinned.
+    TrustOnFirstUse,
+}
+
+/// The package version that a component must have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PackageRef {
+    /// The component, such as `kubelet`.
+    pub component: String,
+    /// The MachinePackageVersion, in the same namespace.
+    #[serde(rename = "ref")]
+    pub ref_: String,
+}
+
+/// A taint of a Node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Taint {
+    /// Its key.
+    pub key: String,
+    /// Its value.
+    #[serde(default)]
+    pub value: String,
+    /// What it does.
+    pub effect: TaintEffect,
+}
+
+/// What a taint does to pods that do not tolerate it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum TaintEffect {
+    /// New ones are kept away.
+    NoSchedule,
+    /// New ones are kept away if there is room elsewhere.
+    PreferNoSchedule,
+    /// Those there leave, too.
+    NoExecute,
+}
+
+/// What is seen of a machine.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct MachineStatus {
+    /// The generation that was last acted on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Where in its life the machine is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<Phase>,
+    /// What the host says of itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub facts: Option<Facts>,
+    /// The state of each component.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = kube::core::ListMerge::Map(vec!["component".to_owned()]))]
+    pub components: Vec<Component>,
+    /// What holds and what does not, each with its reason.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = kube::core::ListMerge::Map(vec!["type".to_owned()]))]
+    pub conditions: Vec<Condition>,
+    /// The Node that this machine became.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_ref: Option<NodeRef>,
+    /// When all gates held for the first time, and for which Node. From then on gates with `when: Bootstrap` no longer count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bootstrapped: Option<Bootstrapped>,
+}
+
+/// Where in its life a machine is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Phase {
+    /// Nobody uses it.
+    Idle,
+    /// It was given to a cluster.
+    Claimed,
+    /// It is being brought to its packages.
+    Converging,
+    /// It is as declared.
+    Ready,
+    /// Something of it does not work.
+    Degraded,
+    /// It is being repaired.
+    Repairing,
+    /// It is leaving its cluster.
+    Leaving,
+    /// It does not answer.
+    Lost,
+}
+
+/// What a host says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Facts {
+    /// Operating system, such as `debian-12`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub os: Option<String>,
+    /// Running kernel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<String>,
+    /// Architecture, such as `amd64`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arch: Option<String>,
+    /// Processors.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<u32>,
+    /// Memory, as a quantity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<String>,
+    /// Changes with every boot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_id: Option<String>,
+}
+
+/// The state of one component.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Component {
+    /// Which.
+    pub component: String,
+    /// The version it should have; none while it is being removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub desired: Option<String>,
+    /// The version it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed: Option<String>,
+    /// What is happening to it.
+    pub state: ComponentState,
+    /// Since when.
+    pub since: Timestamp,
+    /// What a person should know.
+    #[serde(default)]
+    pub message: String,
+}
+
+/// What is happening to a component.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ComponentState {
+    /// It waits for something.
+    Pending,
+    /// It is being installed.
+    Installing,
+    /// It is being brought to a newer version.
+    Upgrading,
+    /// It is being brought back to an older version.
+    Downgrading,
+    /// It is being removed.
+    Removing,
+    /// It is as declared and healthy.
+    Ready,
+    /// It is no longer as declared.
+    Drifted,
+    /// It does not work.
+    Failed,
+    /// A change failed and the version that worked is back.
+    RolledBack,
+}
+
+/// A Node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+pub struct NodeRef {
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<String>,
+}
+
+/// When all gates held for the first time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Bootstrapped {
+    /// When.
+    pub at: Timestamp,
+    /// The uid of the Node: another Node of the same name starts over.
+    pub node_uid: String,
+}

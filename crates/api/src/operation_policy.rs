@@ -1,0 +1,148 @@
+use std::borrow::Cow;
+
+use kube::{CustomResource, KubeSchema};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::Condition;
+
+/// How many operations of some kinds may be under way at once. An operation of a kind that no policy names is not let pass.
+#[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[kube(
+    group = "fleetwright.io",
+    version = "v1alpha1",
+    kind = "OperationPolicy",
+    plural = "operationpolicies",
+    namespaced,
+    status = "OperationPolicyStatus",
+    shortname = "opp",
+    category = "fleet"
+)]
+#[serde(rename_all = "camelCase")]
+pub struct OperationPolicySpec {
+    /// The types of operations meant. They share the limit.
+    #[x_kube(merge_strategy = kube::core::ListMerge::Set)]
+    pub operations: Vec<String>,
+    /// What the limit is counted in. The whole namespace if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope: Option<PolicyScope>,
+    /// So many at once: a number, or a percentage of the machines in the scope.
+    pub max: Amount,
+    /// However small the scope, so many at once, when `max` is a percentage.
+    #[serde(default = "OperationPolicySpec::default_at_least")]
+    pub at_least: u32,
+}
+
+impl OperationPolicySpec {
+    fn default_at_least() -> u32 {
+        1
+    }
+}
+
+/// What a limit is counted in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+pub struct PolicyScope {
+    /// The label of the targets whose values are the scopes.
+    pub by: String,
+}
+
+/// The present counts of a policy.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct OperationPolicyStatus {
+    /// The generation that was last acted on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// The operations that passed and have not ended.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = kube::core::ListMerge::Map(vec!["operation".to_owned()]))]
+    pub holders: Vec<Holder>,
+    /// How many they are.
+    #[serde(default)]
+    pub held: u32,
+    /// Whether the policy is understood (`Accepted`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = kube::core::ListMerge::Map(vec!["type".to_owned()]))]
+    pub conditions: Vec<Condition>,
+}
+
+/// An operation that passed and has not ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+pub struct Holder {
+    /// Its name.
+    pub operation: String,
+    /// The scope it counts in; empty for the whole namespace.
+    #[serde(default)]
+    pub scope: String,
+}
+
+/// A number, or a percentage of something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Amount {
+    /// So many.
+    Count(u32),
+    /// So many of a hundred.
+    Percent(u32),
+}
+
+impl Amount {
+    /// How many that is of so many: rounded down, and never fewer than `at_least` for a percentage.
+    pub fn of(self, total: usize, at_least: u32) -> usize {
+        match self {
+            Self::Count(count) => count as usize,
+            Self::Percent(percent) => (total * percent as usize / 100).max(at_least as usize),
+        }
+    }
+}
+
+impl std::fmt::Display for Amount {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Count(count) => write!(f, "{count}"),
+            Self::Percent(percent) => write!(f, "{percent}%"),
+        }
+    }
+}
+
+impl Serialize for Amount {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Count(count) => serializer.serialize_u32(*count),
+            Self::Percent(_) => serializer.collect_str(self),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Amount {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Raw {
+            Count(u32),
+            Text(String),
+        }
+        match Raw::deserialize(deserializer)? {
+            Raw::Count(count) => Ok(Self::Count(count)),
+            Raw::Text(text) => text
+                .strip_suffix('%')
+                .and_then(|percent| percent.parse().ok())
+                .filter(|percent| *percent <= 100)
+                .map(Self::Percent)
+                .ok_or_else(|| serde::de::Error::custom(format!("{text:?} is neither a number nor a percentage such as 5%"))),
+        }
+    }
+}
+
+impl JsonSchema for Amount {
+    fn schema_name() -> Cow<'static, str> {
+        "Amount".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"x-kubernetes-int-or-string": true, "pattern": "^([0-9]|[1-9][0-9]|100)%$", "minimum": 0})
+    }
+}

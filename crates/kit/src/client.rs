@@ -1,0 +1,1 @@
+//! The layers around the client: count, fence, retry.

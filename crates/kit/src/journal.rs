@@ -1,0 +1,1 @@
+//! Acts that must not happen twice.

@@ -1,0 +1,39 @@
+//! What every operator needs: shared caches, a queue, conflict-free writes, a leader, a journal, a gate, errors that say what to do,
+//! events, metrics and an orderly stop. The safe way is the short way.
+//!
+//! An operator is an [`Operator`] with caches and controllers. A [`Controller`] is five functions:
+//! `dereference → validate → decide → act → report`. `decide` has no I/O and lives in the `plan` crate.
+//!
+//! Guarantees:
+//! - one watch for each kind, however many controllers read it;
+//! - a controller never acts on a cache older than its own last write;
+//! - nothing is sent once the lease could have ended;
+//! - time and randomness are arguments, so that a scenario runs in virtual time.
+
+pub mod cache;
+pub mod client;
+pub mod clock;
+pub mod controller;
+pub mod error;
+pub mod events;
+pub mod journal;
+pub mod key;
+pub mod leader;
+pub mod metrics;
+pub mod operator;
+pub mod pass;
+pub mod queue;
+pub mod random;
+pub mod serve;
+pub mod telemetry;
+pub mod write;
+
+pub use cache::{Cache, Change, Source, View};
+pub use clock::Clock;
+pub use controller::{Budget, Controller, Next, Options, Outcome};
+pub use error::{Remedy, Step, StepError, Trouble};
+pub use key::Key;
+pub use operator::{Operator, Settings};
+pub use pass::Pass;
+pub use random::Random;
+pub use write::WriteError;

@@ -1,0 +1,1 @@
+//! Which object is looked at next.

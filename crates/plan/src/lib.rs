@@ -1,0 +1,1 @@
+//! Pure decisions: what to do next, from what is declared, what is seen, and the time.

@@ -1,0 +1,1 @@
+//! Decides which machines may be scheduled.

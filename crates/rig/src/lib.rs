@@ -1,0 +1,1 @@
+//! What tests operators: crashes at every call, seeded trouble, two leaders, counted calls.
