@@ -71,6 +71,9 @@ pub struct OperationPolicyStatus {
 pub struct Holder {
     /// Its name.
     pub operation: String,
+    /// Its uid: a later one of the same name does not hold this one's place.
+    #[serde(default)]
+    pub uid: String,
     /// The scope it counts in; empty for the whole namespace.
     #[serde(default)]
     pub scope: String,

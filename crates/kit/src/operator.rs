@@ -37,6 +37,16 @@ impl Operator {
         todo!()
     }
 
+    /// Who we are: the identity of the lease, or the operator's name without one.
+    pub fn identity(&self) -> &str {
+        todo!()
+    }
+
+    /// The operator's name.
+    pub fn name(&self) -> &str {
+        todo!()
+    }
+
     /// Adds a cache. It fills when the operator runs.
     pub fn cache<V: View>(&mut self, _source: Source<V>) -> Cache<V> {
         todo!()

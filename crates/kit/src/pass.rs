@@ -2,9 +2,9 @@
 
 use jiff::Timestamp;
 
-use crate::Key;
 use crate::events::Events;
 use crate::write::Writer;
+use crate::{Clock, Key};
 
 /// One pass of a controller over one object: which object, when, and the means to write.
 pub struct Pass {
@@ -34,6 +34,16 @@ impl Pass {
 
     /// Tells people.
     pub fn events(&self) -> &Events {
+        todo!()
+    }
+
+    /// Whether nobody else can lead at this moment. What acts outside the API server asks right before it does.
+    pub fn leads(&self) -> bool {
+        todo!()
+    }
+
+    /// Tells the time of now, for what takes longer than a moment.
+    pub fn clock(&self) -> &Clock {
         todo!()
     }
 

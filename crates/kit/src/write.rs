@@ -98,6 +98,19 @@ impl Writer {
         todo!()
     }
 
+    /// A merge patch of the status, provided that the object still has that resourceVersion: the fields that `status` names get
+    /// these values whole, lists too, whoever wrote them before. For status that several controllers write in turn,
+    /// such as the holders of an OperationPolicy.
+    ///
+    /// # Errors
+    /// See [`WriteError`].
+    pub async fn merge_status<V>(&self, _cache: &Cache<V>, _key: &Key, _version: &str, _status: Value) -> Result<(), WriteError>
+    where
+        V: View,
+    {
+        todo!()
+    }
+
     /// A JSON patch, which should begin with `test` operations on what the decision relied on. A failed test is a conflict.
     ///
     /// # Errors
