@@ -40,7 +40,10 @@ pub trait Controller: Send + Sync + 'static {
     type ReportError: StepError;
 
     /// Gathers what is needed; none if there is nothing to do because the object is gone.
-    fn dereference(&self, pass: &Pass) -> impl Future<Output = Result<Option<Self::Found>, Self::DereferenceError>> + Send;
+    fn dereference(
+        &self,
+        pass: &Pass,
+    ) -> impl Future<Output = Result<Option<Self::Found>, Self::DereferenceError>> + Send;
 
     /// Checks what the schema cannot.
     ///

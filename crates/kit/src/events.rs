@@ -20,7 +20,14 @@ pub struct Events {
 
 impl Events {
     /// Publishes one. `once_for` tells occurrences apart, such as a transition time.
-    pub async fn publish(&self, _about: &ObjectReference, _level: Level, _reason: &str, _message: &str, _once_for: &str) {
+    pub async fn publish(
+        &self,
+        _about: &ObjectReference,
+        _level: Level,
+        _reason: &str,
+        _message: &str,
+        _once_for: &str,
+    ) {
         todo!()
     }
 }

@@ -91,7 +91,13 @@ impl Writer {
     ///
     /// # Errors
     /// See [`WriteError`].
-    pub async fn apply_status<V>(&self, _cache: &Cache<V>, _key: &Key, _version: &str, _status: Value) -> Result<(), WriteError>
+    pub async fn apply_status<V>(
+        &self,
+        _cache: &Cache<V>,
+        _key: &Key,
+        _version: &str,
+        _status: Value,
+    ) -> Result<(), WriteError>
     where
         V: View,
     {
