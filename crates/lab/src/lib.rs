@@ -13,6 +13,7 @@
 //! killed, even with SIGKILL.
 
 mod binaries;
+pub mod measure;
 mod plane;
 mod process;
 mod target;

@@ -5,11 +5,11 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use fleetwright_apiserver::{Config, Handle, Server};
+use fleetwright_lab::measure::process;
 use kube::Client;
 use serde_json::{Value, json};
 
 use crate::load::{self, call, config_map, get, millis, post};
-use crate::process;
 use crate::report::{Report, Unit};
 
 /// Calls within the process that are timed.

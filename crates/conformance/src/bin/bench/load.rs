@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
 use fleetwright_conformance::Kind;
+use fleetwright_lab::measure::Server;
 use http::{Method, Request, StatusCode};
 use http_body_util::BodyExt;
 use kube::Client;
@@ -16,7 +17,6 @@ use tokio::task::JoinSet;
 
 use crate::idle;
 use crate::report::{Report, Unit};
-use crate::servers::Server;
 
 /// How much of everything.
 pub(crate) struct Sizes {

@@ -5,15 +5,13 @@
 
 mod idle;
 mod load;
-mod machine;
-mod process;
 mod report;
-mod servers;
 
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use fleetwright_conformance::Kind;
+use fleetwright_lab::measure::machine;
 
 use crate::load::Sizes;
 use crate::report::Report;
@@ -63,7 +61,8 @@ fn main() -> Result<()> {
 
 async fn run(options: &Options) -> Result<()> {
     let sizes = if options.quick { Sizes::QUICK } else { Sizes::FULL };
-    let mut report = Report::new(machine::describe(options.quick)?);
+    let command = if options.quick { "make bench, quick" } else { "make bench" };
+    let mut report = Report::new(machine::describe(command)?);
     if options.kinds.contains(&Kind::Embedded) {
         idle::measure(&mut report, sizes.idle).await?;
     }

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use fleetwright_conformance::Kind;
+use fleetwright_lab::measure::{machine, shown};
 use serde_json::{Value, json};
 
 /// What a number counts, and so which way is better.
@@ -85,24 +86,7 @@ impl Report {
     /// A table for people.
     pub(crate) fn markdown(&self) -> String {
         let mut out = String::new();
-        let text = |field: &str| match &self.machine[field] {
-            Value::String(text) => text.clone(),
-            Value::Null => "unknown".into(),
-            other => other.to_string(),
-        };
-        let _ = writeln!(
-            out,
-            "{} × {}, {} MiB, Linux {}, load {} at the start; Fleetwright {} ({}), kube-apiserver {}, etcd {}\n",
-            text("cores"),
-            text("processor"),
-            text("memoryMiB"),
-            text("kernel"),
-            text("loadAtStart"),
-            text("fleetwright"),
-            text("build"),
-            text("kubernetes"),
-            text("etcd"),
-        );
+        let _ = writeln!(out, "{}\n", machine::line(&self.machine));
         let _ = writeln!(out, "| what | unit | embedded | real | real / embedded |\n|---|---|--:|--:|--:|");
         for row in &self.rows {
             let cell = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), shown);
@@ -133,25 +117,6 @@ impl Report {
     }
 }
 
-/// Three significant digits, and thousands kept apart.
-fn shown(value: f64) -> String {
-    if value.abs() < 10.0 {
-        return format!("{value:.2}");
-    }
-    if value.abs() < 100.0 {
-        return format!("{value:.1}");
-    }
-    let digits = format!("{value:.0}");
-    let mut out = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -161,11 +126,6 @@ mod tests {
         let row = |unit| Row { name: "x".into(), unit, embedded: Some(200.0), real: Some(100.0) };
         assert_eq!(row(Unit::PerSecond).ratio(), Some(2.0));
         assert_eq!(row(Unit::MiB).ratio(), Some(0.5));
-    }
-
-    #[test]
-    fn thousands_are_kept_apart() {
-        assert_eq!([1.234, 12.34, 123.4, 1_234_567.0].map(shown), ["1.23", "12.3", "123", "1,234,567"]);
     }
 
     #[test]

@@ -5,13 +5,12 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use fleetwright_conformance::Kind;
-use fleetwright_lab::ControlPlane;
 use http::{Request, StatusCode};
 use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
-use crate::process;
+use super::process;
+use crate::{ControlPlane, Kind};
 
 const READY: Duration = Duration::from_secs(60);
 
@@ -23,8 +22,9 @@ const NEEDED: [&str; 3] =
 const SUPERVISOR: &str = r#"exec 3<&0; "$@" </dev/null 3<&- & child=$!; read -r _ <&3; kill $child; wait $child"#;
 
 /// A running server.
-pub(crate) struct Server {
+pub struct Server {
     client: Client,
+    kubeconfig: String,
     /// The API server and, for the real one, etcd.
     pids: Vec<u32>,
     ready: Duration,
@@ -47,13 +47,13 @@ impl Drop for Running {
 
 /// What a server used up between two moments.
 #[derive(Clone, Copy)]
-pub(crate) struct Usage {
+pub struct Usage {
     cpu: Duration,
 }
 
 impl Server {
     /// Starts one of the two, with nothing but an API server and its store.
-    pub(crate) async fn start(kind: Kind) -> Result<Self> {
+    pub async fn start(kind: Kind) -> Result<Self> {
         match kind {
             Kind::Embedded => embedded().await,
             Kind::Real => real().await,
@@ -61,29 +61,34 @@ impl Server {
     }
 
     /// An administrator's client.
-    pub(crate) fn client(&self) -> Client {
+    pub fn client(&self) -> Client {
         self.client.clone()
     }
 
+    /// An administrator's kubeconfig.
+    pub fn kubeconfig(&self) -> &str {
+        &self.kubeconfig
+    }
+
     /// From the start of the first process to the first answers.
-    pub(crate) fn ready(&self) -> Duration {
+    pub fn ready(&self) -> Duration {
         self.ready
     }
 
     /// The memory of the API server, and of it with its store.
-    pub(crate) fn memory(&self) -> Result<(u64, u64)> {
+    pub fn memory(&self) -> Result<(u64, u64)> {
         let each = self.pids.iter().map(|pid| process::resident(*pid)).collect::<Result<Vec<u64>>>()?;
         Ok((each.first().copied().unwrap_or_default(), each.iter().sum()))
     }
 
     /// Where the CPU meter stands.
-    pub(crate) fn usage(&self) -> Result<Usage> {
+    pub fn usage(&self) -> Result<Usage> {
         let cpu = self.pids.iter().map(|pid| process::cpu(*pid)).sum::<Result<Duration>>()?;
         Ok(Usage { cpu })
     }
 
     /// The CPU time used since then.
-    pub(crate) fn cpu_since(&self, before: Usage) -> Result<Duration> {
+    pub fn cpu_since(&self, before: Usage) -> Result<Duration> {
         Ok(self.usage()?.cpu.saturating_sub(before.cpu))
     }
 }
@@ -97,11 +102,12 @@ async fn real() -> Result<Server> {
         let [pid] = process::descendants(name)?[..] else { bail!("there is not one {name} of ours") };
         pids.push(pid);
     }
-    Ok(Server { client: client(&plane.kubeconfig()).await?, pids, ready, _process: Running::Real(Box::new(plane)) })
+    let kubeconfig = plane.kubeconfig();
+    Ok(Server { client: client(&kubeconfig).await?, kubeconfig, pids, ready, _process: Running::Real(Box::new(plane)) })
 }
 
 async fn embedded() -> Result<Server> {
-    let binary = tokio::task::spawn_blocking(binary).await??;
+    let binary = tokio::task::spawn_blocking(fleetwright).await??;
     let folder = tempfile::tempdir()?;
     let kubeconfig = folder.path().join("kubeconfig");
     let started = Instant::now();
@@ -115,7 +121,8 @@ async fn embedded() -> Result<Server> {
         .spawn()
         .with_context(|| format!("cannot start {}", binary.display()))?;
     let process = Running::Embedded { supervisor, _folder: folder };
-    let client = client(&written(&kubeconfig, started).await?).await?;
+    let kubeconfig = written(&kubeconfig, started).await?;
+    let client = client(&kubeconfig).await?;
     for path in NEEDED {
         loop {
             let request = Request::get(path).body(kube::client::Body::empty())?;
@@ -128,7 +135,7 @@ async fn embedded() -> Result<Server> {
     }
     let ready = started.elapsed();
     let [pid] = process::descendants("fleetwright")?[..] else { bail!("there is not one fleetwright of ours") };
-    Ok(Server { client, pids: vec![pid], ready, _process: process })
+    Ok(Server { client, kubeconfig, pids: vec![pid], ready, _process: process })
 }
 
 /// The kubeconfig appears when the server is ready to serve.
@@ -145,8 +152,15 @@ async fn written(path: &Path, started: Instant) -> Result<String> {
 }
 
 /// The `fleetwright` that was built beside this program. Under Cargo it is built again, so that it is never an old one.
-fn binary() -> Result<PathBuf> {
-    let path = std::env::current_exe()?.with_file_name("fleetwright");
+///
+/// # Errors
+/// When it cannot be built.
+pub fn fleetwright() -> Result<PathBuf> {
+    let mut path = std::env::current_exe()?.with_file_name("fleetwright");
+    // Cargo puts benches and tests one folder below the programs.
+    if path.parent().is_some_and(|folder| folder.ends_with("deps")) {
+        path = path.parent().and_then(Path::parent).context("no folder")?.join("fleetwright");
+    }
     let cargo = std::env::var_os("CARGO");
     if path.exists() && cargo.is_none() {
         return Ok(path);

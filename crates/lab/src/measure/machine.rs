@@ -4,11 +4,12 @@ use std::fs;
 use std::process::Command;
 
 use anyhow::Result;
-use fleetwright_lab::{Binaries, DEFAULT_MINOR};
 use serde_json::{Value, json};
 
+use crate::{Binaries, DEFAULT_MINOR};
+
 /// The machine, the versions and the command, as they go into the output.
-pub(crate) fn describe(quick: bool) -> Result<Value> {
+pub fn describe(command: &str) -> Result<Value> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let after_colon = |text: &str, name: &str| {
         let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
@@ -23,11 +24,32 @@ pub(crate) fn describe(quick: bool) -> Result<Value> {
         "kernel": read("/proc/sys/kernel/osrelease").trim(),
         "loadAtStart": read("/proc/loadavg").split_whitespace().next().and_then(|load| load.parse::<f64>().ok()),
         "build": if cfg!(debug_assertions) { "debug" } else { "release" },
-        "command": if quick { "make bench, quick" } else { "make bench" },
+        "command": command,
         "fleetwright": env!("CARGO_PKG_VERSION"),
         "kubernetes": version("kube-apiserver"),
         "etcd": version("etcd"),
     }))
+}
+
+/// The same on one line, for people.
+pub fn line(machine: &Value) -> String {
+    let text = |field: &str| match &machine[field] {
+        Value::String(text) => text.clone(),
+        Value::Null => "unknown".into(),
+        other => other.to_string(),
+    };
+    format!(
+        "{} × {}, {} MiB, Linux {}, load {} at the start; Fleetwright {} ({}), kube-apiserver {}, etcd {}",
+        text("cores"),
+        text("processor"),
+        text("memoryMiB"),
+        text("kernel"),
+        text("loadAtStart"),
+        text("fleetwright"),
+        text("build"),
+        text("kubernetes"),
+        text("etcd"),
+    )
 }
 
 /// The version that a binary of the real control plane tells; nothing when it is not there.

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 const TICKS_PER_SECOND: u64 = 100;
 
 /// The processes that this one started, directly or not, whose command has this name.
-pub(crate) fn descendants(name: &str) -> Result<Vec<u32>> {
+pub fn descendants(name: &str) -> Result<Vec<u32>> {
     let mut family = HashSet::from([std::process::id()]);
     let mut all: Vec<(u32, u32, String)> = fs::read_dir("/proc")?
         .flatten()
@@ -35,7 +35,7 @@ pub(crate) fn descendants(name: &str) -> Result<Vec<u32>> {
 }
 
 /// Resident memory, in bytes.
-pub(crate) fn resident(pid: u32) -> Result<u64> {
+pub fn resident(pid: u32) -> Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).with_context(|| format!("process {pid} is gone"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("/proc tells no VmRSS")?;
     let kib: u64 = line.trim().trim_end_matches(" kB").parse().context("VmRSS is no number")?;
@@ -43,7 +43,7 @@ pub(crate) fn resident(pid: u32) -> Result<u64> {
 }
 
 /// The CPU time used so far, by the process and in the kernel for it.
-pub(crate) fn cpu(pid: u32) -> Result<Duration> {
+pub fn cpu(pid: u32) -> Result<Duration> {
     let ticks = Stat::read(pid)?.ticks;
     Ok(Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND))
 }
