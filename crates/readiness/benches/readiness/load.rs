@@ -1,0 +1,99 @@
+//! The loads, the same for the operator and for the floor.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use crate::fleet::Fleet;
+
+/// Reports in a second.
+const RATE: u64 = 200;
+
+/// Times, in milliseconds.
+#[derive(Default)]
+pub(crate) struct Latency(Vec<f64>);
+
+impl Latency {
+    /// So many of a hundred were no longer.
+    pub(crate) fn percentile(&self, percent: f64) -> f64 {
+        let mut sorted = self.0.clone();
+        sorted.sort_by(f64::total_cmp);
+        let at = (percent / 100.0 * sorted.len() as f64).ceil() as usize;
+        sorted.get(at.saturating_sub(1)).copied().unwrap_or(f64::NAN)
+    }
+}
+
+/// Reports that each change a verdict: machines fall ill one after the other and recover when their turn comes again.
+/// The time runs from just before the report is sent until the Node's change is seen. Returns also how many there were.
+pub(crate) async fn flips(fleet: &Fleet, seconds: u64) -> Result<(Latency, usize)> {
+    let (began, total) = (Instant::now(), RATE * seconds);
+    // Each machine falls ill and recovers; a stride of a second's worth keeps the two apart.
+    let pairs = total / 2;
+    let mut latency = Latency::default();
+    let (mut sent, mut running) = (0, futures::stream::FuturesUnordered::new());
+    let one = |number: usize, good: bool| async move {
+        let start = Instant::now();
+        fleet.report(number, number % 3, good).await?;
+        let seen = fleet.verdict(number, good, start).await?;
+        anyhow::Ok((seen - start).as_secs_f64() * 1000.0)
+    };
+    for second in 0..seconds {
+        for step in 0..RATE {
+            let half = RATE / 2;
+            let pair = (second * half + step % half) % pairs;
+            let number = (pair as usize) % fleet.size;
+            tokio::time::sleep_until((began + Duration::from_micros((second * RATE + step) * 1_000_000 / RATE)).into())
+                .await;
+            running.push(one(number, step >= half));
+            sent += 1;
+            drain(&mut running, &mut latency, false).await?;
+        }
+    }
+    drain(&mut running, &mut latency, true).await?;
+    Ok((latency, sent))
+}
+
+/// Takes what is finished, or waits for all of it.
+async fn drain<F: Future<Output = Result<f64>>>(
+    running: &mut futures::stream::FuturesUnordered<F>,
+    latency: &mut Latency,
+    all: bool,
+) -> Result<()> {
+    use futures::{FutureExt, StreamExt};
+    loop {
+        let next = if all { running.next().await } else { running.next().now_or_never().flatten() };
+        match next {
+            Some(millis) => latency.0.push(millis?),
+            None => return Ok(()),
+        }
+    }
+}
+
+/// Reports that say what the ones before said, with a new heartbeat. Returns how many.
+pub(crate) async fn heartbeats(fleet: &Fleet, seconds: u64) -> Result<usize> {
+    let (began, total) = (Instant::now(), RATE * seconds);
+    let running = futures::stream::FuturesUnordered::new();
+    for step in 0..total {
+        tokio::time::sleep_until((began + Duration::from_micros(step * 1_000_000 / RATE)).into()).await;
+        let number = step as usize % fleet.size;
+        running.push(fleet.report(number, number % 3, true));
+    }
+    use futures::TryStreamExt;
+    running.try_collect::<()>().await?;
+    // What the operator makes of the last ones counts, too.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    Ok(total as usize)
+}
+
+/// Adds machines one after the other, and waits for each Node to open.
+pub(crate) async fn join(fleet: &mut Fleet, count: usize) -> Result<Latency> {
+    let mut latency = Latency::default();
+    for number in fleet.size..fleet.size + count {
+        let start = Instant::now();
+        fleet.add(number).await?;
+        let seen = fleet.verdict(number, true, start).await?;
+        latency.0.push((seen - start).as_secs_f64() * 1000.0);
+    }
+    fleet.size += count;
+    Ok(latency)
+}

@@ -1,0 +1,186 @@
+//! Readiness at ten thousand machines: from a report to the verdict on the Node, what the operator costs, and what one more
+//! machine costs. The operator is a process of its own, beside the API server's.
+//!
+//! The floor is a program that watches the reports and sets or lifts the taint at once, without gates, status or memory: what two
+//! trips to that API server cost on that machine in the same run. Ratios are against it.
+
+mod fleet;
+mod floor;
+mod load;
+mod subject;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use fleetwright_lab::Kind;
+use fleetwright_lab::measure::{Server, machine, shown};
+use serde_json::{Value, json};
+
+use crate::fleet::Fleet;
+use crate::load::Latency;
+use crate::subject::Subject;
+
+const USAGE: &str = "usage: cargo bench -p fleetwright-readiness -- [--quick] [--embedded | --real] [--json FILE]
+
+  --quick      1,000 machines and short loads
+  --embedded   only on the embedded API server
+  --real       only on kube-apiserver and etcd
+  --json FILE  where the numbers go (default target/bench-readiness.json)";
+
+struct Options {
+    machines: usize,
+    seconds: u64,
+    kinds: Vec<Kind>,
+    json: PathBuf,
+}
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["--help" | "-h"] => {
+            println!("{USAGE}");
+            Ok(())
+        }
+        // The bench runs itself so, to have the floor as a process of its own.
+        ["floor", kubeconfig] => runtime.block_on(floor::run(kubeconfig.as_ref())),
+        _ => runtime.block_on(run(&options(&arguments)?)),
+    }
+}
+
+fn options(arguments: &[String]) -> Result<Options> {
+    let json = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/bench-readiness.json");
+    let kinds = vec![Kind::Embedded, Kind::Real];
+    let mut options = Options { machines: 10_000, seconds: 60, kinds, json: json.into() };
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        match argument.as_str() {
+            "--quick" => (options.machines, options.seconds) = (1_000, 10),
+            "--embedded" => options.kinds = vec![Kind::Embedded],
+            "--real" => options.kinds = vec![Kind::Real],
+            "--json" => options.json = rest.next().context("--json needs a file")?.into(),
+            _ => bail!("unknown argument {argument:?}\n{USAGE}"),
+        }
+    }
+    Ok(options)
+}
+
+async fn run(options: &Options) -> Result<()> {
+    let about = machine::describe("cargo bench -p fleetwright-readiness")?;
+    println!("{}\n", machine::line(&about));
+    let mut all = Vec::new();
+    for &kind in &options.kinds {
+        let rows = measure(kind, options).await.with_context(|| format!("measuring on the {kind} server"))?;
+        println!("On the {kind} API server, {} machines, 5 gates and 3 reports each:\n", options.machines);
+        println!("| what | value |\n|---|--:|");
+        for (name, value) in &rows {
+            println!("| {name} | {value} |");
+        }
+        println!();
+        all.push(json!({ "server": kind.to_string(), "rows": rows.into_iter().collect::<serde_json::Map<_, _>>() }));
+    }
+    if let Some(folder) = options.json.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    let text = serde_json::to_string_pretty(&json!({ "machine": about, "machines": options.machines, "runs": all }))?;
+    std::fs::write(&options.json, text + "\n").with_context(|| format!("writing {}", options.json.display()))?;
+    eprintln!("bench: the numbers are in {}", options.json.display());
+    Ok(())
+}
+
+/// The rows of the table, as they come.
+#[derive(Default)]
+struct Rows(Vec<(String, Value)>);
+
+impl Rows {
+    fn add(&mut self, name: impl Into<String>, value: f64, unit: &str) {
+        let (name, text) = (name.into(), format!("{} {unit}", shown(value)).trim_end().to_owned());
+        eprintln!("bench: {name}: {text}");
+        self.0.push((name, text.into()));
+    }
+
+    fn latency(&mut self, name: &str, latency: &Latency) {
+        self.add(format!("{name}, median"), latency.percentile(50.0), "ms");
+        self.add(format!("{name}, 99th of a hundred"), latency.percentile(99.0), "ms");
+    }
+}
+
+async fn measure(kind: Kind, options: &Options) -> Result<Vec<(String, Value)>> {
+    let mut rows = Rows::default();
+    let server = Server::start(kind).await?;
+    let mut fleet = Fleet::new(&server).await?;
+    eprintln!("bench: {kind}: a fleet of 10 machines");
+    fleet.grow_to(10).await?;
+    let small = {
+        let subject = Subject::operator(&server).await?;
+        subject.steady(&fleet).await?;
+        one_more(&mut fleet, &subject).await?
+    };
+    eprintln!("bench: {kind}: growing it to {} machines, with {} reports", options.machines, options.machines * 3);
+    fleet.grow_to(options.machines).await?;
+    {
+        let subject = Subject::operator(&server).await?;
+        let (_, cold) = (subject.steady(&fleet).await?, subject.age());
+        rows.add("start with all Nodes to open: until the last is open", cold.as_secs_f64(), "s");
+    }
+    let subject = Subject::operator(&server).await?;
+    subject.steady(&fleet).await?;
+    rows.add("start with nothing to do: until all machines were looked at", subject.age().as_secs_f64(), "s");
+    rows.add("memory of the operator, steady", subject.memory()? / 1024.0 / 1024.0, "MiB");
+    rows.add("CPU of the operator to start", subject.cpu()?.as_secs_f64(), "s");
+
+    let (calls, cpu) = (subject.calls().await?, subject.cpu()?);
+    let (ours, changes) = load::flips(&fleet, options.seconds).await?;
+    let (spent, used) = (subject.calls().await?.since(&calls), subject.cpu()? - cpu);
+    rows.latency("200 reports/s, each a new verdict: report to Node", &ours);
+    rows.add("writes for a new verdict", spent.writes / changes as f64, "");
+    rows.add("reads for a new verdict", spent.reads / changes as f64, "");
+    rows.add("CPU of the operator, of one core", 100.0 * used.as_secs_f64() / options.seconds as f64, "%");
+    rows.add("memory of the operator, after it", subject.memory()? / 1024.0 / 1024.0, "MiB");
+
+    let (calls, cpu) = (subject.calls().await?, subject.cpu()?);
+    let reports = load::heartbeats(&fleet, options.seconds).await?;
+    let (spent, used) = (subject.calls().await?.since(&calls), subject.cpu()? - cpu);
+    rows.add("200 reports/s, none a new verdict: writes for a report", spent.writes / reports as f64, "");
+    rows.add("CPU of the operator, of one core, then", 100.0 * used.as_secs_f64() / options.seconds as f64, "%");
+
+    let large = one_more(&mut fleet, &subject).await?;
+    rows.add("one more machine to 10: calls", small.calls, "");
+    rows.add(format!("one more machine to {}: calls", options.machines), large.calls, "");
+    rows.add("one more machine to 10: CPU of the operator", small.cpu_millis, "ms");
+    rows.add(format!("one more machine to {}: CPU of the operator", options.machines), large.cpu_millis, "ms");
+    rows.add("one more machine to 10: until its Node is open, median", small.latency.percentile(50.0), "ms");
+    rows.add(
+        format!("one more machine to {}: until its Node is open, median", options.machines),
+        large.latency.percentile(50.0),
+        "ms",
+    );
+    drop(subject);
+
+    let floor = Subject::floor(&server).await?;
+    let (least, _) = load::flips(&fleet, options.seconds).await?;
+    rows.latency("the floor: report to Node", &least);
+    rows.add("memory of the floor", floor.memory()? / 1024.0 / 1024.0, "MiB");
+    rows.add("ours / floor, median", ours.percentile(50.0) / least.percentile(50.0), "×");
+    rows.add("ours / floor, 99th of a hundred", ours.percentile(99.0) / least.percentile(99.0), "×");
+    Ok(rows.0)
+}
+
+/// What one more machine costs.
+struct OneMore {
+    calls: f64,
+    cpu_millis: f64,
+    latency: Latency,
+}
+
+async fn one_more(fleet: &mut Fleet, subject: &Subject) -> Result<OneMore> {
+    const ADDED: usize = 50;
+    let (calls, cpu) = (subject.calls().await?, subject.cpu()?);
+    let latency = load::join(fleet, ADDED).await?;
+    let spent = subject.calls().await?.since(&calls);
+    Ok(OneMore {
+        calls: (spent.reads + spent.writes) / ADDED as f64,
+        cpu_millis: (subject.cpu()? - cpu).as_secs_f64() * 1000.0 / ADDED as f64,
+        latency,
+    })
+}
