@@ -26,6 +26,7 @@ pub mod queue;
 pub mod random;
 pub mod serve;
 pub mod telemetry;
+pub mod waker;
 pub mod write;
 
 pub use cache::{Cache, Change, Source, View};
@@ -36,4 +37,5 @@ pub use key::Key;
 pub use operator::{Operator, Settings};
 pub use pass::Pass;
 pub use random::Random;
+pub use waker::Waker;
 pub use write::WriteError;

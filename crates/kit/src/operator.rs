@@ -3,7 +3,7 @@
 use std::future::Future;
 
 use crate::leader::Lease;
-use crate::{Cache, Change, Clock, Controller, Key, Options, Random, Source, View};
+use crate::{Cache, Change, Clock, Controller, Key, Options, Random, Source, View, Waker};
 
 /// What an operator is made of.
 pub struct Settings {
@@ -88,5 +88,12 @@ impl Wakes<'_> {
         _keys: impl Fn(&Change<'_, V>) -> Vec<Key> + Send + Sync + 'static,
     ) -> Self {
         todo!()
+    }
+
+    /// What is woken by hand. An implementation calls [`Waker`]'s `attach`.
+    #[must_use = "what wakes a controller is complete only when all of it is said"]
+    pub fn by(self, waker: &Waker) -> Self {
+        waker.attach(|_key| todo!());
+        self
     }
 }

@@ -1,0 +1,39 @@
+use fleetwright_api::GROUP;
+use k8s_openapi::api::rbac::v1::PolicyRule;
+
+/// What the operator may do: the least it needs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rules {
+    /// In the namespace of the machines.
+    pub namespaced: Vec<PolicyRule>,
+    /// In the namespace of the lease, which may be another.
+    pub lease: Vec<PolicyRule>,
+    /// In the whole cluster.
+    pub cluster: Vec<PolicyRule>,
+}
+
+/// The exact rules that the operator needs.
+pub fn rules() -> Rules {
+    Rules {
+        namespaced: vec![
+            rule(GROUP, &["machines"], &["get", "list", "watch"]),
+            rule(GROUP, &["machines/status"], &["patch"]),
+            rule(GROUP, &["readinessgates"], &["list", "watch"]),
+            rule(GROUP, &["readinessgates/status"], &["patch"]),
+            rule("", &["configmaps"], &["list", "watch"]),
+            rule("events.k8s.io", &["events"], &["create"]),
+        ],
+        lease: vec![rule("coordination.k8s.io", &["leases"], &["get", "list", "watch", "create", "update"])],
+        cluster: vec![rule("", &["nodes"], &["get", "list", "watch", "patch"])],
+    }
+}
+
+fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> PolicyRule {
+    let owned = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
+    PolicyRule {
+        api_groups: Some(vec![group.to_owned()]),
+        resources: Some(owned(resources)),
+        verbs: owned(verbs),
+        ..PolicyRule::default()
+    }
+}
