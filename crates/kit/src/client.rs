@@ -1,1 +1,308 @@
-//! The layers around the client: count, fence, retry.
+//! The API server, reached with care.
+//!
+//! [`wrap`] puts around any [`kube::Client`]: who we are, the fence of the lease, a limit on waiting, and counting.
+//!
+//! # What is retried
+//! Nothing, at this level. A kube client that is made from a [`kube::Config`] retries by default (`default_retry`): any request, also
+//! one that writes, that is answered 429, 503 or 504, up to 15 times, in real time, for as long as the server says. A 503 or 504 may have
+//! been carried out, the decision may be stale by then, and the lease over. So requests that write are made unrepeatable here: kube
+//! repeats only what it can clone. Reads that kube would repeat are harmless, but wait in real time; [`connect`] turns that off.
+//! The controller decides again, and its queue waits as long as the API server asks ([`retry_after`]).
+//!
+//! # What the fence promises
+//! A request that writes is handed on only while the fence holds, and each time that it could make progress (a connection was
+//! made, a token was renewed) the fence is asked again. What was put on the wire before can still arrive late: for that, the lease
+//! has a margin, and every write a precondition.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::poll_fn;
+use http::{HeaderValue, Request, Response, StatusCode, header};
+use http_body::{Frame, SizeHint};
+use http_body_util::BodyExt;
+use kube::client::Body;
+use kube::core::Status;
+use kube::core::response::StatusDetails;
+use tracing::Instrument;
+
+use crate::Clock;
+use crate::metrics::Metrics;
+
+mod call;
+mod fence;
+
+pub use call::Call;
+pub use fence::Fence;
+
+/// The longest wait for an answer to begin, and for each next piece of it. Longer than kube-apiserver takes for anything but a watch
+/// that is allowed to be slow; a watch may then go on for as long as it likes.
+pub const LONGEST_WAIT: Duration = Duration::from_secs(30);
+
+/// The most of an error's body that is read.
+const LARGEST_ERROR: usize = 64 * 1024;
+
+/// Why there is no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// Nothing was sent.
+    #[error("not sent: the lease is not ours, or could have ended")]
+    Fenced,
+    /// The lease could have ended while the answer was awaited.
+    #[error("no answer before the lease could have ended; the API server may have done it")]
+    Overtaken,
+    /// No answer came in time.
+    #[error("no answer within {0:?}; the API server may have done it")]
+    TimedOut(Duration),
+}
+
+impl CallError {
+    /// The kit's reason, if that is what a client returned.
+    pub fn of(error: &kube::Error) -> Option<Self> {
+        let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
+        while let Some(error) = next {
+            if let Some(found) = error.downcast_ref::<Self>() {
+                return Some(*found);
+            }
+            next = error.source();
+        }
+        None
+    }
+}
+
+/// How long the API server asks to wait, if it does.
+pub fn retry_after(error: &kube::Error) -> Option<Duration> {
+    let kube::Error::Api(status) = error else { return None };
+    let seconds = status.details.as_ref()?.retry_after_seconds;
+    (seconds > 0).then(|| Duration::from_secs(seconds.into()))
+}
+
+/// A client that does not repeat requests by itself.
+///
+/// # Errors
+/// When keys or certificates cannot be read.
+pub fn connect(mut config: kube::Config) -> Result<kube::Client, kube::Error> {
+    config.default_retry = false;
+    kube::Client::try_from(config)
+}
+
+/// How many calls were asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PassCalls {
+    /// Calls that read.
+    pub reads: u32,
+    /// Calls that write; also those that the fence held back.
+    pub writes: u32,
+}
+
+#[derive(Default)]
+struct Counts {
+    reads: AtomicU32,
+    writes: AtomicU32,
+}
+
+tokio::task_local! {
+    static COUNTS: Option<Arc<Counts>>;
+}
+
+/// Runs the future and counts the calls that it makes through wrapped clients. Tasks that it spawns are not counted.
+pub async fn counted<F: Future>(future: F) -> (F::Output, PassCalls) {
+    let counts = Arc::new(Counts::default());
+    let output = COUNTS.scope(Some(counts.clone()), future).await;
+    let [reads, writes] = [&counts.reads, &counts.writes].map(|count| count.load(Ordering::Relaxed));
+    (output, PassCalls { reads, writes })
+}
+
+/// Runs the future without counting its calls for the pass around it.
+pub async fn uncounted<F: Future>(future: F) -> F::Output {
+    COUNTS.scope(None, future).await
+}
+
+/// The client, with everything around it that the module's page says. `agent` is sent as the user agent.
+pub fn wrap(client: kube::Client, fence: Fence, clock: Clock, metrics: Metrics, agent: &str) -> kube::Client {
+    let namespace = client.default_namespace().to_owned();
+    let valid_until = *client.valid_until();
+    // An agent comes from the code and is plain text; one that is not is left out rather than making every call fail.
+    let agent = HeaderValue::from_str(agent).ok();
+    let echo = kube::Client::new(
+        tower::service_fn(|request: Request<Body>| async { Ok::<_, kube::Error>(Response::new(request.into_body())) }),
+        "",
+    );
+    let edge = Arc::new(Edge { client, echo, fence, clock, metrics, agent });
+    // The body is kept out of `call`: kube runs that in a task of its own, and only the future it returns in the caller's, where
+    // spans and counts are.
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let edge = edge.clone();
+        async move { edge.call(request).await }
+    });
+    kube::Client::new(service, namespace).with_valid_until(valid_until)
+}
+
+struct Edge {
+    client: kube::Client,
+    /// Gives back what it is sent.
+    echo: kube::Client,
+    fence: Fence,
+    clock: Clock,
+    metrics: Metrics,
+    agent: Option<HeaderValue>,
+}
+
+impl Edge {
+    async fn call(&self, mut request: Request<Body>) -> Result<Response<Paced>, tower::BoxError> {
+        let call = Call::of(&request);
+        let _ = COUNTS.try_with(|counts| {
+            if let Some(counts) = counts {
+                let count = if call.reads() { &counts.reads } else { &counts.writes };
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        if let Some(agent) = &self.agent {
+            request.headers_mut().insert(header::USER_AGENT, agent.clone());
+        }
+        let span = tracing::debug_span!(
+            "call",
+            otel.kind = "client",
+            verb = call.verb,
+            resource = call.resource,
+            namespace = call.namespace,
+            name = call.name,
+            code = tracing::field::Empty,
+        );
+        let mut tally = Tally { edge: self, call: &call, started: self.clock.monotonic(), code: "dropped".into() };
+        let answer = self.send(&call, request).instrument(span.clone()).await;
+        tally.code = match &answer {
+            Ok(answer) => answer.status().as_str().to_owned(),
+            Err(error) => word(error).to_owned(),
+        };
+        span.record("code", &tally.code);
+        let limit = (!call.is_watch()).then_some(LONGEST_WAIT);
+        let answer = answer?.map(|body| Paced { body, clock: self.clock.clone(), limit, sleep: None });
+        Ok(asks_to_wait(answer).await?)
+    }
+
+    async fn send(&self, call: &Call, request: Request<Body>) -> Result<Response<Body>, kube::Error> {
+        let request = if call.reads() { request } else { self.unrepeatable(request).await? };
+        let mut answer = pin!(self.client.send(request));
+        let mut limit = pin!(self.clock.sleep(LONGEST_WAIT));
+        let mut sent = false;
+        poll_fn(|context| {
+            if !call.reads() && !self.fence.holds(&self.clock) {
+                let error = if sent { CallError::Overtaken } else { CallError::Fenced };
+                return Poll::Ready(Err(kube::Error::Service(error.into())));
+            }
+            sent = true;
+            if let Poll::Ready(answer) = answer.as_mut().poll(context) {
+                return Poll::Ready(answer);
+            }
+            limit.as_mut().poll(context).map(|()| Err(kube::Error::Service(CallError::TimedOut(LONGEST_WAIT).into())))
+        })
+        .await
+    }
+
+    /// The same request with a body that kube cannot clone, so that a client that retries by default does not repeat it. kube has
+    /// no other way to make such a body than to receive it.
+    async fn unrepeatable(&self, request: Request<Body>) -> Result<Request<Body>, kube::Error> {
+        let (parts, body) = request.into_parts();
+        let body = self.echo.send(Request::new(body)).await?.into_body();
+        Ok(Request::from_parts(parts, body))
+    }
+}
+
+/// Counts a call when it is over, however it ends.
+struct Tally<'a> {
+    edge: &'a Edge,
+    call: &'a Call,
+    started: Duration,
+    code: String,
+}
+
+impl Drop for Tally<'_> {
+    fn drop(&mut self) {
+        let took = self.edge.clock.monotonic().saturating_sub(self.started);
+        self.edge.metrics.call(self.call.verb, &self.call.resource, &self.code, took);
+    }
+}
+
+/// Why there is no answer, for the metric.
+fn word(error: &kube::Error) -> &'static str {
+    match CallError::of(error) {
+        Some(CallError::Fenced) => "fenced",
+        Some(CallError::Overtaken) => "overtaken",
+        Some(CallError::TimedOut(_)) => "timeout",
+        None => "error",
+    }
+}
+
+/// Copies `Retry-After` from the header into the error's body, where kube keeps it. kube-apiserver's own protection from overload
+/// answers in plain text, with nothing but the header.
+async fn asks_to_wait(answer: Response<Paced>) -> Result<Response<Paced>, kube::Error> {
+    let code = answer.status();
+    let asks =
+        matches!(code, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT);
+    let seconds = answer.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
+    let (true, Some(seconds)) = (asks, seconds) else { return Ok(answer) };
+    let (mut parts, mut body) = answer.into_parts();
+    let bytes = match http_body_util::Limited::new(&mut body, LARGEST_ERROR).collect().await {
+        Ok(collected) => collected.to_bytes(),
+        Err(_) => Bytes::new(),
+    };
+    let mut status: Status = serde_json::from_slice(&bytes).unwrap_or_else(|_| {
+        Status::failure(String::from_utf8_lossy(&bytes).trim(), "TooManyRequests").with_code(code.as_u16())
+    });
+    let details = status.details.get_or_insert_with(|| StatusDetails {
+        name: String::new(),
+        group: String::new(),
+        kind: String::new(),
+        uid: String::new(),
+        causes: Vec::new(),
+        retry_after_seconds: 0,
+    });
+    if details.retry_after_seconds == 0 {
+        details.retry_after_seconds = seconds;
+    }
+    let bytes = serde_json::to_vec(&status).map_err(kube::Error::SerdeError)?;
+    parts.headers.remove(header::CONTENT_LENGTH);
+    body.body = Body::from(bytes);
+    Ok(Response::from_parts(parts, body))
+}
+
+/// A body whose next piece must come within a time.
+struct Paced {
+    body: Body,
+    clock: Clock,
+    limit: Option<Duration>,
+    sleep: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+}
+
+impl http_body::Body for Paced {
+    type Data = Bytes;
+    type Error = tower::BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, tower::BoxError>>> {
+        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) {
+            self.sleep = None;
+            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+        }
+        let Some(limit) = self.limit else { return Poll::Pending };
+        let clock = self.clock.clone();
+        let sleep = self.sleep.get_or_insert_with(|| Box::pin(async move { clock.sleep(limit).await }));
+        sleep.as_mut().poll(context).map(|()| Some(Err(CallError::TimedOut(limit).into())))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
