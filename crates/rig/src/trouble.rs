@@ -1,0 +1,354 @@
+//! Seeded trouble between an operator and its API server.
+
+mod fault;
+mod stream;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use fleetwright_kit::Clock;
+use futures::future::BoxFuture;
+use http::{HeaderValue, Request, Response, StatusCode, Uri, header};
+use http_body_util::BodyExt;
+use jiff::Timestamp;
+use kube::Client;
+use kube::client::Body;
+use tokio::sync::watch;
+
+pub use fault::{Fault, Rates, decide};
+
+use crate::Call;
+use crate::layer::{Answered, BoxError, Layer, around, broken, forward, refusal, reply, status_object};
+
+/// How many answers to one question are remembered for a server that lags.
+const REMEMBERED: usize = 4;
+
+/// Loses, delays, refuses and falsifies calls as the seed says; cheap to clone, clones share what they did.
+///
+/// Guarantees: what happens to a call depends on the seed, on what is called, and on how often it was called before: not on
+/// what else goes on. A stale answer is one that the server gave before.
+#[derive(Clone)]
+pub struct Trouble {
+    state: Arc<State>,
+}
+
+struct State {
+    seed: u64,
+    rates: Rates,
+    clock: Clock,
+    outage: watch::Sender<Option<Outage>>,
+    memory: Mutex<Memory>,
+}
+
+#[derive(Default)]
+struct Memory {
+    counts: HashMap<String, u32>,
+    calls: usize,
+    faults: Vec<(Call, Fault)>,
+    gone: usize,
+    answers: HashMap<String, VecDeque<Answer>>,
+    initial: HashMap<String, VecDeque<Initial>>,
+}
+
+/// An answer as it was given.
+#[derive(Clone)]
+struct Answer {
+    status: StatusCode,
+    body: Bytes,
+}
+
+/// The first events of a watch, and the version up to which they tell.
+#[derive(Clone)]
+struct Initial {
+    lines: Vec<Bytes>,
+    version: String,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Outage {
+    from: Timestamp,
+    until: Timestamp,
+}
+
+impl Outage {
+    fn contains(self, time: Timestamp) -> bool {
+        self.from <= time && time < self.until
+    }
+}
+
+impl Trouble {
+    /// Trouble of that seed, in the time of that clock.
+    pub fn new(seed: u64, rates: Rates, clock: Clock) -> Self {
+        let outage = watch::Sender::new(None);
+        Self { state: Arc::new(State { seed, rates, clock, outage, memory: Mutex::default() }) }
+    }
+
+    /// Puts it around an operator's client.
+    pub fn around(&self, client: Client) -> Client {
+        around(client, self.state.clone())
+    }
+
+    /// The seeds to run: `1..=count`, or the one that the environment variable `RIG_SEED` names.
+    pub fn seeds(count: u64) -> Vec<u64> {
+        match std::env::var("RIG_SEED") {
+            Ok(seed) => vec![seed.parse().unwrap_or_else(|_| panic!("RIG_SEED={seed}: not a number"))],
+            Err(_) => (1..=count).collect(),
+        }
+    }
+
+    /// Takes the API server away for a while: watches break, nothing gets through.
+    pub fn server_gone(&self, from: Timestamp, lasts: Duration) {
+        let until = from.checked_add(lasts).unwrap_or(Timestamp::MAX);
+        self.state.outage.send_replace(Some(Outage { from, until }));
+    }
+
+    /// Its seed.
+    pub fn seed(&self) -> u64 {
+        self.state.seed
+    }
+
+    /// What was done to which call.
+    pub fn faults(&self) -> Vec<(Call, Fault)> {
+        self.state.memory().faults.clone()
+    }
+
+    /// How often each trouble struck.
+    pub fn counts(&self) -> BTreeMap<&'static str, usize> {
+        let memory = self.state.memory();
+        let mut counts = BTreeMap::new();
+        for (_, fault) in &memory.faults {
+            *counts.entry(fault.name()).or_default() += 1;
+        }
+        if memory.gone > 0 {
+            counts.insert("server gone", memory.gone);
+        }
+        counts
+    }
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counts = self.counts();
+        let calls = self.state.memory().calls;
+        write!(f, "seed {}: {} of {calls} calls met trouble", self.state.seed, counts.values().sum::<usize>())?;
+        let parts: Vec<String> = counts.iter().map(|(name, count)| format!("{count} {name}")).collect();
+        if parts.is_empty() { Ok(()) } else { write!(f, " ({})", parts.join(", ")) }
+    }
+}
+
+impl State {
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        // Every change is whole before the lock is given back.
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts the call and says what strikes it.
+    fn strike(&self, call: &Call, uri: &Uri) -> Option<Fault> {
+        let mut memory = self.memory();
+        memory.calls += 1;
+        let key = format!("{call}");
+        let nth = memory.counts.entry(key).or_default();
+        let fault = decide(self.seed, &self.rates, call, query(uri, "continue").is_some(), *nth);
+        *nth += 1;
+        let fault = fault.filter(|fault| match fault {
+            Fault::Stale { .. } => memory.recalls(call, uri),
+            // A list of everything cannot expire, and neither can a watch that begins with one.
+            Fault::Expired { .. } => query(uri, "sendInitialEvents").is_none(),
+            _ => true,
+        })?;
+        memory.faults.push((call.clone(), fault.clone()));
+        Some(fault)
+    }
+
+    fn keep_initial(&self, name: String, initial: Initial) {
+        push(self.memory().initial.entry(name).or_default(), initial);
+    }
+
+    /// Forwards, and remembers the answers of reads; a watch gets the plan.
+    async fn forward(
+        self: &Arc<Self>,
+        call: &Call,
+        request: Request<Body>,
+        inner: &Client,
+        mut plan: stream::Plan,
+    ) -> Answered {
+        let uri = request.uri().clone();
+        let response = forward(inner, request).await?;
+        if call.verb == "watch" && response.status() == StatusCode::OK {
+            if plan.first.is_empty() && query(&uri, "sendInitialEvents") == Some("true") {
+                plan.keep_as = Some(uri.to_string());
+            }
+            let state = self.clone();
+            return Ok(response.map(|body| stream::watched(body, plan, state)));
+        }
+        if !matches!(call.verb, "get" | "list") || !matches!(response.status().as_u16(), 200 | 404) {
+            return Ok(response);
+        }
+        let (parts, body) = response.into_parts();
+        let body = body.collect().await?.to_bytes();
+        let answer = Answer { status: parts.status, body: body.clone() };
+        push(self.memory().answers.entry(uri.to_string()).or_default(), answer);
+        Ok(Response::from_parts(parts, http_body_util::Full::new(body).map_err(|never| match never {}).boxed_unsync()))
+    }
+
+    /// Answers as a server would that has not yet seen the last changes.
+    async fn stale(self: &Arc<Self>, back: usize, call: Call, mut request: Request<Body>, inner: Client) -> Answered {
+        let key = request.uri().to_string();
+        if call.verb != "watch" {
+            let answer = self.memory().answers.get(&key).and_then(|answers| older(answers, back)).cloned();
+            return match answer {
+                Some(answer) => Ok(reply(answer.status, "application/json", answer.body)),
+                None => self.forward(&call, request, &inner, stream::Plan::default()).await,
+            };
+        }
+        let Some(initial) = self.memory().initial.get(&key).and_then(|kept| older(kept, back)).cloned() else {
+            return self.forward(&call, request, &inner, stream::Plan::default()).await;
+        };
+        // The old beginning, then everything since.
+        *request.uri_mut() = going_on_from(request.uri(), &initial.version)?;
+        let plan = stream::Plan { first: initial.lines.into(), ..stream::Plan::default() };
+        self.forward(&call, request, &inner, plan).await
+    }
+
+    async fn meet(self: Arc<Self>, fault: Option<Fault>, call: Call, request: Request<Body>, inner: Client) -> Answered {
+        let plain = stream::Plan::default;
+        match fault {
+            None => self.forward(&call, request, &inner, plain()).await,
+            Some(Fault::RequestLost { silent: false }) => Err(broken("connection reset before the request was sent")),
+            Some(Fault::RequestLost { silent: true }) => std::future::pending().await,
+            Some(Fault::AnswerLost { silent }) => {
+                drop(self.forward(&call, request, &inner, plain()).await);
+                if silent { std::future::pending().await } else { Err(broken("connection reset before an answer came")) }
+            }
+            Some(Fault::LateAnswer(late)) => {
+                let answer = self.forward(&call, request, &inner, plain()).await;
+                self.clock.sleep(late).await;
+                answer
+            }
+            Some(Fault::LateRequest(late)) => {
+                // On its way it is out of the caller's hands.
+                let way = tokio::spawn(async move {
+                    self.clock.sleep(late).await;
+                    self.forward(&call, request, &inner, plain()).await
+                });
+                way.await?
+            }
+            Some(Fault::Conflict) => {
+                let message = "Operation cannot be fulfilled: the object has been modified; please apply your changes to the \
+                               latest version and try again (said by the rig)";
+                Ok(refusal(StatusCode::CONFLICT, "Conflict", message))
+            }
+            Some(Fault::Expired { event: false }) => {
+                Ok(refusal(StatusCode::GONE, "Expired", "too old resource version (said by the rig)"))
+            }
+            Some(Fault::Expired { event: true }) => {
+                let status = status_object(410, "Expired", "too old resource version (said by the rig)");
+                let event = serde_json::json!({ "type": "ERROR", "object": status });
+                Ok(reply(StatusCode::OK, "application/json", format!("{event}\n")))
+            }
+            Some(Fault::TooMany { seconds }) => {
+                let message = "too many requests, please try again later (said by the rig)";
+                let mut answer = refusal(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message);
+                answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+                Ok(answer)
+            }
+            Some(Fault::ServerError { code, done }) => {
+                if done {
+                    drop(self.forward(&call, request, &inner, plain()).await);
+                }
+                Ok(server_error(code))
+            }
+            Some(Fault::Stale { back }) => self.stale(back, call, request, inner).await,
+            Some(Fault::Cut { events, inside, broken }) => {
+                let plan = stream::Plan { cut: Some((events, inside, broken)), ..plain() };
+                self.forward(&call, request, &inner, plan).await
+            }
+            Some(Fault::Slow(late)) => {
+                let plan = stream::Plan { slow: Some(late), ..plain() };
+                self.forward(&call, request, &inner, plan).await
+            }
+        }
+    }
+}
+
+impl Layer for State {
+    fn call(self: Arc<Self>, call: Call, request: Request<Body>, inner: Client) -> BoxFuture<'static, Answered> {
+        if self.outage.borrow().is_some_and(|outage| outage.contains(self.clock.now())) {
+            let mut memory = self.memory();
+            memory.calls += 1;
+            memory.gone += 1;
+            return Box::pin(async { Err(refused()) });
+        }
+        let fault = self.strike(&call, request.uri());
+        Box::pin(async move {
+            let state = self.clone();
+            // A server that goes away takes the answers with it.
+            tokio::select! {
+                answer = self.meet(fault, call, request, inner) => answer,
+                () = state.outage() => Err(broken("the API server is gone")),
+            }
+        })
+    }
+}
+
+impl Memory {
+    fn recalls(&self, call: &Call, uri: &Uri) -> bool {
+        let key = uri.to_string();
+        if call.verb == "watch" { self.initial.contains_key(&key) } else { self.answers.contains_key(&key) }
+    }
+}
+
+/// A connection that nobody takes.
+fn refused() -> BoxError {
+    Box::new(std::io::Error::new(std::io::ErrorKind::ConnectionRefused, "the API server is gone"))
+}
+
+/// What servers and the balancers before them say when they fail.
+fn server_error(code: u16) -> Response<crate::layer::Reply> {
+    let status = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    match code {
+        // A balancer speaks no JSON.
+        502 => reply(status, "text/html", "<html><body><h1>502 Bad Gateway</h1></body></html>"),
+        503 => {
+            let message = "the server is currently unable to handle the request (said by the rig)";
+            let mut answer = refusal(status, "ServiceUnavailable", message);
+            answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(1));
+            answer
+        }
+        504 => refusal(status, "Timeout", "request did not complete within the allotted timeout (said by the rig)"),
+        _ => refusal(status, "InternalError", "an error on the server has prevented the request (said by the rig)"),
+    }
+}
+
+fn push<T>(kept: &mut VecDeque<T>, new: T) {
+    if kept.len() == REMEMBERED {
+        kept.pop_front();
+    }
+    kept.push_back(new);
+}
+
+/// The one that came so many before the last; the oldest if there were not so many.
+fn older<T>(kept: &VecDeque<T>, back: usize) -> Option<&T> {
+    kept.get(kept.len().saturating_sub(1 + back).min(kept.len().saturating_sub(1)))
+}
+
+fn query<'a>(uri: &'a Uri, key: &str) -> Option<&'a str> {
+    let pairs = uri.query().unwrap_or_default().split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    pairs.filter(|(name, _)| *name == key).map(|(_, value)| value).find(|value| !value.is_empty())
+}
+
+/// The watch that follows on a list of that version.
+fn going_on_from(uri: &Uri, version: &str) -> Result<Uri, BoxError> {
+    let dropped = ["sendInitialEvents", "resourceVersion", "resourceVersionMatch"];
+    let kept = uri.query().unwrap_or_default().split('&');
+    let kept = kept.filter(|pair| !dropped.contains(&pair.split('=').next().unwrap_or_default()));
+    let query: Vec<&str> = kept.filter(|pair| !pair.is_empty()).collect();
+    let version = format!("resourceVersion={version}");
+    let query = query.into_iter().chain([version.as_str()]).collect::<Vec<_>>().join("&");
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = Some(format!("{}?{query}", uri.path()).parse()?);
+    Ok(Uri::from_parts(parts)?)
+}

@@ -1,0 +1,150 @@
+//! The body of a watch, line by line, so that trouble can strike between the lines and inside of them.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures::future::{Either, select};
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
+
+use super::{Initial, State};
+use crate::layer::{BoxError, Reply, broken};
+
+/// What happens to the lines of a watch.
+#[derive(Default)]
+pub(super) struct Plan {
+    /// Ends after so many, in the middle of the next one, with an error.
+    pub(super) cut: Option<(usize, bool, bool)>,
+    /// Each is that late.
+    pub(super) slow: Option<Duration>,
+    /// Lines from before that come first.
+    pub(super) first: VecDeque<Bytes>,
+    /// Keeps the initial events under this name.
+    pub(super) keep_as: Option<String>,
+}
+
+struct Lines {
+    inner: Reply,
+    buffer: BytesMut,
+    plan: Plan,
+    state: Arc<State>,
+    sent: usize,
+    kept: Vec<Bytes>,
+    over: bool,
+}
+
+/// The body, with that plan; an outage of the server cuts it.
+pub(super) fn watched(inner: Reply, plan: Plan, state: Arc<State>) -> Reply {
+    let lines = Lines { inner, buffer: BytesMut::new(), plan, state, sent: 0, kept: Vec::new(), over: false };
+    let stream = futures::stream::unfold(lines, |mut lines| async move {
+        let next = lines.next().await?;
+        Some((next.map(Frame::data), lines))
+    });
+    StreamBody::new(stream).boxed_unsync()
+}
+
+impl Lines {
+    async fn next(&mut self) -> Option<Result<Bytes, BoxError>> {
+        if self.over {
+            return None;
+        }
+        let line = match self.line().await {
+            Some(Ok(line)) => line,
+            end => {
+                self.over = true;
+                return end;
+            }
+        };
+        self.keep(&line);
+        if let Some(late) = self.plan.slow {
+            let clock = self.state.clock.clone();
+            tokio::select! {
+                () = clock.sleep(late) => {}
+                () = self.state.outage() => {
+                    self.over = true;
+                    return Some(Err(broken("the API server is gone")));
+                }
+            }
+        }
+        match self.plan.cut {
+            Some((events, inside, error)) if events == self.sent => {
+                self.over = true;
+                match (inside, error) {
+                    (true, _) => Some(Ok(line.slice(..line.len() / 2))),
+                    (false, true) => Some(Err(broken("the watch was cut"))),
+                    (false, false) => None,
+                }
+            }
+            _ => {
+                self.sent += 1;
+                Some(Ok(line))
+            }
+        }
+    }
+
+    /// The next whole line, with its end.
+    async fn line(&mut self) -> Option<Result<Bytes, BoxError>> {
+        if let Some(line) = self.plan.first.pop_front() {
+            return Some(Ok(line));
+        }
+        loop {
+            if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
+                return Some(Ok(self.buffer.split_to(end + 1).freeze()));
+            }
+            let frame = {
+                let outage = std::pin::pin!(self.state.outage());
+                match select(self.inner.frame(), outage).await {
+                    Either::Left((frame, _)) => frame,
+                    Either::Right(_) => return Some(Err(broken("the API server is gone"))),
+                }
+            };
+            match frame {
+                Some(Ok(frame)) => self.buffer.extend_from_slice(frame.data_ref().unwrap_or(&Bytes::new())),
+                Some(Err(error)) => return Some(Err(error)),
+                // A last line without an end is passed on as it is.
+                None if self.buffer.is_empty() => return None,
+                None => return Some(Ok(self.buffer.split().freeze())),
+            }
+        }
+    }
+
+    /// Remembers the initial events once they are complete.
+    fn keep(&mut self, line: &Bytes) {
+        if self.plan.keep_as.is_none() {
+            return;
+        }
+        self.kept.push(line.clone());
+        let event: serde_json::Value = serde_json::from_slice(line).unwrap_or_default();
+        let meta = &event["object"]["metadata"];
+        if event["type"] == "BOOKMARK" && meta["annotations"]["k8s.io/initial-events-end"] == "true" {
+            let version = meta["resourceVersion"].as_str().unwrap_or_default().to_owned();
+            let lines = std::mem::take(&mut self.kept);
+            if let Some(name) = self.plan.keep_as.take() {
+                self.state.keep_initial(name, Initial { lines, version });
+            }
+        }
+    }
+}
+
+impl State {
+    /// Returns when the server is gone.
+    pub(super) async fn outage(&self) {
+        let mut outage = self.outage.subscribe();
+        loop {
+            let known = *outage.borrow_and_update();
+            match known {
+                Some(known) if known.contains(self.clock.now()) => return,
+                Some(known) if self.clock.now() < known.from => {
+                    tokio::select! {
+                        () = self.clock.sleep_until(known.from) => {}
+                        _ = outage.changed() => {}
+                    }
+                }
+                // The sender lives in ourselves: this ends with a change or not at all.
+                _ => drop(outage.changed().await),
+            }
+        }
+    }
+}
