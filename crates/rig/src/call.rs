@@ -113,7 +113,11 @@ mod tests {
         assert_eq!(said("GET", "/api/v1/namespaces/a", ""), "get namespaces a");
         assert_eq!(said("DELETE", "/api/v1/namespaces/a", ""), "delete namespaces a");
         assert_eq!(
-            said("PATCH", "/apis/fleetwright.io/v1alpha1/namespaces/a/machines/m/status", "application/apply-patch+yaml"),
+            said(
+                "PATCH",
+                "/apis/fleetwright.io/v1alpha1/namespaces/a/machines/m/status",
+                "application/apply-patch+yaml"
+            ),
             "apply machines.fleetwright.io a/m (status)"
         );
         assert_eq!(

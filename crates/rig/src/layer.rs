@@ -32,8 +32,7 @@ pub trait Layer: Send + Sync + 'static {
 /// Assumptions: called in the runtime in which the client will be used, as every making of a client.
 pub fn around(inner: Client, layer: Arc<impl Layer>) -> Client {
     let namespace = inner.default_namespace().to_owned();
-    let service =
-        tower::service_fn(move |request| layer.clone().call(Call::of(&request), request, inner.clone()));
+    let service = tower::service_fn(move |request| layer.clone().call(Call::of(&request), request, inner.clone()));
     Client::new(service, namespace)
 }
 

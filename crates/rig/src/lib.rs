@@ -1,14 +1,28 @@
 //! What tests operators: crashes at every call, seeded trouble, two leaders, counted calls.
+//!
+//! A [`Scenario`] says what happens to an operator and what must come of it. [`crash_at_every_call`] and [`under_trouble`] run it again
+//! and again in virtual time, on a fresh embedded server or in a fresh namespace of a real one, and hold every run to the end
+//! and the acts of an undisturbed one. [`Recorder`], [`Trouble`], [`Crash`] and [`Proxy`] are the parts; they work around any client, and through
+//! the proxy on any process.
 
 pub mod call;
+pub mod counting;
 pub mod crash;
 pub mod layer;
+pub mod normal;
 pub mod proxy;
 pub mod recorder;
+pub mod scenario;
+pub mod stage;
 pub mod trouble;
+pub mod world;
 
 pub use call::Call;
+pub use counting::{Counting, Passed};
 pub use crash::{Crash, Side};
 pub use proxy::Proxy;
 pub use recorder::{Record, Recorder};
+pub use scenario::{Scenario, Verdict, crash_at_every_call, under_trouble};
+pub use stage::{Life, Outfit, Stage};
 pub use trouble::{Rates, Trouble};
+pub use world::{Ground, World};

@@ -11,8 +11,8 @@ use http::Request;
 use kube::Client;
 use kube::client::Body;
 
-use crate::layer::{Answered, Layer, around, forward};
 use crate::Call;
+use crate::layer::{Answered, Layer, around, forward};
 
 /// One call and its answer.
 #[derive(Clone, Debug)]
@@ -92,7 +92,8 @@ impl Recorder {
     /// The last calls, a line each.
     pub fn tail(&self, count: usize) -> String {
         let records = self.log.records();
-        let lines: Vec<String> = records[records.len().saturating_sub(count)..].iter().map(ToString::to_string).collect();
+        let lines: Vec<String> =
+            records[records.len().saturating_sub(count)..].iter().map(ToString::to_string).collect();
         lines.join("\n")
     }
 }

@@ -213,7 +213,13 @@ impl State {
         self.forward(&call, request, &inner, plan).await
     }
 
-    async fn meet(self: Arc<Self>, fault: Option<Fault>, call: Call, request: Request<Body>, inner: Client) -> Answered {
+    async fn meet(
+        self: Arc<Self>,
+        fault: Option<Fault>,
+        call: Call,
+        request: Request<Body>,
+        inner: Client,
+    ) -> Answered {
         let plain = stream::Plan::default;
         match fault {
             None => self.forward(&call, request, &inner, plain()).await,
@@ -221,7 +227,11 @@ impl State {
             Some(Fault::RequestLost { silent: true }) => std::future::pending().await,
             Some(Fault::AnswerLost { silent }) => {
                 drop(self.forward(&call, request, &inner, plain()).await);
-                if silent { std::future::pending().await } else { Err(broken("connection reset before an answer came")) }
+                if silent {
+                    std::future::pending().await
+                } else {
+                    Err(broken("connection reset before an answer came"))
+                }
             }
             Some(Fault::LateAnswer(late)) => {
                 let answer = self.forward(&call, request, &inner, plain()).await;

@@ -1,0 +1,442 @@
+//! One run of a scenario: a world, a clock, an operator that may die and be born again.
+
+use std::future::Future;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use fleetwright_kit::{Clock, Random};
+use futures::future::BoxFuture;
+use jiff::Timestamp;
+use k8s_openapi::NamespaceResourceScope;
+use kube::{Api, Client, Resource};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::{Counting, Crash, Recorder, Trouble, World, normal};
+
+/// How long a run may take in real time before it has failed.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long it may take in virtual time. Far less than the time between deep checks, so that these do not hide a wake-up
+/// that was lost.
+const VIRTUAL_PATIENCE: Duration = Duration::from_secs(1800);
+/// How long nothing at all may happen, in real time, while nobody waits for a time: then nothing ever will.
+const DEAD: Duration = Duration::from_secs(5);
+
+/// What an operator is given for one life.
+pub struct Outfit {
+    /// Its way to the API server, with the trouble in between. Made in the operator's own runtime.
+    pub client: Client,
+    /// The scenario's time.
+    pub clock: Clock,
+    /// Randomness of this life.
+    pub random: Random,
+    /// Who it is; another one in each life.
+    pub identity: String,
+    /// The namespace of the run.
+    pub namespace: String,
+    /// Collects its passes.
+    pub counting: Counting,
+    stop: watch::Receiver<bool>,
+}
+
+impl Outfit {
+    /// Ready when the operator is asked to stop in order.
+    pub fn stop(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut stop = self.stop.clone();
+        async move {
+            // Without a sender nobody asks any more: only dead operators see that.
+            if stop.wait_for(|stop| *stop).await.is_err() {
+                std::future::pending().await
+            }
+        }
+    }
+}
+
+/// One life of an operator.
+pub struct Life {
+    /// Runs it until it stops or cannot go on.
+    pub run: BoxFuture<'static, Result<(), String>>,
+    /// Whether it has nothing to do but wait for changes and timers.
+    pub idle: Box<dyn Fn() -> bool + Send + Sync>,
+}
+
+/// Makes an operator, in its own runtime.
+pub type Birth = Arc<dyn Fn(Outfit) -> Life + Send + Sync>;
+
+/// One run of a scenario.
+pub struct Stage {
+    world: Arc<World>,
+    clock: Clock,
+    manual: bool,
+    quiet: Duration,
+    outside: tempfile::TempDir,
+    recorder: Recorder,
+    counting: Counting,
+    crash: Crash,
+    trouble: Option<Trouble>,
+    birth: Birth,
+    lives: AtomicUsize,
+    running: Mutex<Option<Running>>,
+}
+
+struct Running {
+    runtime: Runtime,
+    task: JoinHandle<Result<(), String>>,
+    idle: Arc<Mutex<Option<Box<dyn Fn() -> bool + Send + Sync>>>>,
+    stop: watch::Sender<bool>,
+}
+
+/// What a run has to do with.
+pub(crate) struct Setup {
+    pub(crate) world: World,
+    pub(crate) clock: Clock,
+    pub(crate) manual: bool,
+    pub(crate) quiet: Duration,
+    pub(crate) crash: Crash,
+    pub(crate) trouble: Option<Trouble>,
+    pub(crate) birth: Birth,
+    pub(crate) outside: tempfile::TempDir,
+}
+
+impl Stage {
+    pub(crate) fn new(setup: Setup) -> Arc<Self> {
+        let Setup { world, clock, manual, quiet, crash, trouble, birth, outside } = setup;
+        Arc::new(Self {
+            world: Arc::new(world),
+            clock,
+            manual,
+            quiet,
+            outside,
+            recorder: Recorder::default(),
+            counting: Counting::default(),
+            crash,
+            trouble,
+            birth,
+            lives: AtomicUsize::new(0),
+            running: Mutex::new(None),
+        })
+    }
+
+    /// The namespace of this run.
+    pub fn namespace(&self) -> &str {
+        self.world.namespace()
+    }
+
+    /// A client that may do anything and whose calls nobody disturbs or records.
+    pub fn admin(&self) -> Client {
+        self.world.admin()
+    }
+
+    /// Objects of a kind in the run's namespace, for the administrator.
+    pub fn api<K>(&self) -> Api<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+    {
+        Api::namespaced(self.admin(), self.namespace())
+    }
+
+    /// The scenario's time.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// A folder for the world outside of the API server.
+    pub fn outside(&self) -> &Path {
+        self.outside.path()
+    }
+
+    /// The operator's calls, of all its lives.
+    pub fn recorder(&self) -> &Recorder {
+        &self.recorder
+    }
+
+    /// The operator's passes, of all its lives.
+    pub fn counting(&self) -> &Counting {
+        &self.counting
+    }
+
+    /// The trouble that this run meets, if any.
+    pub fn trouble(&self) -> Option<&Trouble> {
+        self.trouble.as_ref()
+    }
+
+    /// How often the operator was started.
+    pub fn lives(&self) -> usize {
+        self.lives.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn crash(&self) -> &Crash {
+        &self.crash
+    }
+
+    fn running(&self) -> MutexGuard<'_, Option<Running>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts the operator, as somebody new.
+    ///
+    /// # Errors
+    /// It runs already, or there is no room for its runtime.
+    pub async fn start(&self) -> Result<()> {
+        if self.running().is_some() {
+            bail!("the operator runs already");
+        }
+        let life = self.lives.fetch_add(1, Ordering::SeqCst) + 1;
+        // The crash strikes once: the next life counts on, but is left alone.
+        let crash = if life == 1 { self.crash.clone() } else { Crash::never() };
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name(format!("operator-{life}"))
+            .enable_all()
+            .build()?;
+        let (stop, stopping) = watch::channel(false);
+        let idle: Arc<Mutex<Option<Box<dyn Fn() -> bool + Send + Sync>>>> = Arc::default();
+        let world = self.world.clone();
+        let (recorder, trouble, counting) = (self.recorder.clone(), self.trouble.clone(), self.counting.clone());
+        let (clock, birth, told, namespace) =
+            (self.clock.clone(), self.birth.clone(), idle.clone(), self.namespace().to_owned());
+        let seed = trouble.as_ref().map_or(0, Trouble::seed) * 1000 + life as u64;
+        let task = runtime.spawn(async move {
+            // A client belongs to the runtime that it is made in, and must die with it.
+            let client = world.client().await.map_err(|error| format!("no client: {error:#}"))?;
+            drop(world);
+            // From the operator outwards: its call is recorded, may be the one it dies at, meets trouble, reaches the server.
+            let client = match &trouble {
+                Some(trouble) => trouble.around(client),
+                None => client,
+            };
+            let client = recorder.around(crash.around(client));
+            let identity = format!("operator-{life}");
+            let random = Random::seeded(seed);
+            let life = birth(Outfit { client, clock, random, identity, namespace, counting, stop: stopping });
+            *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(life.idle);
+            life.run.await
+        });
+        *self.running() = Some(Running { runtime, task, idle, stop });
+        Ok(())
+    }
+
+    /// Asks the operator to stop in order, and waits for it.
+    ///
+    /// # Errors
+    /// It does not run, panicked, or stopped with an error.
+    pub async fn stop(&self) -> Result<()> {
+        let Some(mut running) = self.running().take() else { bail!("the operator does not run") };
+        let _ = running.stop.send(true);
+        let deadline = Instant::now() + PATIENCE;
+        let ended = loop {
+            if let Ok(ended) = tokio::time::timeout(self.quiet, &mut running.task).await {
+                break ended;
+            }
+            if Instant::now() > deadline {
+                end(running.runtime).await;
+                bail!("the operator did not stop within {PATIENCE:?}; its last calls:\n{}", self.recorder.tail(20));
+            }
+            self.to_next_timer();
+        };
+        end(running.runtime).await;
+        match ended {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => bail!("the operator stopped with an error: {error}"),
+            Err(panic) => bail!("the operator panicked: {panic}"),
+        }
+    }
+
+    /// Stops the operator dead: whatever it does, it does not finish.
+    pub async fn kill(&self) {
+        let running = self.running().take();
+        if let Some(running) = running {
+            end(running.runtime).await;
+        }
+    }
+
+    /// Waits until `reached` holds and the operator has nothing to do. Virtual time goes from timer to timer whenever the operator
+    /// waits for nothing else. An operator that crashes or loses its lease is started again, as a supervisor would.
+    ///
+    /// # Errors
+    /// It is not reached in time, or the operator panicked: with what it said, its last calls, its passes and the seed.
+    pub async fn settle<F, Fut>(&self, awaited: &str, reached: F) -> Result<()>
+    where
+        F: Fn() -> Fut,
+        Fut: Future<Output = Result<(), String>> + Send,
+    {
+        let deadline = Instant::now() + PATIENCE;
+        let virtual_deadline = later(self.clock.now(), VIRTUAL_PATIENCE);
+        let mut alive = (self.sign(), Instant::now());
+        loop {
+            self.attend().await?;
+            self.until_quiet(deadline).await;
+            let not_yet = match reached().await {
+                Ok(()) if self.idle() => return Ok(()),
+                Ok(()) => "the operator is still busy".to_owned(),
+                Err(why) => why,
+            };
+            let sign = self.sign();
+            if sign != alive.0 || !self.manual || self.clock.next_timer().is_some() {
+                alive = (sign, Instant::now());
+            }
+            let dead = alive.1.elapsed() > DEAD;
+            if dead || Instant::now() > deadline || (self.manual && self.clock.now() > virtual_deadline) {
+                bail!("{}", self.story(awaited, &not_yet));
+            }
+            if self.crash.at_call().is_none() || self.lives() > 1 {
+                self.to_next_timer();
+            }
+        }
+    }
+
+    /// Lets virtual time pass, from timer to timer; longer when the operator has to be started again meanwhile. Does nothing
+    /// with the system's clock.
+    ///
+    /// # Errors
+    /// The operator panicked.
+    pub async fn linger(&self, duration: Duration) -> Result<()> {
+        let mut until = later(self.clock.now(), duration);
+        loop {
+            self.until_quiet(Instant::now() + PATIENCE).await;
+            if self.attend().await? {
+                until = later(self.clock.now(), duration);
+            } else if !self.manual || self.clock.now() >= until {
+                return Ok(());
+            } else {
+                match self.clock.next_timer() {
+                    Some(timer) if timer < until => self.to_next_timer(),
+                    _ => self.clock.advance(between(self.clock.now(), until)),
+                }
+            }
+        }
+    }
+
+    /// All objects of a kind in the run's namespace by name, without what differs from run to run.
+    ///
+    /// # Errors
+    /// They cannot be listed.
+    pub async fn snapshot<K>(&self) -> Result<Value>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Serialize,
+        K: std::fmt::Debug,
+    {
+        let objects = self.api::<K>().list(&Default::default()).await?;
+        let mut all = serde_json::Map::new();
+        for object in objects {
+            let name = object.meta().name.clone().unwrap_or_default();
+            // The server's own, with another certificate each time.
+            if name == "kube-root-ca.crt" {
+                continue;
+            }
+            all.insert(name, normal::normalised(&serde_json::to_value(object)?, self.namespace()));
+        }
+        Ok(Value::Object(all))
+    }
+
+    /// Starts the operator again when it is dead; says whether it was.
+    async fn attend(&self) -> Result<bool> {
+        let crashed = self.crash.at_call().is_some() && self.lives() == 1;
+        if crashed {
+            self.kill().await;
+            return self.start().await.map(|()| true);
+        }
+        let ended = {
+            let mut running = self.running();
+            running.take_if(|running| running.task.is_finished())
+        };
+        let Some(running) = ended else { return Ok(false) };
+        let result = running.task.await;
+        end(running.runtime).await;
+        match result {
+            // Nobody asked it to: it lost its lease or could not go on, and is started again.
+            Ok(Err(_)) => self.start().await.map(|()| true),
+            Ok(Ok(())) => {
+                bail!("the operator stopped although nobody asked; its last calls:\n{}", self.recorder.tail(20))
+            }
+            Err(panic) => bail!("the operator panicked: {panic}; its last calls:\n{}", self.recorder.tail(20)),
+        }
+    }
+
+    /// Differs when the operator has done something.
+    fn sign(&self) -> (usize, usize, usize) {
+        (self.recorder.mark(), self.counting.passes(), self.lives())
+    }
+
+    fn idle(&self) -> bool {
+        let running = self.running();
+        let Some(running) = running.as_ref() else { return true };
+        let idle = running.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.as_ref().is_some_and(|idle| idle())
+    }
+
+    /// Returns when nothing was heard of the operator for a while: no call is open, none was made, no pass ended.
+    async fn until_quiet(&self, deadline: Instant) {
+        let mut last = self.sign();
+        let mut since = Instant::now();
+        while Instant::now() < deadline {
+            tokio::time::sleep(self.quiet / 4).await;
+            let now = self.sign();
+            if now != last {
+                (last, since) = (now, Instant::now());
+            }
+            // An operator that waits for an answer that is late needs time to pass, so that open calls count for less.
+            let patience = if self.idle() && self.recorder.open() == 0 { self.quiet } else { self.quiet * 4 };
+            if since.elapsed() >= patience {
+                return;
+            }
+        }
+    }
+
+    fn to_next_timer(&self) {
+        if let Some(timer) = self.clock.next_timer() {
+            self.clock.advance(between(self.clock.now(), timer).max(Duration::from_millis(1)));
+        }
+    }
+
+    /// What a person needs to understand a run that failed.
+    fn story(&self, awaited: &str, not_yet: &str) -> String {
+        let trouble = self.trouble.as_ref().map(|trouble| {
+            let faults: Vec<_> = trouble.faults().iter().map(|(call, fault)| format!("{call}: {fault:?}")).collect();
+            format!("\ntrouble, {trouble}; RIG_SEED={} runs it again:\n{}", trouble.seed(), faults.join("\n"))
+        });
+        let crash = self.crash.at_call().map(|call| format!("\nit crashed at {call}"));
+        format!(
+            "waited for: {awaited}\nbut: {not_yet}\nat {} after {} lives, the operator is {}, next timer {:?}{}\nlast calls:\n{}\nlast passes:\n{}{}",
+            self.clock.now(),
+            self.lives(),
+            if self.idle() { "idle" } else { "busy" },
+            self.clock.next_timer().map(|timer| timer.to_string()),
+            crash.unwrap_or_default(),
+            self.recorder.tail(40),
+            self.counting.tail(20),
+            trouble.unwrap_or_default(),
+        )
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        // A runtime must not be waited for inside another.
+        if let Some(running) = self.running().take() {
+            running.runtime.shutdown_background();
+        }
+    }
+}
+
+/// Ends a runtime and returns when none of its tasks runs any more.
+async fn end(runtime: Runtime) {
+    let ended = tokio::task::spawn_blocking(move || runtime.shutdown_timeout(Duration::from_secs(20)));
+    // It cannot be cancelled, and a panic of a task stays in the task.
+    let _ = ended.await;
+}
+
+fn later(time: Timestamp, duration: Duration) -> Timestamp {
+    time.checked_add(duration).unwrap_or(Timestamp::MAX)
+}
+
+fn between(from: Timestamp, to: Timestamp) -> Duration {
+    Duration::try_from(to.duration_since(from)).unwrap_or_default()
+}

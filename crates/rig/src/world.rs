@@ -1,0 +1,155 @@
+//! The API server of a scenario, and a namespace of its own.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use fleetwright_apiserver::{Config, Handle, Server};
+use fleetwright_lab::{Kind, Target};
+use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{Patch, PatchParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, ResourceExt};
+
+/// Where scenarios take place.
+#[derive(Clone)]
+pub enum Ground {
+    /// A fresh embedded server for each, in the process, without sockets.
+    InProcess,
+    /// One server for all, a fresh namespace for each.
+    Shared(Arc<Target>),
+}
+
+impl Ground {
+    /// Starts a server to share.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub async fn start(kind: Kind) -> Result<Self> {
+        Ok(Self::Shared(Arc::new(Target::start(kind).await?)))
+    }
+
+    /// Its name in messages.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::InProcess => "embedded",
+            Self::Shared(target) if target.kind() == Kind::Real => "real",
+            Self::Shared(_) => "embedded over TLS",
+        }
+    }
+
+    /// How long nothing must be heard before nothing more is expected: what a watch event may take on a busy machine. Too short
+    /// is not wrong, it only makes the server a slow one.
+    pub(crate) fn quiet(&self) -> Duration {
+        match self {
+            Self::InProcess => Duration::from_millis(4),
+            Self::Shared(_) => Duration::from_millis(25),
+        }
+    }
+}
+
+/// An API server with a namespace for one run.
+pub struct World {
+    server: Reach,
+    namespace: String,
+    admin: Client,
+}
+
+enum Reach {
+    InProcess(Handle),
+    /// A kubeconfig, since clients belong to the runtime that made them.
+    Remote(Box<Kubeconfig>),
+}
+
+static WORLDS: AtomicUsize = AtomicUsize::new(1);
+
+impl World {
+    /// A new one, with these kinds installed.
+    ///
+    /// # Errors
+    /// The server does not start or does not take them.
+    pub async fn new(ground: &Ground, kinds: &[CustomResourceDefinition]) -> Result<Self> {
+        let number = WORLDS.fetch_add(1, Ordering::Relaxed);
+        let server = match ground {
+            Ground::InProcess => Reach::InProcess(Server::start(Config::default()).await?),
+            Ground::Shared(target) => Reach::Remote(Box::new(Kubeconfig::from_yaml(&target.kubeconfig()?)?)),
+        };
+        let admin = server.client().await?;
+        let world = Self { server, namespace: format!("rig-{}-{number}", std::process::id()), admin };
+        let namespace: Namespace =
+            serde_json::from_value(serde_json::json!({ "metadata": { "name": world.namespace } }))?;
+        Api::all(world.admin()).create(&Default::default(), &namespace).await.context("cannot make a namespace")?;
+        for kind in kinds {
+            install(&world.admin, kind).await?;
+        }
+        Ok(world)
+    }
+
+    /// The namespace of this run.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// A client that may do anything and whose calls nobody disturbs or records.
+    pub fn admin(&self) -> Client {
+        self.admin.clone()
+    }
+
+    /// A client of its own for the runtime it is made in.
+    ///
+    /// # Errors
+    /// The server's kubeconfig is broken.
+    pub async fn client(&self) -> Result<Client> {
+        self.server.client().await
+    }
+}
+
+impl Reach {
+    async fn client(&self) -> Result<Client> {
+        match self {
+            Self::InProcess(handle) => Ok(handle.client()),
+            Self::Remote(kubeconfig) => client(kubeconfig.as_ref().clone()).await,
+        }
+    }
+}
+
+/// A client that repeats nothing by itself.
+pub(crate) async fn client(kubeconfig: Kubeconfig) -> Result<Client> {
+    let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    config.default_retry = false;
+    Ok(Client::try_from(config)?)
+}
+
+/// Makes the server serve a kind, and returns when it does.
+async fn install(client: &Client, kind: &CustomResourceDefinition) -> Result<()> {
+    let kinds: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let name = kind.name_any();
+    let params = PatchParams::apply("rig").force();
+    kinds.patch(&name, &params, &Patch::Apply(kind)).await.with_context(|| format!("cannot install {name}"))?;
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let established = kinds.get(&name).await?.status.and_then(|status| status.conditions).unwrap_or_default();
+        if established.iter().any(|condition| condition.type_ == "Established" && condition.status == "True") {
+            break;
+        }
+        if Instant::now() > deadline {
+            bail!("{name} is not established after 20 seconds");
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // Established is said before every path is served.
+    let version = kind.spec.versions.iter().find(|version| version.served).map(|version| version.name.as_str());
+    let path = format!("/apis/{}/{}/{}?limit=1", kind.spec.group, version.unwrap_or_default(), kind.spec.names.plural);
+    loop {
+        let answer = client.send(http::Request::get(&path).body(kube::client::Body::empty())?).await?;
+        if answer.status().is_success() {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            bail!("{name}: {path} answers {} after 20 seconds", answer.status());
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
