@@ -1,1 +1,4 @@
 //! Pure decisions: what to do next, from what is declared, what is seen, and the time.
+
+pub mod gate;
+pub mod operation;

@@ -1,0 +1,301 @@
+//! The life of an operation: what its driver does next, and what is written down about it.
+//!
+//! An act is started by the process whose token is in `status.startedBy`, and only once. Everybody else, and that process after a
+//! restart, asks the world what became of it ([`Probed`]) and, if the world cannot tell, a person ([`Said`]).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use fleetwright_api::{Condition, OperationPhase, OperationStatus, Status, condition, names};
+use jiff::Timestamp;
+
+use crate::gate::Refusal;
+
+/// What this process remembers of the attempt that `status.startedBy` names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// The attempt is another process's, or one of ours before a restart.
+    Foreign,
+    /// It is ours, and the act was not started yet.
+    Claimed,
+    /// The act is being started.
+    Starting,
+    /// The act was started, and what became of the call was lost.
+    Lost,
+    /// The call that started the act came back.
+    Ended(Ending),
+}
+
+/// What the call that started an act came back with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// It is done; what a person should know about it.
+    Done(String),
+    /// It ended badly, and nothing of it goes on.
+    Failed(String),
+    /// Nobody can say from here, such as after a connection was lost in the middle. It is asked after.
+    Unknown(String),
+}
+
+/// What the world says about an act that was started, or was about to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Probed {
+    /// It is done.
+    Succeeded(String),
+    /// It ended badly, and nothing of it goes on.
+    Failed(String),
+    /// It goes on. It is asked after again.
+    StillRunning,
+    /// It was never begun.
+    NeverStarted,
+    /// The world could not be asked now. It is asked again.
+    NoAnswer(String),
+    /// The world cannot tell, now or later. A person must.
+    CannotKnow(String),
+}
+
+/// What a person says became of an operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Said {
+    /// Nothing.
+    Nothing,
+    /// It ended well, because.
+    Succeeded(String),
+    /// It ended badly, because.
+    Failed(String),
+    /// Something that is not understood; what is wrong with it.
+    Nonsense(String),
+}
+
+impl Said {
+    /// Reads the annotations of an operation.
+    pub fn read(annotations: &BTreeMap<String, String>) -> Self {
+        let because = || match annotations.get(names::OUTCOME_BECAUSE).map(|text| text.trim()) {
+            None | Some("") => "a person says so".to_owned(),
+            Some(text) => format!("a person says so: {}", cut(text)),
+        };
+        match annotations.get(names::OUTCOME).map(String::as_str) {
+            None => Self::Nothing,
+            Some("Succeeded") => Self::Succeeded(because()),
+            Some("Failed") => Self::Failed(because()),
+            Some(other) => {
+                let other: String = other.chars().take(64).collect();
+                Self::Nonsense(format!(
+                    "the annotation {} is {other:?}: write Succeeded or Failed (and why in {})",
+                    names::OUTCOME,
+                    names::OUTCOME_BECAUSE
+                ))
+            }
+        }
+    }
+}
+
+/// What to do next.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// Ask the gate.
+    Ask,
+    /// Write that we start it.
+    Claim,
+    /// Start the act.
+    Start,
+    /// Ask the world.
+    Probe,
+    /// Write this status.
+    Write(Box<OperationStatus>),
+    /// The act is being started by this process.
+    Wait,
+    /// Wait for a person.
+    WaitForPerson,
+    /// Nothing: it ended.
+    Over,
+}
+
+/// Says what the driver of an operation does next.
+///
+/// A person's word ends what nobody else ends: an operation in the phase `Unknown`, and one that is asked after. It does not
+/// interrupt an act that this process is starting, whose outcome is about to be known.
+pub fn next(status: &OperationStatus, memory: &Memory, said: &Said, now: Timestamp) -> Step {
+    let write = |status| Step::Write(Box::new(status));
+    match (status.phase, memory) {
+        (OperationPhase::Pending, _) => Step::Ask,
+        (OperationPhase::Granted, _) => Step::Claim,
+        (OperationPhase::Succeeded | OperationPhase::Failed, _) => Step::Over,
+        (OperationPhase::Running, Memory::Claimed) => Step::Start,
+        (OperationPhase::Running, Memory::Starting) => Step::Wait,
+        (OperationPhase::Running, Memory::Ended(Ending::Done(text))) => {
+            write(end(status, OperationPhase::Succeeded, ENDED, text, now))
+        }
+        (OperationPhase::Running, Memory::Ended(Ending::Failed(text))) => {
+            write(end(status, OperationPhase::Failed, ENDED, text, now))
+        }
+        (OperationPhase::Running | OperationPhase::Unknown, _) => match said {
+            Said::Succeeded(because) => write(end(status, OperationPhase::Succeeded, PERSON, because, now)),
+            Said::Failed(because) => write(end(status, OperationPhase::Failed, PERSON, because, now)),
+            _ if status.phase == OperationPhase::Running => Step::Probe,
+            Said::Nonsense(wrong) => ask_person(status, NONSENSE, wrong, now).map_or(Step::WaitForPerson, write),
+            Said::Nothing => Step::WaitForPerson,
+        },
+    }
+}
+
+/// The reason of [`names::OUTCOME_KNOWN`] when the act itself said how it ended.
+pub const ENDED: &str = "Ended";
+/// The reason when it was asked after.
+pub const PROBED: &str = "Probed";
+/// The reason when it turned out never to have begun.
+pub const NEVER_STARTED: &str = "NeverStarted";
+/// The reason when it was given up before it was started.
+pub const WITHDRAWN: &str = "Withdrawn";
+/// The reason when a person said it.
+pub const PERSON: &str = "PersonSaid";
+/// The reason while the world cannot be asked.
+pub const NO_ANSWER: &str = "NoAnswer";
+/// The reason when nobody but a person can know.
+pub const CANNOT_KNOW: &str = "CannotBeKnown";
+/// The reason when what a person wrote is not understood.
+pub const NONSENSE: &str = "OutcomeNotUnderstood";
+
+/// The status after the gate let it pass.
+pub fn granted(status: &OperationStatus, by: &str, now: Timestamp) -> OperationStatus {
+    let mut status = status.clone();
+    status.phase = OperationPhase::Granted;
+    status.granted_by = Some(by.to_owned());
+    put(&mut status.conditions, names::GRANTED, Status::True, "RoomInAllPolicies", by.to_owned(), None, now);
+    status
+}
+
+/// The status after the gate refused; none if it says so already. Counts that changed are no news: a thousand that wait
+/// are not rewritten each time one ends.
+pub fn refused(status: &OperationStatus, refusal: &Refusal, now: Timestamp) -> Option<OperationStatus> {
+    let says_so = condition(&status.conditions, names::GRANTED).is_some_and(|old| {
+        old.status == Status::False && old.reason == refusal.why.as_str() && old.message.starts_with(&refusal.rule)
+    });
+    (!says_so).then(|| {
+        let mut status = status.clone();
+        status.phase = OperationPhase::Pending;
+        let message = refusal.to_string();
+        put(&mut status.conditions, names::GRANTED, Status::False, refusal.why.as_str(), message, None, now);
+        status
+    })
+}
+
+/// The status by which a process says that it, and nobody else, starts the act.
+pub fn claimed(status: &OperationStatus, token: &str, now: Timestamp) -> OperationStatus {
+    let mut status = status.clone();
+    status.phase = OperationPhase::Running;
+    status.started_at = Some(now);
+    status.started_by = Some(token.to_owned());
+    status
+}
+
+/// The status after the world was asked; none if there is nothing new to write.
+///
+/// What never began is recorded as failed and not started in place: the process that claimed it may have been paused right
+/// before the start, and go on. A new operation has a new key, by which the world can tell the two apart.
+pub fn probed(status: &OperationStatus, probed: &Probed, now: Timestamp) -> Option<OperationStatus> {
+    match probed {
+        Probed::Succeeded(text) => Some(end(status, OperationPhase::Succeeded, PROBED, text, now)),
+        Probed::Failed(text) => Some(end(status, OperationPhase::Failed, PROBED, text, now)),
+        Probed::NeverStarted => {
+            let text = "it was about to be started and never was, as the target tells";
+            Some(end(status, OperationPhase::Failed, NEVER_STARTED, text, now))
+        }
+        Probed::StillRunning => None,
+        Probed::NoAnswer(text) => {
+            // Once, not for each time that it is asked: the text may differ a little each time.
+            let said = condition(&status.conditions, names::OUTCOME_KNOWN).is_some_and(|old| old.reason == NO_ANSWER);
+            (!said).then(|| {
+                let mut status = status.clone();
+                let message = format!("the target does not tell what became of it, it is asked again: {}", cut(text));
+                put(&mut status.conditions, names::OUTCOME_KNOWN, Status::Unknown, NO_ANSWER, message, None, now);
+                status
+            })
+        }
+        Probed::CannotKnow(text) => ask_person(status, CANNOT_KNOW, text, now),
+    }
+}
+
+/// The status when it is given up; none if that is too late.
+pub fn withdrawn(status: &OperationStatus, why: &str, now: Timestamp) -> Option<OperationStatus> {
+    matches!(status.phase, OperationPhase::Pending | OperationPhase::Granted)
+        .then(|| end(status, OperationPhase::Failed, WITHDRAWN, &format!("given up before it was started: {why}"), now))
+}
+
+/// How long to wait before the world is asked again: longer the longer it takes.
+pub fn ask_again_after(status: &OperationStatus, now: Timestamp) -> Duration {
+    let running = status.started_at.map_or(0, |start| now.as_second().saturating_sub(start.as_second()));
+    Duration::from_secs(u64::try_from(running / 4).unwrap_or(0).clamp(1, 60))
+}
+
+/// When an operation that ended is to be forgotten.
+pub fn prune_at(status: &OperationStatus, keep_for: Duration) -> Option<Timestamp> {
+    if !status.phase.ended() {
+        return None;
+    }
+    Some(status.ended_at?.checked_add(keep_for).unwrap_or(Timestamp::MAX))
+}
+
+fn end(status: &OperationStatus, phase: OperationPhase, reason: &str, text: &str, now: Timestamp) -> OperationStatus {
+    let mut status = status.clone();
+    let text = cut(text);
+    status.phase = phase;
+    status.ended_at = Some(now);
+    put(&mut status.conditions, names::OUTCOME_KNOWN, Status::True, reason, text.clone(), None, now);
+    status.outcome = Some(text);
+    status
+}
+
+fn ask_person(status: &OperationStatus, reason: &str, text: &str, now: Timestamp) -> Option<OperationStatus> {
+    let message = format!(
+        "{}. Look at the target, then annotate this operation with {}=Succeeded or {}=Failed, and {}=... for others to read",
+        cut(text).trim_end_matches('.'),
+        names::OUTCOME,
+        names::OUTCOME,
+        names::OUTCOME_BECAUSE
+    );
+    let mut new = status.clone();
+    new.phase = OperationPhase::Unknown;
+    put(&mut new.conditions, names::OUTCOME_KNOWN, Status::False, reason, message, None, now);
+    (new != *status).then_some(new)
+}
+
+/// Sets a condition, keeping since when its status is what it is.
+pub(crate) fn put(
+    conditions: &mut Vec<Condition>,
+    type_: &str,
+    status: Status,
+    reason: &str,
+    message: String,
+    generation: Option<i64>,
+    now: Timestamp,
+) {
+    let old = condition(conditions, type_);
+    let since = old.filter(|old| old.status == status).map_or(now, |old| old.last_transition_time);
+    let new = Condition {
+        type_: type_.to_owned(),
+        status,
+        reason: reason.to_owned(),
+        message,
+        last_transition_time: since,
+        observed_generation: generation,
+        reporter: None,
+    };
+    match conditions.iter_mut().find(|condition| condition.type_ == type_) {
+        Some(old) => *old = new,
+        None => conditions.push(new),
+    }
+}
+
+/// What others say may be long; what a person reads should not be.
+fn cut(text: &str) -> String {
+    const LONGEST: usize = 1024;
+    if text.chars().count() <= LONGEST {
+        text.to_owned()
+    } else {
+        text.chars().take(LONGEST - 1).chain(['…']).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

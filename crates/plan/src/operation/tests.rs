@@ -1,0 +1,186 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::gate::Why;
+
+const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+
+fn status(phase: OperationPhase) -> OperationStatus {
+    OperationStatus { phase, ..OperationStatus::default() }
+}
+
+fn running() -> OperationStatus {
+    claimed(&granted(&status(OperationPhase::Pending), "drains: 1 of 5", NOW), "leader/1", NOW)
+}
+
+fn written(step: Step) -> OperationStatus {
+    match step {
+        Step::Write(status) => *status,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn full(count: usize, limit: usize) -> Refusal {
+    let rule = "OperationPolicy drains allows 5% at once, and as many are under way".to_owned();
+    Refusal { why: Why::LimitReached, by: Some("drains".to_owned()), rule, count, limit, until: None }
+}
+
+fn annotated(outcome: &str, because: Option<&str>) -> Said {
+    let mut annotations = BTreeMap::from([(names::OUTCOME.to_owned(), outcome.to_owned())]);
+    annotations.extend(because.map(|text| (names::OUTCOME_BECAUSE.to_owned(), text.to_owned())));
+    Said::read(&annotations)
+}
+
+#[test]
+fn an_act_is_started_only_by_the_process_that_claimed_it_and_has_not_started_it() {
+    let running = running();
+    for (memory, expected) in [
+        (Memory::Claimed, Step::Start),
+        (Memory::Starting, Step::Wait),
+        (Memory::Foreign, Step::Probe),
+        (Memory::Lost, Step::Probe),
+        (Memory::Ended(Ending::Unknown("connection lost".to_owned())), Step::Probe),
+    ] {
+        assert_eq!(next(&running, &memory, &Said::Nothing, NOW), expected, "{memory:?}");
+    }
+}
+
+#[test]
+fn what_the_act_came_back_with_is_its_outcome() {
+    let done = written(next(&running(), &Memory::Ended(Ending::Done("3 pods moved".into())), &Said::Nothing, NOW));
+    assert_eq!((done.phase, done.outcome.as_deref()), (OperationPhase::Succeeded, Some("3 pods moved")));
+    assert_eq!(done.ended_at, Some(NOW));
+    let failed = written(next(&running(), &Memory::Ended(Ending::Failed("no disk".into())), &Said::Nothing, NOW));
+    assert_eq!((failed.phase, failed.outcome.as_deref()), (OperationPhase::Failed, Some("no disk")));
+}
+
+#[test]
+fn a_refusal_is_written_once_whatever_the_counts_are() {
+    let first = refused(&status(OperationPhase::Pending), &full(5, 5), NOW).expect("it is news");
+    let granted = condition(&first.conditions, names::GRANTED).unwrap();
+    assert_eq!((granted.status, granted.reason.as_str()), (Status::False, "LimitReached"));
+    assert!(granted.message.ends_with("5 of 5 were"), "{}", granted.message);
+    assert_eq!(refused(&first, &full(7, 6), NOW), None);
+    let other = Refusal { rule: "OperationPolicy racks allows 1".to_owned(), ..full(1, 1) };
+    assert!(refused(&first, &other, NOW).is_some(), "another rule is news");
+}
+
+#[test]
+fn an_outcome_that_cannot_be_known_waits_for_a_person_and_says_how_to_tell() {
+    let unknown = probed(&running(), &Probed::CannotKnow("the host is gone".to_owned()), NOW).unwrap();
+    assert_eq!(unknown.phase, OperationPhase::Unknown);
+    let known = condition(&unknown.conditions, names::OUTCOME_KNOWN).unwrap();
+    assert_eq!(known.status, Status::False);
+    assert!(known.message.starts_with("the host is gone. "), "{}", known.message);
+    assert!(known.message.contains("fleetwright.io/outcome=Succeeded"), "{}", known.message);
+    assert_eq!(next(&unknown, &Memory::Foreign, &Said::Nothing, NOW), Step::WaitForPerson);
+    assert_eq!(unknown.ended_at, None);
+}
+
+#[test]
+fn a_persons_word_ends_what_is_unknown() {
+    let unknown = probed(&running(), &Probed::CannotKnow("the host is gone".to_owned()), NOW).unwrap();
+    let said = annotated("Succeeded", Some("I looked: node is drained"));
+    let ended = written(next(&unknown, &Memory::Foreign, &said, NOW));
+    assert_eq!(ended.phase, OperationPhase::Succeeded);
+    assert_eq!(ended.outcome.as_deref(), Some("a person says so: I looked: node is drained"));
+    let ended = written(next(&unknown, &Memory::Foreign, &annotated("Failed", None), NOW));
+    assert_eq!((ended.phase, ended.outcome.as_deref()), (OperationPhase::Failed, Some("a person says so")));
+}
+
+#[test]
+fn a_word_that_is_not_understood_is_named_once_with_what_is_allowed() {
+    let unknown = probed(&running(), &Probed::CannotKnow("the host is gone".to_owned()), NOW).unwrap();
+    let said = annotated("done", None);
+    let told = written(next(&unknown, &Memory::Foreign, &said, NOW));
+    let known = condition(&told.conditions, names::OUTCOME_KNOWN).unwrap();
+    assert_eq!((told.phase, known.reason.as_str()), (OperationPhase::Unknown, NONSENSE));
+    assert!(known.message.contains("is \"done\": write Succeeded or Failed"), "{}", known.message);
+    assert_eq!(next(&told, &Memory::Foreign, &said, NOW), Step::WaitForPerson);
+}
+
+#[test]
+fn a_persons_word_does_not_interrupt_an_act_that_is_being_started() {
+    assert_eq!(next(&running(), &Memory::Starting, &annotated("Failed", None), NOW), Step::Wait);
+}
+
+#[test]
+fn a_person_may_end_what_the_world_never_answers_for() {
+    let asked = probed(&running(), &Probed::NoAnswer("connection refused".to_owned()), NOW).unwrap();
+    assert_eq!(asked.phase, OperationPhase::Running);
+    assert_eq!(probed(&asked, &Probed::NoAnswer("timed out".to_owned()), NOW), None, "said once");
+    let ended = written(next(&asked, &Memory::Foreign, &annotated("Failed", Some("burnt down")), NOW));
+    assert_eq!(ended.phase, OperationPhase::Failed);
+}
+
+#[test]
+fn what_never_began_is_failed_and_says_so() {
+    let ended = probed(&running(), &Probed::NeverStarted, NOW).unwrap();
+    assert_eq!(ended.phase, OperationPhase::Failed);
+    assert_eq!(condition(&ended.conditions, names::OUTCOME_KNOWN).unwrap().reason, NEVER_STARTED);
+}
+
+#[test]
+fn only_what_was_not_started_can_be_given_up() {
+    for phase in [OperationPhase::Pending, OperationPhase::Granted] {
+        assert_eq!(withdrawn(&status(phase), "changed back", NOW).unwrap().phase, OperationPhase::Failed);
+    }
+    for phase in [OperationPhase::Running, OperationPhase::Unknown, OperationPhase::Succeeded, OperationPhase::Failed] {
+        assert_eq!(withdrawn(&status(phase), "changed back", NOW), None, "{phase:?}");
+    }
+}
+
+#[test]
+fn only_what_ended_is_forgotten() {
+    let keep = Duration::from_secs(60);
+    assert_eq!(prune_at(&running(), keep), None);
+    let unknown = probed(&running(), &Probed::CannotKnow("gone".to_owned()), NOW).unwrap();
+    assert_eq!(prune_at(&unknown, keep), None);
+    let ended = probed(&running(), &Probed::Succeeded("done".to_owned()), NOW).unwrap();
+    assert_eq!(prune_at(&ended, keep), Some(Timestamp::from_second(60).unwrap()));
+    assert_eq!(prune_at(&ended, Duration::MAX), Some(Timestamp::MAX), "for ever");
+}
+
+fn any_phase() -> impl Strategy<Value = OperationPhase> {
+    use OperationPhase::{Failed, Granted, Pending, Running, Succeeded, Unknown};
+    prop::sample::select(vec![Pending, Granted, Running, Succeeded, Failed, Unknown])
+}
+
+fn any_memory() -> impl Strategy<Value = Memory> {
+    let ending = prop::sample::select(vec![
+        Ending::Done("d".to_owned()),
+        Ending::Failed("f".to_owned()),
+        Ending::Unknown("u".to_owned()),
+    ]);
+    prop_oneof![
+        Just(Memory::Foreign),
+        Just(Memory::Claimed),
+        Just(Memory::Starting),
+        Just(Memory::Lost),
+        ending.prop_map(Memory::Ended)
+    ]
+}
+
+proptest! {
+    #[test]
+    fn nothing_is_started_but_what_is_running_and_claimed_here(
+        phase in any_phase(), memory in any_memory(), outcome in ".{0,9}|Succeeded|Failed"
+    ) {
+        let step = next(&status(phase), &memory, &annotated(&outcome, None), NOW);
+        prop_assert_eq!(step == Step::Start, phase == OperationPhase::Running && memory == Memory::Claimed);
+        prop_assert_eq!(step == Step::Over, phase.ended());
+        if let Step::Write(status) = step {
+            prop_assert!(status.phase.ended() || status.phase == OperationPhase::Unknown);
+            prop_assert_eq!(status.phase.ended(), status.ended_at.is_some() && status.outcome.is_some());
+        }
+    }
+
+    #[test]
+    fn texts_of_others_never_grow_beyond_what_a_person_reads(text in ".{0,3000}") {
+        let ended = probed(&running(), &Probed::Failed(text.clone()), NOW).unwrap();
+        prop_assert!(ended.outcome.unwrap().chars().count() <= 1024);
+        if let Some(asked) = probed(&running(), &Probed::CannotKnow(text), NOW) {
+            prop_assert!(asked.conditions.iter().all(|condition| condition.message.chars().count() < 1400));
+        }
+    }
+}
