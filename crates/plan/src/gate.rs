@@ -3,7 +3,7 @@
 //! The gate fails closed: what no policy names, what cannot be counted and what is not yet counted does not pass.
 //! [`judge`] is the one question; breakers, windows and approvals will be answered behind it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use fleetwright_api::{
@@ -264,7 +264,13 @@ pub struct Counted<'a> {
 /// is gone, or is of a type that the policy no longer names gives up its place. One that is under way without a place
 /// (it passed before the policy named its type) is given one, also beyond the limit: it is there.
 /// One that still waits keeps the place it has: its driver is about to use it, or to give it back.
-pub fn keep_true(policy: Policy<'_>, operations: &[Counted<'_>], now: Timestamp) -> OperationPolicyStatus {
+/// Holders named in `unsure` stay as they are, and while there are any, a change of the policy is not observed.
+pub fn keep_true(
+    policy: Policy<'_>,
+    operations: &[Counted<'_>],
+    unsure: &BTreeSet<String>,
+    now: Timestamp,
+) -> OperationPolicyStatus {
     let spec = policy.spec;
     let named = |type_: &str| spec.operations.iter().any(|name| name == type_);
     let place = |operation: &Counted<'_>| Holder {
@@ -276,9 +282,13 @@ pub fn keep_true(policy: Policy<'_>, operations: &[Counted<'_>], now: Timestamp)
         .status
         .holders
         .iter()
-        .filter_map(|holder| operations.iter().find(|op| op.name == holder.operation && op.uid == holder.uid))
-        .filter(|operation| named(operation.type_) && !operation.phase.ended())
-        .map(place)
+        .filter_map(|holder| {
+            if unsure.contains(&holder.operation) {
+                return Some(holder.clone());
+            }
+            let operation = operations.iter().find(|op| op.name == holder.operation && op.uid == holder.uid)?;
+            (named(operation.type_) && !operation.phase.ended()).then(|| place(operation))
+        })
         .collect();
     for operation in operations.iter().filter(|op| named(op.type_) && op.phase.holds_room()) {
         if !holders.iter().any(|holder| holder.operation == operation.name) {
@@ -286,7 +296,9 @@ pub fn keep_true(policy: Policy<'_>, operations: &[Counted<'_>], now: Timestamp)
         }
     }
     let mut status = policy.status.clone();
-    status.observed_generation = policy.generation;
+    if unsure.is_empty() {
+        status.observed_generation = policy.generation;
+    }
     status.held = u32::try_from(holders.len()).unwrap_or(u32::MAX);
     status.holders = holders;
     let (accepted, reason, message) = match accepted(spec) {

@@ -101,8 +101,10 @@ pub enum Step {
     Start,
     /// Ask the world.
     Probe,
-    /// Write this status.
-    Write(Box<OperationStatus>),
+    /// Write down what the act came back with.
+    Record(Box<OperationStatus>),
+    /// Write down what a person said.
+    Hear(Box<OperationStatus>),
     /// The act is being started by this process.
     Wait,
     /// Wait for a person.
@@ -111,29 +113,27 @@ pub enum Step {
     Over,
 }
 
-/// Says what the driver of an operation does next.
+/// Says what to do next about an operation.
 ///
-/// A person's word ends what nobody else ends: an operation in the phase `Unknown`, and one that is asked after. It does not
-/// interrupt an act that this process is starting, whose outcome is about to be known.
+/// A person's word ends what nobody else ends: an operation in the phase `Unknown`, and one that is asked after. It also keeps
+/// from being started what was not started yet. It does not interrupt an act that this process is starting, whose outcome
+/// is about to be known.
 pub fn next(status: &OperationStatus, memory: &Memory, said: &Said, now: Timestamp) -> Step {
-    let write = |status| Step::Write(Box::new(status));
+    let record = |phase, text: &str| Step::Record(Box::new(end(status, phase, ENDED, text, now)));
+    let hear = |status| Step::Hear(Box::new(status));
     match (status.phase, memory) {
         (OperationPhase::Pending, _) => Step::Ask,
         (OperationPhase::Granted, _) => Step::Claim,
         (OperationPhase::Succeeded | OperationPhase::Failed, _) => Step::Over,
-        (OperationPhase::Running, Memory::Claimed) => Step::Start,
         (OperationPhase::Running, Memory::Starting) => Step::Wait,
-        (OperationPhase::Running, Memory::Ended(Ending::Done(text))) => {
-            write(end(status, OperationPhase::Succeeded, ENDED, text, now))
-        }
-        (OperationPhase::Running, Memory::Ended(Ending::Failed(text))) => {
-            write(end(status, OperationPhase::Failed, ENDED, text, now))
-        }
-        (OperationPhase::Running | OperationPhase::Unknown, _) => match said {
-            Said::Succeeded(because) => write(end(status, OperationPhase::Succeeded, PERSON, because, now)),
-            Said::Failed(because) => write(end(status, OperationPhase::Failed, PERSON, because, now)),
+        (OperationPhase::Running, Memory::Ended(Ending::Done(text))) => record(OperationPhase::Succeeded, text),
+        (OperationPhase::Running, Memory::Ended(Ending::Failed(text))) => record(OperationPhase::Failed, text),
+        (OperationPhase::Running | OperationPhase::Unknown, memory) => match said {
+            Said::Succeeded(because) => hear(end(status, OperationPhase::Succeeded, PERSON, because, now)),
+            Said::Failed(because) => hear(end(status, OperationPhase::Failed, PERSON, because, now)),
+            _ if status.phase == OperationPhase::Running && *memory == Memory::Claimed => Step::Start,
             _ if status.phase == OperationPhase::Running => Step::Probe,
-            Said::Nonsense(wrong) => ask_person(status, NONSENSE, wrong, now).map_or(Step::WaitForPerson, write),
+            Said::Nonsense(wrong) => ask_person(status, NONSENSE, wrong, now).map_or(Step::WaitForPerson, hear),
             Said::Nothing => Step::WaitForPerson,
         },
     }
@@ -160,8 +160,8 @@ pub const NONSENSE: &str = "OutcomeNotUnderstood";
 pub fn granted(status: &OperationStatus, by: &str, now: Timestamp) -> OperationStatus {
     let mut status = status.clone();
     status.phase = OperationPhase::Granted;
-    status.granted_by = Some(by.to_owned());
-    put(&mut status.conditions, names::GRANTED, Status::True, "RoomInAllPolicies", by.to_owned(), None, now);
+    status.granted_by = Some(cut(by));
+    put(&mut status.conditions, names::GRANTED, Status::True, "RoomInAllPolicies", cut(by), None, now);
     status
 }
 

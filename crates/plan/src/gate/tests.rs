@@ -28,7 +28,7 @@ impl Owned {
             at_least: 1,
         };
         let mut policy = Self { name: name.to_owned(), spec, status: OperationPolicyStatus::default() };
-        policy.status = keep_true(policy.get(), &[], Timestamp::UNIX_EPOCH);
+        policy.status = keep_true(policy.get(), &[], &BTreeSet::new(), Timestamp::UNIX_EPOCH);
         policy
     }
 
@@ -116,7 +116,7 @@ fn a_policy_that_changed_lets_nothing_pass_until_its_counts_follow() {
     let mut policy = Owned::new("drains", &["Drain"], None, Amount::Count(5));
     policy.status.observed_generation = Some(0);
     assert_eq!(refusal(ask_for("a", &labels(&[]), std::slice::from_ref(&policy), None)).why, Why::PolicyNotObserved);
-    policy.status = keep_true(policy.get(), &[], Timestamp::UNIX_EPOCH);
+    policy.status = keep_true(policy.get(), &[], &BTreeSet::new(), Timestamp::UNIX_EPOCH);
     assert_eq!(granted_by(ask_for("a", &labels(&[]), &[policy], None)), "drains: 1 of 5");
 }
 
@@ -166,11 +166,21 @@ fn the_counts_follow_what_ended_what_is_gone_and_what_is_under_way() {
         op("other", "uid-other", "Reboot", OperationPhase::Running),
         op("early", "uid-early", "Drain", OperationPhase::Unknown),
     ];
-    let status = keep_true(policy.get(), &operations, Timestamp::UNIX_EPOCH);
+    let status = keep_true(policy.get(), &operations, &BTreeSet::new(), Timestamp::UNIX_EPOCH);
     assert_eq!(status.holders, [holder("waits", "z2"), holder("moved", "z2"), holder("early", "z2")]);
     assert_eq!(status.held, 3);
-    let again = keep_true(Policy { status: &status, ..policy.get() }, &operations, Timestamp::MAX);
+    let again = keep_true(Policy { status: &status, ..policy.get() }, &operations, &BTreeSet::new(), Timestamp::MAX);
     assert_eq!(again, status, "nothing changed, nothing is written");
+}
+
+#[test]
+fn who_was_not_asked_for_keeps_its_place_and_nothing_passes_meanwhile() {
+    let mut policy = Owned::new("drains", &["Drain"], None, Amount::Count(5)).held_by(&[("gone", ""), ("unsure", "")]);
+    policy.status.observed_generation = None;
+    let unsure = BTreeSet::from(["unsure".to_owned()]);
+    policy.status = keep_true(policy.get(), &[], &unsure, Timestamp::UNIX_EPOCH);
+    assert_eq!(policy.status.holders, [holder("unsure", "")]);
+    assert_eq!(refusal(ask_for("a", &labels(&[]), &[policy], None)).why, Why::PolicyNotObserved);
 }
 
 fn any_policy(name: &'static str) -> impl Strategy<Value = Owned> {

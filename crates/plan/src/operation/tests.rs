@@ -15,7 +15,7 @@ fn running() -> OperationStatus {
 
 fn written(step: Step) -> OperationStatus {
     match step {
-        Step::Write(status) => *status,
+        Step::Record(status) | Step::Hear(status) => *status,
         other => panic!("{other:?}"),
     }
 }
@@ -100,6 +100,12 @@ fn a_word_that_is_not_understood_is_named_once_with_what_is_allowed() {
 }
 
 #[test]
+fn a_persons_word_keeps_from_being_started_what_was_not_started_yet() {
+    let step = next(&running(), &Memory::Claimed, &annotated("Failed", Some("do not")), NOW);
+    assert_eq!(written(step).phase, OperationPhase::Failed);
+}
+
+#[test]
 fn a_persons_word_does_not_interrupt_an_act_that_is_being_started() {
     assert_eq!(next(&running(), &Memory::Starting, &annotated("Failed", None), NOW), Step::Wait);
 }
@@ -166,10 +172,12 @@ proptest! {
     fn nothing_is_started_but_what_is_running_and_claimed_here(
         phase in any_phase(), memory in any_memory(), outcome in ".{0,9}|Succeeded|Failed"
     ) {
-        let step = next(&status(phase), &memory, &annotated(&outcome, None), NOW);
-        prop_assert_eq!(step == Step::Start, phase == OperationPhase::Running && memory == Memory::Claimed);
+        let said = annotated(&outcome, None);
+        let step = next(&status(phase), &memory, &said, NOW);
+        let told = matches!(said, Said::Succeeded(_) | Said::Failed(_));
+        prop_assert_eq!(step == Step::Start, phase == OperationPhase::Running && memory == Memory::Claimed && !told);
         prop_assert_eq!(step == Step::Over, phase.ended());
-        if let Step::Write(status) = step {
+        if let Step::Record(status) | Step::Hear(status) = step {
             prop_assert!(status.phase.ended() || status.phase == OperationPhase::Unknown);
             prop_assert_eq!(status.phase.ended(), status.ended_at.is_some() && status.outcome.is_some());
         }
