@@ -1,14 +1,24 @@
 //! `fleetwright`: everything a person types.
 
 mod apiserver;
+mod cluster;
+mod crds;
 mod home;
+mod install;
 mod reference;
 mod up;
 mod version;
+mod yaml;
 
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+
+/// The namespace that a fleet lives in when nobody names another.
+pub(crate) const FLEET_NAMESPACE: &str = "fleet";
+
+/// The Lease of the operators, in the namespace that they serve: whoever serves it, from wherever, asks for the same one.
+pub(crate) const LEASE: &str = "fleetwright-operators";
 
 /// Runs Kubernetes on Kubernetes: fleets of clusters and their machines, from a few declared objects.
 #[derive(Parser)]
@@ -28,6 +38,12 @@ enum Command {
     Up(up::Args),
     /// Start an embedded Kubernetes API server alone.
     Apiserver(apiserver::Args),
+    /// Print the definitions of Fleetwright's kinds.
+    Crds(crds::Args),
+    /// Install the kinds and the operators into a cluster, or bring them up to date.
+    Install(Box<install::Args>),
+    /// Remove what `install` brought.
+    Uninstall(install::uninstall::Args),
     /// Print the version.
     Version(version::Args),
     /// Print a completion script for a shell.
@@ -67,6 +83,9 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     match cli.command {
         Command::Up(args) => up::run(args),
         Command::Apiserver(args) => apiserver::run(args),
+        Command::Crds(args) => crds::run(&args),
+        Command::Install(args) => install::run(*args),
+        Command::Uninstall(args) => install::uninstall::run(args),
         Command::Version(args) => version::run(&args),
         Command::Completion { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "fleetwright", &mut std::io::stdout());

@@ -1,0 +1,30 @@
+//! `fleetwright crds`.
+
+use clap::ValueEnum;
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  fleetwright crds | kubectl apply --server-side -f -
+  fleetwright crds -o json | jq -r '.items[].metadata.name'")]
+pub(crate) struct Args {
+    /// How to print them.
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "yaml")]
+    output: Format,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Format {
+    Json,
+    Yaml,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    match args.output {
+        Format::Yaml => print!("{}", crate::yaml::documents(&fleetwright_api::crds())?),
+        Format::Json => {
+            let list = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": fleetwright_api::crds()});
+            println!("{}", serde_json::to_string_pretty(&list)?);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,116 @@
+//! Server-side apply of one object, and what became of it.
+
+use std::fmt;
+
+use kube::Client;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+
+use super::manifest::Object;
+
+/// The field manager of an installation.
+pub(crate) const FIELD_MANAGER: &str = "fleetwright-install";
+
+/// What applying an object did, or would do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    Created,
+    Configured,
+    Unchanged,
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Created => "created",
+            Self::Configured => "configured",
+            Self::Unchanged => "unchanged",
+        })
+    }
+}
+
+/// How to apply.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct How {
+    /// Ask the server without changing anything.
+    pub(crate) dry_run: bool,
+    /// Take over fields that others own.
+    pub(crate) force: bool,
+}
+
+/// Why an object could not be applied.
+#[derive(Debug)]
+pub(crate) enum Refused {
+    /// Others own fields of it: the field and its owner, each.
+    Owned(Vec<(String, String)>),
+    /// It is on its way out.
+    Leaving,
+    /// Its namespace is not there.
+    NoNamespace,
+    /// Anything else.
+    Failed(kube::Error),
+}
+
+/// Applies an object.
+///
+/// A namespace that somebody else made is left alone: that is how [`super::uninstall`] knows later which ones to remove.
+pub(crate) async fn apply(client: &Client, object: &Object, how: How) -> Result<Change, Refused> {
+    let api = object.api(client);
+    let before = api.get_opt(object.name()).await.map_err(Refused::Failed)?;
+    if let Some(before) = &before {
+        if before.metadata.deletion_timestamp.is_some() {
+            return Err(Refused::Leaving);
+        }
+        if object.is_namespace() && !super::is_ours(&before.metadata) {
+            return Ok(Change::Unchanged);
+        }
+    }
+    let mut params = PatchParams::apply(FIELD_MANAGER);
+    params.dry_run = how.dry_run;
+    params.force = how.force;
+    let after = api.patch(object.name(), &params, &Patch::Apply(&object.value)).await.map_err(refused)?;
+    let Some(before) = before else { return Ok(Change::Created) };
+    // The server keeps the version of an object that an apply does not change. A dry run keeps it always.
+    let same = match how.dry_run {
+        false => before.metadata.resource_version == after.metadata.resource_version,
+        true => lasting(&before) == lasting(&after),
+    };
+    Ok(if same { Change::Unchanged } else { Change::Configured })
+}
+
+/// An object without what every write touches.
+fn lasting(object: &kube::api::DynamicObject) -> Value {
+    let mut value = serde_json::to_value(object).unwrap_or_default();
+    if let Some(metadata) = value["metadata"].as_object_mut() {
+        metadata.remove("resourceVersion");
+        metadata.remove("generation");
+        if let Some(entries) = metadata.get_mut("managedFields").and_then(Value::as_array_mut) {
+            for entry in entries.iter_mut() {
+                entry["time"] = json!(null);
+            }
+            entries.sort_by_key(Value::to_string);
+        }
+    }
+    value
+}
+
+fn refused(error: kube::Error) -> Refused {
+    let kube::Error::Api(status) = &error else { return Refused::Failed(error) };
+    match status.code {
+        409 => {
+            let causes = status.details.iter().flat_map(|details| &details.causes);
+            let owned: Vec<_> = causes
+                .filter(|cause| cause.reason == "FieldManagerConflict")
+                .map(|cause| (cause.field.clone(), owner(&cause.message)))
+                .collect();
+            if owned.is_empty() { Refused::Failed(error) } else { Refused::Owned(owned) }
+        }
+        404 if status.details.as_ref().is_some_and(|details| details.kind == "namespaces") => Refused::NoNamespace,
+        _ => Refused::Failed(error),
+    }
+}
+
+/// The manager that a conflict's message names: `conflict with "kubectl" using apps/v1`.
+fn owner(message: &str) -> String {
+    message.strip_prefix("conflict with ").unwrap_or(message).to_owned()
+}

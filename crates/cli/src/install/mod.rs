@@ -1,0 +1,364 @@
+//! `fleetwright install`: brings a cluster what the operators need, and the operators.
+
+mod apply;
+pub(crate) mod manifest;
+pub(crate) mod uninstall;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow, bail};
+use fleetwright_api::Span;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::{Api, Client};
+
+use self::apply::{Change, How, Refused};
+use self::manifest::{Choices, MANAGED_BY, MANAGER, NAME, Object, Rights};
+use crate::cluster::{Cluster, ClusterArgs};
+
+/// How often a wait looks again.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Which installation.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Where {
+    /// The namespace that the operators run in.
+    #[arg(long, value_name = "NAME", default_value = "fleetwright-system", value_parser = namespace)]
+    namespace: String,
+
+    /// The namespace that the operators serve: machines, gates and reports live in it.
+    #[arg(long, value_name = "NAME", default_value = crate::FLEET_NAMESPACE, value_parser = namespace)]
+    fleet_namespace: String,
+}
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  fleetwright install --image registry.example.com/fleetwright:0.1.0 --wait
+  fleetwright install --dry-run                 what would be created or configured
+  fleetwright install --print | kubectl diff -f -
+  fleetwright install --namespace blue-system --fleet-namespace blue")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    place: Where,
+
+    /// The image of the operators.
+    #[arg(long, value_name = "IMAGE", default_value = concat!("ghcr.io/fleetwright/fleetwright:v", env!("CARGO_PKG_VERSION")), value_parser = image)]
+    image: String,
+
+    /// How many operators run: one leads, the others take over.
+    #[arg(long, value_name = "COUNT", default_value = "2", value_parser = clap::value_parser!(u32).range(1..=9))]
+    replicas: u32,
+
+    /// The priority class of the operators' pods, such as `system-cluster-critical`.
+    #[arg(long, value_name = "NAME")]
+    priority_class: Option<String>,
+
+    /// Ask the server what would be done, and change nothing.
+    #[arg(long, conflicts_with_all = ["print", "wait"])]
+    dry_run: bool,
+
+    /// Print the objects as YAML; no cluster is needed.
+    #[arg(long, conflicts_with = "wait")]
+    print: bool,
+
+    /// Take over fields that somebody else set.
+    #[arg(long)]
+    force_conflicts: bool,
+
+    /// Wait until all replicas of the operators are available.
+    #[arg(long)]
+    wait: bool,
+
+    /// How long to wait for the definitions to be served, and with --wait for the operators.
+    #[arg(long, value_name = "SPAN", default_value = "2m")]
+    timeout: Span,
+
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+fn namespace(text: &str) -> Result<String, String> {
+    let good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let fine = text.len() <= 63
+        && text.bytes().all(|byte| good(byte) || byte == b'-')
+        && text.bytes().next().is_some_and(good)
+        && text.bytes().last().is_some_and(good);
+    match fine {
+        true => Ok(text.to_owned()),
+        false => {
+            Err("a namespace is up to 63 lower-case letters, digits and dashes, with none of these at its ends".into())
+        }
+    }
+}
+
+fn image(text: &str) -> Result<String, String> {
+    match text.is_empty() || text.chars().any(char::is_whitespace) {
+        true => Err("an image is such as registry.example.com/fleetwright:0.1.0".into()),
+        false => Ok(text.to_owned()),
+    }
+}
+
+/// What the operators may do: no more than they need.
+pub(crate) fn rights() -> Rights {
+    Rights { namespaced: vec![], cluster: vec![] }
+}
+
+/// Whether an installation made it.
+pub(crate) fn is_ours(metadata: &ObjectMeta) -> bool {
+    metadata.labels.as_ref().and_then(|labels| labels.get(MANAGED_BY)).is_some_and(|value| value == MANAGER)
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    let objects = manifest::objects(&args.choices(), &rights());
+    if args.print {
+        let values: Vec<_> = objects.into_iter().map(|object| object.value).collect();
+        println!("# Made by `fleetwright install --print`. Apply it with `kubectl apply --server-side -f`.");
+        print!("{}", crate::yaml::documents(&values)?);
+        return Ok(());
+    }
+    crate::runtime()?.block_on(args.install(&objects))
+}
+
+impl Args {
+    fn choices(&self) -> Choices {
+        Choices {
+            namespace: self.place.namespace.clone(),
+            fleet_namespace: self.place.fleet_namespace.clone(),
+            image: self.image.clone(),
+            replicas: self.replicas,
+            priority_class: self.priority_class.clone(),
+        }
+    }
+
+    async fn install(&self, objects: &[Object]) -> anyhow::Result<()> {
+        let cluster = self.cluster.connect().await?;
+        let served = served_until_now(&cluster, &self.place).await?;
+        // All is asked before anything is done: an installation that cannot be finished is not begun.
+        let foreseen = self.foresee(&cluster, objects).await?;
+        if self.dry_run {
+            for (object, (change, checked)) in objects.iter().zip(foreseen) {
+                let how =
+                    if checked { "server dry run" } else { "dry run; not checked: its namespace is not there yet" };
+                println!("{} {change} ({how})", object.display());
+            }
+        } else {
+            self.apply_all(&cluster, objects).await?;
+        }
+        if let Some(served) = served.filter(|served| *served != self.place.fleet_namespace) {
+            eprintln!(
+                "note: these operators served the namespace {served} until now. Its objects are nobody's any more, and their rights \
+                 there stay; to take them away:\n  kubectl -n {served} delete role,rolebinding {NAME}"
+            );
+        }
+        if self.wait {
+            available(&cluster, &self.place.namespace, self.timeout).await?;
+        }
+        Ok(())
+    }
+
+    /// What each object would become, and whether the server was able to say so.
+    async fn foresee(&self, cluster: &Cluster, objects: &[Object]) -> anyhow::Result<Vec<(Change, bool)>> {
+        let how = How { dry_run: true, force: self.force_conflicts };
+        let (mut foreseen, mut refusals) = (vec![], vec![]);
+        for object in objects {
+            match apply::apply(&cluster.client, object, how).await {
+                Ok(change) => foreseen.push((change, true)),
+                // It comes with the installation.
+                Err(Refused::NoNamespace) => foreseen.push((Change::Created, false)),
+                Err(refused) => refusals.push(explain(cluster, object, refused)),
+            }
+        }
+        match refusals.as_slice() {
+            [] => Ok(foreseen),
+            [one] => bail!("{one}\nNothing was changed."),
+            many => bail!("{} objects cannot be applied; nothing was changed:\n{}", many.len(), many.join("\n")),
+        }
+    }
+
+    async fn apply_all(&self, cluster: &Cluster, objects: &[Object]) -> anyhow::Result<()> {
+        let how = How { dry_run: false, force: self.force_conflicts };
+        let definitions = objects.iter().filter(|object| object.is_crd()).count();
+        for (index, object) in objects.iter().enumerate() {
+            let change = apply::apply(&cluster.client, object, how).await;
+            let change = change.map_err(|refused| anyhow!(explain(cluster, object, refused)))?;
+            println!("{} {change}", object.display());
+            if index + 1 == definitions {
+                established(cluster, &objects[..definitions], self.timeout).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn explain(cluster: &Cluster, object: &Object, refused: Refused) -> String {
+    let name = match object.namespace() {
+        Some(namespace) => format!("{} in namespace {namespace}", object.display()),
+        None => object.display(),
+    };
+    match refused {
+        Refused::Owned(fields) => {
+            let fields: Vec<_> = fields.iter().map(|(field, owner)| format!("  {field} is set by {owner}")).collect();
+            format!(
+                "{name}: fields of it belong to others:\n{}\n  --force-conflicts takes them over; or let go of them there",
+                fields.join("\n")
+            )
+        }
+        Refused::Leaving => format!("{name} is being deleted; wait until it is gone and try again"),
+        Refused::NoNamespace => format!("{name}: its namespace is gone; try again"),
+        Refused::Failed(error) => format!("{name}: {:#}", cluster.explain(error)),
+    }
+}
+
+/// The namespace that the Deployment that is there serves.
+async fn served_until_now(cluster: &Cluster, place: &Where) -> anyhow::Result<Option<String>> {
+    let deployments: Api<Deployment> = Api::namespaced(cluster.client.clone(), &place.namespace);
+    let Some(deployment) = deployments.get_opt(NAME).await.map_err(|error| cluster.explain(error))? else {
+        return Ok(None);
+    };
+    Ok(manifest::served_by(&serde_json::to_value(deployment)?).map(str::to_owned))
+}
+
+/// Waits until the server serves the kinds.
+async fn established(cluster: &Cluster, definitions: &[Object], timeout: Span) -> anyhow::Result<()> {
+    let deadline = Instant::now() + timeout.0;
+    let api: Api<CustomResourceDefinition> = Api::all(cluster.client.clone());
+    for definition in definitions {
+        loop {
+            let found = api.get(definition.name()).await.map_err(|error| cluster.explain(error))?;
+            let conditions = found.status.and_then(|status| status.conditions).unwrap_or_default();
+            let status = |kind: &str| conditions.iter().find(|condition| condition.type_ == kind);
+            if status("Established").is_some_and(|condition| condition.status == "True") {
+                break;
+            }
+            if let Some(refused) = status("NamesAccepted").filter(|condition| condition.status == "False") {
+                let message = refused.message.as_deref().unwrap_or("its names are taken");
+                bail!("{}: the server does not accept its names: {message}", definition.display());
+            }
+            if Instant::now() > deadline {
+                bail!(
+                    "{} is not served after {timeout}; see `kubectl describe crd {}`",
+                    definition.display(),
+                    definition.name()
+                );
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+    Ok(())
+}
+
+/// Waits until all replicas of the operators are available, and says how far they are.
+async fn available(cluster: &Cluster, namespace: &str, timeout: Span) -> anyhow::Result<()> {
+    let deadline = Instant::now() + timeout.0;
+    let mut said = String::new();
+    loop {
+        let deployment = deployment(&cluster.client, namespace).await.map_err(|error| cluster.explain(error))?;
+        let rollout = Rollout::of(&deployment);
+        let line = format!("{} of {} operators available", rollout.available, rollout.wanted);
+        if rollout.complete {
+            eprintln!("{line}");
+            return Ok(());
+        }
+        if line != said {
+            eprintln!("waiting: {line}");
+            said = line;
+        }
+        if Instant::now() > deadline {
+            bail!(
+                "the operators are not available after {timeout}: {said}{}\nsee\n  kubectl -n {namespace} get pods\n  \
+                 kubectl -n {namespace} logs deployment/{NAME}",
+                rollout.troubles
+            );
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+async fn deployment(client: &Client, namespace: &str) -> kube::Result<Deployment> {
+    Api::<Deployment>::namespaced(client.clone(), namespace).get(NAME).await
+}
+
+/// How far a Deployment is.
+struct Rollout {
+    wanted: i32,
+    available: i32,
+    complete: bool,
+    /// What its conditions complain of.
+    troubles: String,
+}
+
+impl Rollout {
+    fn of(deployment: &Deployment) -> Self {
+        let wanted = deployment.spec.replicas.unwrap_or(1);
+        let status = deployment.status.clone().unwrap_or_default();
+        // Replicas of an older generation are no news of this one.
+        let seen = status.observed_generation >= deployment.metadata.generation;
+        let available = if seen { status.available_replicas.unwrap_or(0) } else { 0 };
+        let updated = status.updated_replicas.unwrap_or(0);
+        let all = status.replicas.unwrap_or(0);
+        let troubles = status.conditions.unwrap_or_default().into_iter().filter_map(|condition| {
+            let bad = if condition.type_.as_deref() == Some("ReplicaFailure") { "True" } else { "False" };
+            (condition.status.as_deref() == Some(bad))
+                .then(|| condition.message.map(|message| format!("; {message}")))
+                .flatten()
+        });
+        Self {
+            wanted,
+            available: available.min(updated),
+            complete: seen && available >= wanted && updated >= wanted && all == wanted,
+            troubles: troubles.collect(),
+        }
+    }
+}
+
+/// Lets the embedded server have the kinds and the namespace, for operators in the same process.
+pub(crate) async fn kinds_and_namespace(client: &Client) -> anyhow::Result<()> {
+    let choices = Choices {
+        namespace: crate::FLEET_NAMESPACE.into(),
+        fleet_namespace: crate::FLEET_NAMESPACE.into(),
+        image: String::new(),
+        replicas: 1,
+        priority_class: None,
+    };
+    let cluster = Cluster { client: client.clone(), url: "this process".into(), namespace: "default".into() };
+    let objects = manifest::objects(&choices, &Rights { namespaced: vec![], cluster: vec![] });
+    let needed: Vec<_> = objects.into_iter().filter(|object| object.is_crd() || object.is_namespace()).collect();
+    for object in &needed {
+        let change = apply::apply(client, object, How { dry_run: false, force: true }).await;
+        change.map_err(|refused| anyhow!(explain(&cluster, object, refused)))?;
+    }
+    let definitions: Vec<_> = needed.into_iter().filter(Object::is_crd).collect();
+    established(&cluster, &definitions, Span::seconds(30)).await.context("the embedded server has no kinds")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_cannot_be_namespaces_are_refused() {
+        for bad in ["", "Fleet", "a_b", "-a", "a-", "a.b", &"a".repeat(64)] {
+            assert!(namespace(bad).is_err(), "{bad:?}");
+        }
+        for good in ["fleet", "a", "blue-1"] {
+            assert!(namespace(good).is_ok(), "{good:?}");
+        }
+    }
+
+    fn rollout(generation: i64, observed: i64, updated: i32, available: i32, all: i32) -> Rollout {
+        let deployment = serde_json::json!({
+            "metadata": {"generation": generation},
+            "spec": {"replicas": 2, "selector": {}, "template": {}},
+            "status": {"observedGeneration": observed, "updatedReplicas": updated, "availableReplicas": available, "replicas": all},
+        });
+        Rollout::of(&serde_json::from_value(deployment).expect("a Deployment"))
+    }
+
+    #[test]
+    fn available_replicas_of_an_older_generation_do_not_count() {
+        assert!(!rollout(2, 1, 2, 2, 2).complete);
+        assert!(!rollout(2, 2, 1, 2, 3).complete);
+        assert!(rollout(2, 2, 2, 2, 2).complete);
+    }
+}

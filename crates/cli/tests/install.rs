@@ -1,0 +1,311 @@
+//! `install` and `uninstall` as a person uses them, on both servers.
+
+mod support;
+
+use fleetwright_api::{Machine, MachineSpec};
+use fleetwright_lab::Target;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node};
+use kube::Api;
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::discovery::{Discovery, Scope, verbs};
+use serde_json::json;
+use support::{Place, alone, until};
+
+/// All that a cluster holds, with versions, but for what changes by itself.
+async fn everything(client: &kube::Client) -> Vec<String> {
+    let discovery = Discovery::new(client.clone()).run().await.expect("discovery");
+    let mut all = vec![];
+    for group in discovery.groups() {
+        for (resource, capabilities) in group.recommended_resources() {
+            if !capabilities.supports_operation(verbs::LIST)
+                || ["Lease", "Event", "APIService"].contains(&&*resource.kind)
+            {
+                continue;
+            }
+            assert!(matches!(capabilities.scope, Scope::Cluster | Scope::Namespaced));
+            let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+            let Ok(list) = api.list_metadata(&ListParams::default()).await else { continue };
+            all.extend(list.items.into_iter().map(|item| {
+                let metadata = item.metadata;
+                let version = metadata.resource_version.unwrap_or_default();
+                format!("{} {:?}/{} {version}", resource.kind, metadata.namespace, metadata.name.unwrap_or_default())
+            }));
+        }
+    }
+    all.sort();
+    all
+}
+
+/// Waits until the server's own controllers have done with the namespaces.
+async fn settled(client: &kube::Client) {
+    for namespace in ["fleetwright-system", "fleet"] {
+        for name in ["kube-root-ca.crt"] {
+            let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
+            until("the namespace is set up", || async { api.get_opt(name).await.expect("an answer") }).await;
+        }
+        let api: Api<k8s_openapi::api::core::v1::ServiceAccount> = Api::namespaced(client.clone(), namespace);
+        until("the namespace is set up", || async { api.get_opt("default").await.expect("an answer") }).await;
+    }
+}
+
+async fn install_twice(target: Target) {
+    let place = Place::new(target);
+    let client = place.target.admin();
+    let before = everything(&client).await;
+
+    let foreseen = place.run(&["install", "--dry-run"]).await.ok();
+    assert_eq!(everything(&client).await, before, "a dry run changes nothing");
+    assert!(
+        foreseen
+            .contains("customresourcedefinition.apiextensions.k8s.io/machines.fleetwright.io created (server dry run)"),
+        "{foreseen}"
+    );
+    assert!(foreseen.contains("deployment.apps/fleetwright-operators created (dry run; not checked"), "{foreseen}");
+
+    let first = place.run(&["install"]).await.ok();
+    assert!(first.lines().all(|line| line.ends_with(" created")), "{first}");
+    assert_eq!(first.lines().count(), foreseen.lines().count());
+    place.kubectl(&["get", "machines,readinessgates,operations,operationpolicies", "-A"], None).await.ok();
+
+    settled(&client).await;
+    let installed = everything(&client).await;
+    let second = place.run(&["install"]).await.ok();
+    assert!(second.lines().all(|line| line.ends_with(" unchanged")), "{second}");
+    let foreseen = place.run(&["install", "--dry-run"]).await.ok();
+    assert!(foreseen.lines().all(|line| line.ends_with(" unchanged (server dry run)")), "{foreseen}");
+    assert_eq!(everything(&client).await, installed, "no version moves");
+
+    let third = place.run(&["install", "--image", "example.com/other:2"]).await.ok();
+    let changed: Vec<_> = third.lines().filter(|line| !line.ends_with(" unchanged")).collect();
+    assert_eq!(changed, ["deployment.apps/fleetwright-operators configured"]);
+
+    let foreseen = place.run(&["uninstall", "--dry-run"]).await.ok();
+    assert!(foreseen.contains("namespace/fleet deleted (server dry run)"), "{foreseen}");
+    let gone = place.run(&["uninstall"]).await.ok();
+    assert_eq!(gone.lines().count(), foreseen.lines().count(), "{foreseen}\n{gone}");
+    let names = |all: Vec<String>| -> Vec<String> {
+        all.into_iter().map(|line| line.rsplit_once(' ').expect("a version").0.to_owned()).collect()
+    };
+    assert_eq!(names(everything(&client).await), names(before), "what was installed is gone, all else is there");
+    let again = place.run(&["uninstall"]).await.ok();
+    assert_eq!(again.trim(), "Nothing of Fleetwright is left to remove.");
+
+    place.run(&["install"]).await.ok();
+    place.target.stop(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_installation_can_be_repeated_and_undone() {
+    install_twice(Target::embedded().await.expect("the server starts")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_installation_can_be_repeated_and_undone_on_real() {
+    install_twice(Target::real().await.expect("the server starts")).await;
+}
+
+async fn printed(target: Target) {
+    let place = Place::new(target);
+    let manifest = alone(&["install", "--print"]).ok();
+    place.kubectl(&["apply", "--server-side", "-f", "-"], Some(&manifest)).await.ok();
+    // Who goes on with `install` finds everything in place.
+    let after = place.run(&["install", "--force-conflicts"]).await.ok();
+    assert!(!after.contains(" created"), "{after}");
+    let plain = place.kubectl(&["apply", "--dry-run=server", "-f", "-"], Some(&manifest)).await.ok();
+    assert!(plain.contains("deployment.apps/fleetwright-operators"), "{plain}");
+    let definitions = alone(&["crds"]).ok();
+    place.kubectl(&["apply", "--server-side", "--force-conflicts", "-f", "-"], Some(&definitions)).await.ok();
+    place.target.stop(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kubectl_applies_what_is_printed() {
+    printed(Target::embedded().await.expect("the server starts")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kubectl_applies_what_is_printed_on_real() {
+    printed(Target::real().await.expect("the server starts")).await;
+}
+
+async fn hands_of_others(target: Target) {
+    let place = Place::new(target);
+    let client = place.target.admin();
+    place.run(&["install"]).await.ok();
+
+    // Labels and annotations that others put there stay.
+    place
+        .kubectl(&["-n", "fleetwright-system", "label", "deployment", "fleetwright-operators", "team=blue"], None)
+        .await
+        .ok();
+    place.run(&["install", "--replicas", "3"]).await.ok();
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), "fleetwright-system");
+    let found = deployments.get("fleetwright-operators").await.expect("the Deployment");
+    assert_eq!(found.metadata.labels.as_ref().and_then(|labels| labels.get("team")).map(String::as_str), Some("blue"));
+    assert_eq!(found.spec.replicas, Some(3));
+
+    // A field that another owns is not overwritten, and nothing else is changed meanwhile.
+    let scale = ["-n", "fleetwright-system", "scale", "deployment", "fleetwright-operators", "--replicas=5"];
+    place.kubectl(&scale, None).await.ok();
+    let before = everything(&client).await;
+    let error = place.run(&["install", "--replicas", "3", "--image", "example.com/new:1"]).await.refused();
+    assert!(error.contains(".spec.replicas is set by \"kubectl\""), "{error}");
+    assert!(error.contains("--force-conflicts") && error.contains("Nothing was changed"), "{error}");
+    assert_eq!(everything(&client).await, before);
+    place.run(&["install", "--replicas", "3", "--force-conflicts"]).await.ok();
+    assert_eq!(deployments.get("fleetwright-operators").await.expect("the Deployment").spec.replicas, Some(3));
+    place.target.stop(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_others_own_is_left_or_named() {
+    hands_of_others(Target::embedded().await.expect("the server starts")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_others_own_is_left_or_named_on_real() {
+    hands_of_others(Target::real().await.expect("the server starts")).await;
+}
+
+async fn refusals(target: Target) {
+    let place = Place::new(target);
+    let client = place.target.admin();
+    place.kubectl(&["create", "namespace", "fleet"], None).await.ok();
+    place.run(&["install"]).await.ok();
+
+    let machines: Api<Machine> = Api::namespaced(client.clone(), "fleet");
+    machines.create(&PostParams::default(), &Machine::new("host-1", MachineSpec::default())).await.expect("a machine");
+    let before = everything(&client).await;
+    for args in [vec!["uninstall"], vec!["uninstall", "--dry-run"]] {
+        let error = place.run(&args).await.refused();
+        assert!(error.contains("1 machines in namespace fleet"), "{error}");
+        assert!(error.contains("kubectl -n fleet delete machines.fleetwright.io --all"), "{error}");
+    }
+    assert_eq!(everything(&client).await, before, "nothing was removed");
+    machines.delete("host-1", &DeleteParams::default()).await.expect("it goes");
+
+    // Something of somebody else's in the operators' namespace, and a node that is closed.
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "fleetwright-system");
+    let mine = serde_json::from_value(json!({"metadata": {"name": "mine"}})).expect("a ConfigMap");
+    maps.create(&PostParams::default(), &mine).await.expect("a ConfigMap");
+    let nodes: Api<Node> = Api::all(client.clone());
+    let taints = json!([{"key": "fleetwright.io/unready", "effect": "NoSchedule"}]);
+    let node =
+        serde_json::from_value(json!({"metadata": {"name": "host-1"}, "spec": {"taints": taints}})).expect("a Node");
+    nodes.create(&PostParams::default(), &node).await.expect("a Node");
+
+    let error = place.run(&["uninstall", "--fleet-namespace", "other"]).await.refused();
+    assert!(error.contains("pass --fleet-namespace fleet"), "{error}");
+    let gone = place.run(&["uninstall"]).await.ok();
+    assert!(gone.contains("namespace/fleet left: it was there before"), "{gone}");
+    assert!(gone.contains("namespace/fleetwright-system left: it holds configmap/mine"), "{gone}");
+    assert!(gone.contains("kubectl taint node host-1 fleetwright.io/unready-"), "{gone}");
+    let namespaces: Api<Namespace> = Api::all(client);
+    assert!(namespaces.get_opt("fleet").await.expect("an answer").is_some());
+    maps.get("mine").await.expect("it is still there");
+    place.target.stop(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn uninstall_removes_nothing_that_is_not_its_own() {
+    refusals(Target::embedded().await.expect("the server starts")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn uninstall_removes_nothing_that_is_not_its_own_on_real() {
+    refusals(Target::real().await.expect("the server starts")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_definitions_stay_while_another_installation_needs_them() {
+    let place = Place::new(Target::embedded().await.expect("the server starts"));
+    place.run(&["install"]).await.ok();
+    place.run(&["install", "--namespace", "blue-system", "--fleet-namespace", "blue"]).await.ok();
+    let blue: Api<Machine> = Api::namespaced(place.target.admin(), "blue");
+    blue.create(&PostParams::default(), &Machine::new("host-1", MachineSpec::default())).await.expect("a machine");
+    let gone = place.run(&["uninstall"]).await.ok();
+    assert!(gone.contains("The definitions stay: there are operators in blue-system too."), "{gone}");
+    blue.get("host-1").await.expect("the other's machine is there");
+    let error = place.run(&["uninstall", "--namespace", "blue-system", "--fleet-namespace", "blue"]).await.refused();
+    assert!(error.contains("1 machines in namespace blue"), "{error}");
+    place.target.stop(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_moves_the_operators_to_another_fleet_is_told_what_is_left() {
+    let place = Place::new(Target::embedded().await.expect("the server starts"));
+    place.run(&["install"]).await.ok();
+    let ran = place.run(&["install", "--fleet-namespace", "blue"]).await;
+    assert!(ran.err.contains("kubectl -n fleet delete role,rolebinding fleetwright-operators"), "{}", ran.err);
+    ran.ok();
+    place.target.stop(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wait_ends_when_all_replicas_are_available_and_says_why_not() {
+    let place = Place::new(Target::embedded().await.expect("the server starts"));
+    let client = place.target.admin();
+    let error = place.run(&["install", "--wait", "--timeout", "500ms"]).await.refused();
+    assert!(error.contains("not available after 500ms: 0 of 2 operators available"), "{error}");
+    assert!(error.contains("kubectl -n fleetwright-system get pods"), "{error}");
+
+    let deployments: Api<Deployment> = Api::namespaced(client, "fleetwright-system");
+    let generation = deployments.get("fleetwright-operators").await.expect("the Deployment").metadata.generation;
+    let status = json!({"status": {
+        "observedGeneration": generation, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 2, "availableReplicas": 2,
+    }});
+    let patch = Patch::Merge(&status);
+    deployments.patch_status("fleetwright-operators", &PatchParams::default(), &patch).await.expect("a status");
+    place.run(&["install", "--wait"]).await.ok();
+    place.target.stop(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_may_not_install_is_told_which_right_is_missing() {
+    let place = Place::new(Target::embedded().await.expect("the server starts"));
+    let ran = place.run(&["install", "--kubeconfig", "/nonexistent"]).await.refused();
+    assert!(ran.contains("cannot read the kubeconfig /nonexistent"), "{ran}");
+    let ran = place.run(&["install", "--context", "nowhere"]).await.refused();
+    assert!(ran.contains("nowhere"), "{ran}");
+
+    let kubectl = ["config", "set-credentials", "nobody", "--token", "nonsense"];
+    place.kubectl(&kubectl, None).await.ok();
+    let cluster = place.kubectl(&["config", "view", "-o", "jsonpath={.clusters[0].name}"], None).await.ok();
+    place.kubectl(&["config", "set-context", "nobody", "--user=nobody", "--cluster", &cluster], None).await.ok();
+    let ran = place.run(&["install", "--context", "nobody"]).await.refused();
+    assert!(ran.contains("does not know who you are"), "{ran}");
+
+    let file = place.kubeconfig();
+    place.target.stop(false).await;
+    let ran = alone(&["install", "--kubeconfig", file.to_str().expect("text")]).refused();
+    assert!(ran.contains("cannot reach the API server at https://127.0.0.1"), "{ran}");
+}
+
+#[test]
+fn mistakes_on_the_command_line_name_what_is_allowed() {
+    for (args, part) in [
+        (vec!["install", "--namespace", "Fleet"], "lower-case letters"),
+        (vec!["install", "--replicas", "0"], "1..=9"),
+        (vec!["install", "--timeout", "soon"], "90s"),
+        (vec!["install", "--image", "a b"], "registry.example.com"),
+        (vec!["install", "--print", "--dry-run"], "cannot be used with"),
+        (vec!["install", "--colour"], "--colour"),
+    ] {
+        let ran = alone(&args);
+        assert_eq!(ran.code, 2, "{args:?}");
+        assert!(ran.err.contains(part), "{args:?}: {}", ran.err);
+    }
+    let ran = alone(&["install"]).refused();
+    assert!(ran.contains("no cluster to talk to") && ran.contains("--kubeconfig"), "{ran}");
+}
+
+#[test]
+fn the_definitions_are_printed_in_both_formats() {
+    let json: serde_json::Value = serde_json::from_str(&alone(&["crds", "-o", "json"]).ok()).expect("JSON");
+    let names: Vec<_> =
+        json["items"].as_array().expect("a list").iter().map(|crd| crd["metadata"]["name"].clone()).collect();
+    assert!(names.contains(&json!("machines.fleetwright.io")), "{names:?}");
+    let yaml = alone(&["crds"]).ok();
+    assert_eq!(yaml.matches("kind: CustomResourceDefinition").count(), names.len());
+}

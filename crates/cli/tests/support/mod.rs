@@ -1,0 +1,111 @@
+//! What the tests of commands share: the binary, a server to point it at, kubectl.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use fleetwright_lab::{Binaries, Target};
+
+pub const BINARY: &str = env!("CARGO_BIN_EXE_fleetwright");
+
+/// A server and a kubeconfig for it.
+pub struct Place {
+    pub target: Target,
+    folder: tempfile::TempDir,
+}
+
+/// How a command ended.
+pub struct Ran {
+    pub code: i32,
+    pub out: String,
+    pub err: String,
+}
+
+impl Ran {
+    fn of(output: Output) -> Self {
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+        Self { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
+    }
+
+    /// Its output, if it went well.
+    #[track_caller]
+    pub fn ok(self) -> String {
+        assert_eq!(self.code, 0, "{}{}", self.out, self.err);
+        self.out
+    }
+
+    /// What it complained of.
+    #[track_caller]
+    pub fn refused(self) -> String {
+        assert_eq!(self.code, 1, "{}{}", self.out, self.err);
+        self.err
+    }
+}
+
+impl Place {
+    pub fn new(target: Target) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let kubeconfig = target.kubeconfig().expect("a kubeconfig");
+        std::fs::write(folder.path().join("kubeconfig"), kubeconfig).expect("it can be written");
+        Self { target, folder }
+    }
+
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.folder.path().join("kubeconfig")
+    }
+
+    /// `fleetwright` with this cluster as the default one.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(BINARY);
+        command.args(args).env("KUBECONFIG", self.kubeconfig()).env_remove("FLEETWRIGHT_LOG");
+        command
+    }
+
+    pub async fn run(&self, args: &[&str]) -> Ran {
+        ran(self.command(args), None).await
+    }
+
+    /// `kubectl` with this cluster as the default one.
+    pub async fn kubectl(&self, args: &[&str], input: Option<&str>) -> Ran {
+        let binaries = Binaries::find(fleetwright_lab::DEFAULT_MINOR).expect("Kubernetes is built");
+        let mut command = Command::new(binaries.path("kubectl").expect("kubectl is built"));
+        command.args(args).env("KUBECONFIG", self.kubeconfig()).env("HOME", self.folder.path());
+        ran(command, input.map(str::to_owned)).await
+    }
+}
+
+async fn ran(mut command: Command, input: Option<String>) -> Ran {
+    let work = move || {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the command starts");
+        let mut stdin = child.stdin.take().expect("standard input is piped");
+        let writer = std::thread::spawn(move || {
+            // Who does not read to the end says why in its output.
+            let _ = stdin.write_all(input.unwrap_or_default().as_bytes());
+        });
+        let output = child.wait_with_output().expect("the command ends");
+        writer.join().expect("the input is written");
+        Ran::of(output)
+    };
+    tokio::task::spawn_blocking(work).await.expect("the command is waited for")
+}
+
+/// Runs the binary without any cluster.
+pub fn alone(args: &[&str]) -> Ran {
+    let mut command = Command::new(BINARY);
+    command.args(args).env_remove("FLEETWRIGHT_LOG").env_remove("KUBECONFIG").env("HOME", "/nonexistent");
+    Ran::of(command.output().expect("the binary runs"))
+}
+
+/// Looks until there is something to see.
+pub async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "{what}: not within a minute");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
