@@ -6,8 +6,11 @@ mod crds;
 mod home;
 mod install;
 mod reference;
+mod resolve;
+mod target;
 mod up;
 mod version;
+mod why;
 mod yaml;
 
 use std::process::ExitCode;
@@ -44,6 +47,10 @@ enum Command {
     Install(Box<install::Args>),
     /// Remove what `install` brought.
     Uninstall(install::uninstall::Args),
+    /// Tell why a machine may or may not be scheduled.
+    Why(why::Args),
+    /// Say what became of an operation whose outcome nobody else can know.
+    Resolve(resolve::Args),
     /// Print the version.
     Version(version::Args),
     /// Print a completion script for a shell.
@@ -86,6 +93,8 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Crds(args) => crds::run(&args),
         Command::Install(args) => install::run(*args),
         Command::Uninstall(args) => install::uninstall::run(args),
+        Command::Why(args) => why::run(&args),
+        Command::Resolve(args) => resolve::run(&args),
         Command::Version(args) => version::run(&args),
         Command::Completion { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "fleetwright", &mut std::io::stdout());

@@ -78,7 +78,7 @@ pub(crate) struct Args {
     cluster: ClusterArgs,
 }
 
-fn namespace(text: &str) -> Result<String, String> {
+pub(crate) fn namespace(text: &str) -> Result<String, String> {
     let good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let fine = text.len() <= 63
         && text.bytes().all(|byte| good(byte) || byte == b'-')
@@ -101,7 +101,10 @@ fn image(text: &str) -> Result<String, String> {
 
 /// What the operators may do: no more than they need.
 pub(crate) fn rights() -> Rights {
-    Rights { namespaced: vec![], cluster: vec![] }
+    let readiness = fleetwright_readiness::rules();
+    // The lease lies in the namespace that it guards.
+    let namespaced = [readiness.namespaced, readiness.lease].concat();
+    Rights { namespaced, cluster: readiness.cluster }
 }
 
 /// Whether an installation made it.

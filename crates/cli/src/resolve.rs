@@ -1,0 +1,89 @@
+//! `fleetwright resolve`: a person says what became of an operation whose outcome nobody else can know.
+
+use anyhow::bail;
+use clap::ValueEnum;
+use fleetwright_api::{Operation, OperationPhase, names};
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+
+use crate::cluster::ClusterArgs;
+use crate::target::TargetArgs;
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  kubectl get operations -n fleet | grep Unknown
+  fleetwright resolve operation/drain-host-17-7f3a9c12 --outcome Failed --because 'power was lost, host checked by hand'")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    target: TargetArgs,
+
+    /// What became of it.
+    #[arg(long, value_enum, value_name = "OUTCOME", ignore_case = true)]
+    outcome: Outcome,
+
+    /// How you know. It is kept with the operation.
+    #[arg(long, value_name = "TEXT", value_parser = because)]
+    because: String,
+
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+#[value(rename_all = "PascalCase")]
+enum Outcome {
+    Succeeded,
+    Failed,
+}
+
+fn because(text: &str) -> Result<String, String> {
+    match text.trim() {
+        "" => Err("say how you know, such as 'host checked by hand'".into()),
+        long if long.chars().count() > 1024 => Err("at most 1024 characters".into()),
+        text => Ok(text.to_owned()),
+    }
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    args.target.name::<Operation>()?;
+    crate::runtime()?.block_on(args.resolve())
+}
+
+impl Args {
+    async fn resolve(&self) -> anyhow::Result<()> {
+        let cluster = self.cluster.connect().await?;
+        let operation: Operation = self.target.fetch(&cluster).await?;
+        let name = operation.metadata.name.as_deref().unwrap_or_default();
+        let outcome = format!("{:?}", self.outcome);
+        let phase = operation.status.as_ref().map(|status| status.phase).unwrap_or_default();
+        match phase {
+            OperationPhase::Unknown => {}
+            OperationPhase::Succeeded | OperationPhase::Failed => {
+                bail!("operation {name} has ended as {phase:?}; what is known is not changed")
+            }
+            _ => bail!(
+                "operation {name} is {phase:?}: its operator knows how it stands; only an operation that is Unknown can be resolved"
+            ),
+        }
+        let present = operation.metadata.annotations.as_ref().and_then(|all| all.get(names::OUTCOME));
+        if let Some(present) = present.filter(|present| **present != outcome) {
+            eprintln!("note: it was said to be {present} before; that is replaced");
+        }
+        // The version makes sure that it is still Unknown when this is written.
+        let patch = json!({"metadata": {
+            "resourceVersion": operation.metadata.resource_version,
+            "annotations": {names::OUTCOME: outcome, names::OUTCOME_BECAUSE: self.because},
+        }});
+        let api: Api<Operation> = Api::namespaced(cluster.client.clone(), self.target.namespace(&cluster));
+        let params = PatchParams { field_manager: Some("fleetwright-resolve".into()), ..PatchParams::default() };
+        match api.patch(name, &params, &Patch::Merge(&patch)).await {
+            Ok(_) => println!("operation.{}/{name} resolved as {outcome}", fleetwright_api::GROUP),
+            Err(kube::Error::Api(status)) if status.code == 409 => {
+                bail!("operation {name} changed in the meantime; look at it and try again")
+            }
+            Err(error) => return Err(cluster.explain(error)),
+        }
+        Ok(())
+    }
+}

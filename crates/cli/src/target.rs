@@ -1,0 +1,133 @@
+//! Objects as a person names them, the way kubectl has it: `machine/x`, `ma/x`, `machines.fleetwright.io/x`, `machine x`.
+
+use fleetwright_api::GROUP;
+use kube::{Api, CustomResourceExt, Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
+
+use crate::cluster::{Cluster, is_not_found};
+
+/// Which object.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct TargetArgs {
+    /// The object: TYPE/NAME or TYPE NAME.
+    #[arg(required = true, num_args = 1..=2, value_name = "TYPE/NAME")]
+    target: Vec<String>,
+
+    /// The namespace it is in. [default: the context's, else fleet]
+    #[arg(short, long, value_name = "NAME", value_parser = crate::install::namespace)]
+    namespace: Option<String>,
+}
+
+impl TargetArgs {
+    /// The object's name, if it is of that kind.
+    ///
+    /// # Errors
+    /// It is another kind, or no name at all; says what is allowed.
+    pub(crate) fn name<K: CustomResourceExt>(&self) -> anyhow::Result<&str> {
+        let names = K::crd().spec.names;
+        let singular = names.kind.to_lowercase();
+        let allowed = || format!("write {singular}/NAME");
+        let (kind, name) = match self.target.as_slice() {
+            [one] => one.split_once('/').ok_or_else(|| match one.as_str() {
+                word if is_called(word, &names) => anyhow::anyhow!("which {singular}? {}", allowed()),
+                word => anyhow::anyhow!("{word:?} has no type; write {singular}/{word}"),
+            })?,
+            [kind, name] => (kind.as_str(), name.as_str()),
+            _ => anyhow::bail!("no object is named; {}", allowed()),
+        };
+        if !is_called(kind, &names) {
+            anyhow::bail!("{kind:?} cannot be asked about here; {}", allowed());
+        }
+        if name.is_empty() || name.contains('/') {
+            anyhow::bail!("{name:?} is not a name; {}", allowed());
+        }
+        Ok(name)
+    }
+
+    /// The namespace to look in.
+    pub(crate) fn namespace<'a>(&'a self, cluster: &'a Cluster) -> &'a str {
+        cluster.namespace_or(self.namespace.as_deref())
+    }
+
+    /// The object itself.
+    ///
+    /// # Errors
+    /// It is not there, or must not be seen; says where it was looked for and where else there is one of that name.
+    pub(crate) async fn fetch<K>(&self, cluster: &Cluster) -> anyhow::Result<K>
+    where
+        K: CustomResourceExt + Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>,
+        K: Clone + DeserializeOwned + std::fmt::Debug,
+    {
+        let (name, namespace) = (self.name::<K>()?, self.namespace(cluster));
+        let error = match Api::<K>::namespaced(cluster.client.clone(), namespace).get(name).await {
+            Ok(found) => return Ok(found),
+            Err(error) => error,
+        };
+        if !is_not_found(&error) {
+            return Err(cluster.explain(error));
+        }
+        let plural = K::crd().spec.names.plural;
+        let field = format!("metadata.name={name}");
+        let elsewhere = Api::<K>::all(cluster.client.clone());
+        match elsewhere.list_metadata(&kube::api::ListParams::default().fields(&field)).await {
+            Err(error) if is_not_found(&error) => {
+                anyhow::bail!("the cluster does not know {plural}.{GROUP}; `fleetwright install` brings the kinds")
+            }
+            Ok(found) if !found.items.is_empty() => {
+                let namespaces: Vec<_> = found.items.iter().filter_map(|item| item.namespace()).collect();
+                anyhow::bail!(
+                    "{plural}.{GROUP} {name:?} not found in namespace {namespace}; there is one in {}: pass -n",
+                    namespaces.join(", ")
+                )
+            }
+            _ => anyhow::bail!("{plural}.{GROUP} {name:?} not found in namespace {namespace}; pass -n for another one"),
+        }
+    }
+}
+
+type Names = k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinitionNames;
+
+fn is_called(word: &str, names: &Names) -> bool {
+    let word = word.to_lowercase();
+    let word = match word.split_once('.') {
+        None => word.as_str(),
+        Some((word, group)) if group == GROUP || group == format!("{}.{GROUP}", fleetwright_api::VERSION) => word,
+        Some(_) => return false,
+    };
+    let short = names.short_names.iter().flatten().any(|short| short == word);
+    short || word == names.kind.to_lowercase() || word == names.plural
+}
+
+#[cfg(test)]
+mod tests {
+    use fleetwright_api::{Machine, Operation};
+
+    use super::*;
+
+    fn name<K: CustomResourceExt>(words: &[&str]) -> Result<String, String> {
+        let target = words.iter().map(|&word| word.to_owned()).collect();
+        let args = TargetArgs { target, namespace: None };
+        args.name::<K>().map(str::to_owned).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn kinds_go_by_all_their_names() {
+        for kind in
+            ["machine", "machines", "ma", "Machine", "machines.fleetwright.io", "machine.v1alpha1.fleetwright.io"]
+        {
+            assert_eq!(name::<Machine>(&[&format!("{kind}/x")]), Ok("x".to_owned()), "{kind}");
+            assert_eq!(name::<Machine>(&[kind, "x"]), Ok("x".to_owned()), "{kind}");
+        }
+        assert_eq!(name::<Operation>(&["op/drain-1"]), Ok("drain-1".to_owned()));
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused_with_what_is_allowed() {
+        for words in
+            [&["x"][..], &["pod/x"], &["machine"], &["machine/"], &["machine/a/b"], &["machines.example.com/x"]]
+        {
+            let error = name::<Machine>(words).expect_err("it is refused");
+            assert!(error.contains("machine/"), "{words:?}: {error}");
+        }
+    }
+}
