@@ -31,24 +31,35 @@ impl Status {
 pub struct Condition {
     /// What is spoken of, in CamelCase.
     #[serde(rename = "type")]
+    #[schemars(length(max = 316), regex(pattern = TYPE))]
     pub type_: String,
     /// Does it hold?
     pub status: Status,
     /// One word in CamelCase why, for programs.
     #[serde(default)]
+    #[schemars(length(max = 1024), regex(pattern = REASON))]
     pub reason: String,
     /// Why, for people.
     #[serde(default)]
+    #[schemars(length(max = 32768))]
     pub message: String,
     /// Since when the status is what it is.
     pub last_transition_time: Timestamp,
     /// The generation of the object that was looked at.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
     pub observed_generation: Option<i64>,
     /// Who reported it, when it was copied from a report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
     pub reporter: Option<String>,
 }
+
+/// As Kubernetes has it.
+const TYPE: &str =
+    "^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$";
+/// As Kubernetes has it, or empty: a report need not give a reason.
+const REASON: &str = "^([A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?)?$";
 
 /// The condition of that type.
 pub fn condition<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {

@@ -3,6 +3,7 @@
 //! The Rust types are the source: [`crds`] makes the CustomResourceDefinitions out of them.
 
 mod condition;
+mod definition;
 mod machine;
 pub mod names;
 mod operation;
@@ -10,10 +11,10 @@ mod operation_policy;
 mod readiness_gates;
 mod report;
 mod span;
+mod text;
 
 pub use condition::{Condition, Status, condition, is_true};
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::CustomResourceExt;
+pub use definition::{crds, crds_yaml};
 pub use machine::{
     Bootstrapped, Component, ComponentState, Drift, Facts, Hardware, HostKeyPolicy, HostKeys, Machine, MachineSpec,
     MachineStatus, NodeRef, OnDelete, PackageRef, Phase, Role, SecretRef, Ssh, Taint, TaintEffect,
@@ -30,8 +31,3 @@ pub use span::Span;
 pub const GROUP: &str = "fleetwright.io";
 /// The version of all kinds.
 pub const VERSION: &str = "v1alpha1";
-
-/// The definitions of all kinds, in the order of their names.
-pub fn crds() -> Vec<CustomResourceDefinition> {
-    vec![Machine::crd(), OperationPolicy::crd(), Operation::crd(), ReadinessGates::crd()]
-}

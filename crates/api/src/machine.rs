@@ -5,7 +5,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::Condition;
+use crate::{Condition, text};
 
 /// One host: what it is, how it is reached, what it must carry, and the state it is in.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -16,7 +16,25 @@ use crate::Condition;
     namespaced,
     status = "MachineStatus",
     shortname = "ma",
-    category = "fleet"
+    category = "fleet",
+    validation = Rule::new("size(self.metadata.name) <= 63")
+        .message("a machine's name is at most 63 characters long, because reports and Nodes carry it in a label: choose a shorter one"),
+    validation = Rule::new(
+        "(has(self.spec.hostname) ? self.spec.hostname : self.metadata.name) == (has(oldSelf.spec.hostname) ? oldSelf.spec.hostname : oldSelf.metadata.name)"
+    )
+        .message("a machine does not become another host (without hostname it is the one of the machine's name): delete the machine and make a new one")
+        .field_path(".spec.hostname")
+        .reason(Reason::FieldValueForbidden),
+    printcolumn = r#"{"name": "Role", "type": "string", "jsonPath": ".spec.role"}"#,
+    printcolumn = r#"{"name": "Phase", "type": "string", "jsonPath": ".status.phase"}"#,
+    printcolumn = r#"{"name": "Schedulable", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Schedulable\")].status"}"#,
+    printcolumn = r#"{"name": "Reason", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Schedulable\")].reason"}"#,
+    printcolumn = r#"{"name": "Node", "type": "string", "jsonPath": ".status.nodeRef.name"}"#,
+    printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#,
+    printcolumn = r#"{"name": "Address", "type": "string", "jsonPath": ".spec.addresses[0]", "priority": 1}"#,
+    printcolumn = r#"{"name": "Zone", "type": "string", "jsonPath": ".spec.hardware.zone", "priority": 1}"#,
+    printcolumn = r#"{"name": "Rack", "type": "string", "jsonPath": ".spec.hardware.rack", "priority": 1}"#,
+    printcolumn = r#"{"name": "Message", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Schedulable\")].message", "priority": 1}"#
 )]
 #[serde(rename_all = "camelCase")]
 pub struct MachineSpec {
@@ -25,9 +43,11 @@ pub struct MachineSpec {
     pub role: Role,
     /// The host's name, which is also the name of its Node. The machine's name if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "text::host_name")]
     pub hostname: Option<String>,
     /// Addresses of the host, IP or DNS name; the first is used to reach it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "text::addresses")]
     pub addresses: Vec<String>,
     /// What the hardware is and where it stands.
     #[serde(default)]
@@ -37,9 +57,13 @@ pub struct MachineSpec {
     pub ssh: Option<Ssh>,
     /// The package versions the host must carry, one for each component.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["component".to_owned()]))]
     pub packages: Vec<PackageRef>,
     /// Taints that the Node is meant to have. They do not count against its being schedulable.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["key".to_owned(), "effect".to_owned()]))]
     pub taints: Vec<Taint>,
     /// What is done about a host that no longer is as declared.
     #[serde(default)]
@@ -88,30 +112,45 @@ pub enum OnDelete {
 pub struct Hardware {
     /// Serial number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "text::line")]
     pub serial: Option<String>,
     /// Model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "text::line")]
     pub model: Option<String>,
     /// The rack it stands in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "text::label_value")]
     pub rack: Option<String>,
     /// The zone it belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "text::label_value")]
     pub zone: Option<String>,
     /// Anything else worth knowing about it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "text::labels")]
     pub labels: BTreeMap<String, String>,
 }
 
 /// How a host is reached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[x_kube(validation = Rule::new("self.hostKeys.policy != 'Pinned' || (has(self.hostKeys.keys) && self.hostKeys.keys.size() > 0)")
+    .message("pinned host keys must be listed: put what ssh-keyscan prints for the host here, or set policy to TrustOnFirstUse")
+    .field_path(".hostKeys.keys")
+    .reason(Reason::FieldValueRequired))]
+#[x_kube(validation = Rule::new("self.hostKeys.policy == 'Pinned' || !has(self.hostKeys.keys) || self.hostKeys.keys.size() == 0")
+    .message("keys that are known need no first use: leave keys out, or set policy to Pinned")
+    .field_path(".hostKeys.keys")
+    .reason(Reason::FieldValueForbidden))]
 #[serde(rename_all = "camelCase")]
 pub struct Ssh {
     /// The port of its SSH server.
     #[serde(default = "Ssh::default_port")]
+    #[schemars(range(min = 1, max = 65535))]
     pub port: u16,
     /// The user to log in as: root, or one with passwordless sudo.
     #[serde(default = "Ssh::default_user")]
+    #[schemars(schema_with = "text::user")]
     pub user: String,
     /// The Secret, in the same namespace, with the private key (`ssh-privatekey`).
     pub key_ref: SecretRef,
@@ -134,6 +173,7 @@ impl Ssh {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 pub struct SecretRef {
     /// Its name.
+    #[schemars(schema_with = "text::object_name")]
     pub name: String,
 }
 
@@ -146,6 +186,7 @@ pub struct HostKeys {
     pub policy: HostKeyPolicy,
     /// The keys of a pinned host, as in a `known_hosts` file, without the host: `ssh-ed25519 AAAA…`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "text::host_keys")]
     pub keys: Vec<String>,
 }
 
@@ -164,8 +205,10 @@ pub enum HostKeyPolicy {
 #[serde(rename_all = "camelCase")]
 pub struct PackageRef {
     /// The component, such as `kubelet`.
+    #[schemars(schema_with = "text::dns_label")]
     pub component: String,
     /// The MachinePackageVersion, in the same namespace.
+    #[schemars(schema_with = "text::object_name")]
     #[serde(rename = "ref")]
     pub ref_: String,
 }
@@ -175,9 +218,14 @@ pub struct PackageRef {
 #[serde(rename_all = "camelCase")]
 pub struct Taint {
     /// Its key.
+    #[schemars(schema_with = "text::label_key")]
+    #[x_kube(validation = Rule::new("self != 'fleetwright.io/unready'")
+        .message("fleetwright.io/unready is set and removed by the gates alone: leave it out, or write ReadinessGates")
+        .reason(Reason::FieldValueForbidden))]
     pub key: String,
     /// Its value.
     #[serde(default)]
+    #[schemars(schema_with = "text::label_value")]
     pub value: String,
     /// What it does.
     pub effect: TaintEffect,
@@ -200,6 +248,7 @@ pub enum TaintEffect {
 pub struct MachineStatus {
     /// The generation that was last acted on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
     pub observed_generation: Option<i64>,
     /// Where in its life the machine is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -209,11 +258,13 @@ pub struct MachineStatus {
     pub facts: Option<Facts>,
     /// The state of each component.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[x_kube(merge_strategy = kube::core::ListMerge::Map(vec!["component".to_owned()]))]
+    #[schemars(length(max = 64))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["component".to_owned()]))]
     pub components: Vec<Component>,
     /// What holds and what does not, each with its reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[x_kube(merge_strategy = kube::core::ListMerge::Map(vec!["type".to_owned()]))]
+    #[schemars(length(max = 512))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".to_owned()]))]
     pub conditions: Vec<Condition>,
     /// The Node that this machine became.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -250,21 +301,26 @@ pub enum Phase {
 pub struct Facts {
     /// Operating system, such as `debian-12`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
     pub os: Option<String>,
     /// Running kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
     pub kernel: Option<String>,
     /// Architecture, such as `amd64`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
     pub arch: Option<String>,
     /// Processors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<u32>,
     /// Memory, as a quantity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
     pub memory: Option<String>,
     /// Changes with every boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
     pub boot_id: Option<String>,
 }
 
@@ -273,12 +329,15 @@ pub struct Facts {
 #[serde(rename_all = "camelCase")]
 pub struct Component {
     /// Which.
+    #[schemars(length(min = 1, max = 63))]
     pub component: String,
     /// The version it should have; none while it is being removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
     pub desired: Option<String>,
     /// The version it has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
     pub observed: Option<String>,
     /// What is happening to it.
     pub state: ComponentState,
@@ -286,6 +345,7 @@ pub struct Component {
     pub since: Timestamp,
     /// What a person should know.
     #[serde(default)]
+    #[schemars(length(max = 32768))]
     pub message: String,
 }
 
@@ -316,9 +376,11 @@ pub enum ComponentState {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 pub struct NodeRef {
     /// Its name.
+    #[schemars(length(min = 1, max = 253))]
     pub name: String,
     /// Its uid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 128))]
     pub uid: Option<String>,
 }
 
@@ -329,5 +391,6 @@ pub struct Bootstrapped {
     /// When.
     pub at: Timestamp,
     /// The uid of the Node: another Node of the same name starts over.
+    #[schemars(length(min = 1, max = 128))]
     pub node_uid: String,
 }

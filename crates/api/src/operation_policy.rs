@@ -4,7 +4,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::Condition;
+use crate::{Condition, text};
 
 /// How many operations of some kinds may be under way at once. An operation of a kind that no policy names is not let pass.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -16,12 +16,18 @@ use crate::Condition;
     namespaced,
     status = "OperationPolicyStatus",
     shortname = "opp",
-    category = "fleet"
+    category = "fleet",
+    printcolumn = r#"{"name": "Operations", "type": "string", "jsonPath": ".spec.operations"}"#,
+    printcolumn = r#"{"name": "Max", "type": "string", "jsonPath": ".spec.max"}"#,
+    printcolumn = r#"{"name": "By", "type": "string", "jsonPath": ".spec.scope.by"}"#,
+    printcolumn = r#"{"name": "Held", "type": "integer", "jsonPath": ".status.held"}"#,
+    printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#,
+    printcolumn = r#"{"name": "Accepted", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Accepted\")].status", "priority": 1}"#
 )]
 #[serde(rename_all = "camelCase")]
 pub struct OperationPolicySpec {
     /// The types of operations meant. They share the limit.
-    #[x_kube(merge_strategy = kube::core::ListMerge::Set)]
+    #[schemars(schema_with = "text::camel_cases")]
     pub operations: Vec<String>,
     /// What the limit is counted in. The whole namespace if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -30,6 +36,7 @@ pub struct OperationPolicySpec {
     pub max: Amount,
     /// However small the scope, so many at once, when `max` is a percentage.
     #[serde(default = "OperationPolicySpec::default_at_least")]
+    #[schemars(range(max = 100_000))]
     pub at_least: u32,
 }
 
@@ -43,6 +50,7 @@ impl OperationPolicySpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 pub struct PolicyScope {
     /// The label of the targets whose values are the scopes.
+    #[schemars(schema_with = "text::label_key")]
     pub by: String,
 }
 
@@ -52,17 +60,20 @@ pub struct PolicyScope {
 pub struct OperationPolicyStatus {
     /// The generation that was last acted on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
     pub observed_generation: Option<i64>,
     /// The operations that passed and have not ended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[x_kube(merge_strategy = kube::core::ListMerge::Map(vec!["operation".to_owned()]))]
+    #[schemars(length(max = 4096))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["operation".to_owned()]))]
     pub holders: Vec<Holder>,
     /// How many they are.
     #[serde(default)]
     pub held: u32,
     /// Whether the policy is understood (`Accepted`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[x_kube(merge_strategy = kube::core::ListMerge::Map(vec!["type".to_owned()]))]
+    #[schemars(length(max = 32))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".to_owned()]))]
     pub conditions: Vec<Condition>,
 }
 
@@ -70,12 +81,14 @@ pub struct OperationPolicyStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 pub struct Holder {
     /// Its name.
+    #[schemars(length(min = 1, max = 253))]
     pub operation: String,
     /// Its uid: a later one of the same name does not hold this one's place.
     #[serde(default)]
     pub uid: String,
     /// The scope it counts in; empty for the whole namespace.
     #[serde(default)]
+    #[schemars(length(max = 512))]
     pub scope: String,
 }
 
@@ -131,7 +144,9 @@ impl<'de> Deserialize<'de> for Amount {
                 .and_then(|percent| percent.parse().ok())
                 .filter(|percent| *percent <= 100)
                 .map(Self::Percent)
-                .ok_or_else(|| serde::de::Error::custom(format!("{text:?} is neither a number nor a percentage such as 5%"))),
+                .ok_or_else(|| {
+                    serde::de::Error::custom(format!("{text:?} is neither a number nor a percentage such as 5%"))
+                }),
         }
     }
 }
@@ -146,6 +161,12 @@ impl JsonSchema for Amount {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({"x-kubernetes-int-or-string": true, "pattern": "^([0-9]|[1-9][0-9]|100)%$", "minimum": 0})
+        json_schema!({
+            "x-kubernetes-int-or-string": true,
+            "x-kubernetes-validations": [{
+                "rule": "type(self) == int ? self >= 0 && self <= 1000000 : self.matches('^(0|[1-9][0-9]?|100)%$')",
+                "message": "must be a number of at most 1000000, such as 5, or a percentage from 0% to 100%, such as \"5%\"",
+            }],
+        })
     }
 }

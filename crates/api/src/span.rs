@@ -95,7 +95,16 @@ impl JsonSchema for Span {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({"type": "string", "pattern": "^([0-9]{1,9}(h|m|s|ms))+$", "maxLength": 32})
+        // So few digits that no rule which computes with it overflows.
+        let pattern = "^([0-9]{1,5}h)?([0-9]{1,7}m)?([0-9]{1,9}s)?([0-9]{1,9}ms)?$";
+        json_schema!({
+            "type": "string",
+            "maxLength": 32,
+            "x-kubernetes-validations": [{
+                "rule": format!("self != '' && self.matches('{pattern}') && duration(self) <= duration('720h')"),
+                "message": "must be a duration such as 90s or 1h30m, with the units h, m, s and ms in this order, of 720h at most",
+            }],
+        })
     }
 }
 
