@@ -1,0 +1,36 @@
+//! What both servers make of the definitions: what is refused and why, what is filled in, what may change, how it is shown.
+//!
+//! Everything runs on the embedded server; the tests whose names end in `_on_real` run the same on kube-apiserver.
+
+mod cases;
+mod changes;
+mod server;
+mod shown;
+
+use fleetwright_lab::Kind;
+use server::Server;
+
+#[tokio::test]
+async fn what_the_kinds_do_not_allow_is_refused_with_a_reason() {
+    Server::run(Kind::Embedded, async |server| cases::all(server).await).await;
+}
+
+#[tokio::test]
+async fn what_must_not_change_does_not_change() {
+    Server::run(Kind::Embedded, async |server| changes::all(server).await).await;
+}
+
+#[tokio::test]
+async fn the_kinds_are_found_and_shown_as_people_expect() {
+    Server::run(Kind::Embedded, async |server| shown::all(server).await).await;
+}
+
+#[tokio::test]
+async fn the_kinds_behave_the_same_on_real() {
+    Server::run(Kind::Real, async |server| {
+        cases::all(server).await;
+        changes::all(server).await;
+        shown::all(server).await;
+    })
+    .await;
+}

@@ -1,0 +1,115 @@
+use std::time::{Duration, Instant};
+
+use fleetwright_api::{GROUP, VERSION, crds};
+use fleetwright_lab::{Kind, Target};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
+use kube::core::{ApiResource, GroupVersionKind, Status};
+use kube::{Api, Client, Error};
+use serde_json::Value;
+
+/// A server that knows the kinds.
+pub struct Server {
+    pub client: Client,
+}
+
+/// What a server answered: the object, or why not.
+pub type Answer = Result<Value, Box<Status>>;
+
+impl Server {
+    /// Starts one with the definitions installed, and stops it after the body, whatever becomes of it.
+    pub async fn run(kind: Kind, body: impl AsyncFnOnce(&Self)) {
+        let target = Target::start(kind).await.expect("the server starts");
+        let server = Self { client: target.admin() };
+        server.install().await;
+        body(&server).await;
+        target.stop(false).await;
+    }
+
+    async fn install(&self) {
+        let api: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+        for crd in crds() {
+            let name = crd.metadata.name.clone().unwrap_or_default();
+            api.create(&PostParams::default(), &crd).await.unwrap_or_else(|error| panic!("{name}: {error:#?}"));
+            let started = Instant::now();
+            loop {
+                let crd = serde_json::to_value(api.get(&name).await.expect("it was created")).unwrap();
+                let conditions = crd["status"]["conditions"].as_array().cloned().unwrap_or_default();
+                let holds = |type_: &str| conditions.iter().any(|c| c["type"] == type_ && c["status"] == "True");
+                assert!(!holds("NonStructuralSchema"), "{name}: {conditions:#?}");
+                if holds("Established") && self.served(&name).await {
+                    break;
+                }
+                assert!(started.elapsed() < Duration::from_secs(60), "{name} is not established: {conditions:#?}");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+
+    /// An established kind may take the real server another moment to serve.
+    async fn served(&self, crd: &str) -> bool {
+        let plural = crd.split_once('.').unwrap_or_default().0;
+        self.get(&format!("/apis/{GROUP}/{VERSION}/{plural}")).await.is_ok()
+    }
+
+    pub async fn get(&self, path: &str) -> kube::Result<Value> {
+        self.client.request(http::Request::get(path).body(Vec::new()).expect("a path")).await
+    }
+
+    /// The API of the kind of that object.
+    pub fn api(&self, kind: &str) -> Api<DynamicObject> {
+        let plural = match kind {
+            "Machine" => "machines",
+            "ReadinessGates" => "readinessgates",
+            "Operation" => "operations",
+            "OperationPolicy" => "operationpolicies",
+            other => panic!("no such kind: {other}"),
+        };
+        let kind = GroupVersionKind::gvk(GROUP, VERSION, kind);
+        Api::namespaced_with(self.client.clone(), "default", &ApiResource::from_gvk_with_plural(&kind, plural))
+    }
+
+    /// Creates an object, or only asks whether it could be.
+    pub async fn create(&self, object: &Value, dry_run: bool) -> Answer {
+        let api = self.api(object["kind"].as_str().expect("a kind"));
+        let params = PostParams { dry_run, ..PostParams::default() };
+        answer(api.create(&params, &serde_json::from_value(object.clone()).expect("an object")).await)
+    }
+
+    /// Changes an object, or its status.
+    pub async fn merge(&self, object: &Value, subresource: Option<&str>, patch: &Value) -> Answer {
+        let api = self.api(object["kind"].as_str().expect("a kind"));
+        let name = object["metadata"]["name"].as_str().expect("a name");
+        let params = PatchParams::default();
+        answer(match subresource {
+            Some(subresource) => api.patch_subresource(subresource, name, &params, &Patch::Merge(patch)).await,
+            None => api.patch(name, &params, &Patch::Merge(patch)).await,
+        })
+    }
+}
+
+fn answer(result: kube::Result<DynamicObject>) -> Answer {
+    match result {
+        Ok(object) => Ok(serde_json::to_value(object).expect("an object is JSON")),
+        Err(Error::Api(status)) => Err(status),
+        Err(other) => panic!("no answer: {other}"),
+    }
+}
+
+/// Requires that it was refused at that field for that reason.
+pub fn refused(what: &str, answer: Answer, field: &str, part: &str) {
+    if let Err(wrong) = is_refused(answer, field, part) {
+        panic!("{what}: {wrong}");
+    }
+}
+
+/// Whether it was refused at that field for that reason; what happened instead, if not.
+pub fn is_refused(answer: Answer, field: &str, part: &str) -> Result<(), String> {
+    let status = answer.err().ok_or("was allowed")?;
+    let causes = status.details.as_ref().map(|details| details.causes.clone()).unwrap_or_default();
+    let found = causes.iter().any(|cause| cause.field == field && cause.message.contains(part));
+    if status.code == 422 && found {
+        return Ok(());
+    }
+    Err(format!("expected {part:?} at {field}, got {} {causes:?}", status.message))
+}

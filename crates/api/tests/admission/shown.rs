@@ -1,0 +1,147 @@
+//! Discovery and tables: what kubectl shows.
+
+use http::Request;
+use http::header::ACCEPT;
+use serde_json::{Value, json};
+
+use crate::cases::{machine, object, operation};
+use crate::server::Server;
+
+pub async fn all(server: &Server) {
+    short_names_and_category(server).await;
+    tables(server).await;
+}
+
+async fn short_names_and_category(server: &Server) {
+    let found = server.get("/apis/fleetwright.io/v1alpha1").await.unwrap();
+    let resources = found["resources"].as_array().unwrap();
+    for (plural, short, kind) in [
+        ("machines", "ma", "Machine"),
+        ("readinessgates", "rg", "ReadinessGates"),
+        ("operations", "op", "Operation"),
+        ("operationpolicies", "opp", "OperationPolicy"),
+    ] {
+        let resource = resources.iter().find(|resource| resource["name"] == plural).unwrap();
+        assert_eq!(resource["kind"], kind);
+        assert_eq!(resource["namespaced"], true);
+        assert_eq!(resource["shortNames"], json!([short]));
+        assert_eq!(resource["categories"], json!(["fleet"]));
+        let status = format!("{plural}/status");
+        assert!(resources.iter().any(|resource| resource["name"] == status.as_str()), "{status} is missing");
+    }
+}
+
+/// The table of one object: headers and cells; wide columns begin with a +.
+async fn table(server: &Server, plural: &str, name: &str) -> Vec<(String, Value)> {
+    let path = format!("/apis/fleetwright.io/v1alpha1/namespaces/default/{plural}/{name}");
+    let accept = "application/json;as=Table;v=v1;g=meta.k8s.io";
+    let request = Request::get(path).header(ACCEPT, accept).body(Vec::new()).unwrap();
+    let table: Value = server.client.request(request).await.unwrap();
+    let columns = table["columnDefinitions"].as_array().unwrap().iter();
+    let names = columns.map(|column| {
+        let wide = if column["priority"].as_i64().unwrap_or(0) > 0 { "+" } else { "" };
+        format!("{wide}{}", column["name"].as_str().unwrap())
+    });
+    names.zip(table["rows"][0]["cells"].as_array().unwrap().iter().cloned()).collect()
+}
+
+fn cells(table: &[(String, Value)]) -> Vec<(&str, Value)> {
+    // Ages and dates depend on the hour.
+    let stable = |name: &str| !["Age", "Started"].contains(&name);
+    table.iter().filter(|(name, _)| stable(name)).map(|(name, cell)| (name.as_str(), cell.clone())).collect()
+}
+
+fn condition(type_: &str, status: &str, reason: &str, message: &str) -> Value {
+    json!({"type": type_, "status": status, "reason": reason, "message": message, "lastTransitionTime": "2026-11-15T08:00:00Z"})
+}
+
+async fn make(server: &Server, mut object: Value, status: Value) {
+    object["metadata"]["name"] = "shown".into();
+    server.create(&object, false).await.unwrap_or_else(|status| panic!("{}", status.message));
+    let patched = server.merge(&object, Some("status"), &json!({"status": status})).await;
+    patched.unwrap_or_else(|status| panic!("{}", status.message));
+}
+
+async fn tables(server: &Server) {
+    let host = machine(json!({"addresses": ["10.0.0.17"], "hardware": {"zone": "z1", "rack": "r3"}}));
+    let status = json!({
+        "phase": "Degraded", "nodeRef": {"name": "host-17"},
+        "conditions": [condition("Reachable", "True", "Answers", ""), condition("Schedulable", "False", "GateClosed", "LogAgentReady is False")],
+    });
+    make(server, host, status).await;
+    let machines = table(server, "machines", "shown").await;
+    assert_eq!(
+        cells(&machines),
+        [
+            ("Name", json!("shown")),
+            ("Role", json!("Worker")),
+            ("Phase", json!("Degraded")),
+            ("Schedulable", json!("False")),
+            ("Reason", json!("GateClosed")),
+            ("Node", json!("host-17")),
+            ("+Address", json!("10.0.0.17")),
+            ("+Zone", json!("z1")),
+            ("+Rack", json!("r3")),
+            ("+Message", json!("LogAgentReady is False")),
+        ]
+    );
+    assert!(machines.iter().any(|(name, age)| name == "Age" && age.is_string()), "{machines:?}");
+
+    let gates = object("ReadinessGates", "shown", json!({"selector": {}, "conditions": [{"type": "A"}]}));
+    let status = json!({
+        "machines": 9, "schedulable": 5, "closed": 3, "held": 1,
+        "conditions": [condition("Accepted", "True", "Understood", ""), condition("Holding", "True", "TooMany", "1 of 4 is kept open")],
+    });
+    make(server, gates, status).await;
+    assert_eq!(
+        cells(&table(server, "readinessgates", "shown").await),
+        [
+            ("Name", json!("shown")),
+            ("Machines", json!(9)),
+            ("Schedulable", json!(5)),
+            ("Closed", json!(3)),
+            ("Held", json!(1)),
+            ("Holding", json!("True")),
+            ("+Accepted", json!("True")),
+            ("+Message", json!("1 of 4 is kept open")),
+        ]
+    );
+
+    let status = json!({
+        "phase": "Succeeded", "grantedBy": "drains: 2 of 5 in zone z1", "outcome": "3 pods moved",
+        "startedAt": "2026-11-15T08:00:00Z", "startedBy": "a/1",
+    });
+    make(server, operation(json!({"reason": "kubelet 1.37.1"})), status).await;
+    assert_eq!(
+        cells(&table(server, "operations", "shown").await),
+        [
+            ("Name", json!("shown")),
+            ("Type", json!("Drain")),
+            ("Target", json!("host-17")),
+            ("Phase", json!("Succeeded")),
+            ("Outcome", json!("3 pods moved")),
+            ("+Kind", json!("Machine")),
+            ("+Granted by", json!("drains: 2 of 5 in zone z1")),
+            ("+Requested by", json!("machine-operator")),
+            ("+Reason", json!("kubelet 1.37.1")),
+        ]
+    );
+
+    let policy = object(
+        "OperationPolicy",
+        "shown",
+        json!({"operations": ["Drain", "Reboot"], "scope": {"by": "zone"}, "max": "5%"}),
+    );
+    make(server, policy, json!({"held": 2})).await;
+    assert_eq!(
+        cells(&table(server, "operationpolicies", "shown").await),
+        [
+            ("Name", json!("shown")),
+            ("Operations", json!("[\"Drain\",\"Reboot\"]")),
+            ("Max", json!("5%")),
+            ("By", json!("zone")),
+            ("Held", json!(2)),
+            ("+Accepted", Value::Null),
+        ]
+    );
+}
