@@ -1,6 +1,46 @@
 //! One leader at a time.
+//!
+//! # Expected flow
+//! [`Leader::run`] waits until the Lease is free, takes it, renews it every third of its duration, and gives it back when it is
+//! asked to stop. Who follows its state sees [`Leading`]; who writes asks the [`Fence`].
+//!
+//! # Guarantees
+//! - The fence holds only while nobody else can have taken the lease: it ends a margin (a tenth of the duration) before a lease,
+//!   counted from the moment before the last request that is known to have renewed it was sent.
+//! - Another's lease is taken only when it was given back, or when it stood unchanged for its whole duration by *our* monotonic
+//!   clock. Times written by others are never compared with ours: clocks of different hosts may differ by any amount.
+//! - Each write of the Lease carries the resourceVersion it was decided on; of two that try at once, one succeeds.
+//! - A process that was paused finds its fence ended. It goes on leading only if its renewal is accepted, that is if nobody
+//!   took the lease in the meantime.
+//! - A clean stop gives the lease back, and those who wait for it watch it: the hand-over takes milliseconds.
+//!
+//! # Assumptions
+//! - Clocks of different hosts run at the same speed, within a tenth.
+//! - Identities differ between processes that run at the same time. One that starts with the identity of the holder takes the lease at once,
+//!   so that a restarted process need not wait for itself.
+//! - Nobody deletes the Lease. If somebody does, the leader makes it anew and those who saw its lease wait as if it was still there; a
+//!   process that was just started cannot know, and may lead at once.
+//!
+//! # Permissions
+//! `get`, `create`, `update` and `watch` on `leases.coordination.k8s.io` in the lease's namespace. Without `watch` a hand-over takes
+//! as long as a renewal.
 
+use std::fmt;
+use std::future::Future;
+use std::pin::pin;
 use std::time::Duration;
+
+use futures::StreamExt;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::coordination::v1::{Lease as Record, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::Api;
+use kube::api::{PostParams, WatchEvent, WatchParams};
+use tokio::sync::watch;
+
+use crate::client::Fence;
+use crate::metrics::Metrics;
+use crate::{Clock, Random};
 
 /// The lease that an operator holds while it leads.
 #[derive(Clone, Debug)]
@@ -13,4 +53,409 @@ pub struct Lease {
     pub identity: String,
     /// For how long others respect a lease that is not renewed.
     pub duration: Duration,
+}
+
+impl Lease {
+    /// How long before others may take it the fence ends.
+    fn margin(&self) -> Duration {
+        (self.duration / 10).max(Duration::from_millis(100))
+    }
+
+    /// For how long a renewal lasts, from the moment before it is sent.
+    fn lasts(&self) -> Duration {
+        self.duration.saturating_sub(self.margin())
+    }
+
+    /// In the API's unit, rounded up: others then wait longer, never shorter.
+    fn seconds(&self) -> i32 {
+        let seconds = self.duration.as_secs() + u64::from(self.duration.subsec_nanos() > 0);
+        i32::try_from(seconds.max(1)).unwrap_or(i32::MAX)
+    }
+}
+
+/// Whether we lead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Leading {
+    /// Another does, or nobody yet.
+    Standby {
+        /// Who holds the lease, as far as we know.
+        holder: Option<String>,
+    },
+    /// We do.
+    Leading,
+    /// We did, and may not any more. This is the end.
+    Lost {
+        /// What happened.
+        why: String,
+    },
+}
+
+/// The lease was lost; the process should end and start anew.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("lease {lease}: {why}")]
+pub struct Lost {
+    /// Which lease, as `namespace/name`.
+    pub lease: String,
+    /// What happened.
+    pub why: String,
+}
+
+/// Takes the lease, keeps it, gives it back.
+pub struct Leader {
+    api: Api<Record>,
+    lease: Lease,
+    clock: Clock,
+    random: Random,
+    fence: Fence,
+    metrics: Metrics,
+    state: watch::Sender<Leading>,
+}
+
+/// What another's lease looked like, and since when.
+struct Seen {
+    spec: LeaseSpec,
+    since: Duration,
+}
+
+/// The moment before a request was sent.
+#[derive(Clone, Copy)]
+struct Sent {
+    monotonic: Duration,
+    wall: Timestamp,
+}
+
+/// Why the lease is not taken or renewed.
+#[derive(Debug, thiserror::Error)]
+enum Setback {
+    /// Another was faster.
+    #[error("{0}")]
+    Over(String),
+    /// Nobody knows.
+    #[error("{0}")]
+    Trouble(String),
+}
+
+impl From<kube::Error> for Setback {
+    fn from(error: kube::Error) -> Self {
+        if overtaken(&error) { Self::Over(error.to_string()) } else { Self::Trouble(error.to_string()) }
+    }
+}
+
+/// Whether the object is not as it was thought to be.
+fn overtaken(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if matches!(status.code, 404 | 409))
+}
+
+fn holder(record: &Record) -> Option<&str> {
+    record.spec.as_ref()?.holder_identity.as_deref().filter(|holder| !holder.is_empty())
+}
+
+/// The longest pause before the lease is looked at again, and the longest that giving it back may take.
+const SHORT: Duration = Duration::from_secs(1);
+
+impl fmt::Display for Leader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.lease.namespace, self.lease.name)
+    }
+}
+
+/// Closes the fence, however [`Leader::run`] ends.
+struct End<'a>(&'a Leader);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.fence.close();
+        self.0.metrics.leading(false);
+    }
+}
+
+impl Leader {
+    /// For that lease. The client must not ask the fence, which opens only when the lease is held; the fence is the one that all other
+    /// clients ask.
+    pub fn new(
+        client: kube::Client,
+        lease: Lease,
+        clock: Clock,
+        random: Random,
+        fence: Fence,
+        metrics: Metrics,
+    ) -> Self {
+        fence.close();
+        metrics.leading(false);
+        let api = Api::namespaced(client, &lease.namespace);
+        let state = watch::Sender::new(Leading::Standby { holder: None });
+        Self { api, lease, clock, random, fence, metrics, state }
+    }
+
+    /// Follows whether we lead.
+    pub fn watch(&self) -> watch::Receiver<Leading> {
+        self.state.subscribe()
+    }
+
+    /// Takes and keeps the lease until `stop` is ready, then gives it back. `stop` should be ready only when nothing is under way that
+    /// writes. Dropped, it closes the fence and leaves the lease to run out.
+    ///
+    /// # Errors
+    /// When the lease was held and is lost.
+    pub async fn run(self, stop: impl Future<Output = ()>) -> Result<(), Lost> {
+        let _end = End(&self);
+        let mut stop = pin!(stop);
+        let (mut held, sent) = tokio::select! {
+            biased;
+            () = &mut stop => return Ok(()),
+            taken = self.take() => taken,
+        };
+        tracing::info!(lease = %self, identity = self.lease.identity, "leading");
+        self.metrics.leading(true);
+        self.state.send_replace(Leading::Leading);
+        let why = tokio::select! {
+            biased;
+            () = &mut stop => None,
+            why = self.keep(&mut held, sent) => Some(why),
+        };
+        self.fence.close();
+        self.metrics.leading(false);
+        let Some(why) = why else {
+            self.give_back(held).await;
+            self.state.send_replace(Leading::Standby { holder: None });
+            return Ok(());
+        };
+        tracing::error!(lease = %self, why, "the lease is lost");
+        self.state.send_replace(Leading::Lost { why: why.clone() });
+        Err(Lost { lease: self.to_string(), why })
+    }
+
+    /// Waits until the lease can be ours and takes it.
+    async fn take(&self) -> (Record, Sent) {
+        let mut seen = None;
+        loop {
+            match self.contend(&mut seen).await {
+                Ok(Some(taken)) => return taken,
+                Ok(None) => continue,
+                Err(Setback::Over(why)) => tracing::debug!(lease = %self, why, "another was faster"),
+                Err(Setback::Trouble(why)) => tracing::warn!(lease = %self, why, "cannot take the lease yet"),
+            }
+            self.clock.sleep(self.random.jitter(self.lease.duration / 5, 0.5).min(SHORT)).await;
+        }
+    }
+
+    /// Looks at the lease, follows it until it can be ours, and tries to take it. None: look again.
+    async fn contend(&self, seen: &mut Option<Seen>) -> Result<Option<(Record, Sent)>, Setback> {
+        let third = self.lease.duration / 3;
+        let mut record = self.limited(third, self.api.get_opt(&self.lease.name)).await?;
+        if self.free_at(record.as_ref(), seen) > self.clock.monotonic() {
+            match self.follow(record, seen).await {
+                Some(free) => record = free,
+                None => return Ok(None),
+            }
+        }
+        let sent = self.sent();
+        let spec = self.taken(record.as_ref().and_then(|record| record.spec.clone()), sent.wall);
+        let held = self.limited(third, self.put(record.map(|record| record.metadata), spec)).await?;
+        self.hold(sent);
+        Ok(Some((held, sent)))
+    }
+
+    /// Watches the lease until it can be ours. None: look again, because its time is over or the watch is.
+    async fn follow(&self, mut record: Option<Record>, seen: &mut Option<Seen>) -> Option<Option<Record>> {
+        let third = self.lease.duration / 3;
+        let version = record.as_ref().and_then(|record| record.metadata.resource_version.clone());
+        let only = WatchParams::default().fields(&format!("metadata.name={}", self.lease.name));
+        let opened = self.limited(third, self.api.watch(&only, version.as_deref().unwrap_or("0"))).await;
+        let (mut changes, pause) = match opened {
+            Ok(changes) => (changes.boxed(), third.min(SHORT)),
+            Err(error) => {
+                tracing::debug!(lease = %self, %error, "cannot watch the lease; it is looked at from time to time");
+                (futures::stream::empty().boxed(), third)
+            }
+        };
+        loop {
+            let now = self.clock.monotonic();
+            let free = self.free_at(record.as_ref(), seen);
+            if free <= now {
+                return Some(record);
+            }
+            self.standby(record.as_ref().and_then(holder));
+            let change = tokio::select! {
+                () = self.clock.sleep(free - now) => return None,
+                change = changes.next() => change,
+            };
+            match change {
+                Some(Ok(WatchEvent::Added(new) | WatchEvent::Modified(new))) => record = Some(new),
+                Some(Ok(WatchEvent::Deleted(_))) => record = None,
+                Some(Ok(WatchEvent::Bookmark(_))) => {}
+                Some(Ok(WatchEvent::Error(_)) | Err(_)) | None => {
+                    self.clock.sleep(self.random.jitter(pause, 0.2).min(free - now)).await;
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// When the lease can be ours, by our monotonic clock.
+    fn free_at(&self, record: Option<&Record>, seen: &mut Option<Seen>) -> Duration {
+        let now = self.clock.monotonic();
+        match record {
+            Some(record) => match (holder(record), &record.spec) {
+                (Some(_), Some(spec)) if seen.as_ref().is_none_or(|seen| seen.spec != *spec) => {
+                    *seen = Some(Seen { spec: spec.clone(), since: now });
+                }
+                (Some(_), _) => {}
+                (None, _) => *seen = None,
+            },
+            // Deleted: whoever held it does not know yet.
+            None => {}
+        }
+        let Some(seen) = seen else { return now };
+        if seen.spec.holder_identity.as_deref() == Some(&self.lease.identity) {
+            return now;
+        }
+        let theirs = seen.spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+        seen.since + theirs.map_or(self.lease.duration, Duration::from_secs)
+    }
+
+    /// Renews the lease until that fails, and says why.
+    async fn keep(&self, held: &mut Record, mut sent: Sent) -> String {
+        let third = self.lease.duration / 3;
+        loop {
+            let renewed = self.clock.monotonic().saturating_sub(sent.monotonic);
+            self.clock.sleep(third.saturating_sub(renewed)).await;
+            let end = sent.monotonic + self.lease.lasts();
+            sent = loop {
+                let left = end.saturating_sub(self.clock.monotonic());
+                // After a pause the time is over already. One try is due: if nobody took the lease, we lead on.
+                let limit = if left.is_zero() { third } else { left.min(third) };
+                let why = match self.limited(limit, self.renew(held)).await {
+                    Ok(sent) => break sent,
+                    Err(Setback::Over(why)) => return why,
+                    Err(Setback::Trouble(why)) => why,
+                };
+                let left = end.saturating_sub(self.clock.monotonic());
+                let pause = self.random.jitter(self.lease.duration / 15, 0.2);
+                self.clock.sleep(pause.min(left)).await;
+                if self.clock.monotonic() >= end {
+                    return format!("could not be renewed for {:?}: {why}", self.lease.lasts());
+                }
+                tracing::warn!(lease = %self, why, "cannot renew the lease");
+            };
+            self.hold(sent);
+        }
+    }
+
+    /// Renews the lease once, or finds out whose it is.
+    async fn renew(&self, held: &mut Record) -> Result<Sent, Setback> {
+        let mut meta = Some(held.metadata.clone());
+        let acquired = held.spec.as_ref().and_then(|spec| spec.acquire_time.clone());
+        let mut why = String::new();
+        for _ in 0..3 {
+            let sent = self.sent();
+            let spec = self.renewed(held.spec.clone().unwrap_or_default(), sent.wall);
+            match self.put(meta, spec).await {
+                Ok(record) => {
+                    *held = record;
+                    return Ok(sent);
+                }
+                Err(error) if overtaken(&error) => why = error.to_string(),
+                Err(error) => return Err(error.into()),
+            }
+            // Somebody edited it, or deleted it, or our last renewal did succeed although no answer came, or it was taken.
+            let Some(record) = self.api.get_opt(&self.lease.name).await? else {
+                meta = None;
+                continue;
+            };
+            match holder(&record) {
+                Some(holder) if holder != self.lease.identity => {
+                    return Err(Setback::Over(format!("{holder} leads now")));
+                }
+                None => return Err(Setback::Over("somebody took it from us and nobody holds it now".into())),
+                Some(_) if record.spec.as_ref().and_then(|spec| spec.acquire_time.clone()) != acquired => {
+                    return Err(Setback::Over(format!("another process leads as {} too", self.lease.identity)));
+                }
+                Some(_) => meta = Some(record.metadata),
+            }
+        }
+        Err(Setback::Trouble(why))
+    }
+
+    /// Lets others have it at once.
+    async fn give_back(&self, mut held: Record) {
+        for _ in 0..2 {
+            let mut spec = held.spec.clone().unwrap_or_default();
+            spec.holder_identity = Some(String::new());
+            let given = self.limited(SHORT, self.put(Some(held.metadata), spec)).await;
+            let error = match given {
+                Ok(_) => return tracing::info!(lease = %self, "the lease is given back"),
+                Err(error) => error,
+            };
+            // The renewal that was under way may have been faster.
+            let again = self.limited(SHORT, self.api.get_opt(&self.lease.name)).await;
+            match again {
+                Ok(Some(record)) if holder(&record) == Some(&self.lease.identity) => held = record,
+                _ => return tracing::warn!(lease = %self, %error, "the lease is not given back; it will run out"),
+            }
+        }
+    }
+
+    /// Makes it or replaces it; the metadata has the resourceVersion that must still be there.
+    async fn put(&self, meta: Option<ObjectMeta>, spec: LeaseSpec) -> Result<Record, kube::Error> {
+        let by = PostParams { field_manager: Some("fleetwright-leader".into()), ..PostParams::default() };
+        let spec = Some(spec);
+        if let Some(metadata) = meta {
+            return self.api.replace(&self.lease.name, &by, &Record { metadata, spec }).await;
+        }
+        let metadata = ObjectMeta { name: Some(self.lease.name.clone()), ..ObjectMeta::default() };
+        self.api.create(&by, &Record { metadata, spec }).await
+    }
+
+    fn taken(&self, old: Option<LeaseSpec>, now: Timestamp) -> LeaseSpec {
+        let transitions = old.as_ref().map_or(0, |old| {
+            let ours = old.holder_identity.as_deref() == Some(&self.lease.identity);
+            old.lease_transitions.unwrap_or_default().saturating_add(i32::from(!ours))
+        });
+        LeaseSpec {
+            holder_identity: Some(self.lease.identity.clone()),
+            acquire_time: Some(MicroTime(now)),
+            lease_transitions: Some(transitions),
+            ..self.renewed(old.unwrap_or_default(), now)
+        }
+    }
+
+    fn renewed(&self, old: LeaseSpec, now: Timestamp) -> LeaseSpec {
+        LeaseSpec { renew_time: Some(MicroTime(now)), lease_duration_seconds: Some(self.lease.seconds()), ..old }
+    }
+
+    /// The answer, if it comes in time.
+    async fn limited<T, E: Into<Setback>>(
+        &self,
+        limit: Duration,
+        answer: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, Setback> {
+        tokio::select! {
+            biased;
+            answer = answer => answer.map_err(Into::into),
+            () = self.clock.sleep(limit) => Err(Setback::Trouble(format!("no answer within {limit:?}"))),
+        }
+    }
+
+    fn sent(&self) -> Sent {
+        Sent { monotonic: self.clock.monotonic(), wall: self.clock.now() }
+    }
+
+    fn hold(&self, sent: Sent) {
+        let lasts = self.lease.lasts();
+        let wall = SignedDuration::try_from(lasts).ok().and_then(|lasts| sent.wall.checked_add(lasts).ok());
+        self.fence.hold_until(sent.monotonic + lasts, wall.unwrap_or(Timestamp::MAX));
+    }
+
+    fn standby(&self, holder: Option<&str>) {
+        let standby = Leading::Standby { holder: holder.map(str::to_owned) };
+        self.state.send_if_modified(|state| {
+            let changed = *state != standby;
+            if changed {
+                tracing::info!(lease = %self, holder = holder.unwrap_or("nobody"), "standing by");
+                *state = standby;
+            }
+            changed
+        });
+    }
 }
