@@ -4,15 +4,20 @@ use std::future::Future;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ObjectReference;
 
-use crate::{Pass, StepError, Trouble};
+use crate::{Key, Pass, StepError, Trouble};
 
 /// What brings the objects of one kind to what they declare.
 ///
 /// Expected flow of a pass: [`dereference`](Self::dereference) gathers everything that is needed, from caches if possible;
 /// [`validate`](Self::validate) turns it into what the decision may rely on; [`decide`](Self::decide) says what to do next, as data;
 /// [`act`](Self::act) does it; [`report`](Self::report) writes down what was seen and done, and when to look again.
-/// A step that fails ends the pass; its error is given to [`report`](Self::report), which makes it a condition, once.
+/// A step that fails ends the pass; its error is given to [`report`](Self::report), which makes it a condition. The kit makes it a metric,
+/// a line in the log and an event by itself, once for each object and reason, until a pass goes well.
+///
+/// Not reported: that somebody else wrote in between ([`Remedy::Again`](crate::Remedy::Again); the pass is repeated at once, and only after the fifth time in a
+/// row it counts as an error), that the lease could have ended, and an error of dereference, which has found nothing to report on.
 ///
 /// Guarantees: at most one pass of a key at a time, only while we lead, on caches no older than our last write.
 pub trait Controller: Send + Sync + 'static {
@@ -38,6 +43,9 @@ pub trait Controller: Send + Sync + 'static {
     type ActError: StepError;
     /// Why report fails.
     type ReportError: StepError;
+
+    /// The object, for events about it: see [`events::reference`](crate::events::reference). `found` is none if dereference failed.
+    fn about(&self, key: &Key, found: Option<&Self::Found>) -> ObjectReference;
 
     /// Gathers what is needed; none if there is nothing to do because the object is gone.
     fn dereference(

@@ -3,6 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::WriteError;
+use crate::client::CallError;
+
 /// What to do about an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remedy {
@@ -87,5 +90,19 @@ impl Trouble {
     /// The error of that step.
     pub fn new(step: Step, error: impl StepError) -> Self {
         Self { step, reason: error.reason(), remedy: error.remedy(), source: Box::new(error) }
+    }
+
+    /// Whether it comes from a write that was not sent because the lease could have ended.
+    pub fn is_fenced(&self) -> bool {
+        let mut next: Option<&(dyn std::error::Error + 'static)> = Some(&*self.source);
+        while let Some(error) = next {
+            let fenced = matches!(error.downcast_ref(), Some(WriteError::Fenced(_)))
+                || matches!(error.downcast_ref(), Some(CallError::Fenced));
+            if fenced {
+                return true;
+            }
+            next = error.source();
+        }
+        false
     }
 }

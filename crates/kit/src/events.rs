@@ -1,6 +1,21 @@
 //! Tells people, once.
 
-use k8s_openapi::api::core::v1::ObjectReference;
+use std::collections::{HashSet, VecDeque};
+use std::hash::{Hash, Hasher};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Time};
+use kube::api::PostParams;
+use kube::{Api, Resource};
+use tokio::sync::Notify;
+
+use crate::client::{CallError, retry_after};
+use crate::metrics::Metrics;
+use crate::{Clock, Key};
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -11,23 +26,275 @@ pub enum Level {
     Warning,
 }
 
+impl Level {
+    /// As the API has it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
+}
+
+/// What to say an event is about: the object with that key, and its uid if it is known.
+pub fn reference<K: Resource<DynamicType = ()>>(key: &Key, uid: Option<&str>) -> ObjectReference {
+    ObjectReference {
+        api_version: Some(K::api_version(&()).into_owned()),
+        kind: Some(K::kind(&()).into_owned()),
+        namespace: (!key.namespace.is_empty()).then(|| key.namespace.to_string()),
+        name: Some(key.name.to_string()),
+        uid: uid.map(ToOwned::to_owned),
+        ..ObjectReference::default()
+    }
+}
+
+/// For so long an event is not sent again, even if the server should have forgotten it. Servers keep events for an hour.
+const REMEMBERED: Duration = Duration::from_secs(3600);
+/// The most events that are remembered, and the most that wait.
+const MOST_REMEMBERED: usize = 8192;
+const MOST_WAITING: usize = 1024;
+/// Events are sent one by one with this much time between them, after a first bunch: a fleet that fails at once must not
+/// bury the API server under its own news.
+const EVERY: Duration = Duration::from_millis(100);
+const BUNCH: u32 = 50;
+/// How often one is tried, and how long between.
+const TRIES: u32 = 3;
+const BETWEEN: Duration = Duration::from_secs(2);
+/// The longest message that the API takes.
+const LONGEST_MESSAGE: usize = 1024;
+
 /// Publishes events about objects. The same event about the same object is published once, also across restarts:
-/// its name is made from what it says. Never fails a pass: an event that cannot be written is logged.
+/// its name is made from what it says. Never fails a pass and never makes it wait: events are sent in the background, a bounded number of
+/// them at a bounded rate, and one that cannot be written is logged.
 #[derive(Clone)]
 pub struct Events {
-    _inner: (),
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    client: kube::Client,
+    clock: Clock,
+    metrics: Metrics,
+    reporter: String,
+    instance: String,
+    state: Mutex<State>,
+    news: Notify,
+    /// Woken when nothing waits any more.
+    sent: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    /// When what was said, the oldest first.
+    said: VecDeque<(Duration, u64)>,
+    known: HashSet<u64>,
+    waiting: VecDeque<Waiting>,
+    sending: bool,
+    /// Waiting for the clock, to keep to the rate or to try again.
+    asleep: bool,
+    dropped: u64,
+}
+
+struct Waiting {
+    event: Event,
+    reason: &'static str,
+    level: Level,
 }
 
 impl Events {
+    pub(crate) fn new(client: kube::Client, clock: Clock, metrics: Metrics, reporter: &str, instance: &str) -> Self {
+        let (reporter, instance) = (reporter.to_owned(), instance.chars().take(128).collect());
+        let inner = Inner {
+            client,
+            clock,
+            metrics,
+            reporter,
+            instance,
+            state: Mutex::default(),
+            news: Notify::new(),
+            sent: Notify::new(),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
     /// Publishes one. `once_for` tells occurrences apart, such as a transition time.
     pub async fn publish(
         &self,
-        _about: &ObjectReference,
-        _level: Level,
-        _reason: &str,
-        _message: &str,
-        _once_for: &str,
+        about: &ObjectReference,
+        level: Level,
+        reason: &'static str,
+        message: &str,
+        once_for: &str,
     ) {
-        todo!()
+        self.put(about, level, reason, message, once_for);
     }
+
+    pub(crate) fn put(
+        &self,
+        about: &ObjectReference,
+        level: Level,
+        reason: &'static str,
+        message: &str,
+        once_for: &str,
+    ) {
+        let said =
+            fingerprint(&(&about.kind, &about.namespace, &about.name, &about.uid, level, reason, message, once_for));
+        let now = self.inner.clock.monotonic();
+        let mut state = self.state();
+        while let Some((when, old)) = state.said.front().copied() {
+            if now.saturating_sub(when) < REMEMBERED && state.said.len() < MOST_REMEMBERED {
+                break;
+            }
+            state.said.pop_front();
+            state.known.remove(&old);
+        }
+        if !state.known.insert(said) {
+            return;
+        }
+        state.said.push_back((now, said));
+        if state.waiting.len() >= MOST_WAITING {
+            state.dropped += 1;
+            if state.dropped.is_power_of_two() {
+                tracing::warn!(dropped = state.dropped, "more events than can be sent are left out");
+            }
+            return;
+        }
+        let event = self.event(about, level, reason, message, said);
+        state.waiting.push_back(Waiting { event, reason, level });
+        drop(state);
+        self.inner.news.notify_one();
+    }
+
+    fn event(&self, about: &ObjectReference, level: Level, reason: &str, message: &str, said: u64) -> Event {
+        let now: Timestamp = self.inner.clock.now();
+        let namespace = about.namespace.clone().unwrap_or_else(|| "default".to_owned());
+        // Names of objects may have 253 characters, and so may those of events.
+        let name: String = about.name.as_deref().unwrap_or("object").chars().take(230).collect();
+        Event {
+            metadata: ObjectMeta {
+                name: Some(format!("{}.{said:016x}", name.trim_end_matches(['.', '-']))),
+                namespace: Some(namespace),
+                ..ObjectMeta::default()
+            },
+            involved_object: about.clone(),
+            type_: Some(level.as_str().to_owned()),
+            reason: Some(reason.to_owned()),
+            message: Some(message.chars().take(LONGEST_MESSAGE).collect()),
+            action: Some(reason.to_owned()),
+            event_time: Some(MicroTime(now)),
+            first_timestamp: Some(Time(now)),
+            last_timestamp: Some(Time(now)),
+            count: Some(1),
+            source: Some(EventSource { component: Some(self.inner.reporter.clone()), host: None }),
+            reporting_component: Some(self.inner.reporter.clone()),
+            reporting_instance: Some(self.inner.instance.clone()),
+            ..Event::default()
+        }
+    }
+
+    /// Whether there is nothing to send at this moment.
+    pub(crate) fn is_idle(&self) -> bool {
+        let state = self.state();
+        state.asleep || (state.waiting.is_empty() && !state.sending)
+    }
+
+    /// Returns when all was sent.
+    pub(crate) async fn sent(&self) {
+        loop {
+            let mut woken = pin!(self.inner.sent.notified());
+            woken.as_mut().enable();
+            let nothing = {
+                let state = self.state();
+                state.waiting.is_empty() && !state.sending
+            };
+            if nothing {
+                return;
+            }
+            woken.await;
+        }
+    }
+
+    async fn sleep(&self, duration: Duration) {
+        self.state().asleep = true;
+        self.inner.clock.sleep(duration).await;
+        self.state().asleep = false;
+    }
+
+    /// Sends what is published; never returns.
+    pub(crate) async fn send(self) {
+        let mut left = BUNCH;
+        let mut refilled = self.inner.clock.monotonic();
+        loop {
+            let next = {
+                let mut state = self.state();
+                let next = state.waiting.pop_front();
+                state.sending = next.is_some();
+                next
+            };
+            let Some(next) = next else {
+                self.inner.sent.notify_waiters();
+                self.inner.news.notified().await;
+                continue;
+            };
+            let now = self.inner.clock.monotonic();
+            let refill = (now.saturating_sub(refilled).as_millis() / EVERY.as_millis()) as u32;
+            if refill > 0 {
+                left = left.saturating_add(refill).min(BUNCH);
+                refilled = now;
+            }
+            if left == 0 {
+                self.sleep(EVERY).await;
+            }
+            left = left.saturating_sub(1);
+            self.send_one(next).await;
+        }
+    }
+
+    async fn send_one(&self, Waiting { event, reason, level }: Waiting) {
+        let api: Api<Event> =
+            Api::namespaced(self.inner.client.clone(), event.metadata.namespace.as_deref().unwrap_or("default"));
+        for attempt in 1..=TRIES {
+            let error = match api.create(&PostParams::default(), &event).await {
+                Ok(_) => {
+                    self.inner.metrics.event(reason, level.as_str());
+                    return;
+                }
+                // Said before, by us before a restart or by another replica.
+                Err(kube::Error::Api(status)) if status.is_already_exists() => return,
+                Err(error) => error,
+            };
+            let lost = matches!(&error, kube::Error::Api(status) if status.code < 500 && status.code != 429);
+            let fenced = CallError::of(&error) == Some(CallError::Fenced);
+            if lost || fenced || attempt == TRIES {
+                let about = event.involved_object.name.as_deref().unwrap_or_default();
+                tracing::warn!(object = about, reason, "event not written: {error}");
+                return;
+            }
+            self.sleep(retry_after(&error).unwrap_or(BETWEEN)).await;
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The same for the same words in every process: the name of an event comes from it.
+fn fingerprint(said: &impl Hash) -> u64 {
+    /// FNV-1a. The standard library does not promise that its own hasher stays the same.
+    struct Fnv(u64);
+    impl Hasher for Fnv {
+        fn finish(&self) -> u64 {
+            self.0
+        }
+
+        fn write(&mut self, bytes: &[u8]) {
+            for byte in bytes {
+                self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+            }
+        }
+    }
+    let mut hasher = Fnv(0xcbf2_9ce4_8422_2325);
+    said.hash(&mut hasher);
+    hasher.finish()
 }

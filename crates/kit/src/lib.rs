@@ -29,13 +29,13 @@ pub mod telemetry;
 pub mod waker;
 pub mod write;
 
-pub use cache::{Cache, Change, Source, View};
+pub use cache::{Cache, Change, Source, View, Whole};
 pub use clock::Clock;
 pub use controller::{Budget, Controller, Next, Options, Outcome};
 pub use error::{Remedy, Step, StepError, Trouble};
 pub use key::Key;
-pub use operator::{Operator, Settings};
-pub use pass::Pass;
+pub use operator::{Idle, Operator, Settings};
+pub use pass::{Ending, Pass, PassRecord};
 pub use random::Random;
 pub use waker::Waker;
 pub use write::WriteError;

@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
+use http::{Method, Request, header};
 use kube::Resource;
+use kube::api::{DeleteParams, Preconditions};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::client::{CallError, retry_after};
 use crate::{Cache, Key, Remedy, View};
 
 /// Why a write did not happen, or may not have.
@@ -76,32 +79,97 @@ impl WriteError {
             Self::Fenced(_) => "NotLeading",
         }
     }
+
+    /// What a client's error means for what was written.
+    fn of(what: String, error: kube::Error) -> Self {
+        match CallError::of(&error) {
+            Some(CallError::Fenced) => return Self::Fenced(what),
+            Some(unanswered) => return Self::Unknown { what, message: unanswered.to_string() },
+            None => {}
+        }
+        let after = retry_after(&error);
+        let status = match error {
+            kube::Error::Api(status) => status,
+            // The request could not even be made: it will not be the next time either.
+            kube::Error::BuildRequest(_) | kube::Error::HttpError(_) => {
+                return Self::Refused { what, code: 0, message: error.to_string() };
+            }
+            // No answer, or one that cannot be read.
+            error => return Self::Unknown { what, message: error.to_string() },
+        };
+        match (status.code, after) {
+            (404, _) => Self::Gone(what),
+            (409, _) => Self::Conflict { what, message: status.message },
+            (429, after) => Self::Later { what, after: after.unwrap_or(Duration::from_secs(1)) },
+            (503 | 504, Some(after)) => Self::Later { what, after },
+            (code @ 400..500, _) => Self::Refused { what, code, message: status.message },
+            (code, _) => Self::Unknown { what, message: format!("{code} {}", status.message) },
+        }
+    }
 }
 
-/// Writes for one controller, under its field manager, and tells the caches.
+/// For controllers whose step fails in no other way than that a write does.
+impl crate::StepError for WriteError {
+    fn reason(&self) -> &'static str {
+        Self::reason(self)
+    }
+
+    fn remedy(&self) -> Remedy {
+        Self::remedy(self)
+    }
+}
+
+/// Writes for one controller, under its field manager `fleetwright-NAME`, and tells the caches.
 ///
 /// Every write has a precondition, so that one decided on stale data is refused by the server instead of undoing another's.
+/// Status and the rest of an object have different owners: no call writes both.
+#[derive(Clone)]
 pub struct Writer {
-    _inner: (),
+    client: kube::Client,
+    manager: String,
 }
 
 impl Writer {
+    pub(crate) fn new(client: kube::Client, controller: &str) -> Self {
+        Self { client, manager: format!("fleetwright-{controller}") }
+    }
+
+    /// The field manager under which is written.
+    pub fn manager(&self) -> &str {
+        &self.manager
+    }
+
     /// Applies fields of the status, server-side, provided that the object still has that resourceVersion.
-    /// `status` holds what this controller owns, whole: what it leaves out, it gives up.
+    /// `desired` holds what this controller owns, whole: what it leaves out, it gives up. `current` holds the same fields as the object
+    /// has them now; if they say the same, nothing is sent and the answer is `Ok(false)`.
+    ///
+    /// Entries of other owners in keyed lists, such as conditions, are not touched.
     ///
     /// # Errors
     /// See [`WriteError`].
     pub async fn apply_status<V>(
         &self,
-        _cache: &Cache<V>,
-        _key: &Key,
-        _version: &str,
-        _status: Value,
-    ) -> Result<(), WriteError>
+        cache: &Cache<V>,
+        key: &Key,
+        version: &str,
+        current: &Value,
+        desired: Value,
+    ) -> Result<bool, WriteError>
     where
         V: View,
     {
-        todo!()
+        if same(current, &desired) {
+            return Ok(false);
+        }
+        let body = json!({
+            "apiVersion": V::Object::api_version(&()),
+            "kind": V::Object::kind(&()),
+            "metadata": { "name": &*key.name, "resourceVersion": version },
+            "status": desired,
+        });
+        // Forced, because these are our fields: a person who edits one by hand would otherwise stop us for good.
+        self.patch(cache, key, "/status", "application/apply-patch+yaml", "&force=true", &body).await?;
+        Ok(true)
     }
 
     /// A merge patch of the status, provided that the object still has that resourceVersion: the fields that `status` names get
@@ -110,43 +178,185 @@ impl Writer {
     ///
     /// # Errors
     /// See [`WriteError`].
-    pub async fn merge_status<V>(&self, _cache: &Cache<V>, _key: &Key, _version: &str, _status: Value) -> Result<(), WriteError>
+    pub async fn merge_status<V>(
+        &self,
+        cache: &Cache<V>,
+        key: &Key,
+        version: &str,
+        status: Value,
+    ) -> Result<(), WriteError>
     where
         V: View,
     {
-        todo!()
+        let body = json!({ "metadata": { "resourceVersion": version }, "status": status });
+        self.patch(cache, key, "/status", "application/merge-patch+json", "", &body).await
     }
 
     /// A JSON patch, which should begin with `test` operations on what the decision relied on. A failed test is a conflict.
+    /// An empty patch is not sent.
     ///
     /// # Errors
     /// See [`WriteError`].
-    pub async fn json_patch<V>(&self, _cache: &Cache<V>, _key: &Key, _patch: Value) -> Result<(), WriteError>
+    pub async fn json_patch<V>(&self, cache: &Cache<V>, key: &Key, patch: Value) -> Result<(), WriteError>
     where
         V: View,
     {
-        todo!()
+        if patch.as_array().is_some_and(Vec::is_empty) {
+            return Ok(());
+        }
+        self.patch(cache, key, "", "application/json-patch+json", "", &patch).await.map_err(|error| match error {
+            WriteError::Refused { what, code: 422, message } if failed_test(&message) => {
+                WriteError::Conflict { what, message }
+            }
+            error => error,
+        })
     }
 
     /// Creates an object with a name of its own; `Ok(false)` if one with that name exists already.
     ///
     /// # Errors
     /// See [`WriteError`].
-    pub async fn create<K>(&self, _object: &K) -> Result<bool, WriteError>
+    pub async fn create<K>(&self, object: &K) -> Result<bool, WriteError>
     where
         K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Clone + std::fmt::Debug,
     {
-        todo!()
+        Ok(self.create_object(object).await?.is_some())
+    }
+
+    /// As [`Writer::create`], and the cache has it at once.
+    ///
+    /// # Errors
+    /// See [`WriteError`].
+    pub async fn create_in<V>(&self, cache: &Cache<V>, object: &V::Object) -> Result<bool, WriteError>
+    where
+        V: View,
+        V::Object: Serialize,
+    {
+        let created = self.create_object(object).await?;
+        Ok(created.map(|object| cache.written(object)).is_some())
+    }
+
+    async fn create_object<K>(&self, object: &K) -> Result<Option<K>, WriteError>
+    where
+        K: Resource<DynamicType = ()> + Serialize + DeserializeOwned,
+    {
+        let meta = object.meta();
+        let key = Key::new(meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
+        let what = what::<K>(&key);
+        let mut body = json(&what, object)?;
+        // A type that leaves these out (they are in the path) is completed: the server asks for them.
+        body["apiVersion"] = K::api_version(&()).into();
+        body["kind"] = K::kind(&()).into();
+        let uri = format!("{}?fieldManager={}", path::<K>(&key), self.manager);
+        let request = request(&what, Method::POST, &uri, "application/json", &body)?;
+        match self.client.request::<K>(request).await {
+            Ok(object) => Ok(Some(object)),
+            Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(None),
+            Err(error) => Err(match WriteError::of(what, error) {
+                // What is missing is the namespace, or the kind.
+                WriteError::Gone(what) => {
+                    WriteError::Refused { what, code: 404, message: "its namespace or kind does not exist".into() }
+                }
+                error => error,
+            }),
+        }
     }
 
     /// Deletes the object with that uid and resourceVersion.
     ///
     /// # Errors
     /// See [`WriteError`].
-    pub async fn delete<V>(&self, _cache: &Cache<V>, _key: &Key, _uid: &str, _version: &str) -> Result<(), WriteError>
+    pub async fn delete<V>(&self, cache: &Cache<V>, key: &Key, uid: &str, version: &str) -> Result<(), WriteError>
     where
         V: View,
     {
-        todo!()
+        let what = what::<V::Object>(key);
+        let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: Some(version.to_owned()) };
+        let body = json(&what, &DeleteParams::default().preconditions(preconditions))?;
+        let uri = format!("{}/{}", path::<V::Object>(key), key.name);
+        let request = request(&what, Method::DELETE, &uri, "application/json", &body)?;
+        let answer: Value = self.client.request(request).await.map_err(|error| WriteError::of(what, error))?;
+        match answer["kind"].as_str() {
+            // Finalizers hold it: it was only marked.
+            Some(kind)
+                if kind == V::Object::kind(&())
+                    && answer["metadata"]["finalizers"].as_array().is_some_and(|f| !f.is_empty()) =>
+            {
+                if let Ok(object) = serde_json::from_value(answer) {
+                    cache.written(object);
+                }
+            }
+            _ => cache.deleted(key, version.parse().unwrap_or_default()),
+        }
+        Ok(())
     }
+
+    async fn patch<V: View>(
+        &self,
+        cache: &Cache<V>,
+        key: &Key,
+        subresource: &str,
+        content_type: &'static str,
+        options: &str,
+        body: &Value,
+    ) -> Result<(), WriteError> {
+        let what = format!("{}{subresource}", what::<V::Object>(key));
+        let uri =
+            format!("{}/{}{subresource}?fieldManager={}{options}", path::<V::Object>(key), key.name, self.manager);
+        let request = request(&what, Method::PATCH, &uri, content_type, body)?;
+        let object = self.client.request(request).await.map_err(|error| WriteError::of(what, error))?;
+        cache.written(object);
+        Ok(())
+    }
+}
+
+/// Whether two values say the same: numbers by value, and a field that is null like one that is not there.
+pub fn same(one: &Value, two: &Value) -> bool {
+    match (one, two) {
+        (Value::Object(one), Value::Object(two)) => {
+            let within = |a: &serde_json::Map<_, _>, b: &serde_json::Map<_, _>| {
+                a.iter().all(|(key, value)| same(value, b.get(key).unwrap_or(&Value::Null)))
+            };
+            within(one, two) && within(two, one)
+        }
+        (Value::Array(one), Value::Array(two)) => {
+            one.len() == two.len() && one.iter().zip(two).all(|(one, two)| same(one, two))
+        }
+        (Value::Number(one), Value::Number(two)) => one == two || one.as_f64() == two.as_f64(),
+        _ => one == two,
+    }
+}
+
+/// Whether a JSON patch was refused because a `test` in it failed, as the servers say it.
+fn failed_test(message: &str) -> bool {
+    message.contains("testing")
+        || message.contains("test failed")
+        || message.contains("the server rejected our request")
+}
+
+fn what<K: Resource<DynamicType = ()>>(key: &Key) -> String {
+    format!("{} {key}", K::kind(&()))
+}
+
+fn path<K: Resource<DynamicType = ()>>(key: &Key) -> String {
+    K::url_path(&(), (!key.namespace.is_empty()).then_some(&*key.namespace))
+}
+
+fn json(what: &str, value: &impl Serialize) -> Result<Value, WriteError> {
+    let refused =
+        |error: serde_json::Error| WriteError::Refused { what: what.to_owned(), code: 0, message: error.to_string() };
+    serde_json::to_value(value).map_err(refused)
+}
+
+fn request(
+    what: &str,
+    method: Method,
+    uri: &str,
+    content_type: &'static str,
+    body: &Value,
+) -> Result<Request<Vec<u8>>, WriteError> {
+    let request = Request::builder().method(method).uri(uri).header(header::CONTENT_TYPE, content_type);
+    let refused =
+        |error: http::Error| WriteError::Refused { what: what.to_owned(), code: 0, message: error.to_string() };
+    request.body(body.to_string().into_bytes()).map_err(refused)
 }

@@ -1,0 +1,353 @@
+//! Fills a cache: one list, then one watch for ever.
+//!
+//! kube's own watcher keeps to itself at which version a list was read and what bookmarks say. Without those an answer of our
+//! own write that comes after a list could bring back an object that is gone, for ever; so the loop is our own.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use futures::{FutureExt, StreamExt};
+use kube::Resource;
+use kube::api::{ListParams, WatchEvent, WatchParams};
+use tokio::sync::Notify;
+
+use super::{Cache, Told, View, version};
+use crate::metrics::Metrics;
+use crate::{Clock, Key, Random};
+
+/// The size of a page, as client-go has it.
+const PAGE: u32 = 500;
+/// For how long the server keeps a watch open, at least; up to a fifth is added so that restarts spread.
+const WATCH_SECONDS: u32 = 240;
+/// A watch that says nothing for so long, not even that it ends, is cut off.
+const SILENCE: Duration = Duration::from_secs(330);
+/// For how long the server may take to begin an answer.
+const START: Duration = Duration::from_secs(60);
+/// The first and the longest wait after faults in a row.
+const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// A watch that lasted less than this and told nothing counts as a fault, or a server that hangs up at once would be asked for ever.
+const LASTED: Duration = Duration::from_secs(1);
+/// Lists older than what was seen already come from a server that lags behind. After so many of them in a row, the API server was set
+/// back (restored from a backup, say), and they are the truth.
+const LAGGING_LISTS: u32 = 8;
+/// After so many faults in a row, lists are no longer streamed, and a version that the server calls too new is given up.
+const GIVE_UP: u32 = 4;
+
+/// What fills a cache besides the API server.
+#[derive(Clone)]
+pub(crate) struct Filling {
+    pub clock: Clock,
+    pub random: Random,
+    pub metrics: Metrics,
+    /// Woken when the cache has become full.
+    pub synced: Arc<Notify>,
+}
+
+/// A cache of any view.
+pub(crate) trait Fill: Send + Sync {
+    /// Fills it; never returns.
+    fn fill(&self, filling: Filling) -> BoxFuture<'static, ()>;
+    /// Whether the first list is complete.
+    fn synced(&self) -> bool;
+    /// Begins to tell changes; first every object.
+    fn open(&self);
+    /// Of what kind the objects are.
+    fn kind(&self) -> String;
+}
+
+impl<V: View> Fill for Cache<V> {
+    fn fill(&self, filling: Filling) -> BoxFuture<'static, ()> {
+        let kind = Fill::kind(self);
+        let watch = Watch {
+            cache: self.clone(),
+            kind,
+            filling,
+            streamed: true,
+            position: None,
+            faults: 0,
+            lagging: 0,
+            out: false,
+        };
+        watch.run().boxed()
+    }
+
+    fn synced(&self) -> bool {
+        Cache::synced(self)
+    }
+
+    fn open(&self) {
+        let mut telling = self.telling();
+        telling.open = true;
+        let all = self.store().all();
+        telling.tell(&all, Told::First);
+    }
+
+    fn kind(&self) -> String {
+        V::Object::kind(&()).into_owned()
+    }
+}
+
+/// Why a watch or list ended otherwise than it should.
+#[derive(Debug, thiserror::Error)]
+enum Fault {
+    #[error("the server forgot the version to go on from")]
+    Expired,
+    #[error("the server's list is older than what was seen before")]
+    Lagging,
+    #[error("the server ended the watch at once")]
+    Ended,
+    #[error("no answer")]
+    Silent,
+    #[error("{0}")]
+    Failed(#[from] kube::Error),
+    #[error("{}", .0.message)]
+    Refused(Box<kube::core::Status>),
+}
+
+impl Fault {
+    fn status(&self) -> Option<&kube::core::Status> {
+        match self {
+            Self::Failed(kube::Error::Api(status)) | Self::Refused(status) => Some(status),
+            _ => None,
+        }
+    }
+
+    fn retry_after(&self) -> Option<Duration> {
+        let seconds = self.status()?.details.as_ref()?.retry_after_seconds;
+        (seconds > 0).then(|| Duration::from_secs(seconds.into()))
+    }
+
+    fn why(&self) -> &'static str {
+        match self {
+            Self::Expired => "expired",
+            Self::Lagging => "lagging",
+            Self::Ended => "ended",
+            Self::Silent => "silent",
+            Self::Failed(kube::Error::Api(_)) | Self::Refused(_) => "refused",
+            Self::Failed(_) => "failed",
+        }
+    }
+}
+
+type Events<K> = BoxStream<'static, kube::Result<WatchEvent<K>>>;
+
+struct Watch<V: View> {
+    cache: Cache<V>,
+    kind: String,
+    filling: Filling,
+    /// Whether lists are streamed by a watch. Not every server does.
+    streamed: bool,
+    /// Where to go on from; none if a list is needed.
+    position: Option<String>,
+    /// In a row.
+    faults: u32,
+    /// In a row.
+    lagging: u32,
+    /// Whether an outage was logged and has not ended.
+    out: bool,
+}
+
+impl<V: View> Watch<V> {
+    async fn run(mut self) {
+        loop {
+            let Err(fault) = self.round().await else { continue };
+            self.faults += 1;
+            self.filling.metrics.watch_restart(&self.kind, fault.why());
+            if let Some(status) = fault.status() {
+                // A version that is too new is one from before the API server was set back.
+                let too_new = status.code == 400 || status.message.contains("Too large resource version");
+                if status.code == 410 || (too_new && self.faults > GIVE_UP) {
+                    self.position = None;
+                }
+            }
+            let expired = matches!(fault, Fault::Expired) || fault.status().is_some_and(|status| status.code == 410);
+            if expired && self.faults == 1 {
+                tracing::debug!(kind = self.kind, "{fault}: listing anew");
+                continue;
+            }
+            if self.out {
+                tracing::debug!(kind = self.kind, faults = self.faults, "still cannot watch: {fault}");
+            } else {
+                self.out = true;
+                tracing::warn!(kind = self.kind, "cannot watch: {fault}; trying on");
+            }
+            self.filling.clock.sleep(self.pause(&fault)).await;
+        }
+    }
+
+    fn pause(&self, fault: &Fault) -> Duration {
+        let doubled = BACKOFF.0.saturating_mul(1 << (self.faults - 1).min(10)).min(BACKOFF.1);
+        let asked = fault.retry_after().unwrap_or_default();
+        asked + self.filling.random.jitter(doubled, 0.3)
+    }
+
+    /// Lists if needed, and watches until the watch ends.
+    async fn round(&mut self) -> Result<(), Fault> {
+        let events = match &self.position {
+            Some(position) => {
+                let events = self.start(&self.params(), position).await?;
+                self.recovered();
+                events
+            }
+            None if self.streamed => self.list_streamed().await?,
+            None => return self.list_paged().await,
+        };
+        self.follow(events).await
+    }
+
+    fn params(&self) -> WatchParams {
+        let seconds = WATCH_SECONDS + self.filling.random.below(u64::from(WATCH_SECONDS / 5)) as u32;
+        let labels = self.cache.inner.source.labels.clone();
+        WatchParams { label_selector: labels, timeout: Some(seconds), bookmarks: true, ..WatchParams::default() }
+    }
+
+    async fn start(&self, params: &WatchParams, version: &str) -> Result<Events<V::Object>, Fault> {
+        let start = self.cache.inner.source.api.watch(params, version);
+        Ok(self.within(START, start).await?.map_err(Fault::Failed)?.boxed())
+    }
+
+    async fn within<T>(&self, limit: Duration, future: impl Future<Output = T>) -> Result<T, Fault> {
+        tokio::select! {
+            biased;
+            output = future => Ok(output),
+            () = self.filling.clock.sleep(limit) => Err(Fault::Silent),
+        }
+    }
+
+    /// A list as the beginning of a watch: the server sends each object once and says when that was all.
+    async fn list_streamed(&mut self) -> Result<Events<V::Object>, Fault> {
+        let params = WatchParams { send_initial_events: true, ..self.params() };
+        // No version: as new as can be.
+        let mut events = match self.start(&params, "").await {
+            Ok(events) => events,
+            Err(fault) => {
+                let unserved = fault.status().is_some_and(|status| matches!(status.code, 400 | 403 | 405 | 422));
+                if unserved || self.faults >= GIVE_UP {
+                    self.streamed = false;
+                }
+                if unserved {
+                    tracing::debug!(kind = self.kind, "the server does not stream lists: {fault}");
+                    self.list_paged().await?;
+                    let position = self.position.clone().unwrap_or_default();
+                    return self.start(&self.params(), &position).await;
+                }
+                return Err(fault);
+            }
+        };
+        let mut list = Vec::new();
+        loop {
+            let event = match self.within(START, events.next()).await {
+                Ok(Some(event)) => event?,
+                cut => {
+                    self.streamed = self.faults < GIVE_UP;
+                    return Err(cut.err().unwrap_or(Fault::Ended));
+                }
+            };
+            match event {
+                WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+                    list.push((Key::of(&object), version(&object), V::of(object)));
+                }
+                WatchEvent::Deleted(object) => {
+                    let key = Key::of(&object);
+                    list.retain(|(listed, _, _)| *listed != key);
+                }
+                WatchEvent::Bookmark(mark) if mark.metadata.annotations.contains_key("k8s.io/initial-events-end") => {
+                    self.listed(mark.metadata.resource_version, list)?;
+                    return Ok(events);
+                }
+                WatchEvent::Bookmark(_) => {}
+                WatchEvent::Error(status) => return Err(Fault::Refused(status)),
+            }
+        }
+    }
+
+    /// A list in pages. Readers see what was before until the last page is here.
+    async fn list_paged(&mut self) -> Result<(), Fault> {
+        let source = &self.cache.inner.source;
+        let mut params =
+            ListParams { label_selector: source.labels.clone(), limit: Some(PAGE), ..ListParams::default() };
+        let mut list = Vec::new();
+        loop {
+            let page = source.api.list(&params).await.map_err(Fault::Failed)?;
+            list.extend(page.items.into_iter().map(|object| (Key::of(&object), version(&object), V::of(object))));
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => params.continue_token = Some(token),
+                None => return self.listed(page.metadata.resource_version.unwrap_or_default(), list),
+            }
+        }
+    }
+
+    fn listed(&mut self, position: String, list: Vec<(Key, u64, V)>) -> Result<(), Fault> {
+        let version = position.parse().unwrap_or_default();
+        if version < self.cache.store().seen() {
+            self.lagging += 1;
+            if self.lagging < LAGGING_LISTS {
+                return Err(Fault::Lagging);
+            }
+            tracing::warn!(kind = self.kind, version, "the API server was set back; its list is taken as it is");
+            self.cache.store_mut().set_back();
+        }
+        self.lagging = 0;
+        self.position = Some(position);
+        let count = list.len();
+        self.cache.change(|store| store.listed(version, list));
+        self.filling.metrics.cache_objects(&self.kind, self.cache.len());
+        self.recovered();
+        if !self.cache.inner.synced.swap(true, Ordering::AcqRel) {
+            tracing::debug!(kind = self.kind, objects = count, "cache is full");
+            self.filling.synced.notify_waiters();
+        }
+        Ok(())
+    }
+
+    /// Takes what the watch tells until it ends.
+    async fn follow(&mut self, mut events: Events<V::Object>) -> Result<(), Fault> {
+        let begin = self.filling.clock.monotonic();
+        loop {
+            let event = match self.within(SILENCE, events.next()).await {
+                Ok(Some(event)) => event?,
+                Ok(None) if self.faults > 0 && self.filling.clock.monotonic() - begin < LASTED => {
+                    return Err(Fault::Ended);
+                }
+                Ok(None) | Err(_) => {
+                    // The first that ends at once may have been cut by chance; only a second one waits.
+                    self.faults = u32::from(self.filling.clock.monotonic() - begin < LASTED);
+                    self.filling.metrics.watch_restart(&self.kind, "ended");
+                    return Ok(());
+                }
+            };
+            match event {
+                WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+                    let (key, version) = (Key::of(&object), version(&object));
+                    self.position = object.meta().resource_version.clone();
+                    self.cache.change(|store| store.applied(key, version, V::of(object)).into_iter().collect());
+                }
+                WatchEvent::Deleted(object) => {
+                    let (key, version) = (Key::of(&object), version(&object));
+                    self.position = object.meta().resource_version.clone();
+                    self.cache.change(|store| store.gone(&key, version).into_iter().collect());
+                }
+                WatchEvent::Bookmark(mark) => {
+                    self.cache.store_mut().reached(mark.metadata.resource_version.parse().unwrap_or_default());
+                    self.position = Some(mark.metadata.resource_version);
+                }
+                WatchEvent::Error(status) if status.code == 410 => {
+                    self.position = None;
+                    return Err(Fault::Expired);
+                }
+                WatchEvent::Error(status) => return Err(Fault::Refused(status)),
+            }
+            self.faults = 0;
+            self.filling.metrics.cache_objects(&self.kind, self.cache.len());
+        }
+    }
+
+    fn recovered(&mut self) {
+        if std::mem::take(&mut self.out) {
+            tracing::info!(kind = self.kind, "watching again");
+        }
+    }
+}

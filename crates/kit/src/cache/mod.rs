@@ -1,0 +1,248 @@
+//! What the API server holds, close at hand: one watch for each kind, cut down to what is read, indexed.
+
+mod fill;
+mod store;
+#[cfg(test)]
+mod tests;
+
+use std::fmt::{self, Debug};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use kube::{Api, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+
+use crate::Key;
+pub(crate) use fill::{Fill, Filling};
+use store::{Changed, Store};
+
+/// What a cache keeps of an object.
+pub trait View: Send + Sync + Debug + 'static {
+    /// The object as it is decoded from the API server. It may be a type that leaves out fields nobody reads.
+    type Object: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static;
+
+    /// Keeps what is read and drops the rest (managedFields first of all).
+    fn of(object: Self::Object) -> Self;
+}
+
+/// The view that keeps whole objects, without their managedFields. For small kinds and for tests.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Whole<K>(pub K);
+
+impl<K> View for Whole<K>
+where
+    K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
+{
+    type Object = K;
+
+    fn of(mut object: K) -> Self {
+        object.meta_mut().managed_fields = None;
+        Self(object)
+    }
+}
+
+type Values<V> = fn(&Key, &V) -> Vec<String>;
+
+/// Where a cache comes from: the objects to watch and the indexes to keep.
+pub struct Source<V: View> {
+    api: Api<V::Object>,
+    labels: Option<String>,
+    indexes: Vec<(&'static str, Values<V>)>,
+}
+
+impl<V: View> Source<V> {
+    /// All objects that `api` reaches. Make it with [`Operator::client`](crate::Operator::client), so that its calls are counted.
+    pub fn new(api: Api<V::Object>) -> Self {
+        Self { api, labels: None, indexes: Vec::new() }
+    }
+
+    /// Only those with these labels.
+    #[must_use]
+    pub fn labels(mut self, selector: &str) -> Self {
+        self.labels = Some(selector.to_owned());
+        self
+    }
+
+    /// Keeps an index: `values` gives the values under which an object is found.
+    #[must_use]
+    pub fn index(mut self, name: &'static str, values: fn(&Key, &V) -> Vec<String>) -> Self {
+        self.indexes.push((name, values));
+        self
+    }
+
+    /// What tells this source from others of the same view: two that do not differ in it share one cache.
+    pub(crate) fn identity(&self) -> String {
+        format!("{}?{}", self.api.resource_url(), self.labels.as_deref().unwrap_or_default())
+    }
+}
+
+/// A change that a cache saw.
+#[derive(Debug)]
+pub struct Change<'a, V> {
+    /// Of which object.
+    pub key: &'a Key,
+    /// As it was; none for a new one.
+    pub old: Option<&'a Arc<V>>,
+    /// As it is; none if it is gone.
+    pub new: Option<&'a Arc<V>>,
+}
+
+/// Whether a change is news, or one of the objects that were there when the operator began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    First,
+    News,
+}
+
+type Listener<V> = Box<dyn Fn(&Change<'_, V>, Told) + Send + Sync>;
+
+/// The objects of one kind; cheap to clone.
+///
+/// Guarantees: a reader sees each object whole and never goes back in time, also while the list is read anew;
+/// what this process wrote is seen as soon as its answer is; who listens hears of every change once and in order,
+/// beginning when all caches of the operator are full.
+pub struct Cache<V: View> {
+    inner: Arc<Inner<V>>,
+}
+
+struct Inner<V: View> {
+    source: Source<V>,
+    store: RwLock<Store<V>>,
+    /// Held while a change is stored and told, so that changes are told in the order in which they were stored.
+    /// Not the store's own lock, because who listens reads the store.
+    telling: Mutex<Telling<V>>,
+    synced: AtomicBool,
+}
+
+struct Telling<V> {
+    listeners: Vec<Listener<V>>,
+    open: bool,
+}
+
+impl<V: View> Clone for Cache<V> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone() }
+    }
+}
+
+impl<V: View> Debug for Cache<V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Cache({}, {} objects)", self.inner.source.identity(), self.len())
+    }
+}
+
+impl<V: View> Cache<V> {
+    pub(crate) fn new(source: Source<V>) -> Self {
+        let mut store = Store::default();
+        for (name, values) in &source.indexes {
+            store.add_index(name, *values);
+        }
+        let telling = Mutex::new(Telling { listeners: Vec::new(), open: false });
+        let synced = AtomicBool::new(false);
+        Self { inner: Arc::new(Inner { source, store: RwLock::new(store), telling, synced }) }
+    }
+
+    /// Takes over the indexes of another source of the same objects.
+    pub(crate) fn add_indexes(&self, source: &Source<V>) {
+        let mut store = self.store_mut();
+        for (name, values) in &source.indexes {
+            store.add_index(name, *values);
+        }
+    }
+
+    /// The object, if there is one.
+    pub fn get(&self, key: &Key) -> Option<Arc<V>> {
+        self.store().get(key)
+    }
+
+    /// The objects with that value in that index, in the order of their keys.
+    ///
+    /// # Panics
+    /// If the source has no such index: a mistake in the program, which must not look like an empty answer.
+    pub fn by(&self, index: &'static str, value: &str) -> Vec<(Key, Arc<V>)> {
+        self.store().by(index, value)
+    }
+
+    /// How many have that value in that index.
+    ///
+    /// # Panics
+    /// If the source has no such index.
+    pub fn count(&self, index: &'static str, value: &str) -> usize {
+        self.store().count(index, value)
+    }
+
+    /// All keys, in order.
+    pub fn keys(&self) -> Vec<Key> {
+        self.store().keys()
+    }
+
+    /// How many objects there are.
+    pub fn len(&self) -> usize {
+        self.store().len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether the first list is complete.
+    pub fn synced(&self) -> bool {
+        self.inner.synced.load(Ordering::Acquire)
+    }
+
+    /// Takes the answer of our own write, so that nobody decides on what was before it. Ignored if the watch was faster.
+    ///
+    /// A cache with a label selector takes only what it holds already: the answer does not say whether the selector matches,
+    /// and the watch would never take back what it never gave.
+    pub fn written(&self, object: V::Object) {
+        let known_only = self.inner.source.labels.is_some();
+        let (key, version) = (Key::of(&object), version(&object));
+        self.change(|store| store.written(key, version, V::of(object), known_only).into_iter().collect());
+    }
+
+    /// Takes that our own delete of the object at that version went well.
+    pub(crate) fn deleted(&self, key: &Key, version: u64) {
+        self.change(|store| store.deleted(key, version).into_iter().collect());
+    }
+
+    /// Calls `listener` for every change, once all caches of the operator are full; first for each object there is then.
+    pub(crate) fn listen(&self, listener: impl Fn(&Change<'_, V>, Told) + Send + Sync + 'static) {
+        self.telling().listeners.push(Box::new(listener));
+    }
+
+    /// Stores what `apply` says and tells what changed.
+    fn change(&self, apply: impl FnOnce(&mut Store<V>) -> Vec<Changed<V>>) {
+        let telling = self.telling();
+        let changes = apply(&mut self.store_mut());
+        if telling.open {
+            telling.tell(&changes, Told::News);
+        }
+    }
+
+    fn store(&self) -> RwLockReadGuard<'_, Store<V>> {
+        self.inner.store.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn store_mut(&self) -> RwLockWriteGuard<'_, Store<V>> {
+        self.inner.store.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn telling(&self) -> MutexGuard<'_, Telling<V>> {
+        self.inner.telling.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<V> Telling<V> {
+    fn tell(&self, changes: &[Changed<V>], told: Told) {
+        for changed in changes {
+            let change = Change { key: &changed.key, old: changed.old.as_ref(), new: changed.new.as_ref() };
+            self.listeners.iter().for_each(|listener| listener(&change, told));
+        }
+    }
+}
+
+/// The version of an object as a number, which Kubernetes promises it to be; 0 if it is none.
+fn version(object: &impl ResourceExt) -> u64 {
+    object.meta().resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or_default()
+}

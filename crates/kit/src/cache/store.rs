@@ -1,0 +1,208 @@
+//! What a cache holds, without any I/O: what is told by the watch, by lists and by our own writes, put in order by version.
+
+use std::collections::hash_map::Entry as MapEntry;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use super::Values;
+use crate::Key;
+
+/// What a step changed.
+#[derive(Debug)]
+pub(super) struct Changed<V> {
+    pub key: Key,
+    pub old: Option<Arc<V>>,
+    pub new: Option<Arc<V>>,
+}
+
+struct Entry<V> {
+    version: u64,
+    view: Arc<V>,
+}
+
+struct Index<V> {
+    values: Values<V>,
+    keys: HashMap<String, BTreeSet<Key>>,
+}
+
+/// Objects by key and by index.
+///
+/// Two sources tell about them: the watch, in the order of versions, and the answers of our own writes, which may be
+/// ahead of the watch. `seen` is how far the watch has come; an answer at or below it is no news, and what an answer told is
+/// kept until the watch has come that far.
+pub(super) struct Store<V> {
+    entries: HashMap<Key, Entry<V>>,
+    indexes: HashMap<&'static str, Index<V>>,
+    /// The highest version that the watch or a list has told.
+    seen: u64,
+    /// What we deleted at a version that the watch has not reached: it may still speak of them.
+    deleted: HashMap<Key, u64>,
+}
+
+impl<V> Default for Store<V> {
+    fn default() -> Self {
+        Self { entries: HashMap::new(), indexes: HashMap::new(), seen: 0, deleted: HashMap::new() }
+    }
+}
+
+impl<V> Store<V> {
+    pub fn add_index(&mut self, name: &'static str, values: Values<V>) {
+        let mut index = Index { values, keys: HashMap::new() };
+        for (key, entry) in &self.entries {
+            index.put(key, &entry.view);
+        }
+        self.indexes.insert(name, index);
+    }
+
+    pub fn get(&self, key: &Key) -> Option<Arc<V>> {
+        self.entries.get(key).map(|entry| entry.view.clone())
+    }
+
+    pub fn by(&self, index: &str, value: &str) -> Vec<(Key, Arc<V>)> {
+        let keys = self.index(index).keys.get(value).into_iter().flatten();
+        keys.map(|key| (key.clone(), self.entries[key].view.clone())).collect()
+    }
+
+    pub fn count(&self, index: &str, value: &str) -> usize {
+        self.index(index).keys.get(value).map_or(0, BTreeSet::len)
+    }
+
+    pub fn keys(&self) -> Vec<Key> {
+        let mut keys: Vec<_> = self.entries.keys().cloned().collect();
+        keys.sort_unstable();
+        keys
+    }
+
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// How far the watch has come.
+    pub fn seen(&self) -> u64 {
+        self.seen
+    }
+
+    /// All objects, as if they were new.
+    pub fn all(&self) -> Vec<Changed<V>> {
+        let new =
+            |(key, entry): (&Key, &Entry<V>)| Changed { key: key.clone(), old: None, new: Some(entry.view.clone()) };
+        self.entries.iter().map(new).collect()
+    }
+
+    /// The watch has come to that version.
+    pub fn reached(&mut self, version: u64) {
+        if version > self.seen {
+            self.seen = version;
+            // The watch speaks in order: of what was before it will not speak again.
+            self.deleted.retain(|_, deleted| *deleted > version);
+        }
+    }
+
+    /// The watch tells that an object is there, or was changed.
+    pub fn applied(&mut self, key: Key, version: u64, view: V) -> Option<Changed<V>> {
+        self.reached(version);
+        self.newer(key, version, view)
+    }
+
+    /// The watch tells that an object is gone.
+    pub fn gone(&mut self, key: &Key, version: u64) -> Option<Changed<V>> {
+        self.reached(version);
+        // An entry that is newer was created again since, by us.
+        if self.entries.get(key).is_some_and(|entry| version != 0 && entry.version > version) {
+            return None;
+        }
+        self.remove(key)
+    }
+
+    /// The answer of our own write.
+    pub fn written(&mut self, key: Key, version: u64, view: V, known_only: bool) -> Option<Changed<V>> {
+        // The watch was faster. What it told since may be newer, or that the object is gone.
+        if version <= self.seen || (known_only && !self.entries.contains_key(&key)) {
+            return None;
+        }
+        self.newer(key, version, view)
+    }
+
+    /// Our own delete of the object at that version went well.
+    pub fn deleted(&mut self, key: &Key, version: u64) -> Option<Changed<V>> {
+        if version > self.seen {
+            self.deleted.insert(key.clone(), version);
+        }
+        if self.entries.get(key).is_some_and(|entry| entry.version <= version) { self.remove(key) } else { None }
+    }
+
+    /// A whole list, read at that version. What it does not name is gone, unless an answer of ours is newer than the list.
+    pub fn listed(&mut self, version: u64, list: Vec<(Key, u64, V)>) -> Vec<Changed<V>> {
+        let mut changes = Vec::new();
+        let mut named = HashSet::with_capacity(list.len());
+        for (key, version, view) in list {
+            named.insert(key.clone());
+            changes.extend(self.newer(key, version, view));
+        }
+        let vanished =
+            |(key, entry): (&Key, &Entry<V>)| (entry.version <= version && !named.contains(key)).then(|| key.clone());
+        let vanished: Vec<_> = self.entries.iter().filter_map(vanished).collect();
+        changes.extend(vanished.iter().filter_map(|key| self.remove(key)));
+        self.reached(version);
+        changes
+    }
+
+    /// Forgets how far the watch had come: the API server was set back, and what it tells from now on counts.
+    pub fn set_back(&mut self) {
+        self.seen = 0;
+        self.deleted.clear();
+        self.entries.values_mut().for_each(|entry| entry.version = 0);
+    }
+
+    /// Stores what is newer than what is stored.
+    fn newer(&mut self, key: Key, version: u64, view: V) -> Option<Changed<V>> {
+        if version != 0 && self.deleted.get(&key).is_some_and(|deleted| version <= *deleted) {
+            return None;
+        }
+        let view = Arc::new(view);
+        let old = match self.entries.entry(key.clone()) {
+            MapEntry::Occupied(entry) if version != 0 && entry.get().version >= version => return None,
+            MapEntry::Occupied(mut entry) => Some(entry.insert(Entry { version, view: view.clone() }).view),
+            MapEntry::Vacant(entry) => {
+                entry.insert(Entry { version, view: view.clone() });
+                None
+            }
+        };
+        for index in self.indexes.values_mut() {
+            if let Some(old) = &old {
+                index.take(&key, old);
+            }
+            index.put(&key, &view);
+        }
+        Some(Changed { key, old, new: Some(view) })
+    }
+
+    fn remove(&mut self, key: &Key) -> Option<Changed<V>> {
+        let (key, entry) = self.entries.remove_entry(key)?;
+        self.indexes.values_mut().for_each(|index| index.take(&key, &entry.view));
+        Some(Changed { key, old: Some(entry.view), new: None })
+    }
+
+    fn index(&self, name: &str) -> &Index<V> {
+        self.indexes.get(name).unwrap_or_else(|| panic!("the cache has no index {name:?}: add it to its Source"))
+    }
+}
+
+impl<V> Index<V> {
+    fn put(&mut self, key: &Key, view: &V) {
+        for value in (self.values)(key, view) {
+            self.keys.entry(value).or_default().insert(key.clone());
+        }
+    }
+
+    fn take(&mut self, key: &Key, view: &V) {
+        for value in (self.values)(key, view) {
+            if let MapEntry::Occupied(mut keys) = self.keys.entry(value) {
+                keys.get_mut().remove(key);
+                if keys.get().is_empty() {
+                    keys.remove();
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Whether there is anything to do.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+
+use super::drive::Line;
+use crate::Clock;
+use crate::cache::Fill;
+use crate::events::Events;
+
+/// Says whether an operator has anything to do, and how far it is. Cheap to clone.
+#[derive(Clone)]
+pub struct Idle {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    clock: Clock,
+    events: Events,
+    caches: Mutex<Vec<Arc<dyn Fill>>>,
+    lines: Mutex<Vec<Line>>,
+    opened: AtomicBool,
+    leads: AtomicBool,
+    passes: AtomicU64,
+    stopping: watch::Sender<bool>,
+}
+
+impl Idle {
+    pub(super) fn new(clock: Clock, events: Events) -> Self {
+        let inner = Inner {
+            clock,
+            events,
+            caches: Mutex::default(),
+            lines: Mutex::default(),
+            opened: AtomicBool::new(false),
+            leads: AtomicBool::new(false),
+            passes: AtomicU64::new(0),
+            stopping: watch::Sender::new(false),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Whether the caches are full, no pass runs, none is ready to, and no event waits to be sent. Timers do not count, and what the API server has
+    /// not told yet cannot be known. An operator that does not lead is idle once its caches are full.
+    ///
+    /// A pass that waits on the clock (for an answer that does not come, say) is not idle: who moves a manual clock should do so too if nothing
+    /// happens for a while.
+    pub fn is_idle(&self) -> bool {
+        let now = self.inner.clock.monotonic();
+        self.synced()
+            && (!self.leading() || lock(&self.inner.lines).iter().all(|line| line.is_idle(now)))
+            && self.inner.events.is_idle()
+    }
+
+    /// Whether all caches are full.
+    pub fn synced(&self) -> bool {
+        self.inner.opened.load(Ordering::Acquire)
+    }
+
+    /// The kinds whose caches are not full yet.
+    pub fn missing(&self) -> Vec<String> {
+        lock(&self.inner.caches).iter().filter(|cache| !cache.synced()).map(|cache| cache.kind()).collect()
+    }
+
+    /// Whether passes are made.
+    pub fn leading(&self) -> bool {
+        self.inner.leads.load(Ordering::Acquire)
+    }
+
+    /// How many passes have ended so far.
+    pub fn passes(&self) -> u64 {
+        self.inner.passes.load(Ordering::Acquire)
+    }
+
+    pub(super) fn add_cache(&self, cache: Arc<dyn Fill>) {
+        lock(&self.inner.caches).push(cache);
+    }
+
+    pub(super) fn add_line(&self, line: Line) {
+        lock(&self.inner.lines).push(line);
+    }
+
+    pub(super) fn caches(&self) -> Vec<Arc<dyn Fill>> {
+        lock(&self.inner.caches).clone()
+    }
+
+    pub(super) fn opened(&self) {
+        self.inner.opened.store(true, Ordering::Release);
+    }
+
+    pub(super) fn leads(&self) {
+        self.inner.leads.store(true, Ordering::Release);
+    }
+
+    pub(super) fn passed(&self) {
+        self.inner.passes.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(super) fn stopping(&self) -> &watch::Sender<bool> {
+        &self.inner.stopping
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,1 +1,0 @@
-//! Which object is looked at next.
