@@ -2,3 +2,4 @@
 
 pub mod gate;
 pub mod operation;
+pub mod readiness;

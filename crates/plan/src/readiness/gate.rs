@@ -1,0 +1,262 @@
+//! Does a gate hold, fail, or say nothing, and since when?
+
+use fleetwright_api::{Absence, Gate, GateWhen, Status};
+use jiff::Timestamp;
+
+use super::reports::{Copies, MISSING, reporter_of};
+use super::{Fact, Gates, after, cut, stamp};
+
+/// Where a gate looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source<'a> {
+    /// The Machine's own condition of that type.
+    Machine(&'a str),
+    /// The Node's condition of that type.
+    Node(&'a str),
+    /// What that reporter says of the gate's type.
+    Reporter(&'a str),
+}
+
+impl<'a> Source<'a> {
+    /// Of that gate.
+    pub fn of(gate: &'a Gate) -> Self {
+        let from = gate.from.as_ref();
+        if let Some(reporter) = reporter_of(gate) {
+            Self::Reporter(reporter)
+        } else if let Some(type_) = from.and_then(|from| from.node_condition.as_deref()) {
+            Self::Node(type_)
+        } else {
+            Self::Machine(from.and_then(|from| from.machine_condition.as_deref()).unwrap_or(&gate.type_))
+        }
+    }
+}
+
+impl std::fmt::Display for Source<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Machine(type_) => write!(f, "Machine condition {type_}"),
+            Self::Node(type_) => write!(f, "Node condition {type_}"),
+            Self::Reporter(reporter) => write!(f, "reporter {reporter}"),
+        }
+    }
+}
+
+/// What a gate says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It holds since then.
+    Holds {
+        /// Since when.
+        since: Timestamp,
+    },
+    /// It fails since then.
+    Fails {
+        /// Since when.
+        since: Timestamp,
+    },
+    /// Nothing: what is open stays open, what is closed stays closed.
+    Keep,
+}
+
+/// What a gate found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found<'a> {
+    /// A condition.
+    Fact(Fact<'a>),
+    /// None.
+    Missing {
+        /// Since when, as far as it is known.
+        since: Timestamp,
+        /// What a person may have meant instead.
+        hint: Option<String>,
+    },
+    /// One that nobody confirmed for too long.
+    Stale {
+        /// As it was then.
+        fact: Fact<'a>,
+        /// Since when it is stale.
+        since: Timestamp,
+    },
+}
+
+/// A gate, looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checked<'a> {
+    /// The ReadinessGates object it is in.
+    pub object: &'a str,
+    /// The gate.
+    pub gate: &'a Gate,
+    /// What it found.
+    pub found: Found<'a>,
+    /// What it says.
+    pub state: State,
+    /// When it becomes stale if nobody confirms it.
+    pub stale_at: Option<Timestamp>,
+}
+
+/// What gates look at.
+#[derive(Clone, Copy, Debug)]
+pub struct Sight<'a, 'b> {
+    /// When the machine was made.
+    pub created: Timestamp,
+    /// The Machine's conditions.
+    pub machine: &'b [Fact<'a>],
+    /// The Node's conditions, and when it was made.
+    pub node: &'b [Fact<'a>],
+    /// When the Node was made.
+    pub node_created: Timestamp,
+    /// What the reports on the machine come to.
+    pub copies: &'b Copies<'a>,
+}
+
+/// Looks at all gates that count: those with `when: Bootstrap` only until the machine was first ready.
+/// In the order of their types, so that neither the verdict nor its message depends on the order in which they are written.
+pub fn check<'a>(gates: &[Gates<'a>], sight: Sight<'a, '_>, bootstrapped: bool, now: Timestamp) -> Vec<Checked<'a>> {
+    let mut out: Vec<Checked<'a>> = gates
+        .iter()
+        .flat_map(|object| object.gates.iter().map(move |gate| (object, gate)))
+        .filter(|(_, gate)| !bootstrapped || gate.when == GateWhen::Always)
+        .map(|(object, gate)| check_one(object, gate, sight, now))
+        .collect();
+    out.sort_by_key(|checked| (checked.gate.type_.as_str(), checked.object));
+    out
+}
+
+fn check_one<'a>(object: &Gates<'a>, gate: &'a Gate, sight: Sight<'a, '_>, now: Timestamp) -> Checked<'a> {
+    let mut stale_at = None;
+    let mut seen = |fact: Fact<'a>| {
+        let Some((span, heartbeat)) = gate.stale_after.zip(fact.heartbeat) else { return Found::Fact(fact) };
+        let ends = after(heartbeat, span.0);
+        if ends <= now {
+            Found::Stale { fact, since: ends }
+        } else {
+            stale_at = Some(ends);
+            Found::Fact(fact)
+        }
+    };
+    let found = match Source::of(gate) {
+        Source::Machine(type_) => {
+            match sight.machine.iter().find(|fact| fact.type_ == type_ && fact.reporter.is_none()) {
+                // Nobody sends heartbeats for these.
+                Some(fact) => Found::Fact(*fact),
+                None => Found::Missing {
+                    since: sight.created.max(object.changed).min(now),
+                    hint: sight
+                        .copies
+                        .copied
+                        .iter()
+                        .find(|copy| copy.condition.type_ == type_ && copy.live.is_some())
+                        .and_then(|copy| copy.condition.reporter.as_deref())
+                        .map(|reporter| {
+                            format!("{reporter} reports it; to ask {reporter}, write from: {{reporter: {reporter}}}")
+                        }),
+                },
+            }
+        }
+        Source::Node(type_) => match sight.node.iter().find(|fact| fact.type_ == type_) {
+            Some(fact) => seen(*fact),
+            None => Found::Missing { since: sight.node_created.max(object.changed).min(now), hint: None },
+        },
+        Source::Reporter(reporter) => match sight.copies.get(reporter, &gate.type_) {
+            Some(copy) => match copy.live {
+                // The copy knows since when; the report itself what is said and when it was last confirmed, since gates may differ in how long they wait.
+                Some(live) => seen(Fact { since: copy.condition.last_transition_time, ..live }),
+                None => Found::Missing { since: copy.condition.last_transition_time, hint: None },
+            },
+            None => Found::Missing {
+                since: sight.created.max(object.changed).min(now),
+                hint: Some(not_its_own(reporter, &gate.type_, sight)),
+            },
+        },
+    };
+    let state = match &found {
+        Found::Fact(fact) if fact.status == gate.status => State::Holds { since: fact.since },
+        Found::Fact(fact) => State::Fails { since: fact.since },
+        Found::Missing { since, .. } => absence(gate.missing, *since, *since),
+        // A condition that did not hold fails since then, not only since it is stale; one that held goes on holding.
+        Found::Stale { fact, since } if fact.status == gate.status => {
+            absence(gate.stale, fact.since.min(*since), *since)
+        }
+        Found::Stale { fact, since } => absence(gate.stale, *since, fact.since.min(*since)),
+    };
+    Checked { object: object.name, gate, found, state, stale_at }
+}
+
+/// Why a reporter that a gate names has no copy: somebody else has the type.
+fn not_its_own(reporter: &str, type_: &str, sight: Sight<'_, '_>) -> String {
+    let other = sight.copies.copied.iter().find(|copy| copy.condition.type_ == type_);
+    match other.and_then(|copy| copy.condition.reporter.as_deref()) {
+        Some(other) => format!(
+            "another ReadinessGates object asks {other} for {type_}; let both name one reporter, not {reporter}"
+        ),
+        None => format!("{type_} is the Machine's own condition; leave out from, or let {reporter} use another type"),
+    }
+}
+
+fn absence(means: Absence, holds_since: Timestamp, fails_since: Timestamp) -> State {
+    match means {
+        Absence::Fail => State::Fails { since: fails_since },
+        Absence::Pass => State::Holds { since: holds_since },
+        Absence::Keep => State::Keep,
+    }
+}
+
+impl Checked<'_> {
+    /// When it lets a closed machine open, if nothing changes.
+    pub fn opens_at(&self) -> Option<Timestamp> {
+        match self.state {
+            State::Holds { since } => Some(after(since, self.gate.hold_for.0)),
+            State::Fails { .. } | State::Keep => None,
+        }
+    }
+
+    /// When it makes an open machine close, if nothing changes.
+    pub fn closes_at(&self) -> Option<Timestamp> {
+        match self.state {
+            State::Fails { since } => Some(after(since, self.gate.tolerate_for.0)),
+            State::Holds { .. } | State::Keep => None,
+        }
+    }
+
+    /// For people: which gate, who says so, what, since when. Does not change by itself.
+    pub fn tell(&self) -> String {
+        let head = format!("{} ({})", self.gate.type_, Source::of(self.gate));
+        let tell_fact = |fact: &Fact<'_>| {
+            let mut text = format!("{} since {}", fact.status.as_str(), stamp(fact.since));
+            for part in [fact.reason, fact.message] {
+                if !part.is_empty() {
+                    text.push_str(": ");
+                    text.push_str(&cut(part, 160));
+                }
+            }
+            text
+        };
+        match &self.found {
+            Found::Fact(fact) => {
+                let wanted = if self.gate.status == Status::True || fact.status == self.gate.status {
+                    String::new()
+                } else {
+                    format!(", wanted {}", self.gate.status.as_str())
+                };
+                format!("{head} {}{wanted}", tell_fact(fact))
+            }
+            Found::Missing { since, hint } => {
+                let hint = hint.as_ref().map(|hint| format!(": {hint}")).unwrap_or_default();
+                format!("{head} missing since {}{hint}", stamp(*since))
+            }
+            Found::Stale { fact, since } => {
+                format!("{head} stale since {}, was {}", stamp(*since), fact.status.as_str())
+            }
+        }
+    }
+
+    /// Whether it stands against opening the machine now.
+    pub fn blocks(&self, now: Timestamp) -> bool {
+        self.opens_at().is_none_or(|at| at > now)
+    }
+}
+
+/// Whether a condition is a stand-in for a report that is not there.
+pub fn is_stand_in(fact: &Fact<'_>) -> bool {
+    fact.reporter.is_some() && fact.status == Status::Unknown && fact.reason == MISSING
+}

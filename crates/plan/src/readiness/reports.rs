@@ -1,0 +1,278 @@
+//! What other operators report becomes conditions of the machine, each with one owner.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use fleetwright_api::{Condition, Gate, Status};
+use jiff::Timestamp;
+
+use super::{Fact, Gates, after, before, cut, earlier, stamp};
+
+/// Reason of a copied condition whose report is stale.
+pub const STALE: &str = "ReportStale";
+/// Reason of a copied condition that a gate asks for and nobody reports.
+pub const MISSING: &str = "ReportMissing";
+/// So many conditions are copied into one machine; more are refused, so that reports cannot fill the machine's status.
+pub const MOST: usize = 48;
+/// So far ahead of ours may a reporter's clock be.
+pub const AHEAD: Duration = Duration::from_secs(60);
+
+/// A report on the machine, as it was filed.
+#[derive(Clone, Debug)]
+pub struct Filed<'a> {
+    /// The name of the ConfigMap.
+    pub name: &'a str,
+    /// When it was made.
+    pub created: Timestamp,
+    /// What it says.
+    pub content: Content<'a>,
+}
+
+/// What a report says.
+#[derive(Clone, Debug)]
+pub enum Content<'a> {
+    /// It can be read.
+    Read {
+        /// Who reports.
+        reporter: &'a str,
+        /// What is reported. [`Fact::since`] is not looked at; [`Fact::heartbeat`] is what the report says, else when it was last written.
+        facts: Vec<Fact<'a>>,
+    },
+    /// It cannot, and why.
+    Broken(&'a str),
+}
+
+/// A condition copied from a report.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Copied<'a> {
+    /// As it goes into the machine's status.
+    pub condition: Condition,
+    /// What the report itself says, if there is one.
+    pub live: Option<Fact<'a>>,
+    /// Whether the copy says that the report is stale, by the strictest gate.
+    pub stale: bool,
+}
+
+/// A report, or a part of one, that does not count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// The name of the ConfigMap.
+    pub name: String,
+    /// What is wrong, what is allowed, and what to do.
+    pub why: String,
+}
+
+/// What all reports on a machine come to.
+#[derive(Clone, Debug, Default)]
+pub struct Copies<'a> {
+    /// In the order of their types.
+    pub copied: Vec<Copied<'a>>,
+    /// In the order of their names.
+    pub refused: Vec<Refused>,
+    /// When time alone changes something here.
+    pub next: Option<Timestamp>,
+}
+
+impl<'a> Copies<'a> {
+    /// The copy of that type by that reporter.
+    pub fn get(&self, reporter: &str, type_: &str) -> Option<&Copied<'a>> {
+        self.copied
+            .iter()
+            .find(|copy| copy.condition.type_ == type_ && copy.condition.reporter.as_deref() == Some(reporter))
+    }
+}
+
+struct Claim<'a> {
+    created: Timestamp,
+    name: &'a str,
+    reporter: &'a str,
+    fact: Fact<'a>,
+}
+
+/// Copies reports.
+///
+/// `now_has` are the machine's present conditions: those with a reporter are earlier copies, which keep their transition time while the status stays;
+/// those without belong to other operators, and no report may speak for them.
+///
+/// A type has one owner: the reporter that a gate names for it; else who reported it before and still does; else the older ConfigMap.
+/// What a gate asks for stays as `Unknown` while it is stale or missing, so that it is known since when.
+pub fn copy<'a>(now_has: &[Fact<'a>], filed: &[Filed<'a>], gates: &[Gates<'a>], now: Timestamp) -> Copies<'a> {
+    let mut out = Copies::default();
+    let mut claims: BTreeMap<&str, Vec<Claim<'a>>> = BTreeMap::new();
+    for report in filed {
+        match &report.content {
+            Content::Broken(why) => out.refused.push(refuse(report.name, (*why).to_owned())),
+            Content::Read { reporter, facts } => {
+                if let Some(ahead) = facts.iter().find(|fact| fact.heartbeat.is_some_and(|at| at > after(now, AHEAD))) {
+                    let at = ahead.heartbeat.unwrap_or(now);
+                    out.next = earlier(out.next, Some(before(at, AHEAD)));
+                    let why = format!(
+                        "heartbeat {} of {} is in the future: it may be at most 1m ahead; set the reporter's clock right",
+                        stamp(at),
+                        ahead.type_
+                    );
+                    out.refused.push(refuse(report.name, why));
+                    continue;
+                }
+                for fact in facts {
+                    claims.entry(fact.type_).or_default().push(Claim {
+                        created: report.created,
+                        name: report.name,
+                        reporter,
+                        fact: *fact,
+                    });
+                }
+            }
+        }
+    }
+
+    let asked = asked(gates);
+    for (type_, named) in &asked {
+        if named.len() > 1 {
+            for (other, from) in &named[1..] {
+                for claim in claims.get(type_).into_iter().flatten().filter(|claim| claim.reporter == *other) {
+                    out.refused.push(refuse(
+                        claim.name,
+                        format!(
+                            "{type_} belongs to reporter {} by ReadinessGates {}, but ReadinessGates {from} asks {other} for it: let both name one reporter",
+                            named[0].0, named[0].1
+                        ),
+                    ));
+                }
+            }
+        }
+    }
+
+    let mut types: Vec<&str> = asked.keys().copied().collect();
+    types.extend(claims.keys().copied().filter(|type_| !asked.contains_key(type_)));
+    for (count, type_) in types.into_iter().enumerate() {
+        let claimed = claims.remove(type_).unwrap_or_default();
+        let named = asked.get(type_);
+        if now_has.iter().any(|fact| fact.type_ == type_ && fact.reporter.is_none()) {
+            let why = format!(
+                "{type_} is the Machine's own condition, written by another operator: report under another type"
+            );
+            out.refused.extend(claimed.iter().map(|claim| refuse(claim.name, why.clone())));
+            continue;
+        }
+        if count >= MOST {
+            let why = format!("{type_} is one too many: at most {MOST} conditions are copied into one machine");
+            out.refused.extend(claimed.iter().map(|claim| refuse(claim.name, why.clone())));
+            continue;
+        }
+        let previous = now_has.iter().find(|fact| fact.type_ == type_ && fact.reporter.is_some());
+        let owner = match named {
+            Some(named) => named[0].0,
+            None => match owner(&claimed, previous) {
+                Some(owner) => owner,
+                None => continue,
+            },
+        };
+        for claim in claimed.iter().filter(|claim| claim.reporter != owner) {
+            let second = named.is_some_and(|named| named.iter().any(|(reporter, _)| *reporter == claim.reporter));
+            if !second {
+                let why = format!("{type_} belongs to reporter {owner}: report under another type");
+                out.refused.push(refuse(claim.name, why));
+            }
+        }
+        let live = claimed.iter().find(|claim| claim.reporter == owner).map(|claim| claim.fact);
+        let strictest = stale_after(gates, owner, type_);
+        out.copied.push(one(type_, owner, live, previous, strictest, now, &mut out.next));
+    }
+    out.copied.sort_by(|a, b| a.condition.type_.cmp(&b.condition.type_));
+    out.refused.sort_by(|a, b| (&a.name, &a.why).cmp(&(&b.name, &b.why)));
+    out
+}
+
+fn refuse(name: &str, why: String) -> Refused {
+    Refused { name: name.to_owned(), why }
+}
+
+/// For each type that gates ask of reporters: the reporters, with the object that asks, first the one that counts.
+fn asked<'a>(gates: &[Gates<'a>]) -> BTreeMap<&'a str, Vec<(&'a str, &'a str)>> {
+    let mut sorted: Vec<&Gates<'a>> = gates.iter().collect();
+    sorted.sort_by_key(|object| object.name);
+    let mut out: BTreeMap<&str, Vec<(&str, &str)>> = BTreeMap::new();
+    for object in sorted {
+        for gate in object.gates {
+            if let Some(reporter) = reporter_of(gate) {
+                let named = out.entry(&gate.type_).or_default();
+                if named.iter().all(|(other, _)| *other != reporter) {
+                    named.push((reporter, object.name));
+                }
+            }
+        }
+    }
+    out
+}
+
+/// The reporter that a gate asks.
+pub fn reporter_of(gate: &Gate) -> Option<&str> {
+    gate.from.as_ref().and_then(|from| from.reporter.as_deref())
+}
+
+fn owner<'a>(claimed: &[Claim<'a>], previous: Option<&Fact<'a>>) -> Option<&'a str> {
+    let before = previous.and_then(|fact| fact.reporter);
+    claimed
+        .iter()
+        .find(|claim| Some(claim.reporter) == before)
+        .or_else(|| claimed.iter().min_by_key(|claim| (claim.created, claim.name)))
+        .map(|claim| claim.reporter)
+}
+
+fn stale_after(gates: &[Gates<'_>], reporter: &str, type_: &str) -> Option<Duration> {
+    gates
+        .iter()
+        .flat_map(|object| object.gates)
+        .filter(|gate| gate.type_ == type_ && reporter_of(gate) == Some(reporter))
+        .filter_map(|gate| gate.stale_after)
+        .map(|span| span.0)
+        .min()
+}
+
+fn one<'a>(
+    type_: &str,
+    reporter: &str,
+    live: Option<Fact<'a>>,
+    previous: Option<&Fact<'a>>,
+    stale_after: Option<Duration>,
+    now: Timestamp,
+    next: &mut Option<Timestamp>,
+) -> Copied<'a> {
+    let mut began = now;
+    let mut stale = false;
+    let (status, reason, message) = match live {
+        None => (Status::Unknown, MISSING.to_owned(), format!("{reporter} reports no {type_}")),
+        Some(fact) => {
+            if let (Some(span), Some(heartbeat)) = (stale_after, fact.heartbeat) {
+                let ends = after(heartbeat, span);
+                if ends <= now {
+                    stale = true;
+                    began = ends;
+                } else {
+                    *next = earlier(*next, Some(ends));
+                }
+            }
+            if stale {
+                let last = fact.heartbeat.map(stamp).unwrap_or_default();
+                (Status::Unknown, STALE.to_owned(), format!("{reporter} was last heard of at {last}"))
+            } else {
+                (fact.status, cut(fact.reason, 128), fact.message.chars().take(1024).collect())
+            }
+        }
+    };
+    let since = match previous {
+        Some(fact) if fact.status == status && fact.reporter == Some(reporter) => fact.since,
+        _ => began,
+    };
+    let condition = Condition {
+        type_: type_.to_owned(),
+        status,
+        reason,
+        message,
+        last_transition_time: since,
+        observed_generation: None,
+        reporter: Some(reporter.to_owned()),
+    };
+    Copied { condition, live, stale }
+}

@@ -1,0 +1,420 @@
+//! Should the Node be open or closed, and what does the machine's condition `Schedulable` say?
+
+use fleetwright_api::{Bootstrapped, Status, TaintEffect};
+use jiff::Timestamp;
+
+use super::gate::{Checked, Sight, State, check};
+use super::net::{Full, Standing};
+use super::reports::Copies;
+use super::{Fact, Gates, cut, earlier, stamp};
+
+/// Reasons of the condition `Schedulable`.
+pub mod reason {
+    /// The Node is open.
+    pub const READY: &str = "Ready";
+    /// It was closed because a gate fails.
+    pub const GATES_FAIL: &str = "GatesFail";
+    /// It is closed because the gates did not all hold yet.
+    pub const GATES_PENDING: &str = "GatesPending";
+    /// A person cordoned it.
+    pub const CORDONED: &str = "Cordoned";
+    /// It has a taint that is neither ours nor declared.
+    pub const TAINTED: &str = "Tainted";
+    /// It should be closed, and the safety net keeps it open.
+    pub const SAFETY_NET: &str = "SafetyNet";
+    /// No ReadinessGates select the machine.
+    pub const NO_GATES: &str = "NoGates";
+    /// There is no such Node.
+    pub const NODE_MISSING: &str = "NodeMissing";
+    /// Another machine has the Node.
+    pub const NODE_TAKEN: &str = "NodeTaken";
+    /// It should be opened or closed, and the machine is paused.
+    pub const PAUSED: &str = "Paused";
+}
+
+/// So many gates are told of in a message.
+const TOLD: usize = 10;
+
+/// Who did something by hand, and when, as far as the API server knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hand<'a> {
+    /// The field manager.
+    pub manager: &'a str,
+    /// When it last wrote.
+    pub at: Option<Timestamp>,
+}
+
+/// A taint that is neither ours nor declared and keeps pods away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Foreign<'a> {
+    /// Its key.
+    pub key: &'a str,
+    /// What it does.
+    pub effect: TaintEffect,
+}
+
+/// What is seen of a Node.
+#[derive(Clone, Debug)]
+pub struct Node<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its uid.
+    pub uid: &'a str,
+    /// When it was made.
+    pub created: Timestamp,
+    /// Whether it has our taint.
+    pub closed: bool,
+    /// When our taint was added, if we added it.
+    pub closed_at: Option<Timestamp>,
+    /// Whether it is cordoned.
+    pub cordoned: bool,
+    /// By whom.
+    pub cordoned_by: Option<Hand<'a>>,
+    /// Taints that are neither ours nor declared.
+    pub foreign: Vec<Foreign<'a>>,
+    /// By whom.
+    pub tainted_by: Option<Hand<'a>>,
+    /// Its conditions.
+    pub conditions: Vec<Fact<'a>>,
+}
+
+/// What is seen of the Node of a machine.
+#[derive(Clone, Debug)]
+pub enum NodeSeen<'a> {
+    /// There is none of that name.
+    Missing(&'a str),
+    /// An older machine has it.
+    Taken {
+        /// The Node's name.
+        node: &'a str,
+        /// The machine that has it.
+        by: &'a str,
+    },
+    /// It is there and ours.
+    Here(Node<'a>),
+}
+
+/// What is seen of a machine.
+#[derive(Clone, Debug)]
+pub struct Seen<'a> {
+    /// When it was made.
+    pub created: Timestamp,
+    /// When it was last changed, its status left aside.
+    pub changed: Timestamp,
+    /// Whether nothing may be done to its Node.
+    pub paused: bool,
+    /// When it was first ready, and as which Node.
+    pub bootstrapped: Option<(Timestamp, &'a str)>,
+    /// Its conditions.
+    pub conditions: Vec<Fact<'a>>,
+    /// Its Node.
+    pub node: NodeSeen<'a>,
+    /// The ReadinessGates that select it.
+    pub gates: Vec<Gates<'a>>,
+}
+
+/// What to do to the Node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// Remove our taint.
+    Open,
+    /// Add our taint.
+    Close,
+}
+
+/// What follows from what is seen, before the safety net is asked.
+#[derive(Clone, Debug)]
+pub struct Judgement<'a> {
+    /// The gates that count.
+    pub checked: Vec<Checked<'a>>,
+    /// What the gates ask for.
+    pub turn: Option<Turn>,
+    /// Since when a machine that should be closed is due. What is due together, is lost together.
+    pub due: Timestamp,
+    /// How the machine stands with the safety net now.
+    pub standing: Standing,
+    /// Whether the safety net protects it.
+    pub protected: bool,
+    /// That it was ready for the first time, and as which Node: the time to write down, if it is not yet.
+    pub bootstrapped: Option<Bootstrapped>,
+    /// When time alone may change the judgement.
+    pub next: Option<Timestamp>,
+}
+
+/// What to do and to say.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision {
+    /// What to do to the Node.
+    pub turn: Option<Turn>,
+    /// Is the machine schedulable?
+    pub status: Status,
+    /// One word why.
+    pub reason: &'static str,
+    /// Why, for people.
+    pub message: String,
+    /// When it was first ready, and as which Node.
+    pub bootstrapped: Option<Bootstrapped>,
+    /// When to look again although nothing changed.
+    pub next: Option<Timestamp>,
+    /// Whether the safety net holds it.
+    pub held: bool,
+}
+
+/// Judges a machine by its gates.
+pub fn judge<'a>(seen: &Seen<'a>, copies: &Copies<'a>, now: Timestamp) -> Judgement<'a> {
+    let written = seen.bootstrapped.map(|(at, uid)| Bootstrapped { at, node_uid: uid.to_owned() });
+    let NodeSeen::Here(node) = &seen.node else {
+        return Judgement {
+            checked: Vec::new(),
+            turn: None,
+            due: now,
+            standing: Standing::Out,
+            protected: false,
+            bootstrapped: written,
+            next: copies.next,
+        };
+    };
+    let proven = seen.bootstrapped.is_some_and(|(_, uid)| uid == node.uid);
+    let in_service = proven || adopted(seen, node);
+    let sight = Sight {
+        created: seen.created,
+        machine: &seen.conditions,
+        node: &node.conditions,
+        node_created: node.created,
+        copies,
+    };
+    let checked = check(&seen.gates, sight, in_service, now);
+
+    // All hold, and when the last of them has held for long enough.
+    let opens_at = checked.iter().try_fold(Timestamp::MIN, |latest, gate| gate.opens_at().map(|at| at.max(latest)));
+    let closes_at = checked.iter().filter_map(Checked::closes_at).min();
+    let may_open = opens_at.is_some_and(|at| at <= now);
+    let any = !seen.gates.is_empty();
+    let adopting = in_service && !proven;
+    let turn = match (node.closed, in_service) {
+        // That it is in service is written down before anything is done: once closed, it could not be told from one that never was.
+        _ if !any || adopting => None,
+        (true, _) => may_open.then_some(Turn::Open),
+        (false, true) => closes_at.is_some_and(|at| at <= now).then_some(Turn::Close),
+        // It joined open, but nothing was proven yet: nothing is tolerated, and what does not count either way changes nothing.
+        (false, false) => {
+            let only_kept = !may_open && checked.iter().all(|gate| gate.state == State::Keep || !gate.blocks(now));
+            (!may_open && !only_kept).then_some(Turn::Close)
+        }
+    };
+
+    let mut next = copies.next;
+    for gate in &checked {
+        next = earlier(next, gate.stale_at);
+    }
+    let waits_for = if node.closed || !in_service { opens_at } else { closes_at };
+    if adopting {
+        next = Some(now);
+    } else if turn.is_none() && any {
+        next = earlier(next, waits_for.filter(|at| *at > now));
+    }
+
+    let schedulable = seen.conditions.iter().find(|fact| fact.type_ == fleetwright_api::names::SCHEDULABLE);
+    let opened = schedulable.filter(|fact| fact.status == Status::True).map(|fact| fact.since);
+    // Gates that were changed, and machines that came under other gates, fail together although their conditions changed at different times.
+    let due = [Some(seen.changed), seen.gates.iter().map(|gates| gates.changed).max(), opened, closes_at]
+        .into_iter()
+        .flatten()
+        .max()
+        .unwrap_or(now)
+        .min(now);
+
+    let standing = match (in_service && any && !node.cordoned, node.closed) {
+        (false, _) => Standing::Out,
+        (true, true) => {
+            let closed = schedulable.filter(|fact| fact.status == Status::False).map(|fact| fact.since);
+            Standing::Closed { since: node.closed_at.or(closed).unwrap_or(now) }
+        }
+        (true, false) if closes_at.is_some() && !seen.paused => Standing::Failing,
+        (true, false) => Standing::Well,
+    };
+
+    let ready = any && may_open && (!node.closed || !seen.paused);
+    let bootstrapped = if proven {
+        written
+    } else if ready || in_service {
+        Some(Bootstrapped { at: now, node_uid: node.uid.to_owned() })
+    } else {
+        // What was written of another Node of that name no longer holds.
+        None
+    };
+    let protected = standing == Standing::Failing;
+    Judgement { checked, turn, due, standing, protected, bootstrapped, next }
+}
+
+/// A Node that was open before there were gates for its machine is in service already: to close it is to lose it.
+fn adopted(seen: &Seen<'_>, node: &Node<'_>) -> bool {
+    if node.closed || seen.gates.is_empty() {
+        return false;
+    }
+    let schedulable = seen.conditions.iter().find(|fact| fact.type_ == fleetwright_api::names::SCHEDULABLE);
+    schedulable.is_some_and(|fact| fact.reason == reason::NO_GATES)
+        || seen.gates.iter().all(|gates| node.created < gates.created)
+}
+
+impl Judgement<'_> {
+    /// Whether the safety net is to be asked before the Node is closed.
+    pub fn asks_net(&self, seen: &Seen<'_>) -> bool {
+        self.turn == Some(Turn::Close) && self.protected && !seen.paused
+    }
+
+    /// What to do and to say, when the nets that hold the machine are known.
+    pub fn decide(&self, seen: &Seen<'_>, full: &[Full], now: Timestamp) -> Decision {
+        let held = self.asks_net(seen) && !full.is_empty();
+        let turn = if seen.paused || held { None } else { self.turn };
+        let (status, reason, message) = self.say(seen, full, held, turn, now);
+        Decision { turn, status, reason, message, bootstrapped: self.bootstrapped.clone(), next: self.next, held }
+    }
+
+    fn say(
+        &self,
+        seen: &Seen<'_>,
+        full: &[Full],
+        held: bool,
+        turn: Option<Turn>,
+        now: Timestamp,
+    ) -> (Status, &'static str, String) {
+        let node = match &seen.node {
+            NodeSeen::Missing(name) => {
+                let message = format!("there is no Node {name}; it appears when the host's kubelet registers it");
+                return (Status::False, reason::NODE_MISSING, message);
+            }
+            NodeSeen::Taken { node, by } => {
+                let message = format!(
+                    "Node {node} belongs to the older Machine {by}: delete one of the two, or give this one its own spec.hostname; nothing is done to the Node on this machine's account"
+                );
+                return (Status::False, reason::NODE_TAKEN, message);
+            }
+            NodeSeen::Here(node) => node,
+        };
+        if seen.gates.is_empty() {
+            let state = if node.closed { "stays closed by its startup taint" } else { "is left as it is" };
+            let message = format!(
+                "no ReadinessGates select this machine, Node {} {state}: create ReadinessGates whose spec.selector matches the machine's labels",
+                node.name
+            );
+            return (Status::Unknown, reason::NO_GATES, message);
+        }
+        let open = match turn {
+            Some(Turn::Open) => true,
+            Some(Turn::Close) => false,
+            None => !node.closed,
+        };
+        let gates = self.tell_gates(open, now);
+        if seen.paused && self.turn.is_some() {
+            let would = if node.closed { "opened" } else { "closed" };
+            let status = if open && !node.cordoned && node.foreign.is_empty() { Status::True } else { Status::False };
+            let message = format!("spec.paused is true, otherwise Node {} would be {would}; {gates}", node.name);
+            return (status, reason::PAUSED, message);
+        }
+        if node.cordoned {
+            let by = tell_hand("cordoned", node.cordoned_by);
+            let message = format!("Node {} is {by}; kubectl uncordon {} lifts it; {gates}", node.name, node.name);
+            return (Status::False, reason::CORDONED, message);
+        }
+        if !node.foreign.is_empty() {
+            return (Status::False, reason::TAINTED, format!("{}; {gates}", tell_foreign(node)));
+        }
+        if held {
+            let nets: Vec<String> = full.iter().map(|full| tell_net(&full.place.gates, &full.place.scope)).collect();
+            let message = format!(
+                "kept open by the safety net of {}: too many machines would be closed at once; {gates}",
+                nets.join(" and ")
+            );
+            return (Status::True, reason::SAFETY_NET, message);
+        }
+        if open {
+            (Status::True, reason::READY, gates)
+        } else if self.bootstrapped.is_some() {
+            (Status::False, reason::GATES_FAIL, gates)
+        } else {
+            (Status::False, reason::GATES_PENDING, gates)
+        }
+    }
+
+    /// What the gates say, bounded, and the same until something changes.
+    fn tell_gates(&self, open: bool, now: Timestamp) -> String {
+        let total = self.checked.len();
+        let due = self.turn == Some(Turn::Close);
+        if open && !due {
+            return "no gate has failed for longer than it may".to_owned();
+        }
+        let failing: Vec<&Checked<'_>> =
+            self.checked.iter().filter(|gate| matches!(gate.state, State::Fails { .. })).collect();
+        let mut parts = Vec::new();
+        if !failing.is_empty() {
+            let told: Vec<String> = failing.iter().take(TOLD).map(|gate| gate.tell()).collect();
+            let more = failing.len().saturating_sub(TOLD);
+            let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+            let fail = if failing.len() == 1 { "fails" } else { "fail" };
+            parts.push(format!("{} of {total} gates {fail}: {}{more}", failing.len(), told.join("; ")));
+        }
+        let kept: Vec<String> =
+            self.checked.iter().filter(|gate| gate.state == State::Keep).take(TOLD).map(|gate| gate.tell()).collect();
+        if !kept.is_empty() {
+            parts.push(format!("left as it is because of: {}", kept.join("; ")));
+        }
+        if parts.is_empty() {
+            // Only the last one is told of: that others have held for long enough meanwhile is no reason to write.
+            let last = self.checked.iter().max_by_key(|gate| gate.opens_at());
+            return match last.filter(|gate| gate.blocks(now)) {
+                Some(gate) => format!("waiting for: {} must hold for {}", gate.tell(), gate.gate.hold_for),
+                None => format!("all {total} gates hold"),
+            };
+        }
+        parts.join("; ")
+    }
+}
+
+/// A net, for people.
+pub fn tell_net(gates: &str, scope: &str) -> String {
+    if scope.is_empty() {
+        format!("ReadinessGates {gates}")
+    } else {
+        format!("ReadinessGates {gates} in scope {}", cut(scope, 63))
+    }
+}
+
+fn tell_hand(what: &str, hand: Option<Hand<'_>>) -> String {
+    match hand {
+        Some(Hand { manager, at: Some(at) }) => format!("{what} by {} at {}", cut(manager, 63), stamp(at)),
+        Some(Hand { manager, at: None }) => format!("{what} by {}", cut(manager, 63)),
+        None => what.to_owned(),
+    }
+}
+
+fn tell_foreign(node: &Node<'_>) -> String {
+    let (ours, theirs): (Vec<&Foreign<'_>>, Vec<&Foreign<'_>>) =
+        node.foreign.iter().partition(|taint| taint.key.starts_with("node.kubernetes.io/"));
+    let list = |taints: &[&Foreign<'_>]| {
+        let told: Vec<String> =
+            taints.iter().take(TOLD).map(|taint| format!("{}:{:?}", taint.key, taint.effect)).collect();
+        told.join(", ")
+    };
+    let mut parts = Vec::new();
+    if !theirs.is_empty() {
+        let by = tell_hand("set", node.tainted_by);
+        let first = theirs[0];
+        parts.push(format!(
+            "Node {} has the taint {}, last {by}; who put it there lifts it (kubectl taint node {} {}:{:?}-), or declare it in spec.taints",
+            node.name,
+            list(&theirs),
+            node.name,
+            first.key,
+            first.effect
+        ));
+    }
+    if !ours.is_empty() {
+        parts.push(format!(
+            "Node {} has the taint {}, which Kubernetes itself lifts when the Node recovers",
+            node.name,
+            list(&ours)
+        ));
+    }
+    parts.join("; ")
+}
