@@ -38,7 +38,7 @@ pub enum Content<'a> {
         /// What is reported. [`Fact::since`] is not looked at; [`Fact::heartbeat`] is what the report says, else when it was last written.
         facts: Vec<Fact<'a>>,
     },
-    /// It cannot, and why.
+    /// It cannot, and why; names the ConfigMap.
     Broken(&'a str),
 }
 
@@ -58,7 +58,7 @@ pub struct Copied<'a> {
 pub struct Refused {
     /// The name of the ConfigMap.
     pub name: String,
-    /// What is wrong, what is allowed, and what to do.
+    /// What is wrong with which ConfigMap, what is allowed, and what to do.
     pub why: String,
 }
 
@@ -101,7 +101,9 @@ pub fn copy<'a>(now_has: &[Fact<'a>], filed: &[Filed<'a>], gates: &[Gates<'a>], 
     let mut claims: BTreeMap<&str, Vec<Claim<'a>>> = BTreeMap::new();
     for report in filed {
         match &report.content {
-            Content::Broken(why) => out.refused.push(refuse(report.name, (*why).to_owned())),
+            Content::Broken(why) => {
+                out.refused.push(Refused { name: report.name.to_owned(), why: (*why).to_owned() });
+            }
             Content::Read { reporter, facts } => {
                 if let Some(ahead) = facts.iter().find(|fact| fact.heartbeat.is_some_and(|at| at > after(now, AHEAD))) {
                     let at = ahead.heartbeat.unwrap_or(now);
@@ -185,7 +187,7 @@ pub fn copy<'a>(now_has: &[Fact<'a>], filed: &[Filed<'a>], gates: &[Gates<'a>], 
 }
 
 fn refuse(name: &str, why: String) -> Refused {
-    Refused { name: name.to_owned(), why }
+    Refused { name: name.to_owned(), why: format!("ConfigMap {name}: {why}") }
 }
 
 /// For each type that gates ask of reporters: the reporters, with the object that asks, first the one that counts.

@@ -110,7 +110,8 @@ mod tests {
 
     #[test]
     fn selectors_mean_what_they_mean_in_kubernetes() {
-        let cases: &[(LabelSelector, &[(&str, &str)], bool)] = &[
+        type Case<'a> = (LabelSelector, &'a [(&'a str, &'a str)], bool);
+        let cases: &[Case<'_>] = &[
             (LabelSelector::default(), &[], true),
             (selector(&[("pool", "online")], &[]), &[("pool", "online"), ("rack", "r1")], true),
             (selector(&[("pool", "online")], &[]), &[("pool", "batch")], false),

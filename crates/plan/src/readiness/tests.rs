@@ -531,7 +531,10 @@ fn a_type_belongs_to_who_reported_it_first() {
     assert_eq!(reporters(&world, 4), [pair("DiskReady", "old")], "until it no longer reports it");
     world.objects[0].2 = vec![from_reporter("DiskReady", "young")];
     assert_eq!(reporters(&world, 5), [pair("DiskReady", "young")], "a gate that names a reporter decides first");
-    assert_eq!(refused(&world, 5), [pair("m.old", "DiskReady belongs to reporter young: report under another type")]);
+    assert_eq!(
+        refused(&world, 5),
+        [pair("m.old", "ConfigMap m.old: DiskReady belongs to reporter young: report under another type")]
+    );
 }
 
 #[test]
