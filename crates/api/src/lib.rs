@@ -9,6 +9,7 @@ pub mod names;
 mod operation;
 mod operation_policy;
 mod readiness_gates;
+mod reference;
 mod report;
 mod span;
 mod text;
@@ -24,6 +25,7 @@ pub use operation_policy::{Amount, Holder, OperationPolicy, OperationPolicySpec,
 pub use readiness_gates::{
     Absence, Gate, GateSource, GateWhen, ReadinessGates, ReadinessGatesSpec, ReadinessGatesStatus, SafetyNet,
 };
+pub use reference::kinds_markdown;
 pub use report::{Broken, Report, SubCondition};
 pub use span::Span;
 

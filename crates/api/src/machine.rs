@@ -220,7 +220,7 @@ pub struct Taint {
     /// Its key.
     #[schemars(schema_with = "text::label_key")]
     #[x_kube(validation = Rule::new("self != 'fleetwright.io/unready'")
-        .message("fleetwright.io/unready is set and removed by the gates alone: leave it out, or write ReadinessGates")
+        .message("the taint fleetwright.io/unready is set and removed by the gates alone: leave it out, or write ReadinessGates")
         .reason(Reason::FieldValueForbidden))]
     pub key: String,
     /// Its value.

@@ -67,7 +67,7 @@ pub struct OperationPolicyStatus {
     #[schemars(length(max = 4096))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["operation".to_owned()]))]
     pub holders: Vec<Holder>,
-    /// How many they are.
+    /// How many operations passed and have not ended.
     #[serde(default)]
     pub held: u32,
     /// Whether the policy is understood (`Accepted`).
@@ -85,6 +85,7 @@ pub struct Holder {
     pub operation: String,
     /// Its uid: a later one of the same name does not hold this one's place.
     #[serde(default)]
+    #[schemars(length(max = 128))]
     pub uid: String,
     /// The scope it counts in; empty for the whole namespace.
     #[serde(default)]
@@ -165,7 +166,7 @@ impl JsonSchema for Amount {
             "x-kubernetes-int-or-string": true,
             "x-kubernetes-validations": [{
                 "rule": "type(self) == int ? self >= 0 && self <= 1000000 : self.matches('^(0|[1-9][0-9]?|100)%$')",
-                "message": "must be a number of at most 1000000, such as 5, or a percentage from 0% to 100%, such as \"5%\"",
+                "message": text::AMOUNT,
             }],
         })
     }

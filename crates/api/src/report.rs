@@ -122,6 +122,36 @@ impl Report {
     }
 }
 
+/// The contract, for the page of reference.
+pub(crate) fn reference() -> String {
+    let reserved = RESERVED.map(|name| format!("`{name}`")).join(", ");
+    format!(
+        "
+## ConfigMaps that report
+
+How another operator says what it knows of a machine, for gates with `from.reporter`. An example: [report.yaml](../examples/report.yaml)
+
+| field | what is allowed |
+|---|---|
+| `metadata.labels[{machine}]` | required: the machine's name |
+| `metadata.labels[{reporter}]` | required: who reports; lower-case letters, digits and -, 63 characters at most |
+| `metadata.name` | `MACHINE.REPORTER`, as in the labels |
+| `data.{data}` | required: a JSON list of at most {MAX_CONDITIONS} conditions, {MAX_BYTES} bytes at most |
+| `data.{data}[].type` | required: one word in CamelCase, {MAX_TYPE} characters at most, once in a report; not {reserved} |
+| `data.{data}[].status` | required: `True`, `False` or `Unknown` |
+| `data.{data}[].reason` | one word in CamelCase, {MAX_REASON} characters at most |
+| `data.{data}[].message` | {MAX_MESSAGE} characters at most; line breaks, but no other control characters |
+| `data.{data}[].heartbeat` | when the reporter last looked, such as `2026-11-15T08:00:00Z`; not more than a minute in the future |
+
+Other fields are refused. Nothing of a broken report counts; what is wrong with it is in the Machine's condition `{valid}`.
+",
+        machine = names::MACHINE,
+        reporter = names::REPORTER,
+        data = names::REPORT_DATA,
+        valid = names::REPORTS_VALID,
+    )
+}
+
 /// Reads the list; an error begins where `data.conditions` ends.
 fn conditions(text: &str) -> Result<Vec<SubCondition>, String> {
     if text.len() > MAX_BYTES {

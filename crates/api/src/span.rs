@@ -102,7 +102,7 @@ impl JsonSchema for Span {
             "maxLength": 32,
             "x-kubernetes-validations": [{
                 "rule": format!("self != '' && self.matches('{pattern}') && duration(self) <= duration('720h')"),
-                "message": "must be a duration such as 90s or 1h30m, with the units h, m, s and ms in this order, of 720h at most",
+                "message": crate::text::DURATION,
             }],
         })
     }

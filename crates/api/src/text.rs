@@ -3,6 +3,31 @@
 
 use schemars::{Schema, SchemaGenerator, json_schema};
 
+const NAME: &str =
+    "must be the name of an object: lower-case letters, digits, - and ., beginning and ending with a letter or digit";
+const SHORT_NAME: &str =
+    "must be lower-case letters, digits and -, beginning and ending with a letter or digit, such as log-agent";
+const LABEL_KEY: &str = "must be a label's key: letters, digits, -, _ and . (63 at most), with a DNS name and / before it if need be, such as zone or example.com/zone";
+const LABEL_VALUE: &str =
+    "must be a label's value: letters, digits, -, _ and ., beginning and ending with a letter or digit, or empty";
+const CAMEL_CASE: &str =
+    "must be one word in CamelCase: letters and digits, beginning with a capital letter, such as LogAgentReady";
+pub(crate) const DURATION: &str =
+    "must be a duration such as 90s or 1h30m, with the units h, m, s and ms in this order, of 720h at most";
+pub(crate) const AMOUNT: &str =
+    "must be a number of at most 1000000, such as 5, or a percentage from 0% to 100%, such as \"5%\"";
+
+/// What the page of reference calls the values that occur everywhere, and the message of their rule.
+pub(crate) const WORDS: [(&str, &str); 7] = [
+    ("name", NAME),
+    ("short name", SHORT_NAME),
+    ("label key", LABEL_KEY),
+    ("label value", LABEL_VALUE),
+    ("CamelCase", CAMEL_CASE),
+    ("duration", DURATION),
+    ("amount", AMOUNT),
+];
+
 /// A text of at most so many characters that keeps a rule.
 fn ruled(max: u32, rule: &str, message: &str) -> Schema {
     json_schema!({
@@ -19,20 +44,12 @@ fn set_of(item: Schema, max: u32) -> Schema {
 
 /// The name of an object: a DNS subdomain.
 pub(crate) fn object_name(_: &mut SchemaGenerator) -> Schema {
-    ruled(
-        253,
-        "!format.dns1123Subdomain().validate(self).hasValue()",
-        "must be the name of an object: lower-case letters, digits, - and ., beginning and ending with a letter or digit",
-    )
+    ruled(253, "!format.dns1123Subdomain().validate(self).hasValue()", NAME)
 }
 
 /// A DNS label.
 pub(crate) fn dns_label(_: &mut SchemaGenerator) -> Schema {
-    ruled(
-        63,
-        "!format.dns1123Label().validate(self).hasValue()",
-        "must be lower-case letters, digits and -, beginning and ending with a letter or digit, such as log-agent",
-    )
+    ruled(63, "!format.dns1123Label().validate(self).hasValue()", SHORT_NAME)
 }
 
 /// The name of a host. Kubelets put it into a label of their Node, so it is no longer than a label's value may be.
@@ -59,15 +76,9 @@ pub(crate) fn label_key(_: &mut SchemaGenerator) -> Schema {
     ruled(317, "!format.qualifiedName().validate(self).hasValue()", LABEL_KEY)
 }
 
-const LABEL_KEY: &str = "must be a label's key: letters, digits, -, _ and . (63 at most), with a DNS name and / before it if need be, such as zone or example.com/zone";
-
 /// The value of a label or taint.
 pub(crate) fn label_value(_: &mut SchemaGenerator) -> Schema {
-    ruled(
-        63,
-        "!format.labelValue().validate(self).hasValue()",
-        "must be a label's value: letters, digits, -, _ and ., beginning and ending with a letter or digit, or empty",
-    )
+    ruled(63, "!format.labelValue().validate(self).hasValue()", LABEL_VALUE)
 }
 
 /// Labels.
@@ -87,9 +98,6 @@ pub(crate) fn labels(generator: &mut SchemaGenerator) -> Schema {
 pub(crate) fn camel_case(_: &mut SchemaGenerator) -> Schema {
     ruled(64, "self.matches('^[A-Z][A-Za-z0-9]*$')", CAMEL_CASE)
 }
-
-const CAMEL_CASE: &str =
-    "must be one word in CamelCase: letters and digits, beginning with a capital letter, such as LogAgentReady";
 
 /// Several such words, at least one.
 pub(crate) fn camel_cases(generator: &mut SchemaGenerator) -> Schema {

@@ -26,6 +26,11 @@ fn the_definitions_in_deploy_are_fresh() {
 }
 
 #[test]
+fn the_page_of_reference_is_fresh() {
+    is_fresh("docs/reference/kinds.md", &fleetwright_api::kinds_markdown());
+}
+
+#[test]
 fn the_definitions_read_back_as_they_are() {
     let yaml = fleetwright_api::crds_yaml();
     let read: Vec<serde_json::Value> = serde_saphyr::from_multiple(&yaml).expect("it is YAML");

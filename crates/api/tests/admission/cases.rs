@@ -1,5 +1,8 @@
 //! Single objects: what is allowed, what is not, and what is filled in.
 
+use fleetwright_api::{Machine, Operation, OperationPolicy, ReadinessGates};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::server::{Server, is_refused};
@@ -73,6 +76,7 @@ fn allowed_ones() -> Vec<(&'static str, Value)> {
         ("a host name with dots", machine(json!({"hostname": "host-17.example.com"}))),
         ("pinned keys", ssh(json!({"hostKeys": {"policy": "Pinned", "keys": [KEY, format!("{KEY} root@host-17")]}}))),
         ("ecdsa and rsa keys", ssh(json!({"hostKeys": {"keys": ["ecdsa-sha2-nistp256 AAAAE2VjZHNh==", "ssh-rsa AAAAB3Nza+/="]}}))),
+        ("a port as a fraction, as some encoders write whole numbers", ssh(json!({"port": 22.0}))),
         ("port and user", ssh(json!({"port": 65535, "user": "_deploy-1"}))),
         ("hardware", machine(json!({"hardware": {"serial": "C02 X/7", "model": "R740 (rév. 2)", "rack": "r3", "zone": "z1", "labels": {"example.com/gpu": "A100", "plain": ""}}}))),
         ("packages", machine(json!({"packages": [{"component": "containerd", "ref": "containerd-2.4.2"}, {"component": "kubelet", "ref": "kubelet-1.37.1"}]}))),
@@ -243,11 +247,30 @@ fn defaults() -> Vec<(Value, Value)> {
     ]
 }
 
+/// What a server allows, the types read; and write as it is.
+fn typed(object: &Value) -> Result<(), String> {
+    fn through<T: Serialize + DeserializeOwned>(object: &Value) -> serde_json::Result<Value> {
+        serde_json::to_value(serde_json::from_value::<T>(object.clone())?)
+    }
+    let read = match object["kind"].as_str() {
+        Some("Machine") => through::<Machine>(object),
+        Some("ReadinessGates") => through::<ReadinessGates>(object),
+        Some("Operation") => through::<Operation>(object),
+        _ => through::<OperationPolicy>(object),
+    };
+    match read {
+        Ok(read) if read["spec"] == object["spec"] => Ok(()),
+        Ok(read) => Err(format!("was {} and became {}", object["spec"], read["spec"])),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
 pub async fn all(server: &Server) {
     let mut wrong = Vec::new();
     for (what, object) in allowed_ones() {
-        if let Err(status) = server.create(&object, true).await {
-            wrong.push(format!("{what}: {}", status.message));
+        match server.create(&object, true).await {
+            Ok(created) => wrong.extend(typed(&created).err().map(|error| format!("{what}: {error}"))),
+            Err(status) => wrong.push(format!("{what}: {}", status.message)),
         }
     }
     for (object, field, part) in refused_ones() {

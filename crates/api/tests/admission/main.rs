@@ -4,6 +4,7 @@
 
 mod cases;
 mod changes;
+mod examples;
 mod server;
 mod shown;
 
@@ -26,11 +27,17 @@ async fn the_kinds_are_found_and_shown_as_people_expect() {
 }
 
 #[tokio::test]
+async fn the_examples_are_allowed() {
+    Server::run(Kind::Embedded, async |server| examples::all(server).await).await;
+}
+
+#[tokio::test]
 async fn the_kinds_behave_the_same_on_real() {
     Server::run(Kind::Real, async |server| {
         cases::all(server).await;
         changes::all(server).await;
         shown::all(server).await;
+        examples::all(server).await;
     })
     .await;
 }

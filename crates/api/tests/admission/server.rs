@@ -2,6 +2,8 @@ use std::time::{Duration, Instant};
 
 use fleetwright_api::{GROUP, VERSION, crds};
 use fleetwright_lab::{Kind, Target};
+use http::Request;
+use http::header::{CONTENT_TYPE, WARNING};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind, Status};
@@ -30,7 +32,7 @@ impl Server {
         let api: Api<CustomResourceDefinition> = Api::all(self.client.clone());
         for crd in crds() {
             let name = crd.metadata.name.clone().unwrap_or_default();
-            api.create(&PostParams::default(), &crd).await.unwrap_or_else(|error| panic!("{name}: {error:#?}"));
+            self.define(&name, &crd).await;
             let started = Instant::now();
             loop {
                 let crd = serde_json::to_value(api.get(&name).await.expect("it was created")).unwrap();
@@ -46,6 +48,21 @@ impl Server {
         }
     }
 
+    /// A definition that the server only puts up with would greet every person who installs it with warnings.
+    async fn define(&self, name: &str, crd: &CustomResourceDefinition) {
+        let body = serde_json::to_vec(crd).expect("a definition is JSON");
+        let request = Request::post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions")
+            .header(CONTENT_TYPE, "application/json")
+            .body(body.into())
+            .expect("a request");
+        let answer = self.client.send(request).await.expect("an answer");
+        let warnings: Vec<_> = answer.headers().get_all(WARNING).iter().cloned().collect();
+        let status = answer.status();
+        let body = answer.into_body().collect_bytes().await.expect("a body");
+        assert_eq!(status, 201, "{name}: {}", String::from_utf8_lossy(&body));
+        assert!(warnings.is_empty(), "{name}: {warnings:?}");
+    }
+
     /// An established kind may take the real server another moment to serve.
     async fn served(&self, crd: &str) -> bool {
         let plural = crd.split_once('.').unwrap_or_default().0;
@@ -53,7 +70,7 @@ impl Server {
     }
 
     pub async fn get(&self, path: &str) -> kube::Result<Value> {
-        self.client.request(http::Request::get(path).body(Vec::new()).expect("a path")).await
+        self.client.request(Request::get(path).body(Vec::new()).expect("a path")).await
     }
 
     /// The API of the kind of that object.
