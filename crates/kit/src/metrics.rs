@@ -104,9 +104,9 @@ impl Metrics {
     /// or one word for why there is none.
     pub fn call(&self, verb: &'static str, resource: &str, code: &str, took: Duration) {
         let resource = self.inner.resources.bounded(resource);
-        let labels = [("verb", verb.into()), ("resource", resource.into()), ("code", code.into())];
+        let labels = [("verb", verb.into()), ("resource", resource.clone()), ("code", escaped(code))];
         self.inner.calls.get_or_create(&labels).inc();
-        let labels = [("verb", verb.into()), ("resource", resource.into())];
+        let labels = [("verb", verb.into()), ("resource", resource)];
         self.inner.call_seconds.get_or_create(&labels).observe(took.as_secs_f64());
     }
 
@@ -137,19 +137,19 @@ impl Metrics {
     /// How many objects a cache holds.
     pub fn cache_objects(&self, kind: &str, objects: usize) {
         let kind = self.inner.kinds.bounded(kind);
-        self.inner.cache_objects.get_or_create(&[("kind", kind.into())]).set(number(objects));
+        self.inner.cache_objects.get_or_create(&[("kind", kind)]).set(number(objects));
     }
 
     /// Whether a cache holds what the API server holds.
     pub fn cache_synced(&self, kind: &str, synced: bool) {
         let kind = self.inner.kinds.bounded(kind);
-        self.inner.cache_synced.get_or_create(&[("kind", kind.into())]).set(synced.into());
+        self.inner.cache_synced.get_or_create(&[("kind", kind)]).set(synced.into());
     }
 
     /// A watch was opened anew, with one word for why.
     pub fn watch_restart(&self, kind: &str, why: &'static str) {
         let kind = self.inner.kinds.bounded(kind);
-        self.inner.watch_restarts.get_or_create(&[("kind", kind.into()), ("why", why.into())]).inc();
+        self.inner.watch_restarts.get_or_create(&[("kind", kind), ("why", why.into())]).inc();
     }
 
     /// Whether this process leads. Beginning and ceasing are counted.
@@ -167,7 +167,7 @@ impl Metrics {
     /// How many Operation objects of a type are in a phase.
     pub fn operations(&self, phase: &'static str, kind: &str, count: usize) {
         let kind = self.inner.kinds.bounded(kind);
-        self.inner.operations.get_or_create(&[("phase", phase.into()), ("type", kind.into())]).set(number(count));
+        self.inner.operations.get_or_create(&[("phase", phase.into()), ("type", kind)]).set(number(count));
     }
 
     /// Spans were not sent to the trace collector.
@@ -175,7 +175,8 @@ impl Metrics {
         self.inner.spans_dropped.inc_by(count);
     }
 
-    /// Lets an operator add its own. Names should begin with `fleetwright_`, and a label's values must be bounded.
+    /// Lets an operator add its own. Names should begin with `fleetwright_`; a label's values must be
+    /// bounded, and go through [`escaped`] unless they are words of the code.
     pub fn register(&self, with: impl FnOnce(&mut Registry)) {
         with(&mut self.inner.registry.lock().unwrap_or_else(PoisonError::into_inner));
     }
@@ -206,22 +207,26 @@ fn number(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
+/// A label's value as it is written on the page; prometheus-client writes values as they are.
+pub fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
 /// The names that have a label of their own.
 #[derive(Default)]
 struct Names(Mutex<BTreeSet<String>>);
 
 impl Names {
-    /// The name, or `other` if there are too many.
-    fn bounded<'a>(&self, name: &'a str) -> &'a str {
+    /// The name as the value of a label, or `other` if there are too many.
+    fn bounded(&self, name: &str) -> String {
         let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if names.contains(name) {
-            return name;
+        if !names.contains(name) {
+            if names.len() >= MOST_NAMES {
+                return "other".into();
+            }
+            names.insert(name.to_owned());
         }
-        if names.len() >= MOST_NAMES {
-            return "other";
-        }
-        names.insert(name.to_owned());
-        name
+        escaped(name)
     }
 }
 

@@ -1,0 +1,232 @@
+//! Whether the process is alive and ready.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::leader::Leading;
+use crate::{Clock, Key};
+
+/// A pass that runs longer than this is stuck: calls are limited to half a minute and acts are journaled, not awaited.
+pub const LONGEST_PASS: Duration = Duration::from_secs(600);
+
+/// What the probes are answered from; cheap to clone, clones are one.
+#[derive(Clone, Debug)]
+pub struct Health {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    clock: Clock,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    phase: Phase,
+    caches: BTreeMap<String, bool>,
+    passes: BTreeMap<u64, (String, Duration)>,
+    last_pass: u64,
+    leading: Option<watch::Receiver<Leading>>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    #[default]
+    Starting,
+    Running,
+    Ended,
+}
+
+/// The answer to a probe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// Whether all is well.
+    pub good: bool,
+    /// For a person: one line for each thing that matters.
+    pub text: String,
+}
+
+impl Health {
+    /// Of a process that has not begun to run.
+    pub fn new(clock: Clock) -> Self {
+        Self { inner: Arc::new(Inner { clock, state: Mutex::default() }) }
+    }
+
+    /// The process runs until the guard is dropped.
+    #[must_use = "the process counts as ended when the guard is dropped"]
+    pub fn running(&self) -> RunGuard {
+        self.state().phase = Phase::Running;
+        RunGuard(self.clone())
+    }
+
+    /// Whether a cache holds what the API server holds. One that was never named is not waited for.
+    pub fn cache(&self, kind: &str, synced: bool) {
+        let mut state = self.state();
+        if let Some(known) = state.caches.get_mut(kind) {
+            *known = synced;
+        } else {
+            state.caches.insert(kind.to_owned(), synced);
+        }
+    }
+
+    /// A pass runs until the guard is dropped.
+    #[must_use = "the pass counts as ended when the guard is dropped"]
+    pub fn pass(&self, controller: &'static str, key: &Key) -> PassGuard {
+        let started = self.inner.clock.monotonic();
+        let mut state = self.state();
+        state.last_pass += 1;
+        let number = state.last_pass;
+        state.passes.insert(number, (format!("{controller} of {key}"), started));
+        PassGuard { health: self.clone(), number }
+    }
+
+    /// The probes say whether this process leads.
+    pub fn follow(&self, leading: watch::Receiver<Leading>) {
+        self.state().leading = Some(leading);
+    }
+
+    /// Whether the process should go on; if not, it should be started anew.
+    pub fn alive(&self) -> Verdict {
+        let now = self.inner.clock.monotonic();
+        let state = self.state();
+        let mut text = String::new();
+        let mut good = true;
+        if state.phase == Phase::Ended {
+            good = false;
+            text.push_str("the operator has ended\n");
+        }
+        for (what, started) in state.passes.values() {
+            let ran = now.saturating_sub(*started);
+            if ran > LONGEST_PASS {
+                good = false;
+                let _ = writeln!(text, "the pass of {what} is stuck: it has run for {} seconds", ran.as_secs());
+            }
+        }
+        if good {
+            text.push_str("ok\n");
+        }
+        Verdict { good, text }
+    }
+
+    /// Whether the process does its work, or could at once if it led.
+    pub fn ready(&self) -> Verdict {
+        let Verdict { mut good, mut text } = self.alive();
+        if good {
+            text.clear();
+        }
+        let state = self.state();
+        if state.phase == Phase::Starting {
+            good = false;
+            text.push_str("the operator has not started\n");
+        }
+        for (kind, _) in state.caches.iter().filter(|(_, synced)| !**synced) {
+            good = false;
+            let _ = writeln!(text, "the cache of {kind} is not filled yet");
+        }
+        let leading = state.leading.as_ref().map(|leading| leading.borrow().clone());
+        if let Some(Leading::Lost { why }) = &leading {
+            good = false;
+            let _ = writeln!(text, "the lease is lost: {why}");
+        }
+        if good {
+            match leading {
+                None => text.push_str("ready: there is no lease, this process leads\n"),
+                Some(Leading::Leading) => text.push_str("ready: leading\n"),
+                Some(Leading::Standby { holder: Some(holder) }) => {
+                    let _ = writeln!(text, "ready: standing by, {holder} leads");
+                }
+                Some(_) => text.push_str("ready: standing by\n"),
+            }
+        }
+        Verdict { good, text }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// While it lives, the process runs.
+#[derive(Debug)]
+pub struct RunGuard(Health);
+
+impl Drop for RunGuard {
+    fn drop(&mut self) {
+        self.0.state().phase = Phase::Ended;
+    }
+}
+
+/// While it lives, the pass runs.
+#[derive(Debug)]
+pub struct PassGuard {
+    health: Health,
+    number: u64,
+}
+
+impl Drop for PassGuard {
+    fn drop(&mut self) {
+        self.health.state().passes.remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn health() -> (Health, Clock) {
+        let clock = Clock::manual("2026-11-16T12:00:00Z".parse().unwrap());
+        (Health::new(clock.clone()), clock)
+    }
+
+    #[test]
+    fn ready_means_running_with_full_caches() {
+        let (health, _) = health();
+        assert_eq!(health.ready().text, "the operator has not started\n");
+        assert!(health.alive().good);
+        let running = health.running();
+        health.cache("Machine", false);
+        health.cache("Node", true);
+        let verdict = health.ready();
+        assert!(!verdict.good);
+        assert_eq!(verdict.text, "the cache of Machine is not filled yet\n");
+        health.cache("Machine", true);
+        assert!(health.ready().good);
+        drop(running);
+        assert_eq!(health.ready(), Verdict { good: false, text: "the operator has ended\n".into() });
+        assert!(!health.alive().good);
+    }
+
+    #[test]
+    fn one_that_stands_by_is_ready_and_says_who_leads() {
+        let (health, _) = health();
+        let _running = health.running();
+        let (leading, follow) = watch::channel(Leading::Standby { holder: Some("other".into()) });
+        health.follow(follow);
+        assert_eq!(health.ready(), Verdict { good: true, text: "ready: standing by, other leads\n".into() });
+        leading.send_replace(Leading::Leading);
+        assert_eq!(health.ready().text, "ready: leading\n");
+        leading.send_replace(Leading::Lost { why: "other leads now".into() });
+        assert_eq!(health.ready(), Verdict { good: false, text: "the lease is lost: other leads now\n".into() });
+    }
+
+    #[test]
+    fn a_stuck_pass_is_named_and_the_process_should_be_started_anew() {
+        let (health, clock) = health();
+        let _running = health.running();
+        let short = health.pass("readiness", &Key::new("fleet", "a"));
+        let stuck = health.pass("readiness", &Key::new("fleet", "b"));
+        clock.advance(LONGEST_PASS);
+        drop(short);
+        assert!(health.alive().good);
+        clock.advance(Duration::from_secs(5));
+        let text = "the pass of readiness of fleet/b is stuck: it has run for 605 seconds\n";
+        assert_eq!(health.alive(), Verdict { good: false, text: text.into() });
+        drop(stuck);
+        assert!(health.alive().good);
+    }
+}
