@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fleetwright_kit::Budget;
+use fleetwright_kit::{Budget, PassRecord};
 
 /// One pass, as it is counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +19,20 @@ pub struct Passed {
     pub writes: u32,
     /// How it ended, in few words.
     pub outcome: String,
+}
+
+impl From<&PassRecord> for Passed {
+    fn from(record: &PassRecord) -> Self {
+        let ending = record.ending.as_str();
+        let outcome = record.reason.map_or(ending.to_owned(), |reason| format!("{ending} ({} {reason})", record.step));
+        Self {
+            controller: record.controller.to_owned(),
+            object: record.key.to_string(),
+            reads: record.reads,
+            writes: record.writes,
+            outcome,
+        }
+    }
 }
 
 impl fmt::Display for Passed {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use fleetwright_kit::{Clock, Random};
+use fleetwright_kit::{Clock, Operator, Random, Settings};
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
@@ -26,6 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How long it may take in virtual time. Far less than the time between deep checks, so that these do not hide a wake-up
 /// that was lost.
 const VIRTUAL_PATIENCE: Duration = Duration::from_secs(1800);
+/// How often the operator's runtime goes around before it counts as having nothing to do.
+const ROUNDS: usize = 24;
 /// How long nothing at all may happen, in real time, while nobody waits for a time: then nothing ever will.
 const DEAD: Duration = Duration::from_secs(5);
 
@@ -47,6 +49,18 @@ pub struct Outfit {
 }
 
 impl Outfit {
+    /// The settings of an operator with this outfit: strict, counted, without a lease.
+    pub fn settings(&self, name: &str) -> Settings {
+        let counting = self.counting.clone();
+        Settings {
+            clock: self.clock.clone(),
+            random: self.random.clone(),
+            strict_budgets: true,
+            on_pass: Some(Arc::new(move |record| counting.pass(record.into()))),
+            ..Settings::new(name, self.client.clone())
+        }
+    }
+
     /// Ready when the operator is asked to stop in order.
     pub fn stop(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut stop = self.stop.clone();
@@ -67,6 +81,15 @@ pub struct Life {
     pub idle: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
+impl Life {
+    /// The life of one of the kit's operators.
+    pub fn of(operator: Operator, outfit: &Outfit) -> Self {
+        let (idle, stop) = (operator.watch_idle(), outfit.stop());
+        let run = async move { operator.run(stop).await.map_err(|error| error.to_string()) };
+        Self { run: Box::pin(run), idle: Box::new(move || idle.is_idle()) }
+    }
+}
+
 /// Makes an operator, in its own runtime.
 pub type Birth = Arc<dyn Fn(Outfit) -> Life + Send + Sync>;
 
@@ -78,6 +101,8 @@ pub struct Stage {
     quiet: Duration,
     outside: tempfile::TempDir,
     recorder: Recorder,
+    /// What reaches the server.
+    served: Recorder,
     counting: Counting,
     crash: Crash,
     trouble: Option<Trouble>,
@@ -115,6 +140,7 @@ impl Stage {
             quiet,
             outside,
             recorder: Recorder::default(),
+            served: Recorder::default(),
             counting: Counting::default(),
             crash,
             trouble,
@@ -200,6 +226,7 @@ impl Stage {
         let idle: Arc<Mutex<Option<Box<dyn Fn() -> bool + Send + Sync>>>> = Arc::default();
         let world = self.world.clone();
         let (recorder, trouble, counting) = (self.recorder.clone(), self.trouble.clone(), self.counting.clone());
+        let served = self.served.clone();
         let (clock, birth, told, namespace) =
             (self.clock.clone(), self.birth.clone(), idle.clone(), self.namespace().to_owned());
         let seed = trouble.as_ref().map_or(0, Trouble::seed) * 1000 + life as u64;
@@ -208,6 +235,7 @@ impl Stage {
             let client = world.client().await.map_err(|error| format!("no client: {error:#}"))?;
             drop(world);
             // From the operator outwards: its call is recorded, may be the one it dies at, meets trouble, reaches the server.
+            let client = served.around(client);
             let client = match &trouble {
                 Some(trouble) => trouble.around(client),
                 None => client,
@@ -232,7 +260,7 @@ impl Stage {
         let _ = running.stop.send(true);
         let deadline = Instant::now() + PATIENCE;
         let ended = loop {
-            if let Ok(ended) = tokio::time::timeout(self.quiet, &mut running.task).await {
+            if let Ok(ended) = tokio::time::timeout(self.quiet.max(Duration::from_millis(5)), &mut running.task).await {
                 break ended;
             }
             if Instant::now() > deadline {
@@ -372,19 +400,33 @@ impl Stage {
         idle.as_ref().is_some_and(|idle| idle())
     }
 
-    /// Returns when nothing was heard of the operator for a while: no call is open, none was made, no pass ended.
+    /// Returns when nothing more comes of the operator before time passes: every task of its that could go on has, no call is
+    /// with the server, and for a server in other processes nothing was heard for a while.
+    ///
+    /// How busy the machine is must not matter: time that passes too early makes calls time out that nobody disturbed.
     async fn until_quiet(&self, deadline: Instant) {
         let mut last = self.sign();
         let mut since = Instant::now();
         while Instant::now() < deadline {
-            tokio::time::sleep(self.quiet / 4).await;
-            let now = self.sign();
-            if now != last {
-                (last, since) = (now, Instant::now());
+            if self.quiet.is_zero() {
+                tokio::task::yield_now().await;
+            } else {
+                tokio::time::sleep(self.quiet / 4).await;
             }
-            // An operator that waits for an answer that is late needs time to pass, so that open calls count for less.
-            let patience = if self.idle() && self.recorder.open() == 0 { self.quiet } else { self.quiet * 4 };
-            if since.elapsed() >= patience {
+            let handle = self.running().as_ref().map(|running| running.runtime.handle().clone());
+            if let Some(handle) = handle {
+                let rounds = handle.spawn(async {
+                    for _ in 0..ROUNDS {
+                        tokio::task::yield_now().await;
+                    }
+                });
+                // Cancelled with the runtime, if that ends meanwhile.
+                let _ = rounds.await;
+            }
+            let now = self.sign();
+            if now != last || self.served.open() > 0 {
+                (last, since) = (now, Instant::now());
+            } else if since.elapsed() >= self.quiet {
                 return;
             }
         }

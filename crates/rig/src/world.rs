@@ -41,10 +41,10 @@ impl Ground {
     }
 
     /// How long nothing must be heard before nothing more is expected: what a watch event may take on a busy machine. Too short
-    /// is not wrong, it only makes the server a slow one.
+    /// is not wrong, it only makes the server a slow one. In the process, nothing is on its way.
     pub(crate) fn quiet(&self) -> Duration {
         match self {
-            Self::InProcess => Duration::from_millis(4),
+            Self::InProcess => Duration::ZERO,
             Self::Shared(_) => Duration::from_millis(25),
         }
     }

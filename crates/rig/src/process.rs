@@ -1,0 +1,131 @@
+//! Processes that are stopped, resumed and killed by their id, and never outlive the test.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+/// A running process. Killed when dropped.
+///
+/// Assumptions: the program ends by itself when its standard input does, so that it also ends when the test is killed. One that
+/// is stopped just then is woken by the kernel, with SIGHUP, because its process group has become an orphan.
+pub struct Process {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts it, with its output appended to `log`.
+    ///
+    /// # Errors
+    /// The program or the file cannot be opened.
+    pub fn start(program: &str, arguments: &[String], log: &Path) -> Result<Self> {
+        let output = File::options().create(true).append(true).open(log).context("cannot open a log")?;
+        let child = Command::new(program)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("cannot start {program}"))?;
+        Ok(Self { child, log: log.to_owned() })
+    }
+
+    /// Its id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Kills it at once (SIGKILL) and waits until it is gone. One that had ended by itself is an error.
+    ///
+    /// # Errors
+    /// It had ended: with its last words.
+    pub fn kill(mut self) -> Result<()> {
+        if let Some(status) = self.child.try_wait()? {
+            bail!("it had ended with {status}; its last words:\n{}", self.tail());
+        }
+        self.child.kill()?;
+        let status = self.child.wait()?;
+        match status.signal() {
+            Some(9) => Ok(()),
+            _ => bail!("it ended with {status} before it was killed; its last words:\n{}", self.tail()),
+        }
+    }
+
+    /// Stops it where it is (SIGSTOP) and returns when it stands still.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn pause(&self) -> Result<()> {
+        self.signal("STOP")?;
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !self.stands_still() {
+            if Instant::now() > deadline {
+                bail!("process {} does not stop", self.id());
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+
+    /// Lets it go on (SIGCONT).
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn resume(&self) -> Result<()> {
+        self.signal("CONT")
+    }
+
+    /// Asks it to end (SIGTERM).
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn ask_to_end(&self) -> Result<()> {
+        self.signal("TERM")
+    }
+
+    /// How it ended, if it has.
+    ///
+    /// # Errors
+    /// The system does not say.
+    pub fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.child.try_wait()
+    }
+
+    /// The last lines of its log.
+    pub fn tail(&self) -> String {
+        let text = fs::read(&self.log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<_> = text.lines().collect();
+        lines[lines.len().saturating_sub(20)..].join("\n")
+    }
+
+    fn signal(&self, name: &str) -> Result<()> {
+        let status = Command::new("kill").args([&format!("-{name}"), &self.id().to_string()]).status()?;
+        if status.success() { Ok(()) } else { bail!("process {} cannot be sent SIG{name}", self.id()) }
+    }
+
+    /// Whether all its threads are stopped.
+    fn stands_still(&self) -> bool {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.id())).map(|tasks| tasks.flatten().collect::<Vec<_>>());
+        let stopped = |path: &Path| {
+            let stat = fs::read_to_string(path.join("stat")).unwrap_or_default();
+            // The state follows the name, which may hold anything but ends with the last bracket.
+            stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+        };
+        tasks.is_ok_and(|tasks| !tasks.is_empty() && tasks.iter().all(|task| stopped(&task.path())))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Also a stopped one: SIGKILL needs no cooperation.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
