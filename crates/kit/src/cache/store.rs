@@ -35,7 +35,7 @@ pub(super) struct Store<V> {
     indexes: HashMap<&'static str, Index<V>>,
     /// The highest version that the watch or a list has told.
     seen: u64,
-    /// What we deleted at a version that the watch has not reached: it may still speak of them.
+    /// What we deleted, and at which version, until the watch or a list says so too: until then they may still speak of them.
     deleted: HashMap<Key, u64>,
 }
 
@@ -91,11 +91,7 @@ impl<V> Store<V> {
 
     /// The watch has come to that version.
     pub fn reached(&mut self, version: u64) {
-        if version > self.seen {
-            self.seen = version;
-            // The watch speaks in order: of what was before it will not speak again.
-            self.deleted.retain(|_, deleted| *deleted > version);
-        }
+        self.seen = self.seen.max(version);
     }
 
     /// The watch tells that an object is there, or was changed.
@@ -111,6 +107,9 @@ impl<V> Store<V> {
         if self.entries.get(key).is_some_and(|entry| version != 0 && entry.version > version) {
             return None;
         }
+        if self.deleted.get(key).is_some_and(|deleted| version == 0 || *deleted <= version) {
+            self.deleted.remove(key);
+        }
         self.remove(key)
     }
 
@@ -125,10 +124,15 @@ impl<V> Store<V> {
 
     /// Our own delete of the object at that version went well.
     pub fn deleted(&mut self, key: &Key, version: u64) -> Option<Changed<V>> {
-        if version > self.seen {
-            self.deleted.insert(key.clone(), version);
+        match self.entries.get(key) {
+            // Created again since.
+            Some(entry) if entry.version > version => return None,
+            // The watch has told that it is gone.
+            None if version <= self.seen => return None,
+            _ => {}
         }
-        if self.entries.get(key).is_some_and(|entry| entry.version <= version) { self.remove(key) } else { None }
+        self.deleted.insert(key.clone(), version);
+        self.remove(key)
     }
 
     /// A whole list, read at that version. What it does not name is gone, unless an answer of ours is newer than the list.
@@ -143,6 +147,7 @@ impl<V> Store<V> {
             |(key, entry): (&Key, &Entry<V>)| (entry.version <= version && !named.contains(key)).then(|| key.clone());
         let vanished: Vec<_> = self.entries.iter().filter_map(vanished).collect();
         changes.extend(vanished.iter().filter_map(|key| self.remove(key)));
+        self.deleted.retain(|key, deleted| named.contains(key) || *deleted > version);
         self.reached(version);
         changes
     }
@@ -156,8 +161,10 @@ impl<V> Store<V> {
 
     /// Stores what is newer than what is stored.
     fn newer(&mut self, key: Key, version: u64, view: V) -> Option<Changed<V>> {
-        if version != 0 && self.deleted.get(&key).is_some_and(|deleted| version <= *deleted) {
-            return None;
+        match self.deleted.get(&key) {
+            Some(deleted) if version != 0 && version <= *deleted => return None,
+            Some(_) => drop(self.deleted.remove(&key)),
+            None => {}
         }
         let view = Arc::new(view);
         let old = match self.entries.entry(key.clone()) {

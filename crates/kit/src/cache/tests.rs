@@ -1,1 +1,232 @@
+//! The store against a server that is only a list of what happened.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::store::{Changed, Store};
+use crate::Key;
+
+const NAMES: [&str; 3] = ["anna", "bert", "cleo"];
+
+fn key(name: usize) -> Key {
+    Key::new("fleet", NAMES[name])
+}
+
+/// What is stored of an object: at which version it was written.
+type Stored = u64;
+
+fn store() -> Store<Stored> {
+    let mut store = Store::<Stored>::default();
+    store.add_index("odd", |_, version: &Stored| vec![(version % 2).to_string()]);
+    store
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    /// Somebody creates or changes an object.
+    Put(usize),
+    /// Somebody deletes one.
+    Delete(usize),
+    /// We do, and the answer comes later.
+    OwnPut(usize),
+    OwnDelete(usize),
+    /// The answer of one of our writes comes.
+    Answer(prop::sample::Index),
+    /// The watch tells the next event.
+    Watch,
+    /// The watch tells that nothing happened up to now; only right after all events.
+    Bookmark,
+    /// A list is read, from a server that is some events behind.
+    List(usize),
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let name = 0..NAMES.len();
+    let op = prop_oneof![
+        3 => name.clone().prop_map(Op::Put),
+        2 => name.clone().prop_map(Op::Delete),
+        3 => name.clone().prop_map(Op::OwnPut),
+        2 => name.prop_map(Op::OwnDelete),
+        4 => any::<prop::sample::Index>().prop_map(Op::Answer),
+        6 => Just(Op::Watch),
+        1 => Just(Op::Bookmark),
+        1 => (0usize..4).prop_map(Op::List),
+    ];
+    prop::collection::vec(op, 1..80)
+}
+
+/// What happened, with the version being the place in the list, from 1.
+#[derive(Default)]
+struct Server {
+    happened: Vec<(usize, bool)>,
+}
+
+impl Server {
+    fn put(&mut self, name: usize) -> u64 {
+        self.happened.push((name, true));
+        self.version()
+    }
+
+    fn delete(&mut self, name: usize) -> u64 {
+        self.happened.push((name, false));
+        self.version()
+    }
+
+    fn version(&self) -> u64 {
+        self.happened.len() as u64
+    }
+
+    /// The version of an object as it was at some version of the server.
+    fn at(&self, name: usize, version: u64) -> Option<u64> {
+        let happened = self.happened.iter().zip(1..=version);
+        let (there, version) =
+            happened.filter(|((of, _), _)| *of == name).map(|((_, there), at)| (*there, at)).last()?;
+        there.then_some(version)
+    }
+}
+
+enum Answer {
+    Put { name: usize, version: u64 },
+    Delete { name: usize, version: u64, at: u64 },
+}
+
+/// Holds the store to the simplest thing that could be right: of each object it shows what the server held at the later of how far the watch
+/// has come and the last own write of it that was answered.
+fn hold(ops: Vec<Op>) -> Result<(), TestCaseError> {
+    let (mut server, mut store) = (Server::default(), store());
+    let mut watched = 0;
+    let mut answered = [0; NAMES.len()];
+    let mut answers = Vec::new();
+    let mut told: BTreeMap<Key, u64> = BTreeMap::new();
+    for op in ops {
+        let mut changes: Vec<Changed<Stored>> = Vec::new();
+        match op {
+            Op::Put(name) => drop(server.put(name)),
+            Op::Delete(name) if server.at(name, server.version()).is_some() => drop(server.delete(name)),
+            Op::OwnPut(name) => answers.push(Answer::Put { name, version: server.put(name) }),
+            Op::OwnDelete(name) => {
+                if let Some(at) = server.at(name, server.version()) {
+                    answers.push(Answer::Delete { name, version: server.delete(name), at });
+                }
+            }
+            Op::Answer(index) if !answers.is_empty() => match answers.remove(index.index(answers.len())) {
+                Answer::Put { name, version } => {
+                    answered[name] = version.max(answered[name]);
+                    changes.extend(store.written(key(name), version, version, false));
+                }
+                Answer::Delete { name, version, at } => {
+                    answered[name] = version.max(answered[name]);
+                    changes.extend(store.deleted(&key(name), at));
+                }
+            },
+            Op::Watch if watched < server.version() => {
+                let (name, there) = server.happened[watched as usize];
+                watched += 1;
+                changes.extend(if there {
+                    store.applied(key(name), watched, watched)
+                } else {
+                    store.gone(&key(name), watched)
+                });
+            }
+            Op::Bookmark if watched == server.version() => store.reached(watched),
+            Op::List(behind) => {
+                watched = watched.max(server.version().saturating_sub(behind as u64));
+                let listed = (0..NAMES.len())
+                    .filter_map(|name| server.at(name, watched).map(|version| (key(name), version, version)));
+                changes = store.listed(watched, listed.collect());
+            }
+            _ => {}
+        }
+        for changed in changes {
+            prop_assert_eq!(changed.old.as_deref().copied(), told.get(&changed.key).copied(), "what was told before");
+            prop_assert_ne!(changed.old.as_deref(), changed.new.as_deref(), "told twice");
+            match changed.new {
+                Some(new) => drop(told.insert(changed.key, *new)),
+                None => drop(told.remove(&changed.key)),
+            }
+        }
+        for name in 0..NAMES.len() {
+            let expected = server.at(name, watched.max(answered[name]));
+            let shown = store.get(&key(name)).map(|version| *version);
+            prop_assert_eq!(shown, expected, "{} at watch {} and answer {}", NAMES[name], watched, answered[name]);
+            prop_assert_eq!(told.get(&key(name)).copied(), shown, "what listeners know of {}", NAMES[name]);
+        }
+        let mut indexed = BTreeSet::new();
+        for value in ["0", "1"] {
+            let found = store.by("odd", value);
+            prop_assert_eq!(found.len(), store.count("odd", value));
+            for (key, version) in found {
+                prop_assert_eq!((*version % 2).to_string(), value);
+                indexed.insert(key);
+            }
+        }
+        prop_assert_eq!(indexed.into_iter().collect::<Vec<_>>(), store.keys());
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_is_shown_is_what_was_last_heard_of(ops in ops()) {
+        hold(ops)?;
+    }
+}
+
+#[test]
+fn the_event_of_our_own_write_is_no_second_change() {
+    let mut store = store();
+    assert!(store.applied(key(0), 1, 1).is_some());
+    assert!(store.written(key(0), 5, 5, false).is_some());
+    assert!(store.applied(key(0), 5, 5).is_none());
+    assert_eq!(store.get(&key(0)).as_deref(), Some(&5));
+}
+
+#[test]
+fn an_answer_that_comes_after_a_list_does_not_bring_back_what_is_gone() {
+    let mut store = store();
+    assert!(store.applied(key(0), 1, 1).is_some());
+    // Written at 5, deleted at 6, listed at 7.
+    assert_eq!(store.listed(7, Vec::new()).len(), 1);
+    assert!(store.written(key(0), 5, 5, false).is_none());
+    assert!(store.get(&key(0)).is_none());
+}
+
+#[test]
+fn a_list_tells_only_what_differs() {
+    let mut store = store();
+    let list = |versions: [u64; 3]| (0..3).map(|name| (key(name), versions[name], versions[name])).collect::<Vec<_>>();
+    assert_eq!(store.listed(3, list([1, 2, 3])).len(), 3);
+    assert_eq!(store.listed(9, list([1, 2, 3])).len(), 0);
+    let changes = store.listed(12, list([1, 11, 3]));
+    assert_eq!(changes.iter().map(|changed| changed.key.clone()).collect::<Vec<_>>(), [key(1)]);
+    let changes = store.listed(14, list([1, 11, 3]).split_off(2));
+    assert_eq!(changes.len(), 2, "two vanished");
+}
+
+#[test]
+fn with_a_selector_only_what_is_known_is_taken_from_an_answer() {
+    let mut store = store();
+    assert!(store.written(key(0), 5, 5, true).is_none());
+    assert!(store.applied(key(0), 6, 6).is_some());
+    assert!(store.written(key(0), 7, 7, true).is_some());
+    // The write took it out of the selector: the watch calls that deleted, at the same version.
+    assert!(store.gone(&key(0), 7).is_some());
+}
+
+#[test]
+fn after_a_set_back_older_versions_count() {
+    let mut store = store();
+    assert!(store.applied(key(0), 100, 100).is_some());
+    store.set_back();
+    assert_eq!(store.listed(40, vec![(key(0), 30, 30)]).len(), 1);
+    assert_eq!(store.seen(), 40);
+}
+
+#[test]
+#[should_panic(expected = "the cache has no index \"owner\"")]
+fn an_index_that_was_never_asked_for_is_a_mistake_not_an_empty_answer() {
+    store().by("owner", "anna");
+}

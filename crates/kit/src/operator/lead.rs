@@ -1,28 +1,66 @@
 //! Whether this process leads.
 
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
 use super::Operator;
+use crate::client::{self, Fence};
+use crate::leader::{Leader, Leading};
 
 /// The lease, if the operator holds one; without one it always leads.
 pub(super) enum Lead {
     Always,
+    Lease {
+        state: watch::Receiver<Leading>,
+        stop: oneshot::Sender<()>,
+        /// The leader alone. Dropped, it ends with the rest.
+        task: JoinSet<()>,
+    },
 }
 
 impl Lead {
-    pub fn start(operator: &Operator, _tasks: &mut JoinSet<()>) -> Self {
-        assert!(operator.settings.lease.is_none(), "leases are not served yet");
-        Self::Always
+    pub fn start(operator: &Operator) -> Self {
+        let settings = &operator.settings;
+        let Some(lease) = settings.lease.clone() else { return Self::Always };
+        let (clock, metrics) = (settings.clock.clone(), settings.metrics.clone());
+        // Its own calls are what opens the fence.
+        let client =
+            client::wrap(settings.client.clone(), Fence::open(), clock.clone(), metrics.clone(), &settings.name);
+        let leader = Leader::new(client, lease, clock, settings.random.clone(), operator.fence.clone(), metrics);
+        let state = leader.watch();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let mut task = JoinSet::new();
+        task.spawn(async move {
+            // That it was lost is seen by its state; that nobody is left to stop it means the same as stop.
+            let _ = leader.run(async { drop(stopped.await) }).await;
+        });
+        Self::Lease { state, stop, task }
     }
 
     /// Returns when we lead.
-    pub async fn leads(&self) {}
+    pub async fn leads(&self) {
+        if let Self::Lease { state, .. } = self
+            && state.clone().wait_for(|state| *state == Leading::Leading).await.is_err()
+        {
+            // What keeps the lease has ended: that is for `lost` to say.
+            std::future::pending().await
+        }
+    }
 
     /// Returns when the lease is lost, and says how.
     pub async fn lost(&self) -> String {
-        std::future::pending().await
+        let Self::Lease { state, .. } = self else { return std::future::pending().await };
+        match state.clone().wait_for(|state| matches!(state, Leading::Lost { .. })).await.as_deref() {
+            Ok(Leading::Lost { why }) => why.clone(),
+            _ => "what keeps it has ended".to_owned(),
+        }
     }
 
-    /// Gives the lease back.
-    pub async fn release(self, _tasks: &mut JoinSet<()>) {}
+    /// Gives the lease back, so that another can lead at once.
+    pub async fn release(self) {
+        if let Self::Lease { stop, mut task, .. } = self {
+            let _ = stop.send(());
+            task.join_next().await;
+        }
+    }
 }

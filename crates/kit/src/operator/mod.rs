@@ -207,7 +207,7 @@ impl Operator {
                 futures::future::pending().await
             });
         }
-        let lead = Lead::start(&self, &mut tasks);
+        let lead = Lead::start(&self);
         let stopped = {
             let work = self.work(&caches, &synced, &lead);
             let mut work = pin!(work);
@@ -234,7 +234,7 @@ impl Operator {
         }
         self.fence.close();
         if stopped.is_ok() {
-            lead.release(&mut tasks).await;
+            lead.release().await;
         }
         stopped
     }
