@@ -5,6 +5,7 @@
 mod cases;
 mod changes;
 mod examples;
+mod kubectl;
 mod server;
 mod shown;
 
@@ -40,4 +41,12 @@ async fn the_kinds_behave_the_same_on_real() {
         examples::all(server).await;
     })
     .await;
+}
+
+#[tokio::test]
+async fn kubectl_speaks_of_the_kinds_the_same_on_embedded_and_on_real() {
+    let (ours, real) = (kubectl::script(Kind::Embedded).await, kubectl::script(Kind::Real).await);
+    for (ours, real) in ours.iter().zip(&real) {
+        assert_eq!(ours, real);
+    }
 }
