@@ -5,6 +5,8 @@ CARGO ?= cargo
 MINOR ?= 1.37
 # The crates without servers whose tests stand in a folder of their own.
 PURE := cel merge
+# The crates whose tests run on both API servers. A test on the real one has a name that ends in `_on_real`.
+BOTH := $(addprefix -p fleetwright-,api cli kit readiness rig)
 
 .DEFAULT_GOAL := help
 
@@ -27,21 +29,24 @@ test-unit: deps ## Decisions, parsers, stores: no servers
 	$(CARGO) test --locked $(addprefix -p fleetwright-,$(PURE)) --test '*'
 
 .PHONY: test-scenario
-test-scenario: deps ## The embedded API server: its own tests and the conformance suite
-	$(CARGO) test --locked -p fleetwright-apiserver -p fleetwright-cli --test '*'
+test-scenario: deps k8s ## On the embedded API server: its own tests, the conformance suite, operators, commands (kubectl is needed)
+	$(CARGO) test --locked -p fleetwright-apiserver --test '*'
 	$(CARGO) test --locked -p fleetwright-conformance --test conformance -- --embedded
+	$(CARGO) test --locked $(BOTH) --test '*' -- --skip _on_real
 
 .PHONY: test-real
-test-real: deps k8s ## Real etcd and kube-apiserver: lab, conformance on both servers, kubectl on both servers
+test-real: deps k8s ## On real etcd and kube-apiserver: lab, operators, commands, conformance and kubectl on both servers
 	$(CARGO) test --locked -p fleetwright-lab
 	$(CARGO) test --locked -p fleetwright-conformance --test conformance
-	$(CARGO) test --locked -p fleetwright-conformance --test facts --test protobuf --test readme
+	$(CARGO) test --locked -p fleetwright-conformance --test facts --test protobuf
+	$(CARGO) test --locked $(BOTH) --test '*' -- _on_real
 	hack/shape.sh --check
 	$(CARGO) test --locked -p fleetwright-conformance --test kubectl
 
 .PHONY: bench
-bench: deps k8s ## Speed and memory of the embedded and the real API server, in one run, as a table and JSON
+bench: deps k8s ## Speed and memory: the embedded and the real API server, readiness at ten thousand machines; tables and JSON
 	$(CARGO) run --release --locked -p fleetwright-conformance --bin bench
+	$(CARGO) bench --locked -p fleetwright-readiness
 
 .PHONY: lint
 lint: ## Format and clippy, without changing anything
@@ -49,10 +54,12 @@ lint: ## Format and clippy, without changing anything
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
 .PHONY: generate
-generate: deps k8s ## Make the generated files again: facts of the built-in kinds, command reference, conformance table
+generate: deps k8s ## Make the generated files again: facts of the built-in kinds, definitions, manifest, references, conformance table
 	$(CARGO) run --locked -p fleetwright-conformance --bin facts
 	$(CARGO) run --locked -p fleetwright-conformance --bin protobuf
 	hack/shape.sh
+	UPDATE=1 $(CARGO) test --locked -p fleetwright-api --test generated
+	$(CARGO) run --locked --bin fleetwright -- install --print > deploy/install.yaml
 	$(CARGO) run --locked --bin fleetwright -- reference > docs/reference/cli.md
 	CONFORMANCE_REPORT=$(CURDIR)/docs/conformance.md $(CARGO) test --locked -p fleetwright-conformance --test conformance
 

@@ -14,13 +14,21 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
     vec![of::<Machine>(), of::<OperationPolicy>(), of::<Operation>(), of::<ReadinessGates>()]
 }
 
+/// The definitions of all kinds as they are written to an API server.
+pub fn crds_json() -> Vec<Value> {
+    let json = |crd| {
+        let mut crd = serde_json::to_value(crd).expect("a definition is JSON");
+        whole_numbers(&mut crd);
+        crd
+    };
+    crds().into_iter().map(json).collect()
+}
+
 /// The definitions of all kinds as YAML, to be applied with kubectl.
 pub fn crds_yaml() -> String {
     let mut out = String::from("# Generated from crates/api; `make generate` makes it again.\n");
-    for crd in crds() {
+    for crd in crds_json() {
         out.push_str("---\n");
-        let mut crd = serde_json::to_value(crd).expect("a definition is JSON");
-        whole_numbers(&mut crd);
         out.push_str(&serde_saphyr::to_string(&crd).expect("JSON is YAML"));
     }
     out

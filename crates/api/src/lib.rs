@@ -15,7 +15,7 @@ mod span;
 mod text;
 
 pub use condition::{Condition, Status, condition, is_true};
-pub use definition::{crds, crds_yaml};
+pub use definition::{crds, crds_json, crds_yaml};
 pub use machine::{
     Bootstrapped, Component, ComponentState, Drift, Facts, Hardware, HostKeyPolicy, HostKeys, Machine, MachineSpec,
     MachineStatus, NodeRef, OnDelete, PackageRef, Phase, Role, SecretRef, Ssh, Taint, TaintEffect,

@@ -87,7 +87,11 @@ async fn install_twice(target: Target) {
     let names = |all: Vec<String>| -> Vec<String> {
         all.into_iter().map(|line| line.rsplit_once(' ').expect("a version").0.to_owned()).collect()
     };
-    assert_eq!(names(everything(&client).await), names(before), "what was installed is gone, all else is there");
+    let (after, before) = (names(everything(&client).await), names(before));
+    let left: Vec<_> = after.iter().filter(|name| !before.contains(name)).collect();
+    assert!(left.is_empty(), "what was installed is gone: {left:?}\n{gone}");
+    let lost: Vec<_> = before.iter().filter(|name| !after.contains(name)).collect();
+    assert!(lost.is_empty(), "all else is there: {lost:?}\n{gone}");
     let again = place.run(&["uninstall"]).await.ok();
     assert_eq!(again.trim(), "Nothing of Fleetwright is left to remove.");
 

@@ -103,8 +103,7 @@ pub(crate) fn display(resource: &ApiResource, name: &str) -> String {
 /// Everything, in the order in which it is applied: what others need comes first.
 pub(crate) fn objects(choices: &Choices, rights: &Rights) -> Vec<Object> {
     let mut all = vec![];
-    for crd in fleetwright_api::crds() {
-        let mut value = serde_json::to_value(crd).unwrap_or_default();
+    for mut value in fleetwright_api::crds_json() {
         label(&mut value, &json!({MANAGED_BY: MANAGER, "app.kubernetes.io/part-of": "fleetwright"}));
         all.push(value);
     }

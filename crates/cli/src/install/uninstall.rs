@@ -245,7 +245,11 @@ impl Uninstall<'_> {
                     continue;
                 }
                 let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
-                let list = api.list_metadata(&ListParams::default()).await;
+                let list = match api.list_metadata(&ListParams::default()).await {
+                    // Discovery lags behind: a kind that was just removed is still named, and has no objects.
+                    Err(error) if is_not_found(&error) => continue,
+                    list => list,
+                };
                 let list = list.map_err(|error| anyhow!("{}: {:#}", resource.plural, self.cluster.explain(error)))?;
                 let known = |name: &str| {
                     let same = |object: &Object| {
