@@ -187,8 +187,8 @@ fn ask(request: Request<'_>, policy: Policy<'_>, population: &dyn Population) ->
             Some(value) => Some((scope.by.as_str(), value.as_str())),
             None => {
                 let rule = format!(
-                    "OperationPolicy {name} counts by the label {0}, which the target did not have when this was asked for: \
-                     label the target, or change the policy",
+                    "OperationPolicy {name} counts by the label {0}, which the target does not have: label the target, or \
+                     change the policy",
                     scope.by
                 );
                 return Err(refuse(Why::NoScopeLabel, rule, 0, 0));

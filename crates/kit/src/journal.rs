@@ -1,1 +1,0 @@
-//! Acts that must not happen twice.

@@ -1,0 +1,133 @@
+//! What this process remembers of the acts that it claimed. Gone with the process, on purpose: what a new one finds claimed
+//! is not its own.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use fleetwright_plan::operation::{Ending, Memory};
+
+use super::OperationKey;
+use crate::Key;
+
+/// One for each operation that this process claims.
+#[derive(Default)]
+pub(super) struct Attempts {
+    by_key: Mutex<HashMap<Key, Attempt>>,
+}
+
+struct Attempt {
+    uid: String,
+    token: String,
+    memory: Memory,
+}
+
+impl Attempts {
+    /// The token under which this process claims the operation. Always the same one, so that a claim whose answer was lost is
+    /// known again when it turns out to have been written.
+    pub(super) fn token(&self, id: &OperationKey, identity: &str) -> String {
+        let mut by_key = self.lock();
+        if let Some(attempt) = by_key.get(&id.key).filter(|attempt| attempt.uid == id.uid) {
+            return attempt.token.clone();
+        }
+        let token = format!("{identity}/{}", uuid::Uuid::new_v4());
+        let attempt = Attempt { uid: id.uid.clone(), token: token.clone(), memory: Memory::Claimed };
+        by_key.insert(id.key.clone(), attempt);
+        token
+    }
+
+    /// What is remembered of the attempt with that token.
+    pub(super) fn memory(&self, id: &OperationKey, token: Option<&str>) -> Memory {
+        let by_key = self.lock();
+        let attempt = by_key.get(&id.key).filter(|attempt| attempt.uid == id.uid && Some(&*attempt.token) == token);
+        attempt.map_or(Memory::Foreign, |attempt| attempt.memory.clone())
+    }
+
+    /// Takes the right to start the act; none if it was taken before.
+    pub(super) fn begin<'a>(&'a self, id: &'a OperationKey) -> Option<Started<'a>> {
+        let mut by_key = self.lock();
+        let attempt = by_key.get_mut(&id.key).filter(|attempt| attempt.uid == id.uid)?;
+        (attempt.memory == Memory::Claimed).then(|| {
+            attempt.memory = Memory::Starting;
+            Started { attempts: self, id }
+        })
+    }
+
+    /// Forgets an operation that ended or is gone, unless its act is being started right now.
+    pub(super) fn forget(&self, key: &Key) {
+        let mut by_key = self.lock();
+        if by_key.get(key).is_some_and(|attempt| attempt.memory != Memory::Starting) {
+            by_key.remove(key);
+        }
+    }
+
+    fn set(&self, id: &OperationKey, memory: Memory) {
+        if let Some(attempt) = self.lock().get_mut(&id.key).filter(|attempt| attempt.uid == id.uid) {
+            attempt.memory = memory;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Attempt>> {
+        self.by_key.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An act that was started. If it is dropped before it ended, as with a pass that is dropped, what became of the act was lost.
+pub(super) struct Started<'a> {
+    attempts: &'a Attempts,
+    id: &'a OperationKey,
+}
+
+impl Started<'_> {
+    /// Remembers what the act came back with.
+    pub(super) fn ended(self, ending: Ending) {
+        self.attempts.set(self.id, Memory::Ended(ending));
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Started<'_> {
+    fn drop(&mut self) {
+        self.attempts.set(self.id, Memory::Lost);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(uid: &str) -> OperationKey {
+        OperationKey { key: Key::new("fleet", "drain-a"), uid: uid.to_owned() }
+    }
+
+    #[test]
+    fn only_one_gets_the_right_to_start() {
+        let (attempts, id) = (Attempts::default(), id("1"));
+        let token = attempts.token(&id, "me");
+        assert_eq!(attempts.token(&id, "me"), token, "a lost answer must be known again");
+        let first = attempts.begin(&id).expect("the first may");
+        assert!(attempts.begin(&id).is_none());
+        first.ended(Ending::Done("done".to_owned()));
+        assert!(attempts.begin(&id).is_none(), "nor after it came back");
+        assert_eq!(attempts.memory(&id, Some(&token)), Memory::Ended(Ending::Done("done".to_owned())));
+    }
+
+    #[test]
+    fn an_act_whose_call_was_dropped_is_not_started_again() {
+        let (attempts, id) = (Attempts::default(), id("1"));
+        let token = attempts.token(&id, "me");
+        drop(attempts.begin(&id));
+        assert_eq!(attempts.memory(&id, Some(&token)), Memory::Lost);
+        assert!(attempts.begin(&id).is_none());
+    }
+
+    #[test]
+    fn what_others_claimed_is_foreign() {
+        let (attempts, id) = (Attempts::default(), id("1"));
+        let token = attempts.token(&id, "me");
+        assert_eq!(attempts.memory(&id, Some("me/before-a-restart")), Memory::Foreign);
+        assert_eq!(attempts.memory(&id, None), Memory::Foreign);
+        let later = OperationKey { uid: "2".to_owned(), ..id };
+        assert_eq!(attempts.memory(&later, Some(&token)), Memory::Foreign);
+        assert_ne!(attempts.token(&later, "me"), token);
+    }
+}

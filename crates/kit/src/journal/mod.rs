@@ -1,0 +1,501 @@
+//! Acts that must not happen twice.
+//!
+//! A controller that wants the world outside the API server changed describes the change as an [`Act`] and asks the [`Journal`] to
+//! drive it, pass by pass, until it ended. The journal keeps an `Operation` object for each act.
+//!
+//! Expected flow: the intent is written (`Pending`); the gate is asked, and the places that it gives are recorded in the policies
+//! (`Granted`); this process writes that it starts the act (`Running`); it starts it; it writes the outcome (`Succeeded`, `Failed`).
+//! Whoever finds an act `Running` that it did not claim itself asks after it with the act's probe. What the world cannot tell
+//! waits for a person (`Unknown`).
+//!
+//! Guarantees:
+//! - the act is started at most once for each Operation, across crashes, lost answers and two leaders for a moment: only by the process whose
+//!   token the API server confirmed, only while that process leads, and only if it remembers not to have started it;
+//! - never more are under way than each policy allows, since places are taken with a precondition on the policy's version;
+//! - an outcome that is known to this process is written until it stays written.
+//!
+//! Caveats:
+//! - between the last look at the lease and the first effect of [`Act::start`] there is no lock that spans both worlds: a process that
+//!   is paused just there starts its act when it goes on. So nobody else ever starts *the same* Operation;
+//!   what never began is recorded as failed, and a controller that still wants it asks for a new one, with the number of the attempt
+//!   in its fingerprint. What is acted on should refuse a key that it was told of before.
+//! - an Operation that is gone is forgotten: one of the same intent is a new act. Drive only what the world still needs.
+
+mod act;
+mod attempts;
+mod name;
+mod operations;
+mod policies;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fleetwright_api::{
+    Operation, OperationPhase, OperationPolicy, OperationPolicyStatus, OperationSpec, OperationStatus, Span, condition,
+    names,
+};
+use fleetwright_plan::gate::{self, Population, Verdict};
+use fleetwright_plan::operation::{self, Said, Step};
+use futures::future::{Either, select};
+use k8s_openapi::api::rbac::v1::PolicyRule;
+use kube::api::ObjectMeta;
+use kube::{Api, Resource};
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+use crate::cache::Whole;
+use crate::client::{CallError, retry_after};
+use crate::events::{Level, reference};
+use crate::operator::Wakes;
+use crate::{Budget, Cache, Change, Key, Operator, Pass, Source, View, WriteError};
+use attempts::Attempts;
+
+pub use act::{Act, Intent, JournalError, OperationKey, Progress};
+pub use fleetwright_plan::operation::{Ending, Probed};
+
+/// An operation as the journal's cache holds it.
+pub type CachedOperation = Whole<Operation>;
+/// A policy as the journal's cache holds it.
+pub type CachedPolicy = Whole<OperationPolicy>;
+
+/// Keeps the Operations of one namespace; cheap to clone.
+#[derive(Clone)]
+pub struct Journal {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    namespace: String,
+    name: String,
+    identity: String,
+    operations: Cache<CachedOperation>,
+    policies: Cache<CachedPolicy>,
+    population: Box<dyn Population>,
+    attempts: Attempts,
+}
+
+/// Index of operations that wait for the gate, by type.
+const WAITING: &str = "waiting";
+/// Index of operations that hold a place, by type.
+const UNDER_WAY: &str = "under-way";
+/// Index of operations by kind and name of their target.
+const TARGET: &str = "target";
+/// Index of policies by the types that they name.
+const TYPE: &str = "type";
+/// Index of policies by the operations that hold places in them.
+const HOLDER: &str = "holder";
+
+/// No probe takes longer: who asks a host that hangs must not hang with it.
+const LONGEST_PROBE: Duration = Duration::from_secs(60);
+
+impl Journal {
+    /// What [`Journal::drive`] may need of a pass's calls, when two policies name the type: an intent, two places, a grant, a claim and an
+    /// outcome, after an intent with other labels was taken back; and looks at what was in the way. Each further policy needs one
+    /// write more.
+    pub const BUDGET: Budget = Budget { reads: 2, writes: 7 };
+
+    /// Adds a journal for that namespace to an operator: its caches, and the controllers that forget old operations, hear what
+    /// people say about them, and keep the policies' counts true. `population` says of how many a percentage is.
+    ///
+    /// Operations are told apart by the operator's name: each operator drives, and forgets, its own.
+    pub fn add(operator: &mut Operator, namespace: &str, population: impl Population + 'static) -> Self {
+        let operations = Source::new(Api::<Operation>::namespaced(operator.client(), namespace))
+            .index(WAITING, |_, op: &CachedOperation| {
+                if phase(op) == OperationPhase::Pending { vec![op.0.spec.type_.clone()] } else { Vec::new() }
+            })
+            .index(UNDER_WAY, |_, op| if phase(op).holds_room() { vec![op.0.spec.type_.clone()] } else { Vec::new() })
+            .index(TARGET, |_, op| vec![target(&op.0.spec.target.kind, &op.0.spec.target.name)])
+            .index(operations::COUNTED, |_, op| vec![operations::counted(op)]);
+        let policies = Source::new(Api::<OperationPolicy>::namespaced(operator.client(), namespace))
+            .index(TYPE, |_, policy: &CachedPolicy| policy.0.spec.operations.clone())
+            .index(HOLDER, |_, policy| {
+                let holders = policy.0.status.iter().flat_map(|status| &status.holders);
+                holders.map(|holder| holder.operation.clone()).collect()
+            });
+        let inner = Inner {
+            namespace: namespace.to_owned(),
+            name: operator.name().to_owned(),
+            identity: operator.identity().to_owned(),
+            operations: operator.cache(operations),
+            policies: operator.cache(policies),
+            population: Box::new(population),
+            attempts: Attempts::default(),
+        };
+        let journal = Self { inner: Arc::new(inner) };
+        operations::add(operator, &journal);
+        policies::add(operator, &journal);
+        journal
+    }
+
+    /// Wakes the controller that drives acts on objects of that kind: when one of their operations changes, and when the gate may
+    /// let pass one that waits.
+    #[must_use = "what wakes a controller is complete only when all of it is said"]
+    pub fn wake<'a>(&self, wakes: Wakes<'a>, kind: &'static str) -> Wakes<'a> {
+        let journal = self.clone();
+        wakes
+            .on(&self.inner.operations, move |change: &Change<'_, CachedOperation>| {
+                let changed = change.new.or(change.old).filter(|op| op.0.spec.target.kind == kind);
+                changed.map(|op| Key::new(&change.key.namespace, &op.0.spec.target.name)).into_iter().collect()
+            })
+            .on(&self.inner.policies, move |change: &Change<'_, CachedPolicy>| journal.waiting(kind, change))
+    }
+
+    /// The targets of that kind whose operations wait for a policy that changed.
+    fn waiting(&self, kind: &str, change: &Change<'_, CachedPolicy>) -> Vec<Key> {
+        let (Some(policy), old) = (change.new, change.old) else {
+            // It is gone: what it held back may pass.
+            let types = change.old.map(|old| old.0.spec.operations.clone()).unwrap_or_default();
+            return self.waiting_of(kind, &types);
+        };
+        // A place that was taken lets nobody pass.
+        let observed = |policy: &CachedPolicy| {
+            (policy.0.metadata.generation, policy.0.status.as_ref().and_then(|status| status.observed_generation))
+        };
+        let places = |policy: &CachedPolicy| -> BTreeSet<(String, String)> {
+            let holders = policy.0.status.iter().flat_map(|status| &status.holders);
+            holders.map(|holder| (holder.operation.clone(), holder.scope.clone())).collect()
+        };
+        if old.is_some_and(|old| observed(old) == observed(policy) && places(old).is_subset(&places(policy))) {
+            return Vec::new();
+        }
+        let mut types = policy.0.spec.operations.clone();
+        types.extend(old.iter().flat_map(|old| old.0.spec.operations.clone()));
+        self.waiting_of(kind, &types)
+    }
+
+    fn waiting_of(&self, kind: &str, types: &[String]) -> Vec<Key> {
+        let waiting = types.iter().flat_map(|type_| self.inner.operations.by(WAITING, type_));
+        waiting
+            .filter(|(_, op)| op.0.spec.target.kind == kind)
+            .map(|(key, op)| Key::new(&key.namespace, &op.0.spec.target.name))
+            .collect()
+    }
+
+    /// The operations on an object of that kind and name, as far as the cache knows, in the order of their names.
+    pub fn of_target(&self, kind: &str, name: &str) -> Vec<(Key, Arc<CachedOperation>)> {
+        self.inner.operations.by(TARGET, &target(kind, name))
+    }
+
+    /// The Operation object of that intent.
+    pub fn key(&self, intent: &Intent) -> Key {
+        Key::new(&self.inner.namespace, &name::of(intent))
+    }
+
+    /// The intent with the number of the attempt in its fingerprint: one more than those that are known never to have started.
+    ///
+    /// For acts that may be asked for again although a process that was paused right before its start could still go on
+    /// with the earlier one: those that do no harm twice, or whose target refuses what comes late.
+    #[must_use]
+    pub fn next_attempt(&self, intent: &Intent) -> Intent {
+        let mut attempt = intent.clone();
+        let mut number = 1;
+        while self.inner.operations.get(&self.key(&attempt)).is_some_and(|op| never_started(&op)) {
+            number += 1;
+            attempt.fingerprint = format!("{}-{number}", intent.fingerprint);
+        }
+        attempt
+    }
+
+    /// The rights that a journal needs in its namespace.
+    pub fn rules() -> Vec<PolicyRule> {
+        let rule = |resource: &str, verbs: &[&str]| PolicyRule {
+            api_groups: Some(vec![fleetwright_api::GROUP.to_owned()]),
+            resources: Some(vec![resource.to_owned()]),
+            verbs: verbs.iter().map(|&verb| verb.to_owned()).collect(),
+            ..PolicyRule::default()
+        };
+        vec![
+            rule("operations", &["get", "list", "watch", "create", "delete"]),
+            rule("operations/status", &["patch"]),
+            rule("operationpolicies", &["get", "list", "watch"]),
+            rule("operationpolicies/status", &["patch"]),
+        ]
+    }
+
+    /// Drives an act as far as it goes now. Call it in every pass of the controller that wants the act, until it ended.
+    ///
+    /// # Errors
+    /// See [`JournalError`]. Whatever the error, calling it again is safe.
+    pub async fn drive<A: Act>(&self, pass: &Pass, act: &A) -> Result<Progress, JournalError> {
+        let intent = act.intent();
+        let mut operation = self.find_or_write(pass, &intent).await?;
+        let key = Key::of(&operation.0);
+        loop {
+            let uid = operation.0.metadata.uid.clone().unwrap_or_default();
+            let id = OperationKey { key: key.clone(), uid };
+            let status = operation.0.status.clone().unwrap_or_default();
+            let memory = self.inner.attempts.memory(&id, status.started_by.as_deref());
+            let now = pass.clock().now();
+            match operation::next(&status, &memory, &said(&operation), now) {
+                Step::Ask => {
+                    if let Some(waiting) = self.ask(pass, &id, &operation, &status).await? {
+                        return Ok(waiting);
+                    }
+                }
+                Step::Claim => {
+                    let token = self.inner.attempts.token(&id, &self.inner.identity);
+                    self.write(pass, &operation, &operation::claimed(&status, &token, now)).await?;
+                }
+                Step::Start => {
+                    if !pass.leads() {
+                        return Err(WriteError::Fenced(format!("the act of Operation {key}")).into());
+                    }
+                    self.start(pass, &id, act).await;
+                }
+                Step::Probe => {
+                    let probed =
+                        match select(Box::pin(act.probe(&id)), Box::pin(pass.clock().sleep(LONGEST_PROBE))).await {
+                            Either::Left((probed, _)) => probed,
+                            Either::Right(_) => Probed::NoAnswer(format!("no answer within {}", Span(LONGEST_PROBE))),
+                        };
+                    tracing::info!(operation = %id, ?probed, "asked what became of it");
+                    let now = pass.clock().now();
+                    let news = operation::probed(&status, &probed, now);
+                    if let Some(news) = &news {
+                        self.write(pass, &operation, news).await?;
+                    }
+                    let ended = matches!(probed, Probed::Succeeded(_) | Probed::Failed(_) | Probed::NeverStarted);
+                    if !ended && !matches!(probed, Probed::CannotKnow(_)) {
+                        return Ok(Progress::Running { ask_again_after: operation::ask_again_after(&status, now) });
+                    }
+                }
+                Step::Record(ended) => self.write(pass, &operation, &ended).await?,
+                // The controller of operations writes it, and its change wakes the driver.
+                Step::Hear(_) | Step::Wait => {
+                    return Ok(Progress::Running { ask_again_after: operation::ask_again_after(&status, now) });
+                }
+                Step::WaitForPerson => return Ok(self.call_for_person(pass, &id, &status).await),
+                Step::Over => {
+                    self.inner.attempts.forget(&key);
+                    return Ok(Progress::of(&status));
+                }
+            }
+            operation = self.cached(&key)?;
+        }
+    }
+
+    /// Gives up an operation that was not started; false if that is too late, or it is gone.
+    ///
+    /// A controller that no longer wants an act calls it: what waits, or holds a place, would do so for ever.
+    ///
+    /// # Errors
+    /// See [`JournalError`].
+    pub async fn withdraw(&self, pass: &Pass, key: &Key, why: &str) -> Result<bool, JournalError> {
+        let Some(operation) = self.inner.operations.get(key) else { return Ok(false) };
+        let status = operation.0.status.clone().unwrap_or_default();
+        let Some(ended) = operation::withdrawn(&status, why, pass.clock().now()) else { return Ok(false) };
+        self.write(pass, &operation, &ended).await?;
+        Ok(true)
+    }
+
+    /// The Operation of that intent, written down if there is none.
+    async fn find_or_write(&self, pass: &Pass, intent: &Intent) -> Result<Arc<CachedOperation>, JournalError> {
+        let key = self.key(intent);
+        let mut known = self.inner.operations.get(&key);
+        if let Some(stale) = known.take_if(|op| phase(op) == OperationPhase::Pending && labels_changed(op, intent)) {
+            // The gate looks at the labels, and a specification does not change. What only waits can be asked for anew.
+            let meta = &stale.0.metadata;
+            let (uid, version) = (meta.uid.as_deref(), meta.resource_version.as_deref());
+            let (uid, version) = (uid.unwrap_or_default(), version.unwrap_or_default());
+            pass.writer().delete(&self.inner.operations, &key, uid, version).await?;
+        }
+        if known.is_none() {
+            let object = self.written_down(&key, intent);
+            if !pass.writer().create_in(&self.inner.operations, &object).await? {
+                // The cache does not have it yet, or the answer to our own create was lost.
+                refresh(pass, &self.inner.operations, &key).await?;
+            }
+        }
+        let operation = self.cached(&key)?;
+        let theirs = &operation.0.spec;
+        for (field, theirs, ours) in [
+            ("type", &theirs.type_, &intent.type_),
+            ("target.kind", &theirs.target.kind, &intent.target.kind),
+            ("target.name", &theirs.target.name, &intent.target.name),
+            ("fingerprint", &theirs.fingerprint, &intent.fingerprint),
+            ("requestedBy", &theirs.requested_by, &self.inner.name),
+        ] {
+            if theirs != ours {
+                return Err(JournalError::Taken { key, field, theirs: theirs.clone(), ours: ours.clone() });
+            }
+        }
+        Ok(operation)
+    }
+
+    fn written_down(&self, key: &Key, intent: &Intent) -> Operation {
+        let spec = OperationSpec {
+            type_: intent.type_.clone(),
+            target: intent.target.clone(),
+            reason: intent.reason.clone(),
+            requested_by: self.inner.name.clone(),
+            fingerprint: intent.fingerprint.clone(),
+            keep_for: intent.keep_for.unwrap_or_else(OperationSpec::default_keep_for),
+        };
+        let metadata = ObjectMeta {
+            name: Some(key.name.to_string()),
+            namespace: Some(key.namespace.to_string()),
+            ..ObjectMeta::default()
+        };
+        Operation { metadata, spec, status: None }
+    }
+
+    /// Asks the gate and records its answer; the reason to wait if it refused.
+    async fn ask(
+        &self,
+        pass: &Pass,
+        id: &OperationKey,
+        operation: &CachedOperation,
+        status: &OperationStatus,
+    ) -> Result<Option<Progress>, JournalError> {
+        let spec = &operation.0.spec;
+        let policies = self.inner.policies.by(TYPE, &spec.type_);
+        let none = OperationPolicyStatus::default();
+        let seen =
+            policies.iter().filter(|(key, _)| key.namespace == id.key.namespace).map(|(key, policy)| gate::Policy {
+                name: &key.name,
+                generation: policy.0.metadata.generation,
+                spec: &policy.0.spec,
+                status: policy.0.status.as_ref().unwrap_or(&none),
+            });
+        let request =
+            gate::Request { operation: &id.key.name, uid: &id.uid, type_: &spec.type_, labels: &spec.target.labels };
+        let now = pass.clock().now();
+        match gate::judge(request, seen, &*self.inner.population) {
+            Verdict::Granted { places, by } => {
+                for place in places.iter().filter(|place| !place.held) {
+                    let Some((_, policy)) = policies.iter().find(|(key, _)| *key.name == *place.policy) else {
+                        continue;
+                    };
+                    let held = gate::take(policy.0.status.as_ref().unwrap_or(&none), &place.holder);
+                    self.write_holders(pass, policy, &held).await?;
+                }
+                self.write(pass, operation, &operation::granted(status, &by, now)).await?;
+                Ok(None)
+            }
+            Verdict::Refused(refusal) => {
+                // Places that were taken before another policy turned out to be full go back to those who can use them.
+                for (_, policy) in &policies {
+                    let Some(held) = policy.0.status.as_ref() else { continue };
+                    if held.holders.iter().any(|holder| *holder.operation == *id.key.name) {
+                        self.write_holders(pass, policy, &gate::release(held, &id.key.name)).await?;
+                    }
+                }
+                if let Some(news) = operation::refused(status, &refusal, now) {
+                    self.write(pass, operation, &news).await?;
+                }
+                Ok(Some(Progress::Waiting { why: refusal.to_string(), until: refusal.until }))
+            }
+        }
+    }
+
+    async fn start<A: Act>(&self, pass: &Pass, id: &OperationKey, act: &A) {
+        // Two passes may have come here with the same token: one of them gets it.
+        let Some(attempt) = self.inner.attempts.begin(id) else { return };
+        tracing::info!(operation = %id, "starting");
+        let timeout = act.timeout();
+        let ending = match select(Box::pin(act.start(id)), Box::pin(pass.clock().sleep(timeout))).await {
+            Either::Left((ending, _)) => ending,
+            Either::Right(_) => Ending::Unknown(format!("it took longer than {}", Span(timeout))),
+        };
+        tracing::info!(operation = %id, ?ending, "came back");
+        attempt.ended(ending);
+    }
+
+    async fn call_for_person(&self, pass: &Pass, id: &OperationKey, status: &OperationStatus) -> Progress {
+        let known = condition(&status.conditions, names::OUTCOME_KNOWN);
+        let why = known.map(|known| known.message.clone()).unwrap_or_default();
+        let since = known.map(|known| known.last_transition_time.to_string()).unwrap_or_default();
+        let about = reference::<Operation>(&id.key, Some(&id.uid));
+        pass.events().publish(&about, Level::Warning, "OutcomeUnknown", &why, &since).await;
+        Progress::NeedsPerson(why)
+    }
+
+    fn cached(&self, key: &Key) -> Result<Arc<CachedOperation>, JournalError> {
+        self.inner.operations.get(key).ok_or_else(|| JournalError::Behind(key.clone()))
+    }
+
+    async fn write(
+        &self,
+        pass: &Pass,
+        operation: &CachedOperation,
+        status: &OperationStatus,
+    ) -> Result<(), JournalError> {
+        merge(pass, &self.inner.operations, &operation.0, json!(status)).await
+    }
+
+    async fn write_holders(
+        &self,
+        pass: &Pass,
+        policy: &CachedPolicy,
+        holders: &[fleetwright_api::Holder],
+    ) -> Result<(), JournalError> {
+        merge(pass, &self.inner.policies, &policy.0, json!({ "holders": holders, "held": holders.len() })).await
+    }
+}
+
+/// Writes status on top of the version that was decided on. After a conflict, the cache has what was in the way, so that the next pass
+/// does not lose the same race again while the watch is late.
+async fn merge<K>(
+    pass: &Pass,
+    cache: &Cache<Whole<K>>,
+    object: &K,
+    status: serde_json::Value,
+) -> Result<(), JournalError>
+where
+    K: Resource<DynamicType = ()> + DeserializeOwned + Clone + fmt::Debug + Send + Sync + 'static,
+    K: Resource<Scope = kube::core::NamespaceResourceScope>,
+{
+    let key = Key::of(object);
+    let version = object.meta().resource_version.clone().unwrap_or_default();
+    match pass.writer().merge_status(cache, &key, &version, status).await {
+        Err(error @ WriteError::Conflict { .. }) => {
+            refresh(pass, cache, &key).await?;
+            Err(error.into())
+        }
+        done => Ok(done?),
+    }
+}
+
+/// Reads an object past the cache, and lets the cache have it.
+async fn refresh<K>(pass: &Pass, cache: &Cache<Whole<K>>, key: &Key) -> Result<Option<K>, JournalError>
+where
+    K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>,
+    K: DeserializeOwned + Clone + fmt::Debug + Send + Sync + 'static,
+    Whole<K>: View<Object = K>,
+{
+    let api = Api::<K>::namespaced(pass.client(), &key.namespace);
+    match api.get_opt(&key.name).await {
+        Ok(Some(object)) => {
+            cache.written(object.clone());
+            Ok(Some(object))
+        }
+        Ok(None) => Ok(None),
+        Err(error) => {
+            let after = retry_after(&error);
+            let message = CallError::of(&error).map_or_else(|| error.to_string(), |error| error.to_string());
+            Err(JournalError::Read { what: format!("{} {key}", K::kind(&())), message, after })
+        }
+    }
+}
+
+fn phase(operation: &CachedOperation) -> OperationPhase {
+    operation.0.status.as_ref().map_or(OperationPhase::Pending, |status| status.phase)
+}
+
+fn labels_changed(operation: &CachedOperation, intent: &Intent) -> bool {
+    operation.0.spec.target.labels != intent.target.labels
+}
+
+fn never_started(operation: &CachedOperation) -> bool {
+    operation.0.status.as_ref().is_some_and(|status| Progress::of(status) == Progress::NeverStarted)
+}
+
+fn said(operation: &CachedOperation) -> Said {
+    operation.0.metadata.annotations.as_ref().map_or(Said::Nothing, Said::read)
+}
+
+fn target(kind: &str, name: &str) -> String {
+    format!("{kind}/{name}")
+}

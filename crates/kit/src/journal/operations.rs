@@ -1,0 +1,149 @@
+//! Forgets operations that ended long ago, and hears what people say about those whose outcome nobody else knows.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use fleetwright_api::{Operation, OperationPhase, OperationStatus};
+use fleetwright_plan::operation::{self, Memory, Step};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ObjectReference;
+
+use super::{CachedOperation, Journal, JournalError, OperationKey, phase, said};
+use crate::controller::{Budget, Controller, Next, Options, Outcome};
+use crate::events::reference;
+use crate::{Change, Key, Operator, Pass, WriteError};
+
+/// Index of operations by type and phase.
+pub(super) const COUNTED: &str = "counted";
+
+const PHASES: [(OperationPhase, &str); 6] = [
+    (OperationPhase::Pending, "Pending"),
+    (OperationPhase::Granted, "Granted"),
+    (OperationPhase::Running, "Running"),
+    (OperationPhase::Succeeded, "Succeeded"),
+    (OperationPhase::Failed, "Failed"),
+    (OperationPhase::Unknown, "Unknown"),
+];
+
+/// The value in [`COUNTED`]. Only what the operator asked for itself is counted, so that two operators do not count the same.
+pub(super) fn counted(operation: &CachedOperation) -> String {
+    let name = PHASES.iter().find(|(known, _)| *known == phase(operation)).map_or("", |(_, name)| name);
+    row(&operation.0.spec.requested_by, &operation.0.spec.type_, name)
+}
+
+fn row(requester: &str, type_: &str, phase: &str) -> String {
+    format!("{requester}/{type_}/{phase}")
+}
+
+pub(super) fn add(operator: &mut Operator, journal: &Journal) {
+    let cache = journal.inner.operations.clone();
+    let metrics = operator.metrics().clone();
+    let requester = journal.inner.name.clone();
+    let controller = Operations { journal: journal.clone() };
+    let options = Options { workers: 2, deep_check: None, ..Options::default() };
+    let _complete =
+        operator.controller(controller, options).on(&cache.clone(), move |change: &Change<'_, CachedOperation>| {
+            for operation in [change.old, change.new].into_iter().flatten() {
+                let type_ = &operation.0.spec.type_;
+                for (_, name) in PHASES {
+                    metrics.operations(name, type_, cache.count(COUNTED, &row(&requester, type_, name)));
+                }
+            }
+            vec![change.key.clone()]
+        });
+}
+
+struct Operations {
+    journal: Journal,
+}
+
+/// An operation, and what this process remembers of it.
+#[derive(Clone)]
+struct Found {
+    operation: Arc<CachedOperation>,
+    memory: Memory,
+}
+
+enum Decision {
+    /// Nothing, until that time.
+    Rest(Option<Timestamp>),
+    /// Write what a person said.
+    Hear(Box<OperationStatus>),
+    /// It is kept no longer.
+    Forget,
+}
+
+impl Controller for Operations {
+    const NAME: &'static str = "operations";
+    const BUDGET: Budget = Budget { reads: 1, writes: 1 };
+
+    type Found = Found;
+    type Valid = Found;
+    type Decision = Decision;
+    type Done = ();
+    type DereferenceError = Infallible;
+    type ValidateError = Infallible;
+    type ActError = JournalError;
+    type ReportError = Infallible;
+
+    fn about(&self, key: &Key, found: Option<&Found>) -> ObjectReference {
+        reference::<Operation>(key, found.and_then(|found| found.operation.0.metadata.uid.as_deref()))
+    }
+
+    async fn dereference(&self, pass: &Pass) -> Result<Option<Found>, Infallible> {
+        let Some(operation) = self.journal.inner.operations.get(pass.key()) else {
+            self.journal.inner.attempts.forget(pass.key());
+            return Ok(None);
+        };
+        let uid = operation.0.metadata.uid.clone().unwrap_or_default();
+        let id = OperationKey { key: pass.key().clone(), uid };
+        let token = operation.0.status.as_ref().and_then(|status| status.started_by.as_deref());
+        let memory = self.journal.inner.attempts.memory(&id, token);
+        Ok(Some(Found { operation, memory }))
+    }
+
+    fn validate(&self, found: &Found) -> Result<Found, Infallible> {
+        Ok(found.clone())
+    }
+
+    fn decide(&self, Found { operation, memory }: &Found, now: Timestamp) -> Decision {
+        let spec = &operation.0.spec;
+        if spec.requested_by != self.journal.inner.name {
+            return Decision::Rest(None);
+        }
+        let status = operation.0.status.clone().unwrap_or_default();
+        if let Some(due) = operation::prune_at(&status, spec.keep_for.0) {
+            return if due <= now { Decision::Forget } else { Decision::Rest(Some(due)) };
+        }
+        match operation::next(&status, memory, &said(operation), now) {
+            Step::Hear(status) => Decision::Hear(status),
+            _ => Decision::Rest(None),
+        }
+    }
+
+    async fn act(&self, pass: &Pass, found: &Found, decision: &Decision) -> Result<(), JournalError> {
+        let operation = &found.operation;
+        match decision {
+            Decision::Rest(_) => Ok(()),
+            Decision::Hear(status) => self.journal.write(pass, operation, status).await,
+            Decision::Forget => {
+                let meta = &operation.0.metadata;
+                let (uid, version) = (meta.uid.as_deref(), meta.resource_version.as_deref());
+                let (uid, version) = (uid.unwrap_or_default(), version.unwrap_or_default());
+                let cache = &self.journal.inner.operations;
+                match pass.writer().delete(cache, pass.key(), uid, version).await {
+                    // Somebody was faster.
+                    Err(WriteError::Gone(_)) => Ok(()),
+                    done => Ok(done?),
+                }
+            }
+        }
+    }
+
+    async fn report(&self, _: &Pass, _: &Found, outcome: Outcome<'_, Self>) -> Result<Next, Infallible> {
+        Ok(match outcome {
+            Outcome::Done { decision: Decision::Rest(Some(due)), .. } => Next::At(*due),
+            _ => Next::Rest,
+        })
+    }
+}

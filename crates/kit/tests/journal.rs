@@ -1,0 +1,379 @@
+//! The journal, on the embedded server and on the real one: an act is started at most once, whatever happens in between.
+
+mod porter;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use fleetwright_api::{Operation, OperationPhase, OperationPolicy, Status, condition, names};
+use fleetwright_kit::Clock;
+use fleetwright_kit::journal::Progress;
+use fleetwright_lab::Kind;
+use fleetwright_rig::layer::{Answered, Layer, around, forward};
+use fleetwright_rig::{Call, Crash, Ground, Side};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use k8s_openapi::api::core::v1::{ConfigMap, Event};
+use kube::Client;
+use kube::api::ListParams;
+use kube::client::Body;
+use serde_json::json;
+
+use porter::{Look, Shop, Style, Yard};
+
+/// Each scenario is a test on the embedded server, and all of them are one test on a real one.
+macro_rules! on_both {
+    ($($name:ident)*) => {
+        $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $name() {
+            scenarios::$name(Ground::InProcess).await;
+        })*
+
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn all_scenarios_on_real() {
+            let ground = Ground::start(Kind::Real).await.expect("a real server");
+            $(eprintln!(stringify!($name));
+            scenarios::$name(ground.clone()).await;)*
+        }
+    };
+}
+
+on_both! {
+    the_intent_the_place_and_the_claim_are_written_before_the_act
+    what_no_policy_names_waits_until_one_does
+    a_crash_at_any_call_starts_an_act_once
+    a_lost_answer_at_any_call_starts_an_act_once_and_its_outcome_is_written
+    two_drivers_of_one_operation_start_it_once
+    two_drivers_never_exceed_the_last_free_place
+    an_unknown_outcome_waits_for_a_person
+    what_ended_is_forgotten_in_time_and_what_is_unknown_is_not
+    a_place_whose_operation_is_gone_is_given_up
+    a_policy_that_comes_later_counts_what_is_under_way
+    what_is_given_up_is_not_started
+    an_operation_of_that_name_that_differs_is_left_alone
+}
+
+mod scenarios {
+    use super::*;
+
+    pub(super) async fn the_intent_the_place_and_the_claim_are_written_before_the_act(ground: Ground) {
+        let shop = Shop::new(&ground).await;
+        shop.policy("carries", 3).await;
+        shop.order("ann", "tea").await;
+        let (operations, policies) = (shop.api::<Operation>(), shop.api::<OperationPolicy>());
+        let seen = Arc::new(AtomicUsize::new(0));
+        let look: Look = {
+            let seen = seen.clone();
+            Arc::new(move |id| {
+                let (operations, policies, seen) = (operations.clone(), policies.clone(), seen.clone());
+                async move {
+                    let operation = operations.get(&id.key.name).await.expect("the intent");
+                    assert_eq!(operation.spec.reason, "somebody ordered it");
+                    let status = operation.status.expect("a status");
+                    assert_eq!(status.phase, OperationPhase::Running);
+                    assert!(status.started_at.is_some() && status.started_by.expect("a token").starts_with("ann/"));
+                    assert_eq!(status.granted_by.as_deref(), Some("carries: 1 of 3"));
+                    let policy = policies.get("carries").await.expect("the policy").status.expect("counts");
+                    assert_eq!((policy.held, policy.holders[0].operation.as_str()), (1, &*id.key.name));
+                    seen.fetch_add(1, Ordering::SeqCst);
+                }
+                .boxed()
+            })
+        };
+        let yard = Yard::new(Style::Prompt);
+        let _ann = shop.start_with("ann", &yard, Box::new(|client| client), Some(look));
+        let (operation, status) = shop.reaches("tea", OperationPhase::Succeeded).await;
+        assert_eq!(seen.load(Ordering::SeqCst), 1, "the act looked and found it");
+        assert_eq!(status.outcome.as_deref(), Some("tea is in the yard"));
+        assert_eq!(operation.spec.requested_by, "ann");
+        shop.held("carries", 0).await;
+    }
+
+    pub(super) async fn what_no_policy_names_waits_until_one_does(ground: Ground) {
+        let shop = Shop::new(&ground).await;
+        shop.order("ann", "tea").await;
+        let yard = Yard::new(Style::Prompt);
+        let _ann = shop.start("ann", &yard);
+        let why = shop
+            .until("the refusal is written", async || {
+                let status = shop.operations("tea").await.pop()?.status?;
+                let granted = condition(&status.conditions, names::GRANTED)?.clone();
+                assert_eq!((status.phase, granted.status), (OperationPhase::Pending, Status::False));
+                Some(granted)
+            })
+            .await;
+        assert_eq!(why.reason, "NoPolicy");
+        assert!(why.message.contains("no OperationPolicy names Carry: write one"), "{}", why.message);
+        assert_eq!(yard.started(), []);
+        shop.policy("carries", 1).await;
+        shop.reaches("tea", OperationPhase::Succeeded).await;
+    }
+
+    pub(super) async fn a_crash_at_any_call_starts_an_act_once(ground: Ground) {
+        let (mut call, mut crashes) = (0, 0);
+        loop {
+            let mut missed = 0;
+            for side in [Side::Before, Side::After] {
+                let shop = Shop::new(&ground).await;
+                shop.policy("carries", 1).await;
+                shop.order("ann", "tea").await;
+                let yard = Yard::new(Style::Prompt);
+                let crash = Crash::at(call, side);
+                let around = crash.clone();
+                let first = shop.start_with("ann", &yard, Box::new(move |client| around.around(client)), None);
+                tokio::select! {
+                    () = crash.happened() => crashes += 1,
+                    () = settled(&shop) => missed += 1,
+                }
+                drop(first);
+                let _second = shop.start("ann", &yard);
+                settled(&shop).await;
+                let at = format!("crash {side} call {call} ({:?})", crash.at_call());
+                assert_eq!(yard.arrived(), ["tea"], "{at}");
+                assert_eq!(yard.started().len(), 1, "{at}: {:?}", yard.started());
+                for operation in shop.operations("tea").await {
+                    let phase = operation.status.expect("a status").phase;
+                    let expected = if yard.started()[0].uid == operation.metadata.uid.unwrap_or_default() {
+                        OperationPhase::Succeeded
+                    } else {
+                        OperationPhase::Failed
+                    };
+                    assert_eq!(phase, expected, "{at}");
+                }
+            }
+            if missed == 2 {
+                break;
+            }
+            call += 1;
+        }
+        eprintln!("crashed {crashes} times, before and after each of {call} calls");
+        // A watch for each of three kinds; the policy observed; intent, place, grant, claim and outcome; the place given back.
+        assert!(call >= 10, "{call}");
+    }
+
+    /// The parcel has arrived, its operation says so, and no place is held.
+    async fn settled(shop: &Shop) {
+        shop.reaches("tea", OperationPhase::Succeeded).await;
+        shop.held("carries", 0).await;
+    }
+
+    /// Forwards everything, and keeps back the answer to one write.
+    struct Deaf {
+        write: usize,
+        writes: AtomicUsize,
+    }
+
+    impl Layer for Deaf {
+        fn call(
+            self: Arc<Self>,
+            call: Call,
+            request: http::Request<Body>,
+            inner: Client,
+        ) -> BoxFuture<'static, Answered> {
+            async move {
+                let lost = call.writes() && self.writes.fetch_add(1, Ordering::SeqCst) == self.write;
+                let answer = forward(&inner, request).await?;
+                if lost { Err("the answer was lost".into()) } else { Ok(answer) }
+            }
+            .boxed()
+        }
+    }
+
+    pub(super) async fn a_lost_answer_at_any_call_starts_an_act_once_and_its_outcome_is_written(ground: Ground) {
+        for write in 0.. {
+            let shop = Shop::new(&ground).await;
+            shop.policy("carries", 1).await;
+            shop.order("ann", "tea").await;
+            let yard = Yard::new(Style::Prompt);
+            let deaf = Arc::new(Deaf { write, writes: AtomicUsize::new(0) });
+            let layer = deaf.clone();
+            let _ann = shop.start_with("ann", &yard, Box::new(move |client| around(client, layer)), None);
+            settled(&shop).await;
+            let operations = shop.operations("tea").await;
+            assert_eq!((operations.len(), yard.started().len()), (1, 1), "the answer to write {write} was lost");
+            if deaf.writes.load(Ordering::SeqCst) <= write {
+                assert!(write >= 7, "the act took only {write} writes");
+                break;
+            }
+        }
+    }
+
+    pub(super) async fn two_drivers_of_one_operation_start_it_once(ground: Ground) {
+        let shop = Shop::new(&ground).await;
+        shop.policy("carries", 5).await;
+        let yard = Yard::new(Style::Slow);
+        let _first = shop.start("ann", &yard);
+        let _second = shop.start("ann", &yard);
+        let parcels: Vec<_> = (0..20).map(|number| format!("parcel-{number:02}")).collect();
+        for parcel in &parcels {
+            shop.order("ann", parcel).await;
+        }
+        for parcel in &parcels {
+            shop.reaches(parcel, OperationPhase::Succeeded).await;
+        }
+        assert_eq!(yard.arrived(), parcels, "each once");
+        assert!(yard.most_at_once() <= 5, "{} at once", yard.most_at_once());
+        shop.held("carries", 0).await;
+    }
+
+    pub(super) async fn two_drivers_never_exceed_the_last_free_place(ground: Ground) {
+        let shop = Shop::new(&ground).await;
+        shop.policy("carries", 1).await;
+        let yard = Yard::new(Style::Slow);
+        let _first = shop.start("ann", &yard);
+        let _second = shop.start("bob", &yard);
+        for number in 0..10 {
+            shop.order("ann", &format!("from-ann-{number}")).await;
+            shop.order("bob", &format!("from-bob-{number}")).await;
+        }
+        shop.until("all arrived", async || (yard.arrived().len() == 20).then_some(())).await;
+        assert_eq!(yard.most_at_once(), 1);
+        shop.held("carries", 0).await;
+    }
+
+    pub(super) async fn an_unknown_outcome_waits_for_a_person(ground: Ground) {
+        let shop = Shop::new(&ground).await;
+        shop.policy("carries", 1).await;
+        shop.order("ann", "tea").await;
+        let yard = Yard::new(Style::Vanishes);
+        let _ann = shop.start("ann", &yard);
+        let (operation, status) = shop.reaches("tea", OperationPhase::Unknown).await;
+        let name = operation.metadata.name.unwrap_or_default();
+        let known = condition(&status.conditions, names::OUTCOME_KNOWN).expect("a condition");
+        assert_eq!((known.status, known.reason.as_str()), (Status::False, "CannotBeKnown"));
+        assert!(known.message.contains("the yard keeps no list"), "{}", known.message);
+        assert_eq!(shop.held("carries", 1).await, [name.clone()], "what may go on holds its place");
+        shop.until("somebody is called", async || {
+            let events = shop.api::<Event>().list(&ListParams::default()).await.expect("events");
+            events.into_iter().find(|event| {
+                event.reason.as_deref() == Some("OutcomeUnknown") && event.involved_object.name.as_ref() == Some(&name)
+            })
+        })
+        .await;
+        assert!(matches!(yard.told("tea"), Some(Progress::NeedsPerson(_))), "{:?}", yard.told("tea"));
+
+        shop.merge::<Operation>(&name, json!({ "metadata": { "annotations": { names::OUTCOME: "done" } } })).await;
+        shop.until("what is wrong with the word is said", async || {
+            let status = shop.operations("tea").await.pop()?.status?;
+            assert_eq!(status.phase, OperationPhase::Unknown);
+            let known = condition(&status.conditions, names::OUTCOME_KNOWN)?;
+            (known.reason == "OutcomeNotUnderstood" && known.message.contains("\"done\"")).then_some(())
+        })
+        .await;
+
+        let annotations = json!({ names::OUTCOME: "Failed", names::OUTCOME_BECAUSE: "the yard is empty" });
+        shop.merge::<Operation>(&name, json!({ "metadata": { "annotations": annotations } })).await;
+        let (_, status) = shop.reaches("tea", OperationPhase::Failed).await;
+        assert_eq!(status.outcome.as_deref(), Some("a person says so: the yard is empty"));
+        shop.held("carries", 0).await;
+        assert_eq!(yard.started().len(), 1);
+    }
+
+    pub(super) async fn what_ended_is_forgotten_in_time_and_what_is_unknown_is_not(ground: Ground) {
+        let mut shop = Shop::new(&ground).await;
+        shop.clock = Clock::manual("2030-01-01T00:00:00Z".parse().expect("a time"));
+        shop.policy("carries", 5).await;
+        shop.order("ann", "tea").await;
+        shop.order("bob", "salt").await;
+        let (yard, lossy) = (Yard::new(Style::Prompt), Yard::new(Style::Vanishes));
+        let _ann = shop.start("ann", &yard);
+        let _bob = shop.start("bob", &lossy);
+        let (_, tea) = shop.reaches("tea", OperationPhase::Succeeded).await;
+        shop.reaches("salt", OperationPhase::Unknown).await;
+        shop.held("carries", 1).await;
+
+        let ended = tea.ended_at.expect("it ended");
+        let early = ended.checked_add(Duration::from_secs(59 * 60)).expect("a time");
+        shop.clock.advance(early.duration_since(shop.clock.now()).unsigned_abs());
+        assert_eq!(shop.operations("tea").await.len(), 1, "it is kept for an hour");
+        shop.clock.advance(Duration::from_secs(60));
+        shop.until("tea is forgotten", async || shop.operations("tea").await.is_empty().then_some(())).await;
+        shop.clock.advance(Duration::from_secs(24 * 3600));
+        assert_eq!(shop.operations("salt").await.len(), 1, "what is unknown waits for ever");
+        assert_eq!(yard.started().len(), 1, "what was forgotten was not wanted any more");
+    }
+
+    pub(super) async fn a_place_whose_operation_is_gone_is_given_up(ground: Ground) {
+        let shop = Shop::new(&ground).await;
+        shop.policy("carries", 1).await;
+        shop.order("ann", "tea").await;
+        let yard = Yard::new(Style::Vanishes);
+        let ann = shop.start("ann", &yard);
+        let (operation, _) = shop.reaches("tea", OperationPhase::Unknown).await;
+        drop(ann);
+        // Nobody watches while a person deletes both.
+        shop.delete::<ConfigMap>("tea").await;
+        shop.delete::<Operation>(&operation.metadata.name.unwrap_or_default()).await;
+        shop.order("bob", "salt").await;
+        let prompt = Yard::new(Style::Prompt);
+        let _bob = shop.start("bob", &prompt);
+        shop.reaches("salt", OperationPhase::Succeeded).await;
+        shop.held("carries", 0).await;
+    }
+
+    pub(super) async fn a_policy_that_comes_later_counts_what_is_under_way(ground: Ground) {
+        let shop = Shop::new(&ground).await;
+        shop.policy("carries", 5).await;
+        shop.order("ann", "tea").await;
+        let yard = Yard::new(Style::Held);
+        let _ann = shop.start("ann", &yard);
+        shop.reaches("tea", OperationPhase::Running).await;
+        shop.policy("strict", 1).await;
+        shop.held("strict", 1).await;
+        shop.order("ann", "salt").await;
+        let why = shop
+            .until("salt waits", async || {
+                let status = shop.operations("salt").await.pop()?.status?;
+                condition(&status.conditions, names::GRANTED).cloned()
+            })
+            .await;
+        assert_eq!((why.status, why.reason.as_str()), (Status::False, "LimitReached"), "{}", why.message);
+        assert!(why.message.contains("OperationPolicy strict allows 1"), "{}", why.message);
+        yard.open_door();
+        let (_, status) = shop.reaches("salt", OperationPhase::Succeeded).await;
+        assert_eq!(status.granted_by.as_deref(), Some("carries: 1 of 5; strict: 1 of 1"));
+    }
+
+    pub(super) async fn what_is_given_up_is_not_started(ground: Ground) {
+        let shop = Shop::new(&ground).await;
+        shop.policy("carries", 0).await;
+        shop.order("ann", "tea").await;
+        let yard = Yard::new(Style::Prompt);
+        let _ann = shop.start("ann", &yard);
+        shop.until("tea waits", async || {
+            let status = shop.operations("tea").await.pop()?.status?;
+            condition(&status.conditions, names::GRANTED).cloned()
+        })
+        .await;
+        shop.merge::<ConfigMap>("tea", json!({ "data": { "withdrawn": "yes" } })).await;
+        let (_, status) = shop.reaches("tea", OperationPhase::Failed).await;
+        assert_eq!(status.outcome.as_deref(), Some("given up before it was started: nobody wants it"));
+        shop.merge::<OperationPolicy>("carries", json!({ "spec": { "max": 1 } })).await;
+        shop.order("ann", "salt").await;
+        shop.reaches("salt", OperationPhase::Succeeded).await;
+        assert_eq!(yard.arrived(), ["salt"]);
+    }
+
+    pub(super) async fn an_operation_of_that_name_that_differs_is_left_alone(ground: Ground) {
+        let shop = Shop::new(&ground).await;
+        shop.policy("carries", 1).await;
+        shop.order("ann", "tea").await;
+        let yard = Yard::new(Style::Prompt);
+        {
+            let _ann = shop.start("ann", &yard);
+            shop.reaches("tea", OperationPhase::Succeeded).await;
+        }
+        // Bob finds that ann has done what is asked of him. That is for people to sort out.
+        let yard = Yard::new(Style::Prompt);
+        let labels = json!({ "metadata": { "labels": { "porter": "bob" } } });
+        shop.merge::<ConfigMap>("tea", labels).await;
+        let _bob = shop.start("bob", &yard);
+        shop.until("the trouble is told", async || {
+            let events = shop.api::<Event>().list(&ListParams::default()).await.expect("events");
+            events.into_iter().find(|event| event.reason.as_deref() == Some("OperationTaken"))
+        })
+        .await;
+        assert_eq!(yard.started(), []);
+    }
+}
