@@ -85,6 +85,9 @@ impl<'de> Deserialize<'de> for Span {
     }
 }
 
+/// What the servers allow: so few digits that no rule which computes with it overflows.
+const PATTERN: &str = "([0-9]{1,5}h)?([0-9]{1,7}m)?([0-9]{1,9}s)?([0-9]{1,9}ms)?";
+
 impl JsonSchema for Span {
     fn schema_name() -> Cow<'static, str> {
         "Span".into()
@@ -95,13 +98,11 @@ impl JsonSchema for Span {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        // So few digits that no rule which computes with it overflows.
-        let pattern = "^([0-9]{1,5}h)?([0-9]{1,7}m)?([0-9]{1,9}s)?([0-9]{1,9}ms)?$";
         json_schema!({
             "type": "string",
             "maxLength": 32,
             "x-kubernetes-validations": [{
-                "rule": format!("self != '' && self.matches('{pattern}') && duration(self) <= duration('720h')"),
+                "rule": format!("self != '' && self.matches('^{PATTERN}$') && duration(self) <= duration('720h')"),
                 "message": crate::text::DURATION,
             }],
         })
@@ -110,7 +111,18 @@ impl JsonSchema for Span {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn what_the_servers_allow_is_read_and_printed_as_the_same_time(text in PATTERN) {
+            prop_assume!(!text.is_empty());
+            let span: Span = text.parse().unwrap();
+            prop_assert_eq!(span.to_string().parse::<Span>().unwrap(), span);
+        }
+    }
 
     #[test]
     fn a_span_reads_and_prints_as_people_write_it() {
