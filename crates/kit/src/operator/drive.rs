@@ -18,6 +18,7 @@ use crate::events::Level;
 use crate::metrics::Metrics;
 use crate::pass::{Ending, Means, PassRecord};
 use crate::queue::{Priority, Queue, Taken};
+use crate::serve::Health;
 use crate::{Clock, Controller, Key, Options, Pass, Random, Step};
 
 /// The queue of one controller; cheap to clone.
@@ -68,12 +69,21 @@ pub(super) struct Driver<C> {
     strict: bool,
     on_pass: Option<OnPass>,
     idle: Idle,
+    health: Health,
     /// What is wrong with which object, as it was told last.
     told: Mutex<HashMap<Key, (Step, &'static str)>>,
 }
 
 impl<C: Controller> Driver<C> {
-    pub fn new(controller: C, options: Options, line: Line, means: Means, settings: &Settings, idle: Idle) -> Self {
+    pub fn new(
+        controller: C,
+        options: Options,
+        line: Line,
+        means: Means,
+        settings: &Settings,
+        idle: Idle,
+        health: Health,
+    ) -> Self {
         Self {
             controller,
             workers: options.workers.max(1),
@@ -83,6 +93,7 @@ impl<C: Controller> Driver<C> {
             strict: settings.strict_budgets,
             on_pass: settings.on_pass.clone(),
             idle,
+            health,
             told: Mutex::default(),
         }
     }
@@ -91,6 +102,7 @@ impl<C: Controller> Driver<C> {
     async fn pass(self: Arc<Self>, taken: Taken) {
         let clock = &self.means.clock;
         let begin = clock.monotonic();
+        let _under_way = self.health.pass(C::NAME, &taken.key);
         let pass = Pass { key: taken.key.clone(), now: clock.now(), deep: taken.deep, means: self.means.clone() };
         let span = tracing::info_span!("pass", controller = C::NAME, object = %taken.key);
         let look = async { counted(steps::look(&self.controller, &pass, taken.agains)).await }.instrument(span.clone());

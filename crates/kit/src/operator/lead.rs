@@ -28,6 +28,7 @@ impl Lead {
             client::wrap(settings.client.clone(), Fence::open(), clock.clone(), metrics.clone(), &settings.name);
         let leader = Leader::new(client, lease, clock, settings.random.clone(), operator.fence.clone(), metrics);
         let state = leader.watch();
+        operator.health.follow(state.clone());
         let (stop, stopped) = oneshot::channel::<()>();
         let mut task = JoinSet::new();
         task.spawn(async move {

@@ -24,6 +24,7 @@ use crate::leader::Lease;
 use crate::metrics::Metrics;
 use crate::pass::{Means, PassRecord};
 use crate::queue::Priority;
+use crate::serve::Health;
 use crate::write::Writer;
 use crate::{Cache, Change, Clock, Controller, Key, Options, Random, Source, View, Waker};
 use drive::{Drive, Driver, Line};
@@ -87,6 +88,7 @@ pub struct Operator {
     /// In a mutex only because the operator is shared by its parts, and futures cannot be.
     background: Mutex<Vec<BoxFuture<'static, ()>>>,
     idle: Idle,
+    health: Health,
 }
 
 impl Operator {
@@ -98,8 +100,9 @@ impl Operator {
         let identity = lease.as_ref().map_or(name, |lease| &lease.identity).clone();
         let events = Events::new(client.clone(), clock.clone(), metrics.clone(), name, &identity);
         let idle = Idle::new(clock.clone(), events.clone());
+        let health = Health::new(clock.clone());
         let (caches, drivers, background) = (HashMap::new(), Vec::new(), Mutex::default());
-        Self { identity, client, fence, events, caches, drivers, background, idle, settings }
+        Self { identity, client, fence, events, caches, drivers, background, idle, health, settings }
     }
 
     /// The client with fence and counting, for making [`kube::Api`]s.
@@ -142,6 +145,11 @@ impl Operator {
         self.idle.clone()
     }
 
+    /// What the probes are answered from, see [`crate::serve::Endpoint`].
+    pub fn health(&self) -> &Health {
+        &self.health
+    }
+
     /// Adds a cache. It fills when the operator runs.
     ///
     /// Two sources of the same view, objects and selector share one cache, with the indexes of both.
@@ -153,6 +161,7 @@ impl Operator {
         }
         let cache = Cache::new(source);
         self.caches.insert(identity, Box::new(cache.clone()));
+        self.health.cache(&Fill::kind(&cache), false);
         self.idle.add_cache(Arc::new(cache.clone()));
         cache
     }
@@ -167,7 +176,15 @@ impl Operator {
             events: self.events.clone(),
             writer: Writer::new(self.client.clone(), C::NAME),
         };
-        let driver = Driver::new(controller, options, line.clone(), means, &self.settings, self.idle.clone());
+        let driver = Driver::new(
+            controller,
+            options,
+            line.clone(),
+            means,
+            &self.settings,
+            self.idle.clone(),
+            self.health.clone(),
+        );
         self.drivers.push(Arc::new(driver));
         self.idle.add_line(line.clone());
         Wakes { _operator: self, line }
@@ -188,6 +205,7 @@ impl Operator {
     /// # Panics
     /// When a pass does, if the settings are strict.
     pub async fn run(mut self, stop: impl Future<Output = ()> + Send) -> Result<(), RunError> {
+        let _running = self.health.running();
         let mut tasks = JoinSet::new();
         let synced = Arc::new(Notify::new());
         let filling = Filling {
@@ -249,7 +267,9 @@ impl Operator {
                 let mut woken = pin!(woken);
                 woken.as_mut().enable();
                 for cache in caches {
-                    self.settings.metrics.cache_synced(&cache.kind(), cache.synced());
+                    let (kind, synced) = (cache.kind(), cache.synced());
+                    self.settings.metrics.cache_synced(&kind, synced);
+                    self.health.cache(&kind, synced);
                 }
                 if caches.iter().all(|cache| cache.synced()) {
                     break;
