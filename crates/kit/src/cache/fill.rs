@@ -68,6 +68,7 @@ impl<V: View> Fill for Cache<V> {
             streamed: true,
             position: None,
             faults: 0,
+            expired: false,
             lagging: 0,
             out: false,
         };
@@ -144,6 +145,8 @@ struct Watch<V: View> {
     position: Option<String>,
     /// In a row.
     faults: u32,
+    /// Whether the last watch expired, and none has told anything since.
+    expired: bool,
     /// In a row.
     lagging: u32,
     /// Whether an outage was logged and has not ended.
@@ -164,7 +167,8 @@ impl<V: View> Watch<V> {
                 }
             }
             let expired = matches!(fault, Fault::Expired) || fault.status().is_some_and(|status| status.code == 410);
-            if expired && self.faults == 1 {
+            // The list that follows tells whether the server is well; only one that expires again has to wait.
+            if expired && !std::mem::replace(&mut self.expired, true) {
                 tracing::debug!(kind = self.kind, "{fault}: listing anew");
                 continue;
             }
@@ -341,6 +345,7 @@ impl<V: View> Watch<V> {
                 WatchEvent::Error(status) => return Err(Fault::Refused(status)),
             }
             self.faults = 0;
+            self.expired = false;
             self.filling.metrics.cache_objects(&self.kind, self.cache.len());
         }
     }

@@ -6,6 +6,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::convert::Infallible;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ObjectReference};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ObjectMeta, PostParams};
+use kube::client::Body;
 use kube::runtime::wait::{await_condition, conditions};
 use kube::{Api, Client, CustomResource, CustomResourceExt, ResourceExt};
 use schemars::JsonSchema;
@@ -190,7 +192,12 @@ impl Controller for Postman {
 
     async fn report(&self, pass: &Pass, found: &Found, outcome: Outcome<'_, Self>) -> Result<Next, WriteError> {
         let desired = match outcome {
-            Outcome::Done { decision, .. } => json!({ "address": decision }),
+            Outcome::Done { decision, .. } => {
+                // What was written in this pass is in the cache before the watch tells it.
+                let signed = self.addresses.get(&found.to).is_none_or(|address| address.signed);
+                assert!(signed, "{} was signed, and the cache does not know", found.to);
+                json!({ "address": decision })
+            }
             Outcome::Failed { trouble, .. } => json!({ "problem": trouble.source.to_string() }),
         };
         let (version, current) = (&found.parcel.version, &found.parcel.status);
@@ -337,6 +344,50 @@ impl Running {
         })
         .await
     }
+}
+
+/// A door between an operator and its server, which a test opens and closes.
+#[derive(Clone, Default)]
+pub struct Door {
+    refuses: Arc<Mutex<Option<Refuses>>>,
+    pub refused: Arc<AtomicU32>,
+}
+
+type Refuses = Box<dyn Fn(&http::Request<Body>) -> Option<u16> + Send>;
+
+impl Door {
+    /// Answers the requests for which `with` gives an HTTP status itself.
+    pub fn refuse(&self, with: impl Fn(&http::Request<Body>) -> Option<u16> + Send + 'static) {
+        *self.refuses.lock().unwrap() = Some(Box::new(with));
+    }
+
+    pub fn open(&self) {
+        *self.refuses.lock().unwrap() = None;
+    }
+
+    /// The client behind the door.
+    pub fn before(&self, client: Client) -> Client {
+        let door = self.clone();
+        let namespace = client.default_namespace().to_owned();
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let (door, client) = (door.clone(), client.clone());
+            async move {
+                let refused = door.refuses.lock().unwrap().as_ref().and_then(|refuses| refuses(&request));
+                let Some(code) = refused else { return client.send(request).await };
+                door.refused.fetch_add(1, Ordering::SeqCst);
+                let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "message": "the door is closed"});
+                Ok::<_, kube::Error>(
+                    http::Response::builder().status(code).body(Body::from(status.to_string().into_bytes())).unwrap(),
+                )
+            }
+        });
+        Client::new(service, namespace)
+    }
+}
+
+/// Whether a request is a watch.
+pub fn is_watch(request: &http::Request<Body>) -> bool {
+    request.uri().query().is_some_and(|query| query.contains("watch=true"))
 }
 
 /// Polls until it holds.
