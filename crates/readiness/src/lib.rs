@@ -1,14 +1,107 @@
 //! Decides which machines may be scheduled: `ReadinessGates` and reports of other operators become one verdict, the condition
 //! `Schedulable` of the Machine, and one taint of its Node.
+//!
+//! Guarantees:
+//! - a Node is opened only when all gates of its machine held for as long as they must, and closed only when one failed for longer than it may;
+//! - only our own taint is ever written; a person's cordon or taint stays, and the machine says who lifts it;
+//! - no more machines are closed together than the safety nets allow, also across restarts;
+//! - two writes for a change of the verdict, none for a report that says the same.
+//!
+//! Caveats: a Machine that is deleted no longer says anything about its Node: our taint, if it is there, stays, because nobody is left to
+//! say that the Node is ready. It is removed by hand, or goes with the Node.
 
+mod board;
+mod gates;
+mod look;
+mod machine;
+mod meters;
 mod rules;
+mod view;
 mod why;
 
-use fleetwright_kit::Operator;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fleetwright_api::names;
+use fleetwright_kit::{Budget, Controller, Operator, Source, Waker};
+use kube::Api;
 pub use rules::{Rules, rules};
 pub use why::{WhyInput, node_name, why};
 
+use board::Board;
+use gates::Summaries;
+use look::{ALL, BY_MACHINE, BY_NODE, Eyes};
+use machine::{Machines, claims, wake_for_gates, wake_for_machine, wake_for_report};
+use meters::Meters;
+
+/// The name of the controller of machines.
+pub const NAME: &str = "readiness";
+/// The field manager under which machines are written.
+const MANAGER: &str = "fleetwright-readiness";
+
+/// How the operator is run.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// How the controller of machines is run.
+    pub machines: fleetwright_kit::Options,
+    /// How the controller of ReadinessGates is run. Its passes only sum up, so that they are kept apart in time.
+    pub gates: fleetwright_kit::Options,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let options = fleetwright_kit::Options::default();
+        let gates = fleetwright_kit::Options { workers: 1, at_most_every: Duration::from_secs(5), ..options };
+        Self { machines: options, gates }
+    }
+}
+
 /// Adds the caches and controllers that keep the machines of one namespace.
-pub fn add(_operator: &mut Operator, _namespace: &str) {
-    todo!()
+pub fn add(operator: &mut Operator, namespace: &str) {
+    add_with(operator, namespace, Options::default());
+}
+
+/// As [`add`], run otherwise.
+pub fn add_with(operator: &mut Operator, namespace: &str, options: Options) {
+    let client = operator.client();
+    let eyes = Eyes {
+        machines: operator.cache(
+            Source::new(Api::namespaced(client.clone(), namespace))
+                .index(BY_NODE, |_, machine: &view::MachineView| vec![machine.node.to_string()]),
+        ),
+        nodes: operator.cache(Source::new(Api::all(client.clone()))),
+        gates: operator
+            .cache(Source::new(Api::namespaced(client.clone(), namespace)).index(ALL, |_, _| vec![ALL.to_owned()])),
+        reports: operator.cache(
+            Source::new(Api::namespaced(client, namespace))
+                .labels(names::MACHINE)
+                .index(BY_MACHINE, |_, report: &view::ReportView| vec![report.machine.to_string()]),
+        ),
+    };
+    let meters = Meters::new(operator.metrics());
+    let (wake_machines, wake_gates) = (Waker::new(), Waker::new());
+    let board = Board::new(namespace, eyes.clone(), wake_machines.clone(), wake_gates.clone(), meters.clone());
+    let namespace: Arc<str> = namespace.into();
+
+    let machines = Machines { eyes: eyes.clone(), board: board.clone(), meters };
+    let of = |eyes: &Eyes| eyes.clone();
+    let (for_machine, for_node, for_gates) = (of(&eyes), of(&eyes), of(&eyes));
+    let _ = operator
+        .controller(machines, options.machines)
+        .on(&eyes.machines, move |change| wake_for_machine(&for_machine, change))
+        .on(&eyes.nodes, move |change| claims(&for_node, &change.key.name))
+        .on(&eyes.reports, move |change| wake_for_report(&namespace, change))
+        .on(&eyes.gates, move |change| wake_for_gates(&for_gates, change))
+        .by(&wake_machines);
+
+    let summaries = Summaries { gates: eyes.gates.clone(), board };
+    let _ = operator
+        .controller(summaries, options.gates)
+        .on(&eyes.gates, |change| vec![change.key.clone()])
+        .by(&wake_gates);
+}
+
+/// The most calls that a pass of each controller makes.
+pub fn budgets() -> [(&'static str, Budget); 2] {
+    [(Machines::NAME, Machines::BUDGET), (Summaries::NAME, Summaries::BUDGET)]
 }

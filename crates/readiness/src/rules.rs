@@ -21,9 +21,9 @@ pub fn rules() -> Rules {
             rule(GROUP, &["readinessgates"], &["list", "watch"]),
             rule(GROUP, &["readinessgates/status"], &["patch"]),
             rule("", &["configmaps"], &["list", "watch"]),
-            rule("events.k8s.io", &["events"], &["create"]),
+            rule("", &["events"], &["create"]),
         ],
-        lease: vec![rule("coordination.k8s.io", &["leases"], &["get", "list", "watch", "create", "update"])],
+        lease: vec![rule("coordination.k8s.io", &["leases"], &["get", "watch", "create", "update"])],
         cluster: vec![rule("", &["nodes"], &["get", "list", "watch", "patch"])],
     }
 }

@@ -90,11 +90,12 @@ pub struct Net {
 
 impl Net {
     /// Sets what the nets of a ReadinessGates object allow; none if the object is gone.
-    pub fn rule(&mut self, gates: &Arc<str>, rule: Option<SafetyNet>) {
+    pub fn rule(&mut self, gates: &Arc<str>, rule: Option<&SafetyNet>) {
         match rule {
-            Some(rule) => self.rules.insert(Arc::clone(gates), rule),
-            None => self.rules.remove(gates),
-        };
+            Some(rule) if self.rules.get(gates) == Some(rule) => {}
+            Some(rule) => drop(self.rules.insert(Arc::clone(gates), rule.clone())),
+            None => drop(self.rules.remove(gates)),
+        }
     }
 
     /// Says where a machine stands now. It is not held until [`Net::may_close`] says so.
@@ -151,21 +152,24 @@ impl Net {
 
     /// May a failing machine that is due since `due` be closed now? Those nets that are full say no, and hold it; otherwise it counts as closed from now.
     pub fn may_close(&mut self, machine: &Arc<str>, due: Timestamp, now: Timestamp) -> Vec<Full> {
-        let Some(placed) = self.machines.get(machine) else { return Vec::new() };
-        if placed.standing != Standing::Failing {
+        let full = self.hold_if_full(machine, due);
+        match self.machines.get(machine) {
+            Some(placed) if full.is_empty() && placed.standing == Standing::Failing => {
+                let places = placed.places.clone();
+                self.place(machine, places, Standing::Closed { since: now });
+            }
+            _ => {}
+        }
+        full
+    }
+
+    /// The nets that keep a failing machine open that is due since `due`. They hold it from now on.
+    pub fn hold_if_full(&mut self, machine: &Arc<str>, due: Timestamp) -> Vec<Full> {
+        let Some(placed) = self.machines.get(machine).filter(|placed| placed.standing == Standing::Failing) else {
             return Vec::new();
-        }
-        let full: Vec<Full> = placed
-            .places
-            .iter()
-            .filter(|place| self.is_full(place, due))
-            .map(|place| Full { place: place.clone() })
-            .collect();
-        let places = placed.places.clone();
-        if full.is_empty() {
-            self.place(machine, places, Standing::Closed { since: now });
-            return full;
-        }
+        };
+        let full = placed.places.iter().filter(|place| self.is_full(place, due));
+        let full: Vec<Full> = full.map(|place| Full { place: place.clone() }).collect();
         for full in &full {
             let scopes = self.scopes.get_mut(&full.place.gates);
             if let Some(scope) = scopes.and_then(|scopes| scopes.get_mut(&full.place.scope)) {
@@ -173,7 +177,7 @@ impl Net {
             }
         }
         if let Some(placed) = self.machines.get_mut(machine) {
-            placed.held = true;
+            placed.held = !full.is_empty();
         }
         full
     }

@@ -14,7 +14,7 @@ fn place(scope: &str) -> Place {
 /// A net over one scope of machines that are well: a third may be lost, at least 3.
 fn nets(size: usize) -> (Net, Vec<Arc<str>>) {
     let mut net = Net::default();
-    net.rule(&"workers".into(), Some(SafetyNet::default()));
+    net.rule(&"workers".into(), Some(&SafetyNet::default()));
     let machines: Vec<Arc<str>> = (0..size).map(|n| Arc::from(format!("m{n:04}"))).collect();
     for machine in &machines {
         net.place(machine, vec![place("")], Standing::Well);
@@ -106,7 +106,7 @@ fn scopes_are_counted_apart() {
 #[test]
 fn a_machine_in_two_nets_needs_room_in_both() {
     let (mut net, machines) = nets(4);
-    net.rule(&"strict".into(), Some(SafetyNet { max: Amount::Count(0), ..SafetyNet::default() }));
+    net.rule(&"strict".into(), Some(&SafetyNet { max: Amount::Count(0), ..SafetyNet::default() }));
     let strict = Place { gates: "strict".into(), scope: "".into() };
     net.place(&machines[0], vec![place(""), strict.clone()], Standing::Failing);
     let full = net.may_close(&machines[0], at(0), at(0));
@@ -140,7 +140,7 @@ proptest! {
     fn the_net_counts_as_one_would_by_hand(steps in steps(), max in 0u32..60, at_least in 0u32..5) {
         let rule = SafetyNet { max: Amount::Percent(max), at_least, within: Span::minutes(10), by: None };
         let mut net = Net::default();
-        net.rule(&"workers".into(), Some(rule.clone()));
+        net.rule(&"workers".into(), Some(&rule));
         let names: Vec<Arc<str>> = (0..20).map(|n| Arc::from(format!("m{n:02}"))).collect();
         let mut model = [Standing::Out; 20];
         let mut now = 0;
@@ -187,7 +187,7 @@ proptest! {
         };
         let build = |reverse: bool| {
             let mut net = Net::default();
-            net.rule(&"workers".into(), Some(SafetyNet::default()));
+            net.rule(&"workers".into(), Some(&SafetyNet::default()));
             let mut all: Vec<usize> = (0..standings.len()).collect();
             if reverse { all.reverse(); }
             for n in all {

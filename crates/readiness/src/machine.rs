@@ -1,0 +1,288 @@
+//! The controller of machines: the verdict becomes a taint of the Node and a condition of the Machine.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fleetwright_api::{Machine, Status, names};
+use fleetwright_kit::events::{Level, reference};
+use fleetwright_kit::{
+    Budget, Change, Controller, Key, Next, Outcome as Ended, Pass, Remedy, StepError, View, WriteError,
+};
+use fleetwright_plan::readiness::verdict::{Turn, reason};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference};
+use kube::{Api, ResourceExt};
+
+use crate::board::Board;
+use crate::look::{BY_NODE, Eyes, Look, NodeLook, Outcome};
+use crate::meters::Meters;
+use crate::view::{GatesView, MachineView, NodeView, ReportView};
+
+/// A held machine looks by itself so often whether there is room: should nobody have woken it, it is not forgotten.
+const HELD: Duration = Duration::from_secs(60);
+/// When a person must change something, it may be something that nobody watches, such as a role.
+const REFUSED: Duration = Duration::from_secs(60);
+
+/// Keeps machines.
+pub struct Machines {
+    pub eyes: Eyes,
+    pub board: Board,
+    pub meters: Meters,
+}
+
+/// Why a machine could not be looked at.
+#[derive(Debug, thiserror::Error)]
+pub enum DereferenceError {
+    /// The API server did not show it.
+    #[error("deep check of {what}: {source}")]
+    Unseen {
+        /// What.
+        what: String,
+        /// Why.
+        source: kube::Error,
+    },
+}
+
+impl StepError for DereferenceError {
+    fn reason(&self) -> &'static str {
+        "DeepCheckFailed"
+    }
+
+    fn remedy(&self) -> Remedy {
+        Remedy::Retry
+    }
+}
+
+/// Why the Node was not opened or closed.
+#[derive(Debug, thiserror::Error)]
+pub enum ActError {
+    /// The taint was not written.
+    #[error("the taint: {0}")]
+    Taint(#[from] WriteError),
+}
+
+impl StepError for ActError {
+    fn reason(&self) -> &'static str {
+        let Self::Taint(error) = self;
+        error.reason()
+    }
+
+    fn remedy(&self) -> Remedy {
+        let Self::Taint(error) = self;
+        error.remedy()
+    }
+}
+
+/// Why the verdict was not written down.
+#[derive(Debug, thiserror::Error)]
+pub enum ReportError {
+    /// The status was not written.
+    #[error("the verdict: {0}")]
+    Status(#[from] WriteError),
+}
+
+impl StepError for ReportError {
+    fn reason(&self) -> &'static str {
+        let Self::Status(error) = self;
+        error.reason()
+    }
+
+    fn remedy(&self) -> Remedy {
+        let Self::Status(error) = self;
+        // There is nobody to tell that a machine was deleted meanwhile; a refusal may be mended by a role that nobody watches.
+        match error.remedy() {
+            Remedy::Person => Remedy::Wait(REFUSED),
+            remedy => remedy,
+        }
+    }
+}
+
+impl Controller for Machines {
+    const NAME: &'static str = crate::NAME;
+    /// Reads: the Machine and the Node, in a deep check only. Writes: the taint and the verdict.
+    const BUDGET: Budget = Budget { reads: 2, writes: 2 };
+
+    type Found = Look;
+    type Valid = Look;
+    type Decision = Outcome;
+    type Done = ();
+
+    type DereferenceError = DereferenceError;
+    type ValidateError = Infallible;
+    type ActError = ActError;
+    type ReportError = ReportError;
+
+    fn about(&self, key: &Key, found: Option<&Look>) -> ObjectReference {
+        reference::<Machine>(key, found.map(|look| &*look.machine.uid))
+    }
+
+    async fn dereference(&self, pass: &Pass) -> Result<Option<Look>, DereferenceError> {
+        if pass.deep() {
+            self.look_past_the_caches(pass).await?;
+        }
+        let look = self.eyes.look(pass.key());
+        if look.is_none() {
+            self.tell_orphans(pass).await;
+        }
+        Ok(look)
+    }
+
+    fn validate(&self, found: &Look) -> Result<Look, Infallible> {
+        // What depends on other objects is part of the verdict, and gates that are not understood select nobody.
+        Ok(found.clone())
+    }
+
+    fn decide(&self, look: &Look, now: Timestamp) -> Outcome {
+        self.board.decide(look, now)
+    }
+
+    async fn act(&self, pass: &Pass, look: &Look, outcome: &Outcome) -> Result<(), ActError> {
+        let Some(turn) = outcome.decision.turn else { return Ok(()) };
+        let Some(patch) = look.patch(turn, pass.now()) else { return Ok(()) };
+        pass.writer().json_patch(&self.eyes.nodes, &Key::cluster(&look.machine.node), patch).await?;
+        let done = match turn {
+            Turn::Open => "opened",
+            Turn::Close => "closed",
+        };
+        tracing::info!(node = &*look.machine.node, reason = outcome.decision.reason, "{done}: {}", outcome.decision.message);
+        Ok(())
+    }
+
+    async fn report(&self, pass: &Pass, look: &Look, ended: Ended<'_, Self>) -> Result<Next, ReportError> {
+        let (outcome, failed) = match ended {
+            Ended::Done { decision, .. } => (decision.clone(), false),
+            Ended::Failed { trouble, decision: Some(decision), .. } if trouble.remedy == Remedy::Person => {
+                (not_done(look, decision, trouble.reason, &trouble.to_string(), pass.now()), true)
+            }
+            // It is tried again soon: what was not done is not said, and what was said stays.
+            Ended::Failed { .. } => return Ok(Next::Rest),
+        };
+        let (current, desired) = (look.current_status(), Look::desired_status(&outcome));
+        pass.writer().apply_status(&self.eyes.machines, pass.key(), &look.machine.version, &current, desired).await?;
+        self.tell_people(pass, look, &outcome).await;
+        if failed {
+            return Ok(Next::After(REFUSED));
+        }
+        let held = outcome.decision.held.then(|| pass.now() + HELD);
+        let next = [outcome.decision.next, held].into_iter().flatten().min();
+        Ok(next.map_or(Next::Rest, Next::At))
+    }
+}
+
+impl Machines {
+    async fn look_past_the_caches(&self, pass: &Pass) -> Result<(), DereferenceError> {
+        let key = pass.key();
+        let machines: Api<<MachineView as View>::Object> = Api::namespaced(pass.client(), &key.namespace);
+        let live = machines.get_opt(&key.name).await;
+        let live = live.map_err(|source| DereferenceError::Unseen { what: format!("Machine {key}"), source })?;
+        let cached = self.eyes.machines.get(key);
+        let Some(live) = live else { return Ok(()) };
+        if cached.as_ref().is_none_or(|cached| Some(&*cached.version) != live.resource_version().as_deref()) {
+            self.meters.behind("Machine");
+        }
+        self.eyes.machines.written(live);
+        let Some(machine) = self.eyes.machines.get(key) else { return Ok(()) };
+        let name = &*machine.node;
+        let nodes: Api<<NodeView as View>::Object> = Api::all(pass.client());
+        let live = nodes.get_opt(name).await;
+        let live = live.map_err(|source| DereferenceError::Unseen { what: format!("Node {name}"), source })?;
+        let cached = self.eyes.nodes.get(&Key::cluster(name));
+        let version = live.as_ref().and_then(ResourceExt::resource_version);
+        if cached.as_ref().map(|cached| &*cached.version) != version.as_deref() {
+            self.meters.behind("Node");
+        }
+        if let Some(live) = live {
+            self.eyes.nodes.written(live);
+        }
+        Ok(())
+    }
+
+    /// Reports on a machine that does not exist.
+    async fn tell_orphans(&self, pass: &Pass) {
+        let key = pass.key();
+        let reports = self.eyes.reports.by(crate::look::BY_MACHINE, &key.name);
+        self.board.gone(&key.name, reports.len(), pass.now());
+        for (report, view) in reports {
+            let about = reference::<ConfigMap>(&report, Some(&view.uid));
+            let message = format!(
+                "there is no Machine {} in namespace {}: the report counts for nothing; correct its label {} or delete it",
+                key.name,
+                key.namespace,
+                names::MACHINE
+            );
+            pass.events().publish(&about, Level::Normal, "MachineMissing", &message, "").await;
+        }
+    }
+
+    async fn tell_people(&self, pass: &Pass, look: &Look, outcome: &Outcome) {
+        let valid = outcome.conditions.iter().find(|condition| condition.type_ == names::REPORTS_VALID);
+        let since = valid.map(|condition| condition.last_transition_time.to_string()).unwrap_or_default();
+        for refused in &outcome.refused {
+            let Some((name, view)) = look.reports.iter().find(|(name, _)| **name == *refused.name) else { continue };
+            let key = Key { namespace: Arc::clone(&pass.key().namespace), name: Arc::clone(name) };
+            let about = reference::<ConfigMap>(&key, Some(&view.uid));
+            pass.events().publish(&about, Level::Warning, "ReportBroken", &refused.why, &since).await;
+        }
+        if let NodeLook::Taken(by) = &look.node {
+            let about = reference::<Machine>(pass.key(), Some(&look.machine.uid));
+            pass.events().publish(&about, Level::Warning, reason::NODE_TAKEN, &outcome.decision.message, by).await;
+        }
+    }
+}
+
+/// What to say when the Node could not be opened or closed: what it is, why it is not what it should be.
+fn not_done(look: &Look, outcome: &Outcome, reason: &str, trouble: &str, now: Timestamp) -> Outcome {
+    let mut outcome = outcome.clone();
+    let should = match outcome.decision.turn {
+        Some(Turn::Open) => (Status::False, "open"),
+        _ => (outcome.decision.status, "closed"),
+    };
+    let was = look.machine.condition(names::SCHEDULABLE).map(|kept| kept.status);
+    let status = if outcome.decision.turn == Some(Turn::Close) { was.unwrap_or(Status::Unknown) } else { should.0 };
+    let message = format!("the Node should be {}, but {trouble}; {}", should.1, outcome.decision.message);
+    outcome.decision.bootstrapped = look.machine.bootstrapped.clone();
+    for condition in &mut outcome.conditions {
+        if condition.type_ == names::SCHEDULABLE {
+            *condition = look.condition(names::SCHEDULABLE, status, reason, message.clone(), now);
+        }
+    }
+    outcome
+}
+
+/// Whom a change of a machine concerns: itself, and others that claim the same Node.
+pub fn wake_for_machine(eyes: &Eyes, change: &Change<'_, MachineView>) -> Vec<Key> {
+    let mut keys = vec![change.key.clone()];
+    let (old, new) = (change.old.map(|view| &view.node), change.new.map(|view| &view.node));
+    if old != new {
+        for node in [old, new].into_iter().flatten() {
+            keys.extend(claims(eyes, node).into_iter().filter(|key| key != change.key));
+        }
+    }
+    keys
+}
+
+/// The machines that claim a Node.
+pub fn claims(eyes: &Eyes, node: &str) -> Vec<Key> {
+    eyes.machines.by(BY_NODE, node).into_iter().map(|(key, _)| key).collect()
+}
+
+/// The machine that a report is about, and the one that it was about before.
+pub fn wake_for_report(namespace: &Arc<str>, change: &Change<'_, ReportView>) -> Vec<Key> {
+    let mut machines: Vec<&Arc<str>> = [change.old, change.new].into_iter().flatten().map(|view| &view.machine).collect();
+    machines.dedup();
+    machines.into_iter().map(|name| Key { namespace: Arc::clone(namespace), name: Arc::clone(name) }).collect()
+}
+
+/// The machines that gates select, or did before, if anything but their status changed.
+pub fn wake_for_gates(eyes: &Eyes, change: &Change<'_, GatesView>) -> Vec<Key> {
+    if let (Some(old), Some(new)) = (change.old, change.new)
+        && old.spec == new.spec
+        && old.changed == new.changed
+    {
+        return Vec::new();
+    }
+    let selects = |machine: &MachineView| [change.old, change.new].into_iter().flatten().any(|gates| gates.selects(machine));
+    let keys = eyes.machines.keys().into_iter();
+    keys.filter(|key| eyes.machines.get(key).is_some_and(|machine| selects(&machine))).collect()
+}

@@ -1,0 +1,53 @@
+use fleetwright_kit::metrics::Metrics;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+
+/// What this operator counts besides what the kit counts; cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Meters {
+    held: Family<[(&'static str, String); 1], Gauge>,
+    broken: Gauge,
+    orphans: Gauge,
+    behind: Family<[(&'static str, String); 1], Counter>,
+}
+
+impl Meters {
+    /// On the operator's page.
+    pub fn new(metrics: &Metrics) -> Self {
+        let meters = Self::default();
+        metrics.register(|page| {
+            let Self { held, broken, orphans, behind } = meters.clone();
+            page.register("fleetwright_readiness_held", "Machines that a safety net keeps open", held);
+            page.register("fleetwright_readiness_broken_reports", "Reports, or parts of them, that do not count", broken);
+            page.register("fleetwright_readiness_orphan_reports", "Reports on machines that do not exist", orphans);
+            page.register(
+                "fleetwright_readiness_behind",
+                "Objects of which a deep check found the cache to be behind",
+                behind,
+            );
+        });
+        meters
+    }
+
+    /// How many machines the nets of a ReadinessGates object keep open.
+    pub fn held(&self, gates: &str, machines: u32) {
+        self.held.get_or_create(&[("gates", gates.to_owned())]).set(i64::from(machines));
+    }
+
+    /// A ReadinessGates object that is gone.
+    pub fn no_gates(&self, gates: &str) {
+        self.held.remove(&[("gates", gates.to_owned())]);
+    }
+
+    /// How many reports do not count, and how many have no machine.
+    pub fn reports(&self, broken: usize, orphans: usize) {
+        self.broken.set(i64::try_from(broken).unwrap_or(i64::MAX));
+        self.orphans.set(i64::try_from(orphans).unwrap_or(i64::MAX));
+    }
+
+    /// A deep check found the cache to be behind.
+    pub fn behind(&self, kind: &str) {
+        self.behind.get_or_create(&[("kind", kind.to_owned())]).inc();
+    }
+}

@@ -1,0 +1,68 @@
+use fleetwright_api::{ReadinessGates, ReadinessGatesSpec, ReadinessGatesStatus};
+use fleetwright_plan::readiness::Gates;
+use fleetwright_plan::readiness::select::{NotASelector, Selector};
+use jiff::Timestamp;
+use k8s_openapi::NamespaceResourceScope;
+use serde::Deserialize;
+
+use super::thin::{Meta, thin};
+
+/// What is kept of ReadinessGates: there are few, so nearly all.
+#[derive(Clone, Debug)]
+pub struct GatesView {
+    /// Its uid.
+    pub uid: Box<str>,
+    /// Its resourceVersion.
+    pub version: Box<str>,
+    /// Its generation.
+    pub generation: i64,
+    /// When it was made.
+    pub created: Timestamp,
+    /// When anything but its status was last changed.
+    pub changed: Timestamp,
+    /// Which machines are meant.
+    pub selector: Result<Selector, NotASelector>,
+    /// What it says.
+    pub spec: ReadinessGatesSpec,
+    /// What became of it.
+    pub status: ReadinessGatesStatus,
+}
+
+thin! {
+    /// ReadinessGates that decode into their view.
+    ThinGates, GatesView, Raw, ReadinessGates, NamespaceResourceScope
+}
+
+#[derive(Deserialize)]
+pub(super) struct Raw {
+    metadata: Meta,
+    spec: ReadinessGatesSpec,
+    #[serde(default)]
+    status: Option<ReadinessGatesStatus>,
+}
+
+impl GatesView {
+    fn read(raw: Raw) -> Self {
+        let Raw { metadata, spec, status } = raw;
+        Self {
+            created: metadata.created(),
+            changed: metadata.changed(),
+            generation: metadata.generation,
+            selector: Selector::read(&spec.selector),
+            spec,
+            status: status.unwrap_or_default(),
+            uid: metadata.uid.into(),
+            version: metadata.resource_version.into(),
+        }
+    }
+
+    /// Whether they mean a machine with these labels. Gates that are not understood mean nobody.
+    pub fn selects(&self, machine: &super::MachineView) -> bool {
+        self.selector.as_ref().is_ok_and(|selector| selector.selects(|key| machine.label(key)))
+    }
+
+    /// As the decision looks at them.
+    pub fn gates<'a>(&'a self, name: &'a str) -> Gates<'a> {
+        Gates { name, created: self.created, changed: self.changed, gates: &self.spec.conditions }
+    }
+}

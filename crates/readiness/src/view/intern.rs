@@ -1,0 +1,52 @@
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Longer texts are hardly ever said twice.
+const LONGEST: usize = 256;
+
+#[derive(Default)]
+struct Known {
+    texts: HashSet<Arc<str>>,
+    /// Clean up when there are more than this many.
+    enough: usize,
+}
+
+static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
+
+/// The text, shared with all that say the same: ten thousand Nodes have the same conditions, reasons and messages.
+pub fn intern(text: &str) -> Arc<str> {
+    if text.len() > LONGEST {
+        return text.into();
+    }
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = known.get_or_insert_with(Known::default);
+    if let Some(text) = known.texts.get(text) {
+        return Arc::clone(text);
+    }
+    if known.texts.len() >= known.enough.max(1024) {
+        // What only this table still holds is no longer said by anybody.
+        known.texts.retain(|text| Arc::strong_count(text) > 1);
+        known.texts.shrink_to_fit();
+        known.enough = known.texts.len() * 2;
+    }
+    let text: Arc<str> = text.into();
+    known.texts.insert(Arc::clone(&text));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_text_is_kept_once_and_only_while_somebody_says_it() {
+        let one = intern("kubelet is posting ready status");
+        assert!(Arc::ptr_eq(&one, &intern("kubelet is posting ready status")));
+        for n in 0..10_000 {
+            intern(&format!("nobody keeps this: {n}"));
+        }
+        let count = KNOWN.lock().unwrap().as_ref().unwrap().texts.len();
+        assert!(count <= 3000, "{count} texts are kept");
+        assert!(Arc::ptr_eq(&one, &intern("kubelet is posting ready status")));
+    }
+}

@@ -1,0 +1,127 @@
+use std::sync::Arc;
+
+use fleetwright_api::{Bootstrapped, Condition, Machine, NodeRef, Taint, TaintEffect, names};
+use jiff::Timestamp;
+use k8s_openapi::NamespaceResourceScope;
+use serde::Deserialize;
+
+use super::thin::{Meta, thin};
+use super::{Kept, intern};
+use crate::MANAGER;
+
+/// What is kept of a Machine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MachineView {
+    /// Its uid.
+    pub uid: Box<str>,
+    /// Its resourceVersion.
+    pub version: Box<str>,
+    /// Its generation.
+    pub generation: i64,
+    /// When it was made.
+    pub created: Timestamp,
+    /// When anything but its status was last changed.
+    pub changed: Timestamp,
+    /// Its labels, sorted.
+    pub labels: Box<[(Arc<str>, Arc<str>)]>,
+    /// The name of its Node.
+    pub node: Arc<str>,
+    /// Whether nothing may be done to its Node.
+    pub paused: bool,
+    /// Taints that its Node is meant to have.
+    pub taints: Box<[(Arc<str>, TaintEffect)]>,
+    /// When it was first ready, and as which Node.
+    pub bootstrapped: Option<Bootstrapped>,
+    /// Its conditions.
+    pub conditions: Box<[Kept]>,
+}
+
+thin! {
+    /// A Machine that decodes into its view.
+    ThinMachine, MachineView, Raw, Machine, NamespaceResourceScope
+}
+
+#[derive(Deserialize)]
+pub(super) struct Raw {
+    metadata: Meta,
+    #[serde(default)]
+    spec: Spec,
+    #[serde(default)]
+    status: Option<Status>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Spec {
+    #[serde(default)]
+    hostname: Option<String>,
+    #[serde(default)]
+    paused: bool,
+    #[serde(default)]
+    taints: Vec<Taint>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Status {
+    #[serde(default)]
+    conditions: Vec<Condition>,
+    #[serde(default)]
+    node_ref: Option<NodeRef>,
+    #[serde(default)]
+    bootstrapped: Option<Bootstrapped>,
+}
+
+impl MachineView {
+    fn read(raw: Raw) -> Self {
+        let Raw { metadata, spec, status } = raw;
+        let status = status.unwrap_or_default();
+        let node = status.node_ref.map(|node| node.name).or(spec.hostname).unwrap_or_else(|| metadata.name.clone());
+        let mine = metadata.managed_fields.iter().flatten().find(|entry| {
+            // An answer without managedFields (a person can clear them) is judged by what only we write.
+            entry.manager == MANAGER && entry.subresource == "status"
+        });
+        let ours = |condition: &Condition| match mine {
+            Some(entry) => entry.has_condition(&condition.type_),
+            None => condition.reporter.is_some() || [names::SCHEDULABLE, names::REPORTS_VALID].contains(&&*condition.type_),
+        };
+        let conditions = status
+            .conditions
+            .iter()
+            .map(|condition| Kept {
+                type_: intern(&condition.type_),
+                status: condition.status,
+                reason: intern(&condition.reason),
+                message: intern(&condition.message),
+                since: condition.last_transition_time,
+                heartbeat: None,
+                observed_generation: condition.observed_generation,
+                reporter: condition.reporter.as_deref().map(intern),
+                ours: ours(condition),
+            })
+            .collect();
+        Self {
+            created: metadata.created(),
+            changed: metadata.changed(),
+            generation: metadata.generation,
+            labels: metadata.labels.iter().flatten().map(|(key, value)| (intern(key), intern(value))).collect(),
+            node: intern(&node),
+            paused: spec.paused,
+            taints: spec.taints.iter().map(|taint| (intern(&taint.key), taint.effect)).collect(),
+            bootstrapped: status.bootstrapped,
+            conditions,
+            uid: metadata.uid.into(),
+            version: metadata.resource_version.into(),
+        }
+    }
+
+    /// The value of a label.
+    pub fn label(&self, key: &str) -> Option<&str> {
+        self.labels.iter().find(|(other, _)| &**other == key).map(|(_, value)| &**value)
+    }
+
+    /// The condition of that type.
+    pub fn condition(&self, type_: &str) -> Option<&Kept> {
+        self.conditions.iter().find(|condition| &*condition.type_ == type_)
+    }
+}
