@@ -88,7 +88,8 @@ impl Eyes {
         };
         let gates = self.gates.by(ALL, ALL).into_iter().filter(|(_, gates)| gates.selects(&machine));
         let gates = gates.map(|(key, gates)| (key.name, gates)).collect();
-        let reports = self.reports.by(BY_MACHINE, &key.name).into_iter().map(|(key, report)| (key.name, report)).collect();
+        let reports =
+            self.reports.by(BY_MACHINE, &key.name).into_iter().map(|(key, report)| (key.name, report)).collect();
         Some(Look { name: Arc::clone(&key.name), machine, node, gates, reports })
     }
 
@@ -145,7 +146,13 @@ impl Look {
     ) -> Outcome {
         let decision = judgement.decide(seen, full, now);
         let mut conditions: Vec<Condition> = copies.copied.iter().map(|copy| copy.condition.clone()).collect();
-        conditions.push(self.condition(names::SCHEDULABLE, decision.status, decision.reason, decision.message.clone(), now));
+        conditions.push(self.condition(
+            names::SCHEDULABLE,
+            decision.status,
+            decision.reason,
+            decision.message.clone(),
+            now,
+        ));
         if !self.reports.is_empty() {
             let (status, reason, message) = reports_valid(&copies.refused);
             conditions.push(self.condition(names::REPORTS_VALID, status, reason, message, now));
@@ -218,8 +225,12 @@ impl Look {
                 }
             }
             Turn::Open => {
-                let ours: Vec<usize> =
-                    node.taints().enumerate().filter(|(_, taint)| is_ours(taint.key, taint.effect)).map(|(n, _)| n).collect();
+                let ours: Vec<usize> = node
+                    .taints()
+                    .enumerate()
+                    .filter(|(_, taint)| is_ours(taint.key, taint.effect))
+                    .map(|(n, _)| n)
+                    .collect();
                 for index in ours.into_iter().rev() {
                     patch.push(json!({ "op": "remove", "path": format!("/spec/taints/{index}") }));
                 }
@@ -249,7 +260,9 @@ fn seen_node<'a>(machine: &'a MachineView, node: &'a NodeView) -> Node<'a> {
         let Some(effect) = taint.effect.filter(|effect| *effect != TaintEffect::PreferNoSchedule) else { continue };
         if is_ours(taint.key, Some(effect)) {
             closed = Some(taint.added);
-        } else if !(is_declared(machine, taint.key, effect) || node.cordoned && taint.key == "node.kubernetes.io/unschedulable") {
+        } else if !(is_declared(machine, taint.key, effect)
+            || node.cordoned && taint.key == "node.kubernetes.io/unschedulable")
+        {
             foreign.push(Foreign { key: taint.key, effect });
         }
     }

@@ -145,7 +145,12 @@ impl Controller for Machines {
             Turn::Open => "opened",
             Turn::Close => "closed",
         };
-        tracing::info!(node = &*look.machine.node, reason = outcome.decision.reason, "{done}: {}", outcome.decision.message);
+        tracing::info!(
+            node = &*look.machine.node,
+            reason = outcome.decision.reason,
+            "{done}: {}",
+            outcome.decision.message
+        );
         Ok(())
     }
 
@@ -269,7 +274,8 @@ pub fn claims(eyes: &Eyes, node: &str) -> Vec<Key> {
 
 /// The machine that a report is about, and the one that it was about before.
 pub fn wake_for_report(namespace: &Arc<str>, change: &Change<'_, ReportView>) -> Vec<Key> {
-    let mut machines: Vec<&Arc<str>> = [change.old, change.new].into_iter().flatten().map(|view| &view.machine).collect();
+    let mut machines: Vec<&Arc<str>> =
+        [change.old, change.new].into_iter().flatten().map(|view| &view.machine).collect();
     machines.dedup();
     machines.into_iter().map(|name| Key { namespace: Arc::clone(namespace), name: Arc::clone(name) }).collect()
 }
@@ -282,7 +288,8 @@ pub fn wake_for_gates(eyes: &Eyes, change: &Change<'_, GatesView>) -> Vec<Key> {
     {
         return Vec::new();
     }
-    let selects = |machine: &MachineView| [change.old, change.new].into_iter().flatten().any(|gates| gates.selects(machine));
+    let selects =
+        |machine: &MachineView| [change.old, change.new].into_iter().flatten().any(|gates| gates.selects(machine));
     let keys = eyes.machines.keys().into_iter();
     keys.filter(|key| eyes.machines.get(key).is_some_and(|machine| selects(&machine))).collect()
 }

@@ -19,7 +19,11 @@ impl Meters {
         metrics.register(|page| {
             let Self { held, broken, orphans, behind } = meters.clone();
             page.register("fleetwright_readiness_held", "Machines that a safety net keeps open", held);
-            page.register("fleetwright_readiness_broken_reports", "Reports, or parts of them, that do not count", broken);
+            page.register(
+                "fleetwright_readiness_broken_reports",
+                "Reports, or parts of them, that do not count",
+                broken,
+            );
             page.register("fleetwright_readiness_orphan_reports", "Reports on machines that do not exist", orphans);
             page.register(
                 "fleetwright_readiness_behind",

@@ -444,7 +444,10 @@ fn a_foreign_taint_is_named_with_who_lifts_it() {
     assert!(decision.message.contains("kubectl taint node host-1 maintenance:NoSchedule-"), "{}", decision.message);
     world.foreign = vec![("node.kubernetes.io/not-ready".to_owned(), TaintEffect::NoExecute)];
     let decision = world.step(at(2));
+    assert_eq!((decision.status, decision.reason), (Status::False, reason::TAINTED));
     assert!(decision.message.contains("Kubernetes itself lifts"), "{}", decision.message);
+    world.set("PackagesReady", Status::False, 3);
+    assert_eq!(world.step(at(3)).reason, reason::GATES_FAIL, "what goes by itself does not hide what does not");
 }
 
 #[test]

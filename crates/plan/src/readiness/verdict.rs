@@ -53,6 +53,13 @@ pub struct Foreign<'a> {
     pub effect: TaintEffect,
 }
 
+impl Foreign<'_> {
+    /// Whether Kubernetes put it there, and takes it away.
+    pub fn is_kubernetes(&self) -> bool {
+        self.key.starts_with("node.kubernetes.io/")
+    }
+}
+
 /// What is seen of a Node.
 #[derive(Clone, Debug)]
 pub struct Node<'a> {
@@ -317,7 +324,8 @@ impl Judgement<'_> {
             let message = format!("Node {} is {by}; kubectl uncordon {} lifts it; {gates}", node.name, node.name);
             return (Status::False, reason::CORDONED, message);
         }
-        if !node.foreign.is_empty() {
+        // What Kubernetes put there goes by itself: what the gates say matters more, unless they have nothing to say.
+        if node.foreign.iter().any(|taint| open || !taint.is_kubernetes()) {
             return (Status::False, reason::TAINTED, format!("{}; {gates}", tell_foreign(node)));
         }
         if held {
@@ -389,8 +397,8 @@ fn tell_hand(what: &str, hand: Option<Hand<'_>>) -> String {
 }
 
 fn tell_foreign(node: &Node<'_>) -> String {
-    let (ours, theirs): (Vec<&Foreign<'_>>, Vec<&Foreign<'_>>) =
-        node.foreign.iter().partition(|taint| taint.key.starts_with("node.kubernetes.io/"));
+    let (kubernetes, theirs): (Vec<&Foreign<'_>>, Vec<&Foreign<'_>>) =
+        node.foreign.iter().partition(|taint| taint.is_kubernetes());
     let list = |taints: &[&Foreign<'_>]| {
         let told: Vec<String> =
             taints.iter().take(TOLD).map(|taint| format!("{}:{:?}", taint.key, taint.effect)).collect();
@@ -409,11 +417,11 @@ fn tell_foreign(node: &Node<'_>) -> String {
             first.effect
         ));
     }
-    if !ours.is_empty() {
+    if !kubernetes.is_empty() {
         parts.push(format!(
             "Node {} has the taint {}, which Kubernetes itself lifts when the Node recovers",
             node.name,
-            list(&ours)
+            list(&kubernetes)
         ));
     }
     parts.join("; ")

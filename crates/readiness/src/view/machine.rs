@@ -83,7 +83,9 @@ impl MachineView {
         });
         let ours = |condition: &Condition| match mine {
             Some(entry) => entry.has_condition(&condition.type_),
-            None => condition.reporter.is_some() || [names::SCHEDULABLE, names::REPORTS_VALID].contains(&&*condition.type_),
+            None => {
+                condition.reporter.is_some() || [names::SCHEDULABLE, names::REPORTS_VALID].contains(&&*condition.type_)
+            }
         };
         let conditions = status
             .conditions

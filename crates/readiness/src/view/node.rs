@@ -101,7 +101,8 @@ impl NodeView {
         let Raw { metadata, spec, status: seen } = raw;
         let created = metadata.created();
         let last = |has: fn(&Entry) -> bool| {
-            let entries = metadata.managed_fields.iter().flatten().filter(|entry| has(entry) && entry.manager != MANAGER);
+            let entries =
+                metadata.managed_fields.iter().flatten().filter(|entry| has(entry) && entry.manager != MANAGER);
             let entry = entries.max_by_key(|entry| entry.time)?;
             Some(Touch { manager: intern(&entry.manager), at: entry.time })
         };

@@ -1,0 +1,364 @@
+//! A fleet in a namespace of its own, what may happen to it, and what a person would see.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use fleetwright_api::{Condition, Machine, ReadinessGates, Status, condition, crds, names};
+use fleetwright_kit::leader::Lease;
+use fleetwright_kit::{Operator, Settings};
+use fleetwright_lab::Kind;
+use fleetwright_rig::scenario::{Disturbance, run};
+use fleetwright_rig::{Ground, Life, Outfit, Passed, Scenario, Stage};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Node};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+
+/// What happens in a story.
+pub type Play = for<'a> fn(&'a Stage) -> Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
+
+/// A scenario of the readiness operator.
+#[derive(Clone, Copy)]
+pub struct Story(pub Play);
+
+impl Scenario for Story {
+    const NAME: &'static str = "readiness";
+
+    fn kinds(&self) -> Vec<CustomResourceDefinition> {
+        crds()
+    }
+
+    fn operator(&self, outfit: Outfit, _: &Path) -> Life {
+        let stop = outfit.stop();
+        let counting = outfit.counting.clone();
+        let mut operator = Operator::new(Settings {
+            clock: outfit.clock,
+            random: outfit.random,
+            lease: Some(Lease {
+                namespace: outfit.namespace.clone(),
+                name: "fleetwright-readiness".to_owned(),
+                identity: outfit.identity,
+                duration: Duration::from_secs(15),
+            }),
+            strict_budgets: true,
+            on_pass: Some(Arc::new(move |record| counting.pass(Passed::from(record)))),
+            ..Settings::new("fleetwright-readiness", outfit.client)
+        });
+        fleetwright_readiness::add(&mut operator, &outfit.namespace);
+        let idle = operator.watch_idle();
+        let run = async move { operator.run(stop).await.map_err(|error| error.to_string()) };
+        Life { run: Box::pin(run), idle: Box::new(move || idle.is_idle()) }
+    }
+
+    async fn play(&self, stage: &Stage) -> Result<()> {
+        (self.0)(stage).await
+    }
+
+    async fn end(&self, stage: &Stage) -> Result<Value> {
+        let mut nodes = serde_json::Map::new();
+        for node in stage.nodes().list(&ListParams::default()).await? {
+            if let Some(name) = node.name_any().strip_prefix(&format!("{}-", stage.namespace())) {
+                let spec = node.spec.unwrap_or_default();
+                nodes.insert(name.to_owned(), json!({ "taints": spec.taints, "unschedulable": spec.unschedulable }));
+            }
+        }
+        let end = json!({
+            "machines": stage.snapshot::<Machine>().await?,
+            "gates": stage.snapshot::<ReadinessGates>().await?,
+            "nodes": fleetwright_rig::normal::normalised(&Value::Object(nodes), stage.namespace()),
+        });
+        Ok(timeless(end))
+    }
+
+    fn acts(&self, _: &Stage) -> Result<Vec<String>> {
+        // The API server is the only outside there is, and the end says what became of it.
+        Ok(Vec::new())
+    }
+}
+
+/// Without the times in messages, which differ when an operator was away for a while.
+fn timeless(value: Value) -> Value {
+    match value {
+        Value::String(text) => {
+            let words = text.split(' ').map(|word| {
+                let bare = word.trim_end_matches([':', ';', ',']);
+                if bare.parse::<Timestamp>().is_ok() { word.replace(bare, "TIME") } else { word.to_owned() }
+            });
+            Value::String(words.collect::<Vec<_>>().join(" "))
+        }
+        Value::Array(items) => Value::Array(items.into_iter().map(timeless).collect()),
+        Value::Object(fields) => Value::Object(fields.into_iter().map(|(key, value)| (key, timeless(value))).collect()),
+        other => other,
+    }
+}
+
+/// Runs a story once, undisturbed.
+pub async fn tell(ground: &Ground, play: Play) {
+    let (_, stage) =
+        run(&Arc::new(Story(play)), ground, Disturbance::None).await.unwrap_or_else(|error| panic!("{error:#}"));
+    stage.counting().within(&fleetwright_readiness::budgets()).unwrap();
+}
+
+/// Runs each story on a server that all share.
+pub async fn tell_all_on(kind: Kind, stories: &[(&str, Play)]) {
+    let ground = Ground::start(kind).await.unwrap();
+    for (name, play) in stories {
+        eprintln!("{name} on {}", ground.name());
+        tell(&ground, *play).await;
+    }
+}
+
+/// The fleet of a story.
+pub trait Fleet {
+    fn nodes(&self) -> Api<Node>;
+    fn node_name(&self, machine: &str) -> String;
+    async fn machine(&self, name: &str, more: Value) -> Result<()>;
+    async fn node(&self, machine: &str, closed: bool) -> Result<()>;
+    async fn ready(&self, machine: &str, status: &str) -> Result<()>;
+    async fn own(&self, machine: &str, type_: &str, status: Status) -> Result<()>;
+    async fn gates(&self, name: &str, spec: Value) -> Result<()>;
+    async fn report(&self, machine: &str, reporter: &str, conditions: Value) -> Result<()>;
+    async fn report_text(&self, name: &str, labels: Value, text: &str) -> Result<()>;
+    async fn no_report(&self, machine: &str, reporter: &str) -> Result<()>;
+    async fn patch_machine(&self, name: &str, patch: Value) -> Result<()>;
+    async fn patch_node(&self, machine: &str, patch: Value) -> Result<()>;
+    async fn get(&self, machine: &str) -> Result<Machine>;
+    async fn closed(&self, machine: &str) -> Result<bool>;
+    async fn verdict(&self, machine: &str, status: Status, reason: &str) -> Result<Condition>;
+    async fn message(&self, machine: &str, part: &str) -> Result<()>;
+    async fn event(&self, reason: &str, part: &str) -> Result<()>;
+    async fn holding(&self, gates: &str, status: Status) -> Result<Condition>;
+}
+
+/// The condition, if there is one.
+pub fn of(machine: &Machine, type_: &str) -> Option<Condition> {
+    let conditions = &machine.status.as_ref()?.conditions;
+    condition(conditions, type_).cloned()
+}
+
+impl Fleet for Stage {
+    fn nodes(&self) -> Api<Node> {
+        Api::all(self.admin())
+    }
+
+    fn node_name(&self, machine: &str) -> String {
+        format!("{}-{machine}", self.namespace())
+    }
+
+    /// A machine whose Node is of this run.
+    async fn machine(&self, name: &str, more: Value) -> Result<()> {
+        let mut machine = json!({
+            "apiVersion": "fleetwright.io/v1alpha1",
+            "kind": "Machine",
+            "metadata": { "name": name, "labels": { "pool": "online" } },
+            "spec": { "hostname": self.node_name(name) },
+        });
+        merge(&mut machine, more);
+        self.api::<Machine>().create(&PostParams::default(), &serde_json::from_value(machine)?).await?;
+        Ok(())
+    }
+
+    /// Its Node joins, as a kubelet registers it.
+    async fn node(&self, machine: &str, closed: bool) -> Result<()> {
+        let taints =
+            if closed { json!([{ "key": names::UNREADY_TAINT, "effect": "NoSchedule" }]) } else { Value::Null };
+        let node = json!({
+            "apiVersion": "v1", "kind": "Node",
+            "metadata": { "name": self.node_name(machine) },
+            "spec": { "taints": &taints },
+        });
+        self.nodes().create(&PostParams::default(), &serde_json::from_value(node)?).await?;
+        // The server adds not-ready; the controller that would take it away does not run here.
+        let patch = json!({ "spec": { "taints": taints } });
+        self.nodes().patch(&self.node_name(machine), &PatchParams::default(), &Patch::Merge(patch)).await?;
+        Ok(())
+    }
+
+    /// The kubelet's word, at the scenario's time.
+    async fn ready(&self, machine: &str, status: &str) -> Result<()> {
+        let now = seconds(self.clock().now());
+        let patch = json!({ "status": { "conditions": [{
+            "type": "Ready", "status": status, "reason": "KubeletReady", "message": "as the kubelet says",
+            "lastTransitionTime": now, "lastHeartbeatTime": now,
+        }] } });
+        let name = self.node_name(machine);
+        self.nodes().patch_status(&name, &PatchParams::default(), &Patch::Strategic(patch)).await?;
+        Ok(())
+    }
+
+    /// What another operator writes into the machine's status.
+    async fn own(&self, machine: &str, type_: &str, status: Status) -> Result<()> {
+        let patch = json!({
+            "apiVersion": "fleetwright.io/v1alpha1",
+            "kind": "Machine",
+            "status": { "conditions": [{
+                "type": type_, "status": status.as_str(), "reason": "Known", "message": "",
+                "lastTransitionTime": self.clock().now(),
+            }] },
+        });
+        let manager = PatchParams::apply(&format!("another-{}", type_.to_lowercase()));
+        self.api::<Machine>().patch_status(machine, &manager, &Patch::Apply(patch)).await?;
+        Ok(())
+    }
+
+    async fn gates(&self, name: &str, spec: Value) -> Result<()> {
+        let mut gates = json!({
+            "apiVersion": "fleetwright.io/v1alpha1",
+            "kind": "ReadinessGates",
+            "metadata": { "name": name },
+            "spec": { "selector": { "matchLabels": { "pool": "online" } } },
+        });
+        merge(&mut gates, json!({ "spec": spec }));
+        let manager = PatchParams::apply("story").force();
+        self.api::<ReadinessGates>().patch(name, &manager, &Patch::Apply(gates)).await?;
+        Ok(())
+    }
+
+    /// What another operator reports, at the scenario's time.
+    async fn report(&self, machine: &str, reporter: &str, conditions: Value) -> Result<()> {
+        let labels = json!({ names::MACHINE: machine, names::REPORTER: reporter });
+        let mut conditions = conditions;
+        for condition in conditions.as_array_mut().into_iter().flatten() {
+            if condition.get("heartbeat").is_none() {
+                condition["heartbeat"] = json!(self.clock().now());
+            }
+        }
+        self.report_text(&format!("{machine}.{reporter}"), labels, &conditions.to_string()).await
+    }
+
+    async fn report_text(&self, name: &str, labels: Value, text: &str) -> Result<()> {
+        let report = json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": { "name": name, "labels": labels },
+            "data": { "conditions": text },
+        });
+        let manager = PatchParams::apply("reporter").force();
+        self.api::<ConfigMap>().patch(name, &manager, &Patch::Apply(report)).await?;
+        Ok(())
+    }
+
+    async fn no_report(&self, machine: &str, reporter: &str) -> Result<()> {
+        self.api::<ConfigMap>().delete(&format!("{machine}.{reporter}"), &DeleteParams::default()).await?;
+        Ok(())
+    }
+
+    async fn patch_machine(&self, name: &str, patch: Value) -> Result<()> {
+        self.api::<Machine>().patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        Ok(())
+    }
+
+    async fn patch_node(&self, machine: &str, patch: Value) -> Result<()> {
+        let by = PatchParams { field_manager: Some("kubectl-test".to_owned()), ..PatchParams::default() };
+        self.nodes().patch(&self.node_name(machine), &by, &Patch::Strategic(patch)).await?;
+        Ok(())
+    }
+
+    async fn get(&self, machine: &str) -> Result<Machine> {
+        Ok(self.api::<Machine>().get(machine).await?)
+    }
+
+    async fn closed(&self, machine: &str) -> Result<bool> {
+        let node = self.nodes().get(&self.node_name(machine)).await?;
+        let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
+        Ok(taints.iter().any(|taint| taint.key == names::UNREADY_TAINT))
+    }
+
+    /// Waits for the verdict.
+    async fn verdict(&self, machine: &str, status: Status, reason: &str) -> Result<Condition> {
+        let reached = || async {
+            let seen = self.get(machine).await.map_err(|error| error.to_string())?;
+            let seen = of(&seen, names::SCHEDULABLE).ok_or("there is no verdict")?;
+            match seen.status == status && seen.reason == reason {
+                true => Ok(()),
+                false => Err(format!("it is {} {}: {}", seen.status.as_str(), seen.reason, seen.message)),
+            }
+        };
+        self.settle(&format!("{machine} is {} {reason}", status.as_str()), reached).await?;
+        of(&self.get(machine).await?, names::SCHEDULABLE).context("it is gone")
+    }
+
+    /// Waits until the verdict's message has that part.
+    async fn message(&self, machine: &str, part: &str) -> Result<()> {
+        let reached = || async {
+            let seen = self.get(machine).await.map_err(|error| error.to_string())?;
+            let seen = of(&seen, names::SCHEDULABLE).map(|seen| seen.message).unwrap_or_default();
+            if seen.contains(part) { Ok(()) } else { Err(seen) }
+        };
+        self.settle(&format!("the verdict on {machine} says {part:?}"), reached).await
+    }
+
+    /// Waits for an event.
+    async fn event(&self, reason: &str, part: &str) -> Result<()> {
+        let reached = || async {
+            let events = self.api::<Event>().list(&ListParams::default()).await.map_err(|error| error.to_string())?;
+            let told = |event: &Event| event.message.clone().unwrap_or_default();
+            let mut all = events.iter().filter(|event| event.reason.as_deref() == Some(reason));
+            match all.any(|event| told(event).contains(part)) {
+                true => Ok(()),
+                false => Err(events.iter().map(told).collect::<Vec<_>>().join("\n")),
+            }
+        };
+        self.settle(&format!("an event {reason} with {part:?}"), reached).await
+    }
+
+    async fn holding(&self, gates: &str, status: Status) -> Result<Condition> {
+        let seen = || async {
+            let gates = self.api::<ReadinessGates>().get(gates).await.map_err(|error| error.to_string())?;
+            let conditions = gates.status.map(|status| status.conditions).unwrap_or_default();
+            condition(&conditions, names::HOLDING).cloned().ok_or("nothing is said yet".to_owned())
+        };
+        let reached = || async {
+            let seen = seen().await?;
+            if seen.status == status { Ok(()) } else { Err(format!("{} {}", seen.status.as_str(), seen.message)) }
+        };
+        self.settle(&format!("{gates} has Holding={}", status.as_str()), reached).await?;
+        seen().await.map_err(anyhow::Error::msg)
+    }
+}
+
+/// Kubernetes' own times have no fractions.
+pub fn seconds(time: Timestamp) -> String {
+    Timestamp::from_second(time.as_second()).unwrap_or(time).to_string()
+}
+
+fn merge(into: &mut Value, from: Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => {
+            for (key, value) in from {
+                merge(into.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (into, from) => *into = from,
+    }
+}
+
+/// Fails with words if it does not hold.
+pub fn ensure(holds: bool, what: &str) -> Result<()> {
+    if holds { Ok(()) } else { bail!("{what}") }
+}
+
+/// Machines in service: created, joined, ready.
+pub async fn in_service(stage: &Stage, names: &[&str]) -> Result<()> {
+    for name in names {
+        stage.machine(name, json!({})).await?;
+        stage.node(name, true).await?;
+        stage.ready(name, "True").await?;
+    }
+    for name in names {
+        stage.verdict(name, Status::True, "Ready").await?;
+    }
+    Ok(())
+}
+
+/// Labels by name, as a message would list them.
+pub fn statuses(machine: &Machine) -> BTreeMap<String, String> {
+    let conditions = machine.status.iter().flat_map(|status| &status.conditions);
+    conditions.map(|condition| (condition.type_.clone(), condition.status.as_str().to_owned())).collect()
+}
