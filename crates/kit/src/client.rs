@@ -173,6 +173,7 @@ impl Edge {
             namespace = call.namespace,
             name = call.name,
             code = tracing::field::Empty,
+            otel.status_code = tracing::field::Empty,
         );
         let mut tally = Tally { edge: self, call: &call, started: self.clock.monotonic(), code: "dropped".into() };
         let answer = self.send(&call, request).instrument(span.clone()).await;
@@ -181,6 +182,9 @@ impl Edge {
             Err(error) => word(error).to_owned(),
         };
         span.record("code", &tally.code);
+        if answer.as_ref().map_or(true, |answer| answer.status().is_server_error()) {
+            span.record("otel.status_code", "ERROR");
+        }
         let limit = (!call.is_watch()).then_some(LONGEST_WAIT);
         let answer = answer?.map(|body| Paced { body, clock: self.clock.clone(), limit, sleep: None });
         Ok(asks_to_wait(answer).await?)
