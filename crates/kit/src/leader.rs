@@ -295,16 +295,15 @@ impl Leader {
     /// When the lease can be ours, by our monotonic clock.
     fn free_at(&self, record: Option<&Record>, seen: &mut Option<Seen>) -> Duration {
         let now = self.clock.monotonic();
-        match record {
-            Some(record) => match (holder(record), &record.spec) {
+        // One that is gone was deleted: whoever held it does not know yet, so what was seen of it stands.
+        if let Some(record) = record {
+            match (holder(record), &record.spec) {
                 (Some(_), Some(spec)) if seen.as_ref().is_none_or(|seen| seen.spec != *spec) => {
                     *seen = Some(Seen { spec: spec.clone(), since: now });
                 }
                 (Some(_), _) => {}
                 (None, _) => *seen = None,
-            },
-            // Deleted: whoever held it does not know yet.
-            None => {}
+            }
         }
         let Some(seen) = seen else { return now };
         if seen.spec.holder_identity.as_deref() == Some(&self.lease.identity) {
