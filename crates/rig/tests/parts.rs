@@ -61,7 +61,7 @@ async fn a_process_behind_the_proxy_sees_events_at_once_and_is_seen_itself() {
     let client = through(&proxy).await;
     let watch = maps(client.clone()).watch(&WatchParams::default().fields("metadata.name=a"), "0").await.unwrap();
     let mut watch = std::pin::pin!(watch);
-    maps(server.client()).create(&PostParams::default(), &map("a", "1")).await.unwrap();
+    write(server.client(), "a", "1").await;
     let event = soon(async {
         loop {
             match watch.try_next().await.unwrap().unwrap() {
