@@ -11,7 +11,7 @@
 //!
 //! # What the fence promises
 //! A request that writes is handed on only while the fence holds, and each time that it could make progress (a connection was
-//! made, a token was renewed) the fence is asked again. What was put on the wire before can still arrive late: for that, the lease
+//! made, a token was renewed, its body is put on the wire) the fence is asked again. What was put on the wire before can still arrive late: for that, the lease
 //! has a margin, and every write a precondition.
 
 use std::future::Future;
@@ -129,10 +129,12 @@ pub fn wrap(client: kube::Client, fence: Fence, clock: Clock, metrics: Metrics, 
     let valid_until = *client.valid_until();
     // An agent comes from the code and is plain text; one that is not is left out rather than making every call fail.
     let agent = HeaderValue::from_str(agent).ok();
-    let echo = kube::Client::new(
-        tower::service_fn(|request: Request<Body>| async { Ok::<_, kube::Error>(Response::new(request.into_body())) }),
-        "",
-    );
+    let (guard, time) = (fence.clone(), clock.clone());
+    let echo = tower::service_fn(move |request: Request<Body>| {
+        let guarded = Guarded { body: request.into_body(), fence: guard.clone(), clock: time.clone() };
+        async { Ok::<_, kube::Error>(Response::new(guarded)) }
+    });
+    let echo = kube::Client::new(echo, "");
     let edge = Arc::new(Edge { client, echo, fence, clock, metrics, agent });
     // The body is kept out of `call`: kube runs that in a task of its own, and only the future it returns in the caller's, where
     // spans and counts are.
@@ -145,7 +147,7 @@ pub fn wrap(client: kube::Client, fence: Fence, clock: Clock, metrics: Metrics, 
 
 struct Edge {
     client: kube::Client,
-    /// Gives back what it is sent.
+    /// Gives back what it is sent, guarded.
     echo: kube::Client,
     fence: Fence,
     clock: Clock,
@@ -274,6 +276,39 @@ async fn asks_to_wait(answer: Response<Paced>) -> Result<Response<Paced>, kube::
     parts.headers.remove(header::CONTENT_LENGTH);
     body.body = Body::from(bytes);
     Ok(Response::from_parts(parts, body))
+}
+
+/// The body of a write, which ends the request when the fence does not hold.
+///
+/// A connection has a task of its own, which takes the body at the moment it writes. A process that is paused between the
+/// two finds its lease over when it goes on, and the server never sees the whole request.
+struct Guarded {
+    body: Body,
+    fence: Fence,
+    clock: Clock,
+}
+
+impl http_body::Body for Guarded {
+    type Data = Bytes;
+    type Error = tower::BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, tower::BoxError>>> {
+        if !self.fence.holds(&self.clock) {
+            return Poll::Ready(Some(Err(CallError::Fenced.into())));
+        }
+        Pin::new(&mut self.body).poll_frame(context).map(|frame| frame.map(|frame| frame.map_err(Into::into)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 /// A body whose next piece must come within a time.

@@ -124,6 +124,29 @@ async fn a_write_that_waits_is_not_carried_on_when_the_lease_could_have_ended() 
 }
 
 #[tokio::test]
+async fn a_write_whose_lease_ends_on_its_way_to_the_wire_is_never_whole() {
+    let server = Server::start(Config::default()).await.unwrap();
+    let (fence, clock) = (Fence::open(), Clock::manual(noon()));
+    let (closing, inner) = (fence.clone(), server.client());
+    // A connection has a task of its own. After a pause it finds the request that was handed on, and only now takes its body.
+    let connection = Arc::new(Mutex::new(None));
+    let task = connection.clone();
+    let late = tower::service_fn(move |request: Request<Body>| {
+        let inner = inner.clone();
+        closing.close();
+        *task.lock().unwrap() = Some(tokio::spawn(async move { inner.send(request).await.map(drop) }));
+        std::future::pending::<Result<Response<Body>, Infallible>>()
+    });
+    let client = wrap(kube::Client::new(late, "default"), fence, clock, Metrics::new(), "test");
+    let maps: Api<ConfigMap> = Api::default_namespaced(client);
+    assert!(maps.create(&PostParams::default(), &map("a")).await.is_err());
+    let task = connection.lock().unwrap().take().unwrap();
+    let _ = task.await.unwrap();
+    let maps: Api<ConfigMap> = Api::default_namespaced(server.client());
+    assert!(maps.get_opt("a").await.unwrap().is_none(), "it was written");
+}
+
+#[tokio::test]
 async fn a_server_that_does_not_answer_holds_nobody_for_long() {
     let clock = Clock::manual(noon());
     let client = wrap(silent(), Fence::open(), clock.clone(), Metrics::new(), "test");
