@@ -223,7 +223,7 @@ impl Writer {
         Ok(self.create_object(object).await?.is_some())
     }
 
-    /// As [`Writer::create`], and the cache has it at once.
+    /// As [`Writer::create`], and the cache has it at once. It must have the labels that the cache selects.
     ///
     /// # Errors
     /// See [`WriteError`].
@@ -233,7 +233,7 @@ impl Writer {
         V::Object: Serialize,
     {
         let created = self.create_object(object).await?;
-        Ok(created.map(|object| cache.written(object)).is_some())
+        Ok(created.map(|object| cache.created(object)).is_some())
     }
 
     async fn create_object<K>(&self, object: &K) -> Result<Option<K>, WriteError>

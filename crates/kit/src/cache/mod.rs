@@ -201,6 +201,12 @@ impl<V: View> Cache<V> {
         self.change(|store| store.written(key, version, V::of(object), known_only).into_iter().collect());
     }
 
+    /// Takes the answer of our own create of an object that belongs here, which a cache of some labels cannot know by itself.
+    pub(crate) fn created(&self, object: V::Object) {
+        let (key, version) = (Key::of(&object), version(&object));
+        self.change(|store| store.written(key, version, V::of(object), false).into_iter().collect());
+    }
+
     /// Takes that our own delete of the object at that version went well.
     pub(crate) fn deleted(&self, key: &Key, version: u64) {
         self.change(|store| store.deleted(key, version).into_iter().collect());
