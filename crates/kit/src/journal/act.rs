@@ -22,7 +22,9 @@ pub trait Act: Send + Sync {
     /// May be dropped at any await, after which the act counts as started.
     fn start(&self, key: &OperationKey) -> impl Future<Output = Ending> + Send;
 
-    /// Asks the world what became of an act that was started, or was about to be, by this process or another. Changes nothing.
+    /// Asks the world what became of an act that was started, or was about to be, by this process or another. Changes nothing, but for one
+    /// thing: where the world can be told to take nothing under this key any more, it is told so before the answer is
+    /// [`Probed::NeverStarted`]. Otherwise a process that was paused right before it began would still begin when it goes on.
     fn probe(&self, key: &OperationKey) -> impl Future<Output = Probed> + Send;
 
     /// How long [`Act::start`] is waited for. After that, its outcome is asked after.
