@@ -7,7 +7,9 @@
 
 pub mod call;
 pub mod counting;
+pub mod courier;
 pub mod crash;
+pub mod deliveries;
 pub mod layer;
 pub mod normal;
 pub mod process;
@@ -21,6 +23,7 @@ pub mod world;
 pub use call::Call;
 pub use counting::{Counting, Passed};
 pub use crash::{Crash, Side};
+pub use deliveries::Deliveries;
 pub use process::Process;
 pub use proxy::Proxy;
 pub use recorder::{Record, Recorder};

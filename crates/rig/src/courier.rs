@@ -1,0 +1,284 @@
+//! A small operator to try the kit on: it delivers parcels.
+//!
+//! A parcel is a ConfigMap labelled `courier: parcel` with `data.contents`. Delivering it is an act outside of the API server: a line in a
+//! file. What came of it stands in a second ConfigMap, the receipt. New contents are delivered anew.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fleetwright_api::Target;
+use fleetwright_kit::cache::Whole;
+use fleetwright_kit::events::reference;
+use fleetwright_kit::journal::{Act, Ending, Intent, Journal, JournalError, OperationKey, Probed, Progress};
+use fleetwright_kit::{
+    Budget, Cache, Change, Clock, Controller, Key, Next, Operator, Options, Outcome, Pass, Remedy, Settings, Source,
+    StepError, WriteError,
+};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference};
+use kube::{Api, ResourceExt};
+use serde_json::json;
+
+/// The type of its operations.
+pub const DELIVER: &str = "Deliver";
+
+/// The place that parcels are brought to, outside of the API server: a file with a line for each delivery.
+///
+/// It takes nothing under a key that it was asked about before. Without that, a courier that is paused on the doorstep would deliver
+/// when it goes on, although another was told that nothing had come, and sent a second one.
+#[derive(Clone, Debug)]
+pub struct Place {
+    file: PathBuf,
+    takes: Duration,
+    clock: Clock,
+}
+
+/// The word for a key that nothing is taken under any more.
+const CLOSED: &str = "closed";
+
+impl Place {
+    /// The file, and how long a delivery takes.
+    pub fn new(file: &Path, takes: Duration, clock: Clock) -> Self {
+        Self { file: file.to_owned(), takes, clock }
+    }
+
+    /// What was delivered: the operation's key, the parcel, its contents.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn delivered(file: &Path) -> io::Result<Vec<[String; 3]>> {
+        let lines = match fs::read_to_string(file) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            text => words(&text?),
+        };
+        Ok(lines.into_iter().filter(|[_, word, _]| word != CLOSED).collect())
+    }
+
+    /// One write at the end: who is killed before has delivered nothing, and half a line is never seen.
+    async fn deliver(&self, key: &OperationKey, parcel: &str, contents: &str) -> io::Result<()> {
+        if !self.takes.is_zero() {
+            self.clock.sleep(self.takes).await;
+        }
+        self.locked(|file, lines| {
+            if lines.iter().any(|[known, word, _]| *known == key.to_string() && word == CLOSED) {
+                return Err(io::Error::other("nothing is taken under this key any more"));
+            }
+            file.write_all(format!("{key}\t{parcel}\t{contents}\n").as_bytes())
+        })
+    }
+
+    /// Whether it was delivered. If not, it will not be.
+    fn ask(&self, key: &OperationKey) -> io::Result<bool> {
+        self.locked(|file, lines| {
+            let known = lines.iter().find(|[known, ..]| *known == key.to_string());
+            match known {
+                Some([_, word, _]) => Ok(word != CLOSED),
+                None => file.write_all(format!("{key}\t{CLOSED}\t\n").as_bytes()).map(|()| false),
+            }
+        })
+    }
+
+    /// The lock goes with the file, also when the process is killed. Nobody waits for one that was paused while it held it.
+    fn locked<T>(&self, change: impl FnOnce(&mut File, Vec<[String; 3]>) -> io::Result<T>) -> io::Result<T> {
+        let mut file = File::options().create(true).read(true).append(true).open(&self.file)?;
+        file.try_lock().map_err(io::Error::from)?;
+        let mut text = String::new();
+        file.read_to_string(&mut text)?;
+        change(&mut file, words(&text))
+    }
+}
+
+fn words(text: &str) -> Vec<[String; 3]> {
+    let words = |line: &str| {
+        let mut words = line.split('\t').map(str::to_owned);
+        [words.next(), words.next(), words.next()].map(Option::unwrap_or_default)
+    };
+    text.lines().map(words).collect()
+}
+
+/// An operator that delivers the parcels of a namespace.
+pub fn operator(settings: Settings, namespace: &str, place: Place) -> Operator {
+    let mut operator = Operator::new(settings);
+    let journal = Journal::add(&mut operator, namespace, ());
+    let maps = || Api::<ConfigMap>::namespaced(operator.client(), namespace);
+    let (parcels, receipts) =
+        (Source::new(maps()).labels("courier=parcel"), Source::new(maps()).labels("courier=receipt"));
+    let (parcels, receipts) = (operator.cache(parcels), operator.cache(receipts));
+    let courier = Courier { parcels: parcels.clone(), receipts: receipts.clone(), journal: journal.clone(), place };
+    let options = Options { workers: 4, ..Options::default() };
+    let wakes = operator.controller(courier, options);
+    let wakes = wakes.on(&parcels, |change| vec![change.key.clone()]);
+    let wakes = wakes.on(&receipts, |change: &Change<'_, Whole<ConfigMap>>| {
+        let parcel = change.key.name.strip_suffix("-receipt");
+        parcel.map(|parcel| Key::new(&change.key.namespace, parcel)).into_iter().collect()
+    });
+    drop(journal.wake(wakes, "ConfigMap"));
+    operator
+}
+
+struct Courier {
+    parcels: Cache<Whole<ConfigMap>>,
+    receipts: Cache<Whole<ConfigMap>>,
+    journal: Journal,
+    place: Place,
+}
+
+/// A parcel and its receipt.
+struct Found {
+    parcel: Arc<Whole<ConfigMap>>,
+    receipt: Option<Arc<Whole<ConfigMap>>>,
+}
+
+/// What the decision relies on.
+struct Valid {
+    contents: String,
+    /// As the receipt has it.
+    delivered: bool,
+    attempt: u32,
+}
+
+/// What is to be done.
+enum Decision {
+    Nothing,
+    Deliver { attempt: u32 },
+}
+
+/// The parcel says nothing that can be delivered.
+#[derive(Debug, thiserror::Error)]
+#[error("ConfigMap {0}: data.contents: is missing; write what is to be delivered")]
+struct Empty(String);
+
+impl StepError for Empty {
+    fn reason(&self) -> &'static str {
+        "NoContents"
+    }
+
+    fn remedy(&self) -> Remedy {
+        Remedy::Person
+    }
+}
+
+impl Controller for Courier {
+    const NAME: &'static str = "courier";
+    const BUDGET: Budget = Budget { reads: Journal::BUDGET.reads, writes: Journal::BUDGET.writes + 1 };
+
+    type Found = Found;
+    type Valid = Valid;
+    type Decision = Decision;
+    type Done = Option<Progress>;
+    type DereferenceError = std::convert::Infallible;
+    type ValidateError = Empty;
+    type ActError = JournalError;
+    type ReportError = WriteError;
+
+    fn about(&self, key: &Key, found: Option<&Found>) -> ObjectReference {
+        reference::<ConfigMap>(key, found.and_then(|found| found.parcel.0.metadata.uid.as_deref()))
+    }
+
+    async fn dereference(&self, pass: &Pass) -> Result<Option<Found>, Self::DereferenceError> {
+        let parcel = self.parcels.get(pass.key());
+        Ok(parcel.map(|parcel| Found { parcel, receipt: self.receipts.get(&receipt_of(pass.key())) }))
+    }
+
+    fn validate(&self, found: &Found) -> Result<Valid, Empty> {
+        let contents = field(&found.parcel.0, "contents").filter(|contents| !contents.is_empty());
+        let contents = contents.ok_or_else(|| Empty(Key::of(&found.parcel.0).to_string()))?;
+        // A receipt of other contents says nothing about these.
+        let receipt = found.receipt.as_ref().map(|receipt| &receipt.0);
+        let receipt = receipt.filter(|receipt| field(receipt, "contents") == Some(contents));
+        let said = |name| receipt.and_then(|receipt| field(receipt, name));
+        Ok(Valid {
+            contents: contents.to_owned(),
+            delivered: said("state") == Some("Delivered"),
+            attempt: said("attempt").and_then(|attempt| attempt.parse().ok()).unwrap_or(0),
+        })
+    }
+
+    fn decide(&self, valid: &Valid, _: Timestamp) -> Decision {
+        if valid.delivered { Decision::Nothing } else { Decision::Deliver { attempt: valid.attempt } }
+    }
+
+    async fn act(&self, pass: &Pass, valid: &Valid, decision: &Decision) -> Result<Option<Progress>, JournalError> {
+        let Decision::Deliver { attempt } = decision else { return Ok(None) };
+        let delivery =
+            Delivery { place: &self.place, parcel: &pass.key().name, contents: &valid.contents, attempt: *attempt };
+        self.journal.drive(pass, &delivery).await.map(Some)
+    }
+
+    async fn report(&self, pass: &Pass, found: &Found, outcome: Outcome<'_, Self>) -> Result<Next, WriteError> {
+        let Outcome::Done { valid, done: Some(progress), .. } = outcome else { return Ok(Next::Rest) };
+        let (state, attempt) = match progress {
+            Progress::Succeeded(_) => ("Delivered", valid.attempt),
+            Progress::NeverStarted | Progress::Failed(_) => ("Again", valid.attempt + 1),
+            progress => return Ok(progress.next()),
+        };
+        let data = json!({ "contents": valid.contents, "state": state, "attempt": attempt.to_string() });
+        let key = receipt_of(pass.key());
+        match &found.receipt {
+            None => {
+                let receipt: ConfigMap = serde_json::from_value(json!({
+                    "metadata": { "name": &*key.name, "namespace": &*key.namespace, "labels": { "courier": "receipt" } },
+                    "data": data,
+                }))
+                .expect("it is a ConfigMap");
+                // One that exists already is in the cache soon, and wakes us.
+                pass.writer().create_in(&self.receipts, &receipt).await?;
+            }
+            Some(receipt) => {
+                let patch = json!([
+                    { "op": "test", "path": "/metadata/resourceVersion", "value": receipt.0.resource_version() },
+                    { "op": "replace", "path": "/data", "value": data },
+                ]);
+                pass.writer().json_patch(&self.receipts, &key, patch).await?;
+            }
+        }
+        Ok(Next::Rest)
+    }
+}
+
+fn receipt_of(parcel: &Key) -> Key {
+    Key::new(&parcel.namespace, &format!("{}-receipt", parcel.name))
+}
+
+fn field<'a>(map: &'a ConfigMap, name: &str) -> Option<&'a str> {
+    map.data.as_ref()?.get(name).map(String::as_str)
+}
+
+/// Bringing one parcel.
+struct Delivery<'a> {
+    place: &'a Place,
+    parcel: &'a str,
+    contents: &'a str,
+    attempt: u32,
+}
+
+impl Act for Delivery<'_> {
+    fn intent(&self) -> Intent {
+        Intent {
+            type_: DELIVER.into(),
+            target: Target { kind: "ConfigMap".into(), name: self.parcel.into(), labels: Default::default() },
+            reason: format!("{} is to be delivered", self.contents),
+            fingerprint: format!("{}.{}", self.contents, self.attempt),
+            keep_for: None,
+        }
+    }
+
+    async fn start(&self, key: &OperationKey) -> Ending {
+        match self.place.deliver(key, self.parcel, self.contents).await {
+            Ok(()) => Ending::Done("delivered".into()),
+            // Whether the line was written, the file must say.
+            Err(error) => Ending::Unknown(error.to_string()),
+        }
+    }
+
+    async fn probe(&self, key: &OperationKey) -> Probed {
+        match self.place.ask(key) {
+            Ok(true) => Probed::Succeeded("it was delivered".into()),
+            Ok(false) => Probed::NeverStarted,
+            Err(error) => Probed::NoAnswer(error.to_string()),
+        }
+    }
+}
