@@ -31,6 +31,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     crate::runtime()?.block_on(async {
+        let stop = crate::stop_signal()?;
         let config = Config {
             listen: Some(args.listen),
             names: args.names,
@@ -42,7 +43,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         fleetwright_pki::write_private(&args.kubeconfig, server.admin_kubeconfig()?)
             .with_context(|| format!("cannot write the kubeconfig to {}", args.kubeconfig.display()))?;
         println!("serving on {}, kubeconfig in {}", server.url(), args.kubeconfig.display());
-        crate::until_stopped().await?;
+        stop.await;
         server.stop().await;
         Ok(())
     })

@@ -20,11 +20,10 @@ enum Format {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     match args.output {
-        Format::Yaml => print!("{}", fleetwright_api::crds_yaml()),
+        Format::Yaml => crate::print(&fleetwright_api::crds_yaml()),
         Format::Json => {
             let list = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": fleetwright_api::crds_json()});
-            println!("{}", serde_json::to_string_pretty(&list)?);
+            crate::print(&(serde_json::to_string_pretty(&list)? + "\n"))
         }
     }
-    Ok(())
 }

@@ -5,6 +5,8 @@ mod cluster;
 mod crds;
 mod home;
 mod install;
+mod operators;
+mod preflight;
 mod reference;
 mod resolve;
 mod target;
@@ -13,9 +15,12 @@ mod version;
 mod why;
 mod yaml;
 
+use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use fleetwright_kit::metrics::Metrics;
+use fleetwright_kit::telemetry::{self, Logging};
 
 /// The namespace that a fleet lives in when nobody names another.
 pub(crate) const FLEET_NAMESPACE: &str = "fleet";
@@ -47,6 +52,8 @@ enum Command {
     Install(Box<install::Args>),
     /// Remove what `install` brought.
     Uninstall(install::uninstall::Args),
+    /// Run the operators against a cluster, until stopped.
+    Operators(Box<operators::Args>),
     /// Tell why a machine may or may not be scheduled.
     Why(why::Args),
     /// Say what became of an operation whose outcome nobody else can know.
@@ -83,40 +90,50 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> anyhow::Result<()> {
-    let filter = tracing_subscriber::EnvFilter::try_new(&cli.log).map_err(|error| {
-        anyhow::anyhow!("--log {:?}: {error}; use a level such as info, or target=level pairs", cli.log)
-    })?;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    // The operators have formats and traces of their own.
+    if !matches!(cli.command, Command::Operators(_)) {
+        let logging = Logging { filter: cli.log.clone(), color: std::io::stderr().is_terminal(), ..Logging::default() };
+        telemetry::init(&logging, None, &Metrics::new())?;
+    }
     match cli.command {
         Command::Up(args) => up::run(args),
         Command::Apiserver(args) => apiserver::run(args),
         Command::Crds(args) => crds::run(&args),
         Command::Install(args) => install::run(*args),
         Command::Uninstall(args) => install::uninstall::run(args),
+        Command::Operators(args) => operators::run(&args, &cli.log),
         Command::Why(args) => why::run(&args),
         Command::Resolve(args) => resolve::run(&args),
         Command::Version(args) => version::run(&args),
         Command::Completion { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "fleetwright", &mut std::io::stdout());
-            Ok(())
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "fleetwright", &mut script);
+            print(&String::from_utf8(script)?)
         }
         Command::Man { out } => reference::man(Cli::command(), &out),
-        Command::Reference => {
-            print!("{}", reference::markdown(Cli::command()));
-            Ok(())
-        }
+        Command::Reference => print(&reference::markdown(Cli::command())),
     }
 }
 
-/// Runs until Ctrl-C or a termination signal.
-async fn until_stopped() -> anyhow::Result<()> {
+/// Resolves at Ctrl-C or a termination signal. The signals are caught from now on.
+fn stop_signal() -> anyhow::Result<impl Future<Output = ()> + Send> {
     use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = signal(SignalKind::terminate())?;
-    tokio::select! {
-        interrupted = tokio::signal::ctrl_c() => interrupted?,
-        _ = terminate.recv() => {}
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
+}
+
+/// Prints a text that may be long. Who reads only its beginning (`| head`) makes no error.
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {

@@ -43,11 +43,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         let cluster = args.cluster.connect().await?;
         let input = look(&cluster, &args.target).await?;
         let text = why(&input, Timestamp::now());
-        match args.output {
-            Format::Text => println!("{}", text.trim_end()),
-            Format::Json => println!("{}", serde_json::to_string_pretty(&as_json(&input, &text))?),
-        }
-        Ok(())
+        let text = match args.output {
+            Format::Text => text.trim_end().to_owned(),
+            Format::Json => serde_json::to_string_pretty(&as_json(&input, &text))?,
+        };
+        crate::print(&(text + "\n"))
     })
 }
 

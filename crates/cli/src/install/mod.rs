@@ -18,7 +18,7 @@ use self::manifest::{Choices, MANAGED_BY, MANAGER, NAME, Object, Rights};
 use crate::cluster::{Cluster, ClusterArgs};
 
 /// How often a wait looks again.
-const LOOK: Duration = Duration::from_millis(200);
+const LOOK: Duration = Duration::from_millis(50);
 
 /// Which installation.
 #[derive(clap::Args, Clone, Debug)]
@@ -101,10 +101,9 @@ fn image(text: &str) -> Result<String, String> {
 
 /// What the operators may do: no more than they need.
 pub(crate) fn rights() -> Rights {
-    let readiness = fleetwright_readiness::rules();
+    let rules = crate::operators::rights(&[]);
     // The lease lies in the namespace that it guards.
-    let namespaced = [readiness.namespaced, readiness.lease].concat();
-    Rights { namespaced, cluster: readiness.cluster }
+    Rights { namespaced: [rules.namespaced, rules.lease].concat(), cluster: rules.cluster }
 }
 
 /// Whether an installation made it.
@@ -116,9 +115,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let objects = manifest::objects(&args.choices(), &rights());
     if args.print {
         let values: Vec<_> = objects.into_iter().map(|object| object.value).collect();
-        println!("# Made by `fleetwright install --print`. Apply it with `kubectl apply --server-side -f`.");
-        print!("{}", crate::yaml::documents(&values)?);
-        return Ok(());
+        let head = "# Made by `fleetwright install --print`. Apply it with `kubectl apply --server-side -f`.\n";
+        return crate::print(&(head.to_owned() + &crate::yaml::documents(&values)?));
     }
     crate::runtime()?.block_on(args.install(&objects))
 }

@@ -1,13 +1,11 @@
 //! `resolve`: a person's word on an operation, on both servers.
 
-mod support;
-
+use crate::support::{Place, alone};
 use fleetwright_api::{Operation, names};
 use fleetwright_lab::Target;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::json;
-use support::{Place, alone};
 
 async fn operation(api: &Api<Operation>, name: &str, phase: &str) {
     let operation = json!({

@@ -1,4 +1,4 @@
-//! The binary as a person uses it: real processes, real signals, real files.
+//! Commands that need no cluster: servers, keys, versions, completions.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-const BINARY: &str = env!("CARGO_BIN_EXE_fleetwright");
+use crate::support::BINARY;
 
 /// A process that ends with the test.
 struct Running(Child);
@@ -79,7 +79,8 @@ fn the_kubeconfig_appears_when_the_server_answers_and_only_its_owner_reads_it() 
 fn up_keeps_everything_in_its_home_and_stops_cleanly() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let home = folder.path().join("home");
-    let args = ["up", "--home", home.to_str().expect("a path of text"), "--listen", "127.0.0.1:0"];
+    let args =
+        ["up", "--home", home.to_str().expect("a path of text"), "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"];
     let mut first = Running::start(&args);
     assert_eq!(first.lines(5).len(), 5);
     for file in ["ca.key", "sa.key", "kubeconfig"] {
@@ -127,7 +128,10 @@ fn a_service_cidr_that_is_none_is_refused() {
 fn completion_and_man_pages_come_from_the_commands() {
     for shell in ["bash", "zsh", "fish"] {
         let output = run(&["completion", shell]);
-        assert!(output.status.success() && text(&output.stdout).contains("apiserver"), "{shell}");
+        assert!(output.status.success(), "{shell}");
+        for word in ["apiserver", "uninstall", "force-conflicts", "lease-duration"] {
+            assert!(text(&output.stdout).contains(word), "{shell}: {word}");
+        }
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
     let out = folder.path().join("man");
@@ -141,4 +145,24 @@ fn the_version_is_printed_in_each_format() {
     let json: serde_json::Value = serde_json::from_slice(&run(&["version", "-o", "json"]).stdout).expect("JSON");
     assert_eq!(json["kubernetes"], fleetwright_apiserver::KUBERNETES_VERSION);
     assert!(text(&run(&["version", "-o", "yaml"]).stdout).contains("kubernetes: "));
+}
+
+#[test]
+fn who_reads_only_the_beginning_gets_no_error() {
+    let mut child =
+        Command::new(BINARY).arg("crds").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut reader = BufReader::new(child.stdout.take().expect("standard output is piped"));
+    reader.read_line(&mut String::new()).expect("a line");
+    drop(reader);
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output.stderr));
+}
+
+#[test]
+fn every_command_that_talks_to_a_cluster_shows_how_it_is_used() {
+    for command in ["up", "crds", "install", "uninstall", "operators", "why", "resolve"] {
+        let help = text(&run(&[command, "--help"]).stdout);
+        assert!(help.contains("Examples:\n  "), "{command}: {help}");
+        assert!(help.contains(&format!("fleetwright {command}")), "{command}: {help}");
+    }
 }

@@ -1,7 +1,6 @@
 //! `install` and `uninstall` as a person uses them, on both servers.
 
-mod support;
-
+use crate::support::{Place, alone, until};
 use fleetwright_api::{Machine, MachineSpec};
 use fleetwright_lab::Target;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -10,7 +9,6 @@ use kube::Api;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::discovery::{Discovery, Scope, verbs};
 use serde_json::json;
-use support::{Place, alone, until};
 
 /// All that a cluster holds, with versions, but for what changes by itself.
 async fn everything(client: &kube::Client) -> Vec<String> {

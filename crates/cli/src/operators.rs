@@ -1,0 +1,223 @@
+//! `fleetwright operators`: the operators as a process of their own.
+
+use std::net::SocketAddr;
+
+use clap::ValueEnum;
+use fleetwright_api::Span;
+use fleetwright_kit::leader::Lease;
+use fleetwright_kit::metrics::Metrics;
+use fleetwright_kit::serve::Endpoint;
+use fleetwright_kit::telemetry::{self, Format, Logging, Traces};
+use fleetwright_kit::{Operator, Settings};
+use k8s_openapi::api::rbac::v1::PolicyRule;
+use tokio::sync::oneshot;
+
+use crate::cluster::ClusterArgs;
+use crate::{FLEET_NAMESPACE, LEASE, preflight};
+
+/// The name of the operators: user agent, and reporter of events.
+pub(crate) const NAME: &str = "fleetwright";
+
+#[derive(clap::Args)]
+#[command(
+    after_help = "In a pod they use its service account; `fleetwright install` sets that up. They end with status 1 when the lease is \
+lost, so that whoever supervises them starts them anew.
+
+Examples:
+  fleetwright operators --kubeconfig ~/.kube/config --log info
+  fleetwright operators --namespace blue --no-lease --listen 127.0.0.1:0
+  curl -s http://127.0.0.1:9440/readyz"
+)]
+pub(crate) struct Args {
+    /// The namespace to serve: its machines, gates and reports.
+    #[arg(long, value_name = "NAME", default_value = FLEET_NAMESPACE, value_parser = crate::install::namespace)]
+    namespace: String,
+
+    /// Run only these; may be repeated. [default: all]
+    #[arg(long, value_enum, value_name = "OPERATOR", value_delimiter = ',')]
+    only: Vec<Which>,
+
+    /// Hold no lease. Only for a namespace that nobody else serves.
+    #[arg(long, conflicts_with_all = ["lease_duration", "lease_namespace", "identity"])]
+    no_lease: bool,
+
+    /// For how long others respect a lease that is not renewed.
+    #[arg(long, value_name = "SPAN", default_value = "15s", value_parser = lease_duration)]
+    lease_duration: Span,
+
+    /// The namespace of the lease. All who serve a namespace must name the same. [default: the one that is served]
+    #[arg(long, value_name = "NAME", value_parser = crate::install::namespace)]
+    lease_namespace: Option<String>,
+
+    /// Who this process is in the lease; no two may share it. [default: the host's name and a random part]
+    #[arg(long, value_name = "NAME")]
+    identity: Option<String>,
+
+    /// Where to serve /metrics, /healthz and /readyz, in plain HTTP; port 0 takes a free one.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9440")]
+    listen: SocketAddr,
+
+    /// How log lines look.
+    #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
+    log_format: LogFormat,
+
+    /// Send traces of passes and calls there, by OTLP over HTTP, such as http://collector:4318.
+    #[arg(long, value_name = "URL", value_parser = otlp_endpoint)]
+    otlp_endpoint: Option<String>,
+
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+/// The operators that there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Which {
+    /// Decides which machines may be scheduled.
+    Readiness,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object for each line.
+    Json,
+}
+
+impl From<LogFormat> for Format {
+    fn from(format: LogFormat) -> Self {
+        match format {
+            LogFormat::Text => Self::Text,
+            LogFormat::Json => Self::Json,
+        }
+    }
+}
+
+fn lease_duration(text: &str) -> Result<Span, String> {
+    let span: Span = text.parse().map_err(|error| format!("{error}"))?;
+    match (Span::seconds(1)..=Span::minutes(60)).contains(&span) {
+        true => Ok(span),
+        false => Err("at least 1s and at most 1h: others wait that long for a leader that died".into()),
+    }
+}
+
+fn otlp_endpoint(text: &str) -> Result<String, String> {
+    match text.starts_with("http://") || text.starts_with("https://") {
+        true => Ok(text.to_owned()),
+        false => Err("write a URL such as http://collector:4318".into()),
+    }
+}
+
+/// Runs them; `filter` says what is logged.
+pub(crate) fn run(args: &Args, filter: &str) -> anyhow::Result<()> {
+    crate::runtime()?.block_on(async {
+        let stop = crate::stop_signal()?;
+        let (metrics, identity) = (Metrics::new(), args.identity.clone().unwrap_or_else(identity));
+        let traces = args.otlp_endpoint.as_ref().map(|endpoint| Traces::new(endpoint, NAME, &identity));
+        let logging = Logging { format: args.log_format.into(), filter: filter.to_owned(), color: false };
+        let exporter = telemetry::init(&logging, traces.as_ref(), &metrics)?;
+
+        let cluster = args.cluster.connect_to_stay().await?;
+        preflight::kinds(&cluster).await?;
+        let lease = args.lease(identity);
+        preflight::rights(&cluster, &args.rules(lease.as_ref())).await?;
+
+        let mut settings = Settings::new(NAME, cluster.client.clone());
+        settings.lease = lease;
+        settings.metrics = metrics;
+        let operators = Operators::new(settings, &args.namespace, &args.only, args.listen).await?;
+        println!(
+            "serving the namespace {} of {}; metrics and probes on http://{}",
+            args.namespace,
+            cluster.url,
+            operators.address()
+        );
+        // The last spans are of the last passes: the exporter stops after the operators.
+        let (ended, over) = oneshot::channel::<()>();
+        let export = async {
+            if let Some(exporter) = exporter {
+                exporter.run(async { drop(over.await) }).await;
+            }
+        };
+        let run = async {
+            let _ended = ended;
+            operators.run(stop).await
+        };
+        tokio::join!(run, export).0
+    })
+}
+
+impl Args {
+    fn lease(&self, identity: String) -> Option<Lease> {
+        (!self.no_lease).then(|| Lease {
+            namespace: self.lease_namespace.clone().unwrap_or_else(|| self.namespace.clone()),
+            name: LEASE.to_owned(),
+            identity,
+            duration: self.lease_duration.0,
+        })
+    }
+
+    /// What the operators will need, and where.
+    fn rules<'a>(&'a self, lease: Option<&'a Lease>) -> Vec<(Vec<PolicyRule>, Option<&'a str>)> {
+        let rights = rights(&self.only);
+        let mut rules = vec![(rights.namespaced, Some(self.namespace.as_str())), (rights.cluster, None)];
+        rules.extend(lease.map(|lease| (rights.lease, Some(lease.namespace.as_str()))));
+        rules
+    }
+}
+
+/// Differs between any two processes: the name of a pod stays when its container is started anew, and the one before may not be
+/// quite gone.
+fn identity() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    format!("{}_{}", host.trim(), uuid::Uuid::new_v4())
+}
+
+/// What these operators may do, all of them if none is named: the least they need.
+pub(crate) fn rights(_only: &[Which]) -> fleetwright_readiness::Rules {
+    fleetwright_readiness::rules()
+}
+
+/// Operators that are about to run, and their probes.
+pub(crate) struct Operators {
+    operator: Operator,
+    endpoint: Endpoint,
+}
+
+impl Operators {
+    /// Of these operators, or of all if none is named.
+    ///
+    /// # Errors
+    /// The address is taken.
+    pub(crate) async fn new(
+        settings: Settings,
+        namespace: &str,
+        only: &[Which],
+        listen: SocketAddr,
+    ) -> anyhow::Result<Self> {
+        let endpoint = Endpoint::bind(listen).await?;
+        let mut operator = Operator::new(settings);
+        let wanted = |which| only.is_empty() || only.contains(&which);
+        if wanted(Which::Readiness) {
+            fleetwright_readiness::add(&mut operator, namespace);
+        }
+        Ok(Self { operator, endpoint })
+    }
+
+    /// Where the metrics and probes are.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.endpoint.address()
+    }
+
+    /// Runs until `stop` is ready. Probes are answered to the end.
+    ///
+    /// # Errors
+    /// The lease was lost: the process must end.
+    pub(crate) async fn run(self, stop: impl Future<Output = ()> + Send) -> anyhow::Result<()> {
+        let (health, metrics) = (self.operator.health().clone(), self.operator.metrics().clone());
+        tokio::select! {
+            ended = self.operator.run(stop) => Ok(ended?),
+            () = self.endpoint.serve(health, metrics, std::future::pending()) => unreachable!("it is never asked to stop"),
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! What operators need of a cluster, asked before they start: a wrong set-up is one clear sentence instead of errors for ever.
+
+use anyhow::bail;
+use futures::StreamExt as _;
+use k8s_openapi::api::authorization::v1::SelfSubjectAccessReview;
+use k8s_openapi::api::rbac::v1::PolicyRule;
+use kube::Api;
+use kube::api::PostParams;
+use serde_json::json;
+
+use crate::cluster::{Cluster, is_not_found};
+
+/// How many questions are asked at a time.
+const AT_ONCE: usize = 8;
+
+/// One thing that must be allowed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Need {
+    group: String,
+    resource: String,
+    verb: String,
+    /// None means the whole cluster.
+    namespace: Option<String>,
+}
+
+impl Need {
+    fn words(&self) -> String {
+        let resource = match self.group.as_str() {
+            "" => self.resource.clone(),
+            group => match self.resource.split_once('/') {
+                Some((resource, sub)) => format!("{resource}.{group}/{sub}"),
+                None => format!("{}.{group}", self.resource),
+            },
+        };
+        match &self.namespace {
+            Some(namespace) => format!("{} {resource} in namespace {namespace}", self.verb),
+            None => format!("{} {resource}", self.verb),
+        }
+    }
+
+    fn review(&self) -> serde_json::Result<SelfSubjectAccessReview> {
+        let (resource, subresource) = self.resource.split_once('/').unwrap_or((&self.resource, ""));
+        serde_json::from_value(json!({"spec": {"resourceAttributes": {
+            "group": self.group,
+            "resource": resource,
+            "subresource": subresource,
+            "verb": self.verb,
+            "namespace": self.namespace,
+        }}}))
+    }
+}
+
+/// The kinds must be there.
+///
+/// # Errors
+/// Names the missing ones and says what to do.
+pub(crate) async fn kinds(cluster: &Cluster) -> anyhow::Result<()> {
+    let served = format!("{}/{}", fleetwright_api::GROUP, fleetwright_api::VERSION);
+    let found = match cluster.client.list_api_group_resources(&served).await {
+        Ok(list) => list.resources,
+        Err(error) if is_not_found(&error) => vec![],
+        Err(error) => return Err(cluster.explain(error)),
+    };
+    let wanted = fleetwright_api::crds().into_iter().map(|crd| crd.spec.names.plural);
+    let missing: Vec<_> = wanted.filter(|plural| found.iter().all(|resource| resource.name != *plural)).collect();
+    if !missing.is_empty() {
+        bail!(
+            "the cluster at {} does not know the kinds {} of {served}: run `fleetwright install`, or \
+             `fleetwright crds | kubectl apply --server-side -f -`",
+            cluster.url,
+            missing.join(", ")
+        );
+    }
+    Ok(())
+}
+
+/// We must be allowed everything that the rules say.
+///
+/// # Errors
+/// Names what is not allowed. A server that cannot be asked is taken as allowing it: the calls themselves will tell.
+pub(crate) async fn rights(cluster: &Cluster, rules: &[(Vec<PolicyRule>, Option<&str>)]) -> anyhow::Result<()> {
+    let needs = rules.iter().flat_map(|(rules, namespace)| needs(rules, *namespace));
+    let asked = futures::stream::iter(needs).map(|need| async move {
+        let api: Api<SelfSubjectAccessReview> = Api::all(cluster.client.clone());
+        let answer = api.create(&PostParams::default(), &need.review().ok()?).await.ok()?;
+        let denied = !answer.status?.allowed;
+        denied.then(|| need.words())
+    });
+    let denied: Vec<String> = asked.buffered(AT_ONCE).filter_map(std::future::ready).collect().await;
+    if !denied.is_empty() {
+        bail!(
+            "not allowed to:\n  {}\n`fleetwright install` gives the operators' service account what it needs; \
+             `kubectl auth whoami` shows who you are",
+            denied.join("\n  ")
+        );
+    }
+    Ok(())
+}
+
+fn needs(rules: &[PolicyRule], namespace: Option<&str>) -> Vec<Need> {
+    let mut all = vec![];
+    for rule in rules {
+        for group in rule.api_groups.iter().flatten() {
+            for resource in rule.resources.iter().flatten() {
+                for verb in &rule.verbs {
+                    all.push(Need {
+                        group: group.clone(),
+                        resource: resource.clone(),
+                        verb: verb.clone(),
+                        namespace: namespace.map(str::to_owned),
+                    });
+                }
+            }
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn needs_read_as_kubectl_writes_them() {
+        let rule = PolicyRule {
+            api_groups: Some(vec!["fleetwright.io".into()]),
+            resources: Some(vec!["machines/status".into()]),
+            verbs: vec!["patch".into()],
+            ..PolicyRule::default()
+        };
+        let needs = needs(&[rule], Some("fleet"));
+        assert_eq!(needs[0].words(), "patch machines.fleetwright.io/status in namespace fleet");
+        let review = serde_json::to_value(needs[0].review().expect("a review")).expect("JSON");
+        assert_eq!(review["spec"]["resourceAttributes"]["subresource"], "status");
+    }
+}

@@ -1,0 +1,237 @@
+//! `operators` as real processes: they become ready with exactly the rights that `install` gives, take over from each other, and
+//! end when they should.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::support::{Place, until};
+use fleetwright_api::{Machine, ReadinessGates, names};
+use fleetwright_lab::Target;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
+use serde_json::json;
+
+/// Operators that end with the test.
+struct Operators {
+    child: Child,
+    address: String,
+}
+
+impl Drop for Operators {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Operators {
+    /// Starts them and waits until they say where their probes are.
+    async fn start(place: &Place, args: &[&str]) -> Self {
+        let mut command = place.command(&[&["operators", "--listen", "127.0.0.1:0"][..], args].concat());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+        let stdout = child.stdout.take().expect("standard output is piped");
+        let line = tokio::task::spawn_blocking(move || BufReader::new(stdout).lines().next());
+        let line = line.await.expect("a thread").expect("a line").expect("text");
+        let address =
+            line.split("http://").nth(1).unwrap_or_else(|| panic!("an address in {line:?}")).trim().to_owned();
+        Self { child, address }
+    }
+
+    /// The status and the text of a page.
+    async fn get(&self, path: &str) -> (u16, String) {
+        let (address, path) = (self.address.clone(), path.to_owned());
+        let read = move || -> std::io::Result<String> {
+            let mut stream = TcpStream::connect(address)?;
+            write!(stream, "GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n")?;
+            let mut text = String::new();
+            stream.read_to_string(&mut text)?;
+            Ok(text)
+        };
+        let text = tokio::task::spawn_blocking(read).await.expect("a thread").unwrap_or_default();
+        let code = text.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0);
+        (code, text)
+    }
+
+    async fn ready(&self) {
+        until("the operators are ready", || async { (self.get("/readyz").await.0 == 200).then_some(()) }).await;
+    }
+
+    fn signal(&self, signal: &str) {
+        let id = self.child.id().to_string();
+        let status = std::process::Command::new("kill").args([signal, &id]).status().expect("kill runs");
+        assert!(status.success());
+    }
+
+    /// How they ended, and their log.
+    async fn ended(&mut self) -> (Option<i32>, String) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("the process can be waited for") {
+                break status;
+            }
+            assert!(Instant::now() < deadline, "the operators did not end within 30 s");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        };
+        let mut log = String::new();
+        self.child.stderr.take().expect("standard error is piped").read_to_string(&mut log).expect("text");
+        (status.code(), log)
+    }
+}
+
+/// Lets the place's kubeconfig speak as a service account.
+async fn speak_as(place: &Place, namespace: &str, account: &str) {
+    let token = place.kubectl(&["-n", namespace, "create", "token", account], None).await.ok();
+    place.kubectl(&["config", "set-credentials", account, "--token", token.trim()], None).await.ok();
+    let cluster = place.kubectl(&["config", "view", "-o", "jsonpath={.clusters[0].name}"], None).await.ok();
+    place.kubectl(&["config", "set-context", account, "--user", account, "--cluster", &cluster], None).await.ok();
+}
+
+async fn holder(place: &Place) -> Option<String> {
+    let leases: Api<Lease> = Api::namespaced(place.target.admin(), "fleet");
+    let lease = leases.get_opt("fleetwright-operators").await.expect("an answer")?;
+    lease.spec.and_then(|spec| spec.holder_identity).filter(|holder| !holder.is_empty())
+}
+
+/// A machine with a Node that is closed and a gate that holds: somebody must open it.
+async fn something_to_do(place: &Place, name: &str) {
+    let client = place.target.admin();
+    let gates: Api<ReadinessGates> = Api::namespaced(client.clone(), "fleet");
+    if gates.get_opt("all").await.expect("an answer").is_none() {
+        let gate = json!({
+            "apiVersion": "fleetwright.io/v1alpha1", "kind": "ReadinessGates", "metadata": {"name": "all"},
+            "spec": {"selector": {}, "conditions": [{"type": "NodeReady", "from": {"nodeCondition": "Ready"}}]},
+        });
+        let gate = serde_json::from_value(gate).expect("ReadinessGates");
+        gates.create(&PostParams::default(), &gate).await.expect("gates");
+    }
+    let nodes: Api<Node> = Api::all(client.clone());
+    let taints = json!([{"key": names::UNREADY_TAINT, "effect": "NoSchedule"}]);
+    let node = json!({"metadata": {"name": name}, "spec": {"taints": taints.clone()}});
+    nodes.create(&PostParams::default(), &serde_json::from_value(node).expect("a Node")).await.expect("a Node");
+    let now = jiff::Timestamp::now();
+    let ready = json!({"status": {"conditions": [{
+        "type": "Ready", "status": "True", "reason": "KubeletReady", "message": "kubelet is posting ready status",
+        "lastHeartbeatTime": now, "lastTransitionTime": now,
+    }]}});
+    nodes.patch_status(name, &PatchParams::default(), &Patch::Merge(&ready)).await.expect("a status");
+    // Admission gives every new Node the taint not-ready, which Kubernetes' own controller lifts. Here there is none.
+    let lifted = json!({"spec": {"taints": taints}});
+    nodes.patch(name, &PatchParams::default(), &Patch::Merge(&lifted)).await.expect("taints");
+    let machines: Api<Machine> = Api::namespaced(client, "fleet");
+    machines.create(&PostParams::default(), &Machine::new(name, Default::default())).await.expect("a machine");
+}
+
+async fn is_done(place: &Place, name: &str) {
+    let nodes: Api<Node> = Api::all(place.target.admin());
+    until("the Node is opened", || async {
+        let node = nodes.get(name).await.expect("the Node");
+        let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
+        taints.iter().all(|taint| taint.key != names::UNREADY_TAINT).then_some(())
+    })
+    .await;
+    let machines: Api<Machine> = Api::namespaced(place.target.admin(), "fleet");
+    until("the Machine says so", || async {
+        let status = machines.get(name).await.expect("the Machine").status?;
+        fleetwright_api::is_true(&status.conditions, names::SCHEDULABLE).then_some(())
+    })
+    .await;
+}
+
+async fn works_and_hands_over(target: Target) {
+    let place = Place::new(target);
+    place.run(&["install"]).await.ok();
+    speak_as(&place, "fleetwright-system", "fleetwright-operators").await;
+    let args = ["--context", "fleetwright-operators", "--lease-duration", "5s", "--log", "info"];
+
+    let mut first = Operators::start(&place, &[&args[..], &["--identity", "first"]].concat()).await;
+    first.ready().await;
+    until("the first leads", || async { (holder(&place).await.as_deref() == Some("first")).then_some(()) }).await;
+    let second = Operators::start(&place, &[&args[..], &["--identity", "second"]].concat()).await;
+    second.ready().await;
+    assert_eq!(holder(&place).await.as_deref(), Some("first"), "a second one waits");
+
+    something_to_do(&place, "host-1").await;
+    is_done(&place, "host-1").await;
+    assert_eq!(first.get("/healthz").await.0, 200);
+    let (code, metrics) = first.get("/metrics").await;
+    assert!(code == 200 && metrics.contains("fleetwright_passes_total"), "{metrics}");
+
+    first.signal("-TERM");
+    let (code, log) = first.ended().await;
+    assert_eq!(code, Some(0), "{log}");
+    until("the second takes over", || async { (holder(&place).await.as_deref() == Some("second")).then_some(()) })
+        .await;
+    something_to_do(&place, "host-2").await;
+    is_done(&place, "host-2").await;
+    drop(second);
+    place.target.stop(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn operators_work_with_the_rights_of_the_installation_and_hand_over() {
+    works_and_hands_over(Target::embedded().await.expect("the server starts")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn operators_work_with_the_rights_of_the_installation_and_hand_over_on_real() {
+    works_and_hands_over(Target::real().await.expect("the server starts")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_loses_the_lease_ends_with_an_error() {
+    let place = Place::new(Target::embedded().await.expect("the server starts"));
+    place.run(&["install"]).await.ok();
+    let mut operators = Operators::start(&place, &["--lease-duration", "2s", "--identity", "mine"]).await;
+    until("it leads", || async { (holder(&place).await.as_deref() == Some("mine")).then_some(()) }).await;
+    let leases: Api<Lease> = Api::namespaced(place.target.admin(), "fleet");
+    let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string();
+    let taken = json!({"spec": {"holderIdentity": "thief", "renewTime": now, "leaseDurationSeconds": 60}});
+    leases.patch("fleetwright-operators", &PatchParams::default(), &Patch::Merge(&taken)).await.expect("it is taken");
+    let (code, log) = operators.ended().await;
+    assert_eq!(code, Some(1), "{log}");
+    assert!(log.contains("the lease was lost"), "{log}");
+    assert_eq!(holder(&place).await.as_deref(), Some("thief"), "it is not taken back");
+    place.target.stop(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_set_up_is_one_clear_sentence() {
+    let place = Place::new(Target::embedded().await.expect("the server starts"));
+    let error = place.run(&["operators", "--listen", "127.0.0.1:0"]).await.refused();
+    assert!(error.contains("does not know the kinds machines") && error.contains("fleetwright install"), "{error}");
+
+    place.run(&["install"]).await.ok();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = taken.local_addr().expect("an address").to_string();
+    let error = place.run(&["operators", "--listen", &address]).await.refused();
+    assert!(error.contains(&address), "{error}");
+
+    speak_as(&place, "fleetwright-system", "default").await;
+    let error = place.run(&["operators", "--listen", "127.0.0.1:0", "--context", "default"]).await.refused();
+    assert!(error.contains("patch machines.fleetwright.io/status in namespace fleet"), "{error}");
+    assert!(error.contains("patch nodes") && error.contains("fleetwright install"), "{error}");
+
+    let file = place.kubeconfig();
+    let file = file.to_str().expect("text").to_owned();
+    place.target.stop(false).await;
+    let error = crate::support::alone(&["operators", "--kubeconfig", &file]).refused();
+    assert!(error.contains("cannot reach the API server at https://127.0.0.1"), "{error}");
+}
+
+#[test]
+fn a_lease_that_is_not_held_has_no_settings() {
+    for (args, part) in [
+        (vec!["operators", "--no-lease", "--identity", "x"], "cannot be used with"),
+        (vec!["operators", "--lease-duration", "100ms"], "at least 1s"),
+        (vec!["operators", "--only", "nothing"], "readiness"),
+        (vec!["operators", "--otlp-endpoint", "collector:4318"], "http://"),
+    ] {
+        let ran = crate::support::alone(&args);
+        assert_eq!(ran.code, 2, "{args:?}: {}", ran.err);
+        assert!(ran.err.contains(part), "{args:?}: {}", ran.err);
+    }
+}

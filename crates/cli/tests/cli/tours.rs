@@ -1,0 +1,105 @@
+//! The tours of the README and the guides, run as they stand: every command, in order, on a fresh `fleetwright up`. Where the text shows
+//! output it is compared; ages and times differ from run to run and are left out.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use fleetwright_lab::Binaries;
+
+use crate::support::BINARY;
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
+/// The commands of the console blocks, each with the output that the text shows.
+fn tour(file: &str) -> Vec<(String, String)> {
+    let text = std::fs::read_to_string(Path::new(ROOT).join(file)).expect("the text is there");
+    let mut steps: Vec<(String, String)> = Vec::new();
+    let mut inside = false;
+    for line in text.lines() {
+        if line.starts_with("```") {
+            inside = line == "```console";
+        } else if !inside {
+        } else if let Some(command) = line.strip_prefix("$ ") {
+            steps.push((command.to_owned(), String::new()));
+        } else if let Some((_, output)) = steps.last_mut() {
+            output.push_str(line);
+            output.push('\n');
+        }
+    }
+    let ours = ["kubectl ", "fleetwright why ", "docs/examples/"];
+    steps.retain(|(command, _)| ours.iter().any(|start| command.starts_with(start)));
+    steps
+}
+
+/// Words of a text, without ages and times and with lines kept apart.
+fn normal(text: &str) -> Vec<Vec<&str>> {
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let changes = |word: &str| {
+        let word = word.trim_matches(|c: char| c.is_ascii_punctuation());
+        let is_age = word.strip_suffix(['s', 'm']).is_some_and(digits);
+        let is_time = word.starts_with("20") && word.contains('T') && word.ends_with('Z');
+        is_age || is_time
+    };
+    text.lines()
+        .map(|line| line.split_whitespace().filter(|word| !changes(word)).collect::<Vec<_>>())
+        .filter(|line| !line.is_empty())
+        .collect()
+}
+
+/// `fleetwright up`, which ends with the test.
+struct Up {
+    process: Child,
+    home: tempfile::TempDir,
+    path: String,
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Up {
+    fn start() -> Self {
+        let home = tempfile::tempdir().expect("a temporary folder");
+        let mut command = Command::new(BINARY);
+        command.args(["up", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--home"]).arg(home.path());
+        let mut process = command.stdout(Stdio::piped()).spawn().expect("the binary starts");
+        let stdout = process.stdout.take().expect("standard output is piped");
+        let mut lines = BufReader::new(stdout).lines();
+        let first = lines.next().expect("a line").expect("text");
+        // Somebody reads on, as a terminal does.
+        std::thread::spawn(move || lines.for_each(drop));
+        assert!(first.starts_with("Fleetwright is up"), "{first}");
+
+        let binaries = Binaries::find(fleetwright_lab::DEFAULT_MINOR).expect("Kubernetes is built");
+        let kubectl = binaries.path("kubectl").expect("kubectl is built");
+        let folders =
+            [kubectl, PathBuf::from(BINARY)].map(|file| file.parent().expect("a folder").display().to_string());
+        let path = format!("{}:{}", folders.join(":"), std::env::var("PATH").unwrap_or_default());
+        Self { process, home, path }
+    }
+
+    /// Whether the command went well, and what it said.
+    fn shell(&self, command: &str) -> (bool, String) {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", command]).current_dir(ROOT).env("PATH", &self.path).env("HOME", self.home.path());
+        shell.env("KUBECONFIG", self.home.path().join("kubeconfig")).env_remove("FLEETWRIGHT_LOG");
+        let output = shell.output().expect("sh runs");
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8_lossy(&said).into_owned())
+    }
+}
+
+#[test]
+fn the_tour_of_the_readme_shows_what_it_says() {
+    let steps = tour("README.md");
+    assert!(steps.len() >= 14, "the tour has {} commands", steps.len());
+    let up = Up::start();
+    for (command, shown) in steps {
+        let (_, got) = up.shell(&command);
+        assert_eq!(normal(&got), normal(&shown), "$ {command}\n{got}");
+    }
+}
