@@ -2,6 +2,7 @@
 
 mod porter;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use fleetwright_kit::Clock;
 use fleetwright_kit::journal::Progress;
 use fleetwright_lab::Kind;
 use fleetwright_rig::layer::{Answered, Layer, around, forward};
-use fleetwright_rig::{Call, Crash, Ground, Side};
+use fleetwright_rig::{Call, Crash, Ground, Recorder, Side};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{ConfigMap, Event};
@@ -19,8 +20,9 @@ use kube::Client;
 use kube::api::ListParams;
 use kube::client::Body;
 use serde_json::json;
+use tokio::sync::watch;
 
-use porter::{Look, Shop, Style, Yard};
+use porter::{Extras, Look, Shop, Style, Yard};
 
 /// Each scenario is a test on the embedded server, and all of them are one test on a real one.
 macro_rules! on_both {
@@ -52,6 +54,11 @@ on_both! {
     a_policy_that_comes_later_counts_what_is_under_way
     what_is_given_up_is_not_started
     an_operation_of_that_name_that_differs_is_left_alone
+    a_leader_that_was_paused_after_its_claim_starts_nothing
+    an_act_that_takes_too_long_is_asked_after
+    a_person_can_end_what_nobody_drives_any_more
+    a_target_that_was_labelled_is_asked_for_anew
+    who_waits_is_written_to_once_however_many_end_meanwhile
 }
 
 mod scenarios {
@@ -82,7 +89,7 @@ mod scenarios {
             })
         };
         let yard = Yard::new(Style::Prompt);
-        let _ann = shop.start_with("ann", &yard, Box::new(|client| client), Some(look));
+        let _ann = shop.start_with("ann", &yard, Extras::look(look));
         let (operation, status) = shop.reaches("tea", OperationPhase::Succeeded).await;
         assert_eq!(seen.load(Ordering::SeqCst), 1, "the act looked and found it");
         assert_eq!(status.outcome.as_deref(), Some("tea is in the yard"));
@@ -121,7 +128,7 @@ mod scenarios {
                 let yard = Yard::new(Style::Prompt);
                 let crash = Crash::at(call, side);
                 let around = crash.clone();
-                let first = shop.start_with("ann", &yard, Box::new(move |client| around.around(client)), None);
+                let first = shop.start_with("ann", &yard, Extras::between(move |client| around.around(client)));
                 tokio::select! {
                     () = crash.happened() => crashes += 1,
                     () = settled(&shop) => missed += 1,
@@ -188,7 +195,7 @@ mod scenarios {
             let yard = Yard::new(Style::Prompt);
             let deaf = Arc::new(Deaf { write, writes: AtomicUsize::new(0) });
             let layer = deaf.clone();
-            let _ann = shop.start_with("ann", &yard, Box::new(move |client| around(client, layer)), None);
+            let _ann = shop.start_with("ann", &yard, Extras::between(move |client| around(client, layer)));
             settled(&shop).await;
             let operations = shop.operations("tea").await;
             assert_eq!((operations.len(), yard.started().len()), (1, 1), "the answer to write {write} was lost");
@@ -237,7 +244,7 @@ mod scenarios {
         shop.policy("carries", 1).await;
         shop.order("ann", "tea").await;
         let yard = Yard::new(Style::Vanishes);
-        let _ann = shop.start("ann", &yard);
+        let ann = shop.start("ann", &yard);
         let (operation, status) = shop.reaches("tea", OperationPhase::Unknown).await;
         let name = operation.metadata.name.unwrap_or_default();
         let known = condition(&status.conditions, names::OUTCOME_KNOWN).expect("a condition");
@@ -252,6 +259,8 @@ mod scenarios {
         })
         .await;
         assert!(matches!(yard.told("tea"), Some(Progress::NeedsPerson(_))), "{:?}", yard.told("tea"));
+        let counted = |line: &str| ann.metrics.encode().lines().any(|counted| counted == line);
+        assert!(counted(r#"fleetwright_operations{phase="Unknown",type="Carry"} 1"#), "{}", ann.metrics.encode());
 
         shop.merge::<Operation>(&name, json!({ "metadata": { "annotations": { names::OUTCOME: "done" } } })).await;
         shop.until("what is wrong with the word is said", async || {
@@ -375,5 +384,146 @@ mod scenarios {
         })
         .await;
         assert_eq!(yard.started(), []);
+    }
+
+    /// A process that is stopped while the answer to its claim is on the way, and goes on when it is told to.
+    struct Pause {
+        clock: Clock,
+        claimed: watch::Sender<bool>,
+        goes_on: watch::Sender<bool>,
+    }
+
+    impl Layer for Pause {
+        fn call(
+            self: Arc<Self>,
+            call: Call,
+            request: http::Request<Body>,
+            inner: Client,
+        ) -> BoxFuture<'static, Answered> {
+            async move {
+                let (head, body) = request.into_parts();
+                let body = body.collect_bytes().await?;
+                let claim = call.writes() && String::from_utf8_lossy(&body).contains("\"Running\"");
+                let answer = forward(&inner, http::Request::from_parts(head, Body::from(body.to_vec()))).await;
+                if claim && !self.claimed.send_replace(true) {
+                    self.clock.advance(Duration::from_secs(60));
+                }
+                if *self.claimed.borrow() {
+                    let _ = self.goes_on.subscribe().wait_for(|goes_on| *goes_on).await;
+                }
+                answer
+            }
+            .boxed()
+        }
+    }
+
+    pub(super) async fn a_leader_that_was_paused_after_its_claim_starts_nothing(ground: Ground) {
+        let mut shop = Shop::new(&ground).await;
+        shop.clock = Clock::manual("2030-01-01T00:00:00Z".parse().expect("a time"));
+        shop.policy("carries", 1).await;
+        shop.order("ann", "tea").await;
+        let (paused, healthy) = (Yard::new(Style::Prompt), Yard::new(Style::Prompt));
+        let layer = Arc::new(Pause {
+            clock: shop.clock.clone(),
+            claimed: watch::Sender::new(false),
+            goes_on: watch::Sender::new(false),
+        });
+        let pause = layer.clone();
+        let first = Extras::between(move |client| around(client, pause)).leads_as("first");
+        let first = shop.start_with("ann", &paused, first);
+        shop.until("the first has claimed", async || layer.claimed.borrow().then_some(())).await;
+        let _second = shop.start_with("ann", &healthy, Extras::default().leads_as("second"));
+        let (_, status) = shop.reaches("tea", OperationPhase::Succeeded).await;
+        assert!(status.started_by.is_some_and(|token| token.starts_with("second/")));
+        layer.goes_on.send_replace(true);
+        shop.until("the first gives up", async || first.has_ended().then_some(())).await;
+        assert_eq!((paused.started().len(), healthy.started().len()), (0, 1));
+        let (_, claimed) = shop.reaches("tea", OperationPhase::Failed).await;
+        assert!(claimed.started_by.is_some_and(|token| token.starts_with("first/")));
+        assert_eq!(condition(&claimed.conditions, names::OUTCOME_KNOWN).expect("known").reason, "NeverStarted");
+    }
+
+    pub(super) async fn an_act_that_takes_too_long_is_asked_after(ground: Ground) {
+        let mut shop = Shop::new(&ground).await;
+        shop.clock = Clock::manual("2030-01-01T00:00:00Z".parse().expect("a time"));
+        shop.policy("carries", 1).await;
+        shop.order("ann", "tea").await;
+        let yard = Yard::new(Style::Held);
+        let _ann = shop.start("ann", &yard);
+        shop.until("it is started", async || (yard.started().len() == 1).then_some(())).await;
+        shop.clock.advance(Duration::from_secs(300));
+        shop.until("it is asked after", async || {
+            matches!(yard.told("tea"), Some(Progress::Running { .. })).then_some(())
+        })
+        .await;
+        shop.reaches("tea", OperationPhase::Running).await;
+        yard.bring_in("tea");
+        shop.clock.advance(Duration::from_secs(60));
+        let (_, status) = shop.reaches("tea", OperationPhase::Succeeded).await;
+        assert_eq!(status.outcome.as_deref(), Some("the yard has it"));
+        assert_eq!(yard.started().len(), 1);
+    }
+
+    pub(super) async fn a_person_can_end_what_nobody_drives_any_more(ground: Ground) {
+        let shop = Shop::new(&ground).await;
+        shop.policy("carries", 1).await;
+        shop.order("ann", "tea").await;
+        let yard = Yard::new(Style::Held);
+        let ann = shop.start("ann", &yard);
+        let (operation, _) = shop.reaches("tea", OperationPhase::Running).await;
+        drop(ann);
+        shop.delete::<ConfigMap>("tea").await;
+        let _ann = shop.start("ann", &yard);
+        let name = operation.metadata.name.unwrap_or_default();
+        shop.merge::<Operation>(&name, json!({ "metadata": { "annotations": { names::OUTCOME: "Failed" } } })).await;
+        let (_, status) = shop.reaches("tea", OperationPhase::Failed).await;
+        assert_eq!(status.outcome.as_deref(), Some("a person says so"));
+        shop.held("carries", 0).await;
+    }
+
+    pub(super) async fn a_target_that_was_labelled_is_asked_for_anew(ground: Ground) {
+        let shop = Shop::new(&ground).await;
+        let spec = json!({ "operations": ["Carry"], "scope": { "by": "zone" }, "max": 1 });
+        shop.create::<OperationPolicy>(json!({ "metadata": { "name": "zones" }, "spec": spec })).await;
+        shop.order("ann", "tea").await;
+        let yard = Yard::new(Style::Prompt);
+        let _ann = shop.start("ann", &yard);
+        shop.until("it waits for a label", async || {
+            let status = shop.operations("tea").await.pop()?.status?;
+            condition(&status.conditions, names::GRANTED).filter(|granted| granted.reason == "NoScopeLabel").cloned()
+        })
+        .await;
+        // The porter takes a parcel's data for its labels.
+        shop.merge::<ConfigMap>("tea", json!({ "data": { "zone": "z1" } })).await;
+        let (operation, status) = shop.reaches("tea", OperationPhase::Succeeded).await;
+        assert_eq!(status.granted_by.as_deref(), Some("zones: 1 of 1 in zone=z1"));
+        assert_eq!(operation.spec.target.labels["zone"], "z1");
+        assert_eq!(shop.operations("tea").await.len(), 1);
+    }
+
+    pub(super) async fn who_waits_is_written_to_once_however_many_end_meanwhile(ground: Ground) {
+        let shop = Shop::new(&ground).await;
+        shop.policy("carries", 1).await;
+        let recorder = Recorder::default();
+        let calls = recorder.clone();
+        let yard = Yard::new(Style::Slow);
+        let _ann = shop.start_with("ann", &yard, Extras::between(move |client| calls.around(client)));
+        let parcels: Vec<_> = (0..10).map(|number| format!("parcel-{number}")).collect();
+        for parcel in &parcels {
+            shop.order("ann", parcel).await;
+        }
+        for parcel in &parcels {
+            shop.reaches(parcel, OperationPhase::Succeeded).await;
+        }
+        shop.held("carries", 0).await;
+        let mut writes = BTreeMap::<String, usize>::new();
+        for record in recorder.calls().iter().filter(|record| record.call.writes() && record.code == Some(200)) {
+            if record.call.resource.starts_with("operations") {
+                *writes.entry(record.call.name.clone()).or_default() += 1;
+            }
+        }
+        // Refused because the policy is new, refused because it is full, granted, claimed, ended.
+        assert!(writes.values().all(|count| *count <= 5), "{writes:?}");
+        assert_eq!(writes.len(), parcels.len());
     }
 }

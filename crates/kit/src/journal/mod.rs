@@ -74,6 +74,8 @@ struct Inner {
     policies: Cache<CachedPolicy>,
     population: Box<dyn Population>,
     attempts: Attempts,
+    /// Held while places are taken. Passes of one process need not race each other for the version of a policy.
+    gate: tokio::sync::Mutex<()>,
 }
 
 /// Index of operations that wait for the gate, by type.
@@ -122,6 +124,7 @@ impl Journal {
             policies: operator.cache(policies),
             population: Box::new(population),
             attempts: Attempts::default(),
+            gate: tokio::sync::Mutex::default(),
         };
         let journal = Self { inner: Arc::new(inner) };
         operations::add(operator, &journal);
@@ -167,10 +170,10 @@ impl Journal {
 
     fn waiting_of(&self, kind: &str, types: &[String]) -> Vec<Key> {
         let waiting = types.iter().flat_map(|type_| self.inner.operations.by(WAITING, type_));
-        waiting
-            .filter(|(_, op)| op.0.spec.target.kind == kind)
-            .map(|(key, op)| Key::new(&key.namespace, &op.0.spec.target.name))
-            .collect()
+        let mut waiting: Vec<_> = waiting.filter(|(_, op)| op.0.spec.target.kind == kind).collect();
+        // Who has waited longest asks first.
+        waiting.sort_by(|(_, a), (_, b)| a.0.metadata.creation_timestamp.cmp(&b.0.metadata.creation_timestamp));
+        waiting.into_iter().map(|(key, op)| Key::new(&key.namespace, &op.0.spec.target.name)).collect()
     }
 
     /// The operations on an object of that kind and name, as far as the cache knows, in the order of their names.
@@ -350,6 +353,7 @@ impl Journal {
         status: &OperationStatus,
     ) -> Result<Option<Progress>, JournalError> {
         let spec = &operation.0.spec;
+        let turn = self.inner.gate.lock().await;
         let policies = self.inner.policies.by(TYPE, &spec.type_);
         let none = OperationPolicyStatus::default();
         let seen =
@@ -371,6 +375,7 @@ impl Journal {
                     let held = gate::take(policy.0.status.as_ref().unwrap_or(&none), &place.holder);
                     self.write_holders(pass, policy, &held).await?;
                 }
+                drop(turn);
                 self.write(pass, operation, &operation::granted(status, &by, now)).await?;
                 Ok(None)
             }
@@ -382,6 +387,7 @@ impl Journal {
                         self.write_holders(pass, policy, &gate::release(held, &id.key.name)).await?;
                     }
                 }
+                drop(turn);
                 if let Some(news) = operation::refused(status, &refusal, now) {
                     self.write(pass, operation, &news).await?;
                 }

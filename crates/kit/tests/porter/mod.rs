@@ -11,6 +11,8 @@ use fleetwright_api::{Operation, OperationPhase, OperationPolicy, OperationStatu
 use fleetwright_kit::cache::Whole;
 use fleetwright_kit::events::reference;
 use fleetwright_kit::journal::{Act, Ending, Intent, Journal, JournalError, OperationKey, Probed, Progress};
+use fleetwright_kit::leader::Lease;
+use fleetwright_kit::metrics::Metrics;
 use fleetwright_kit::{
     Budget, Cache, Clock, Controller, Key, Next, Operator, Options, Outcome, Pass, Settings, Source,
 };
@@ -24,6 +26,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
 
 /// How parcels are carried.
 #[derive(Clone, Copy, PartialEq)]
@@ -86,6 +89,12 @@ impl Yard {
     /// The most acts that were under way at the same time.
     pub fn most_at_once(&self) -> usize {
         self.inside().most_at_once
+    }
+
+    /// Brings in what is held, without those who carry it noticing.
+    pub fn bring_in(&self, parcel: &str) {
+        let under_way = self.started();
+        self.end(&under_way[0], parcel);
     }
 
     /// What the driver was told last about a parcel.
@@ -198,7 +207,7 @@ impl Controller for Porter {
 
     async fn act(&self, pass: &Pass, parcel: &Self::Valid, (): &()) -> Result<Option<Progress>, JournalError> {
         let name = parcel.0.name_any();
-        let data = parcel.0.data.clone().unwrap_or_default();
+        let mut data = parcel.0.data.clone().unwrap_or_default();
         if data.contains_key("withdrawn") {
             for (key, _) in self.journal.of_target("ConfigMap", &name) {
                 self.journal.withdraw(pass, &key, "nobody wants it").await?;
@@ -210,7 +219,7 @@ impl Controller for Porter {
         }
         let intent = Intent {
             type_: "Carry".to_owned(),
-            target: Target { kind: "ConfigMap".to_owned(), name, labels: BTreeMap::new() },
+            target: Target { kind: "ConfigMap".to_owned(), name, labels: std::mem::take(&mut data) },
             reason: "somebody ordered it".to_owned(),
             fingerprint: "once".to_owned(),
             keep_for: Some(Span::minutes(60)),
@@ -231,12 +240,23 @@ impl Controller for Porter {
 }
 
 /// An operator that runs in a runtime of its own, and stops dead when this is dropped.
-pub struct Running(Option<Runtime>);
+pub struct Running {
+    runtime: Option<Runtime>,
+    task: JoinHandle<()>,
+    pub metrics: Metrics,
+}
+
+impl Running {
+    /// Whether it ended by itself.
+    pub fn has_ended(&self) -> bool {
+        self.task.is_finished()
+    }
+}
 
 impl Drop for Running {
     fn drop(&mut self) {
         // A runtime may not be dropped inside another, and must be gone when this returns: the dead do not act.
-        let runtime = self.0.take();
+        let runtime = self.runtime.take();
         let _ = std::thread::spawn(move || drop(runtime)).join();
     }
 }
@@ -247,8 +267,31 @@ pub struct Shop {
     pub clock: Clock,
 }
 
-/// Around the operator's client.
-pub type Between = Box<dyn FnOnce(Client) -> Client + Send>;
+/// What an operator may have besides.
+#[derive(Default)]
+pub struct Extras {
+    between: Option<Box<dyn FnOnce(Client) -> Client + Send>>,
+    look: Option<Look>,
+    identity: Option<String>,
+}
+
+impl Extras {
+    /// Something around its client.
+    pub fn between(layer: impl FnOnce(Client) -> Client + Send + 'static) -> Self {
+        Self { between: Some(Box::new(layer)), ..Self::default() }
+    }
+
+    /// Something that its acts do besides.
+    pub fn look(look: Look) -> Self {
+        Self { look: Some(look), ..Self::default() }
+    }
+
+    /// A lease of ten seconds that it holds under that identity.
+    pub fn leads_as(mut self, identity: &str) -> Self {
+        self.identity = Some(identity.to_owned());
+        self
+    }
+}
 
 impl Shop {
     pub async fn new(ground: &Ground) -> Self {
@@ -265,20 +308,31 @@ impl Shop {
 
     /// Starts an operator of that name.
     pub fn start(&self, name: &str, yard: &Yard) -> Running {
-        self.start_with(name, yard, Box::new(|client| client), None)
+        self.start_with(name, yard, Extras::default())
     }
 
-    /// As [`Shop::start`], with something between it and the server, and something that its acts do besides.
-    pub fn start_with(&self, name: &str, yard: &Yard, between: Between, look: Option<Look>) -> Running {
+    /// As [`Shop::start`], with extras.
+    pub fn start_with(&self, name: &str, yard: &Yard, extras: Extras) -> Running {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
         let (world, clock) = (self.world.clone(), self.clock.clone());
         let (name, yard) = (name.to_owned(), yard.clone());
-        runtime.spawn(async move {
-            let client = between(world.client().await.expect("a client"));
+        let metrics = Metrics::new();
+        let counted = metrics.clone();
+        let task = runtime.spawn(async move {
+            let Extras { between, look, identity } = extras;
+            let client = world.client().await.expect("a client");
+            let client = between.map_or_else(|| client.clone(), |between| between(client.clone()));
             let namespace = world.namespace().to_owned();
             drop(world);
-            let settings = Settings { clock, strict_budgets: true, ..Settings::new(&name, client) };
+            let lease = identity.map(|identity| Lease {
+                namespace: namespace.clone(),
+                name: name.clone(),
+                identity,
+                duration: Duration::from_secs(10),
+            });
+            let settings =
+                Settings { clock, lease, metrics: counted, strict_budgets: true, ..Settings::new(&name, client) };
             let mut operator = Operator::new(settings);
             let parcels = Source::new(Api::namespaced(operator.client(), &namespace)).labels(&format!("porter={name}"));
             let parcels: Cache<Whole<ConfigMap>> = operator.cache(parcels);
@@ -291,9 +345,10 @@ impl Shop {
             };
             let wakes = operator.controller(porter, options).on(&parcels, |change| vec![change.key.clone()]);
             let _ = journal.wake(wakes, "ConfigMap");
-            operator.run(std::future::pending()).await.expect("no lease to lose");
+            // One that loses its lease has ended, as its process would.
+            let _ = operator.run(std::future::pending()).await;
         });
-        Running(Some(runtime))
+        Running { runtime: Some(runtime), task, metrics }
     }
 
     /// Orders a parcel from the operator of that name.
