@@ -103,6 +103,10 @@ impl WriteError {
             (429, after) => Self::Later { what, after: after.unwrap_or(Duration::from_secs(1)) },
             (503 | 504, Some(after)) => Self::Later { what, after },
             (code @ 400..500, _) => Self::Refused { what, code, message: status.message },
+            // What does not fit the schema is a mistake of the one who applies, but the API servers say 500.
+            (code, _) if status.message.starts_with("failed to create typed patch object") => {
+                Self::Refused { what, code, message: status.message }
+            }
             (code, _) => Self::Unknown { what, message: format!("{code} {}", status.message) },
         }
     }
@@ -359,4 +363,70 @@ fn request(
     let refused =
         |error: http::Error| WriteError::Refused { what: what.to_owned(), code: 0, message: error.to_string() };
     request.body(body.to_string().into_bytes()).map_err(refused)
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    fn of(code: u16, retry_after: Option<u32>) -> WriteError {
+        let mut status = json!({"code": code, "message": "no", "reason": "No"});
+        if let Some(seconds) = retry_after {
+            status["details"] = json!({"retryAfterSeconds": seconds});
+        }
+        let status: Status = serde_json::from_value(status).unwrap();
+        WriteError::of("Machine fleet/host-17".into(), kube::Error::Api(status.boxed()))
+    }
+
+    #[test]
+    fn each_answer_says_what_to_do() {
+        let second = Duration::from_secs(1);
+        let remedies = [
+            (of(404, None), Remedy::Again),
+            (of(409, None), Remedy::Again),
+            (of(400, None), Remedy::Person),
+            (of(403, None), Remedy::Person),
+            (of(422, None), Remedy::Person),
+            (of(429, Some(7)), Remedy::Wait(7 * second)),
+            (of(429, None), Remedy::Wait(second)),
+            (of(503, Some(3)), Remedy::Wait(3 * second)),
+            (of(504, Some(2)), Remedy::Wait(2 * second)),
+            (of(503, None), Remedy::Retry),
+            (of(500, None), Remedy::Retry),
+        ];
+        for (error, remedy) in remedies {
+            assert_eq!(error.remedy(), remedy, "{error:?}");
+            assert!(error.to_string().contains("Machine fleet/host-17"), "{error}");
+        }
+        let cut = kube::Error::ReadEvents(std::io::Error::other("connection reset"));
+        assert!(matches!(WriteError::of("x".into(), cut), WriteError::Unknown { .. }));
+        let fenced = kube::Error::Service(CallError::Fenced.into());
+        assert!(matches!(WriteError::of("x".into(), fenced), WriteError::Fenced(_)));
+        let late = kube::Error::Service(CallError::TimedOut(second).into());
+        assert!(matches!(WriteError::of("x".into(), late), WriteError::Unknown { .. }));
+    }
+
+    #[test]
+    fn values_that_say_the_same_are_the_same() {
+        let same_ones = [
+            (json!({"a": 1, "b": null}), json!({"a": 1.0})),
+            (json!({"a": [{"b": null}]}), json!({"a": [{}]})),
+            (json!("x"), json!("x")),
+        ];
+        for (one, two) in same_ones {
+            assert!(same(&one, &two) && same(&two, &one), "{one} {two}");
+        }
+        let others = [
+            (json!({"a": 1}), json!({"a": 2})),
+            (json!({"a": 1}), json!({})),
+            (json!([1, 2]), json!([2, 1])),
+            (json!([1]), json!([1, null])),
+            (json!("1"), json!(1)),
+        ];
+        for (one, two) in others {
+            assert!(!same(&one, &two) && !same(&two, &one), "{one} {two}");
+        }
+    }
 }

@@ -11,10 +11,11 @@ use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
 use kube::Resource;
-use kube::api::{ListParams, WatchEvent, WatchParams};
+use kube::api::{ListParams, Request, WatchEvent, WatchParams};
 use tokio::sync::Notify;
 
-use super::{Cache, Told, View, version};
+use super::read::{Page, Read};
+use super::{Cache, Told, View};
 use crate::metrics::Metrics;
 use crate::{Clock, Key, Random};
 
@@ -133,7 +134,7 @@ impl Fault {
     }
 }
 
-type Events<K> = BoxStream<'static, kube::Result<WatchEvent<K>>>;
+type Events<K> = BoxStream<'static, kube::Result<WatchEvent<Read<K>>>>;
 
 struct Watch<V: View> {
     cache: Cache<V>,
@@ -209,8 +210,12 @@ impl<V: View> Watch<V> {
     }
 
     async fn start(&self, params: &WatchParams, version: &str) -> Result<Events<V::Object>, Fault> {
-        let start = self.cache.inner.source.api.watch(params, version);
-        Ok(self.within(START, start).await?.map_err(Fault::Failed)?.boxed())
+        let source = &self.cache.inner.source;
+        let request =
+            Request::new(source.api.resource_url()).watch(params, version).map_err(kube::Error::BuildRequest)?;
+        let client = source.api.clone().into_client();
+        let events = self.within(START, client.request_events(request)).await??;
+        Ok(events.boxed())
     }
 
     async fn within<T>(&self, limit: Duration, future: impl Future<Output = T>) -> Result<T, Fault> {
@@ -251,13 +256,8 @@ impl<V: View> Watch<V> {
                 }
             };
             match event {
-                WatchEvent::Added(object) | WatchEvent::Modified(object) => {
-                    list.push((Key::of(&object), version(&object), V::of(object)));
-                }
-                WatchEvent::Deleted(object) => {
-                    let key = Key::of(&object);
-                    list.retain(|(listed, _, _)| *listed != key);
-                }
+                WatchEvent::Added(read) | WatchEvent::Modified(read) => list.push(self.viewed(read)),
+                WatchEvent::Deleted(read) => list.retain(|(listed, _, _)| *listed != read.key),
                 WatchEvent::Bookmark(mark) if mark.metadata.annotations.contains_key("k8s.io/initial-events-end") => {
                     self.listed(mark.metadata.resource_version, list)?;
                     return Ok(events);
@@ -271,20 +271,35 @@ impl<V: View> Watch<V> {
     /// A list in pages. Readers see what was before until the last page is here.
     async fn list_paged(&mut self) -> Result<(), Fault> {
         let source = &self.cache.inner.source;
+        let client = source.api.clone().into_client();
         let mut params =
             ListParams { label_selector: source.labels.clone(), limit: Some(PAGE), ..ListParams::default() };
         let mut list = Vec::new();
         loop {
-            let page = source.api.list(&params).await.map_err(Fault::Failed)?;
-            list.extend(page.items.into_iter().map(|object| (Key::of(&object), version(&object), V::of(object))));
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => params.continue_token = Some(token),
-                None => return self.listed(page.metadata.resource_version.unwrap_or_default(), list),
+            let request = Request::new(source.api.resource_url()).list(&params).map_err(kube::Error::BuildRequest)?;
+            let page: Page<V::Object> = client.request(request).await?;
+            list.extend(page.items.into_iter().flatten().map(|read| self.viewed(read)));
+            if page.metadata.next.is_empty() {
+                return self.listed(page.metadata.resource_version, list);
             }
+            params.continue_token = Some(page.metadata.next);
         }
     }
 
-    fn listed(&mut self, position: String, list: Vec<(Key, u64, V)>) -> Result<(), Fault> {
+    /// What the cache keeps of an object; none if it cannot be read.
+    fn viewed(&self, read: Read<V::Object>) -> (Key, u64, Option<V>) {
+        let number = read.number();
+        let view = match read.object {
+            Ok(object) => Some(V::of(object)),
+            Err(why) => {
+                tracing::error!(kind = self.kind, object = %read.key, "cannot be read and is left as it was known, if it was: {why}");
+                None
+            }
+        };
+        (read.key, number, view)
+    }
+
+    fn listed(&mut self, position: String, list: Vec<(Key, u64, Option<V>)>) -> Result<(), Fault> {
         let version = position.parse().unwrap_or_default();
         if version < self.cache.store().seen() {
             self.lagging += 1;
@@ -324,15 +339,20 @@ impl<V: View> Watch<V> {
                 }
             };
             match event {
-                WatchEvent::Added(object) | WatchEvent::Modified(object) => {
-                    let (key, version) = (Key::of(&object), version(&object));
-                    self.position = object.meta().resource_version.clone();
-                    self.cache.change(|store| store.applied(key, version, V::of(object)).into_iter().collect());
+                WatchEvent::Added(read) | WatchEvent::Modified(read) => {
+                    self.position = Some(read.version.clone());
+                    let (key, version, view) = self.viewed(read);
+                    self.cache.change(|store| match view {
+                        Some(view) => store.applied(key, version, view).into_iter().collect(),
+                        None => {
+                            store.reached(version);
+                            Vec::new()
+                        }
+                    });
                 }
-                WatchEvent::Deleted(object) => {
-                    let (key, version) = (Key::of(&object), version(&object));
-                    self.position = object.meta().resource_version.clone();
-                    self.cache.change(|store| store.gone(&key, version).into_iter().collect());
+                WatchEvent::Deleted(read) => {
+                    self.position = Some(read.version.clone());
+                    self.cache.change(|store| store.gone(&read.key, read.number()).into_iter().collect());
                 }
                 WatchEvent::Bookmark(mark) => {
                     self.cache.store_mut().reached(mark.metadata.resource_version.parse().unwrap_or_default());

@@ -1,6 +1,7 @@
 //! What the API server holds, close at hand: one watch for each kind, cut down to what is read, indexed.
 
 mod fill;
+mod read;
 mod store;
 #[cfg(test)]
 mod tests;

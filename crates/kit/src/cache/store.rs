@@ -135,13 +135,14 @@ impl<V> Store<V> {
         self.remove(key)
     }
 
-    /// A whole list, read at that version. What it does not name is gone, unless an answer of ours is newer than the list.
-    pub fn listed(&mut self, version: u64, list: Vec<(Key, u64, V)>) -> Vec<Changed<V>> {
+    /// A whole list, read at that version. What it does not name is gone, unless an answer of ours is newer than the list; what it names
+    /// without a view stays as it was.
+    pub fn listed(&mut self, version: u64, list: Vec<(Key, u64, Option<V>)>) -> Vec<Changed<V>> {
         let mut changes = Vec::new();
         let mut named = HashSet::with_capacity(list.len());
         for (key, version, view) in list {
             named.insert(key.clone());
-            changes.extend(self.newer(key, version, view));
+            changes.extend(view.and_then(|view| self.newer(key, version, view)));
         }
         let vanished =
             |(key, entry): (&Key, &Entry<V>)| (entry.version <= version && !named.contains(key)).then(|| key.clone());

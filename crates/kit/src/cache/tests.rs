@@ -133,7 +133,7 @@ fn hold(ops: Vec<Op>) -> Result<(), TestCaseError> {
             Op::List(behind) => {
                 watched = watched.max(server.version().saturating_sub(behind as u64));
                 let listed = (0..NAMES.len())
-                    .filter_map(|name| server.at(name, watched).map(|version| (key(name), version, version)));
+                    .filter_map(|name| server.at(name, watched).map(|version| (key(name), version, Some(version))));
                 changes = store.listed(watched, listed.collect());
             }
             _ => {}
@@ -197,7 +197,8 @@ fn an_answer_that_comes_after_a_list_does_not_bring_back_what_is_gone() {
 #[test]
 fn a_list_tells_only_what_differs() {
     let mut store = store();
-    let list = |versions: [u64; 3]| (0..3).map(|name| (key(name), versions[name], versions[name])).collect::<Vec<_>>();
+    let list =
+        |versions: [u64; 3]| (0..3).map(|name| (key(name), versions[name], Some(versions[name]))).collect::<Vec<_>>();
     assert_eq!(store.listed(3, list([1, 2, 3])).len(), 3);
     assert_eq!(store.listed(9, list([1, 2, 3])).len(), 0);
     let changes = store.listed(12, list([1, 11, 3]));
@@ -217,11 +218,20 @@ fn with_a_selector_only_what_is_known_is_taken_from_an_answer() {
 }
 
 #[test]
+fn what_a_list_names_but_nobody_can_read_stays_as_it_was() {
+    let mut store = store();
+    assert!(store.applied(key(0), 5, 5).is_some());
+    assert!(store.listed(9, vec![(key(0), 8, None), (key(1), 7, None)]).is_empty());
+    assert_eq!(store.keys(), [key(0)]);
+    assert_eq!(store.get(&key(0)).as_deref(), Some(&5));
+}
+
+#[test]
 fn after_a_set_back_older_versions_count() {
     let mut store = store();
     assert!(store.applied(key(0), 100, 100).is_some());
     store.set_back();
-    assert_eq!(store.listed(40, vec![(key(0), 30, 30)]).len(), 1);
+    assert_eq!(store.listed(40, vec![(key(0), 30, Some(30))]).len(), 1);
     assert_eq!(store.seen(), 40);
 }
 

@@ -1,0 +1,74 @@
+//! Objects as they come from the API server, one that cannot be read not hiding the others.
+
+use kube::ResourceExt;
+use serde::de::{DeserializeOwned, Deserializer};
+use serde::{Deserialize, de::Error};
+use serde_json::value::RawValue;
+
+use crate::Key;
+
+/// An object, or why it cannot be read: written by a newer release, say, with a word that this one does not know.
+#[derive(Clone)]
+pub(super) struct Read<K> {
+    pub key: Key,
+    pub version: String,
+    pub object: Result<K, String>,
+}
+
+impl<K> Read<K> {
+    /// The version as a number; 0 if it is none.
+    pub fn number(&self) -> u64 {
+        self.version.parse().unwrap_or_default()
+    }
+}
+
+impl<'de, K: DeserializeOwned + ResourceExt> Deserialize<'de> for Read<K> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Box::<RawValue>::deserialize(deserializer)?;
+        match serde_json::from_str::<K>(text.get()) {
+            Ok(object) => {
+                let version = object.meta().resource_version.clone().unwrap_or_default();
+                Ok(Self { key: Key::of(&object), version, object: Ok(object) })
+            }
+            Err(error) => {
+                let Named { metadata } = serde_json::from_str(text.get()).map_err(D::Error::custom)?;
+                let key = Key::new(&metadata.namespace, &metadata.name);
+                Ok(Self { key, version: metadata.resource_version, object: Err(error.to_string()) })
+            }
+        }
+    }
+}
+
+/// A list of them.
+#[derive(Deserialize)]
+#[serde(bound(deserialize = "Read<K>: Deserialize<'de>"))]
+pub(super) struct Page<K> {
+    #[serde(default)]
+    pub metadata: PageMeta,
+    pub items: Option<Vec<Read<K>>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct PageMeta {
+    #[serde(default)]
+    pub resource_version: String,
+    #[serde(default, rename = "continue")]
+    pub next: String,
+}
+
+/// What every object has.
+#[derive(Deserialize)]
+struct Named {
+    metadata: NamedMeta,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct NamedMeta {
+    #[serde(default)]
+    namespace: String,
+    name: String,
+    #[serde(default)]
+    resource_version: String,
+}
