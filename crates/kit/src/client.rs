@@ -169,6 +169,7 @@ impl Edge {
         }
         let span = tracing::debug_span!(
             "call",
+            otel.name = format!("{} {}", call.verb, call.resource),
             otel.kind = "client",
             verb = call.verb,
             resource = call.resource,

@@ -137,7 +137,9 @@ enum Setback {
 
 impl From<kube::Error> for Setback {
     fn from(error: kube::Error) -> Self {
-        if overtaken(&error) { Self::Over(error.to_string()) } else { Self::Trouble(error.to_string()) }
+        // Not 404: that is also what creating a lease in a namespace that does not exist gets.
+        let faster = matches!(&error, kube::Error::Api(status) if status.code == 409);
+        if faster { Self::Over(error.to_string()) } else { Self::Trouble(error.to_string()) }
     }
 }
 
@@ -228,12 +230,18 @@ impl Leader {
     /// Waits until the lease can be ours and takes it.
     async fn take(&self) -> (Record, Sent) {
         let mut seen = None;
+        let mut said = String::new();
         loop {
             match self.contend(&mut seen).await {
                 Ok(Some(taken)) => return taken,
                 Ok(None) => continue,
                 Err(Setback::Over(why)) => tracing::debug!(lease = %self, why, "another was faster"),
-                Err(Setback::Trouble(why)) => tracing::warn!(lease = %self, why, "cannot take the lease yet"),
+                // Once for each reason, not for each try.
+                Err(Setback::Trouble(why)) if why == said => {}
+                Err(Setback::Trouble(why)) => {
+                    tracing::warn!(lease = %self, why, "cannot take the lease yet");
+                    said = why;
+                }
             }
             self.clock.sleep(self.random.jitter(self.lease.duration / 5, 0.5).min(SHORT)).await;
         }

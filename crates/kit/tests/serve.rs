@@ -154,6 +154,17 @@ async fn what_prometheus_reads_is_well_formed() {
         "process_resident_memory_bytes",
     ];
     assert_eq!(names, expected);
+
+    // Each has a row in the reference, under the name and with the labels that a query needs.
+    let reference = include_str!("../../../docs/reference/metrics.md");
+    for (family, samples) in &families {
+        let name = if samples[0].0.ends_with("_total") { &samples[0].0 } else { family };
+        let row = reference.lines().find(|line| line.starts_with('|') && line.contains(&format!("`{name}`")));
+        let row = row.unwrap_or_else(|| panic!("docs/reference/metrics.md does not have {name}"));
+        for label in samples[0].1.keys().filter(|label| *label != "le") {
+            assert!(row.contains(&format!("`{label}`")), "docs/reference/metrics.md: {name} has a label {label}");
+        }
+    }
 }
 
 #[test]

@@ -162,7 +162,7 @@ async fn a_pass_is_a_trace_with_its_steps_and_calls() {
     // They are sent as they end: the innermost first.
     let [list, create, step, pass] = spans(batch).as_slice() else { panic!("{batch:#}") };
     let names = [list, create, step, pass].map(|span| span["name"].as_str().unwrap());
-    assert_eq!(names, ["call", "call", "step", "pass"]);
+    assert_eq!(names, ["list configmaps", "create configmaps", "step", "pass"]);
     for (child, parent) in [(list, step), (create, step), (step, pass)] {
         assert_eq!(child["parentSpanId"], parent["spanId"]);
         assert_eq!(child["traceId"], pass["traceId"]);
