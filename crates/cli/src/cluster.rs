@@ -8,6 +8,9 @@ use anyhow::{Context, anyhow};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
+/// How long the first answer may take.
+const ANSWER: Duration = Duration::from_secs(30);
+
 /// Which cluster, as kubectl has it.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct ClusterArgs {
@@ -54,8 +57,11 @@ impl ClusterArgs {
         let (url, namespace) = (config.cluster_url.to_string(), config.default_namespace.clone());
         let client = Client::try_from(config).map_err(|error| anyhow!("cannot use this kubeconfig: {error}"))?;
         let cluster = Cluster { client, url, namespace };
-        cluster.client.apiserver_version().await.map_err(|error| cluster.explain(error))?;
-        Ok(cluster)
+        match tokio::time::timeout(ANSWER, cluster.client.apiserver_version()).await {
+            Ok(Ok(_)) => Ok(cluster),
+            Ok(Err(error)) => Err(cluster.explain(error)),
+            Err(_) => Err(anyhow!("the API server at {} takes the call and does not answer", cluster.url)),
+        }
     }
 
     async fn config(&self) -> anyhow::Result<Config> {

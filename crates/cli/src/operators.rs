@@ -1,6 +1,7 @@
 //! `fleetwright operators`: the operators as a process of their own.
 
 use std::net::SocketAddr;
+use std::pin::pin;
 
 use clap::ValueEnum;
 use fleetwright_api::Span;
@@ -111,27 +112,17 @@ fn otlp_endpoint(text: &str) -> Result<String, String> {
 /// Runs them; `filter` says what is logged.
 pub(crate) fn run(args: &Args, filter: &str) -> anyhow::Result<()> {
     crate::runtime()?.block_on(async {
-        let stop = crate::stop_signal()?;
+        let mut stop = pin!(crate::stop_signal()?);
         let (metrics, identity) = (Metrics::new(), args.identity.clone().unwrap_or_else(identity));
         let traces = args.otlp_endpoint.as_ref().map(|endpoint| Traces::new(endpoint, NAME, &identity));
         let logging = Logging { format: args.log_format.into(), filter: filter.to_owned(), color: false };
         let exporter = telemetry::init(&logging, traces.as_ref(), &metrics)?;
 
-        let cluster = args.cluster.connect_to_stay().await?;
-        preflight::kinds(&cluster).await?;
-        let lease = args.lease(identity);
-        preflight::rights(&cluster, &args.rules(lease.as_ref())).await?;
-
-        let mut settings = Settings::new(NAME, cluster.client.clone());
-        settings.lease = lease;
-        settings.metrics = metrics;
-        let operators = Operators::new(settings, &args.namespace, &args.only, args.listen).await?;
-        println!(
-            "serving the namespace {} of {}; metrics and probes on http://{}",
-            args.namespace,
-            cluster.url,
-            operators.address()
-        );
+        let operators = tokio::select! {
+            started = args.start(identity, metrics) => started?,
+            // A server that does not answer must not keep us from stopping.
+            () = &mut stop => return Ok(()),
+        };
         // The last spans are of the last passes: the exporter stops after the operators.
         let (ended, over) = oneshot::channel::<()>();
         let export = async {
@@ -148,6 +139,22 @@ pub(crate) fn run(args: &Args, filter: &str) -> anyhow::Result<()> {
 }
 
 impl Args {
+    /// Makes sure that they can run, and says where their probes are.
+    async fn start(&self, identity: String, metrics: Metrics) -> anyhow::Result<Operators> {
+        let cluster = self.cluster.connect_to_stay().await?;
+        preflight::kinds(&cluster).await?;
+        let lease = self.lease(identity);
+        preflight::rights(&cluster, &self.rules(lease.as_ref())).await?;
+
+        let mut settings = Settings::new(NAME, cluster.client.clone());
+        settings.lease = lease;
+        settings.metrics = metrics;
+        let operators = Operators::new(settings, &self.namespace, &self.only, self.listen).await?;
+        let (namespace, url, address) = (&self.namespace, &cluster.url, operators.address());
+        println!("serving the namespace {namespace} of {url}; metrics and probes on http://{address}");
+        Ok(operators)
+    }
+
     fn lease(&self, identity: String) -> Option<Lease> {
         (!self.no_lease).then(|| Lease {
             namespace: self.lease_namespace.clone().unwrap_or_else(|| self.namespace.clone()),

@@ -145,7 +145,8 @@ async fn works_and_hands_over(target: Target) {
     let place = Place::new(target);
     place.run(&["install"]).await.ok();
     speak_as(&place, "fleetwright-system", "fleetwright-operators").await;
-    let args = ["--context", "fleetwright-operators", "--lease-duration", "5s", "--log", "info"];
+    let args =
+        ["--context", "fleetwright-operators", "--lease-duration", "5s", "--log", "info", "--log-format", "json"];
 
     let mut first = Operators::start(&place, &[&args[..], &["--identity", "first"]].concat()).await;
     first.ready().await;
@@ -156,6 +157,13 @@ async fn works_and_hands_over(target: Target) {
 
     something_to_do(&place, "host-1").await;
     is_done(&place, "host-1").await;
+    let why = place.run(&["why", "machine/host-1"]).await.ok();
+    assert!(why.starts_with("machine/host-1 is schedulable: Ready"), "{why}");
+    assert!(why.contains("NodeReady") && why.contains("of ReadinessGates all: True"), "{why}");
+    let why = place.run(&["why", "ma", "host-1", "-n", "fleet", "-o", "json"]).await.ok();
+    let why: serde_json::Value = serde_json::from_str(&why).expect("JSON");
+    let told = ["machine", "node", "namespace", "schedulable", "reason"].map(|field| why[field].as_str());
+    assert_eq!(told, [Some("host-1"), Some("host-1"), Some("fleet"), Some("True"), Some("Ready")]);
     assert_eq!(first.get("/healthz").await.0, 200);
     let (code, metrics) = first.get("/metrics").await;
     assert!(code == 200 && metrics.contains("fleetwright_passes_total"), "{metrics}");
@@ -163,6 +171,10 @@ async fn works_and_hands_over(target: Target) {
     first.signal("-TERM");
     let (code, log) = first.ended().await;
     assert_eq!(code, Some(0), "{log}");
+    let lines =
+        log.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap_or_else(|_| panic!("{line}")));
+    let opened = lines.filter(|line| line.to_string().contains("fleet/host-1")).count();
+    assert!(opened > 0, "a line names the object:\n{log}");
     until("the second takes over", || async { (holder(&place).await.as_deref() == Some("second")).then_some(()) })
         .await;
     something_to_do(&place, "host-2").await;
@@ -220,6 +232,24 @@ async fn a_wrong_set_up_is_one_clear_sentence() {
     place.target.stop(false).await;
     let error = crate::support::alone(&["operators", "--kubeconfig", &file]).refused();
     assert!(error.contains("cannot reach the API server at https://127.0.0.1"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_does_not_answer_keeps_nobody_from_stopping() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("kubeconfig");
+    let cluster = format!("{{name: c, cluster: {{server: \"http://{}\"}}}}", silent.local_addr().expect("an address"));
+    let context = "contexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c";
+    std::fs::write(&file, format!("apiVersion: v1\nkind: Config\nclusters: [{cluster}]\n{context}\n")).expect("a file");
+    let mut command = std::process::Command::new(crate::support::BINARY);
+    command.args(["operators", "--kubeconfig"]).arg(&file).stderr(Stdio::piped());
+    let mut operators = Operators { child: command.spawn().expect("the binary starts"), address: String::new() };
+    // It waits for an answer as soon as somebody took its call.
+    let called = tokio::task::spawn_blocking(move || (silent.accept(), silent)).await.expect("a thread");
+    operators.signal("-TERM");
+    assert_eq!(operators.ended().await.0, Some(0));
+    called.0.expect("the call was held to the end");
 }
 
 #[test]

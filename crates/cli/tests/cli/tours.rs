@@ -103,3 +103,15 @@ fn the_tour_of_the_readme_shows_what_it_says() {
         assert_eq!(normal(&got), normal(&shown), "$ {command}\n{got}");
     }
 }
+
+#[test]
+fn the_tour_of_readiness_can_be_followed() {
+    let steps = tour("docs/guide/readiness.md");
+    assert!(steps.len() >= 15, "the tour has {} commands", steps.len());
+    let up = Up::start();
+    for (command, shown) in steps {
+        let (well, got) = up.shell(&command);
+        assert!(well, "$ {command}\n{got}");
+        assert!(shown.is_empty() || normal(&got) == normal(&shown), "$ {command}\n{got}\ninstead of\n{shown}");
+    }
+}

@@ -202,7 +202,7 @@ impl Queue {
 
     /// The pass over that key has ended. Returns after how long it is looked at again if nothing changes.
     pub fn end(&mut self, key: &Key, ended: Ended, now: Moment) -> Option<Duration> {
-        let Some(entry) = self.entries.get_mut(key) else { return None };
+        let entry = self.entries.get_mut(key)?;
         let State::Running { again } = entry.state else { return None };
         self.running -= 1;
         entry.state = State::Idle;
