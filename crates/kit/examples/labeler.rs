@@ -17,7 +17,7 @@ use serde_json::json;
 
 /// What is kept of a Machine: what the labeler reads, and nothing else.
 #[derive(Debug)]
-pub struct Model {
+struct Model {
     uid: String,
     version: String,
     declared: Option<String>,
@@ -41,18 +41,18 @@ impl View for Model {
 
 /// What to do next. Pure: the same value could be printed, hashed for an approval, or journaled.
 #[derive(Debug, PartialEq)]
-pub enum Decision {
+enum Decision {
     Nothing,
     Label(String),
 }
 
-pub fn decide(declared: &str, label: Option<&str>) -> Decision {
+fn decide(declared: &str, label: Option<&str>) -> Decision {
     if label == Some(declared) { Decision::Nothing } else { Decision::Label(declared.to_owned()) }
 }
 
 /// Why validation fails: the schema allows a model that no label can hold.
 #[derive(Debug, thiserror::Error)]
-pub enum Invalid {
+enum Invalid {
     #[error("spec.hardware.model is {0:?}: a label holds up to 63 letters, digits, '-', '_' and '.'; shorten it")]
     Model(String),
 }
@@ -70,7 +70,7 @@ impl StepError for Invalid {
 /// Why acting fails.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
-pub struct ActError(#[from] WriteError);
+struct ActError(#[from] WriteError);
 
 impl StepError for ActError {
     fn reason(&self) -> &'static str {
@@ -82,8 +82,8 @@ impl StepError for ActError {
     }
 }
 
-pub struct Labeler {
-    pub machines: Cache<Model>,
+struct Labeler {
+    machines: Cache<Model>,
 }
 
 impl Controller for Labeler {
@@ -139,7 +139,7 @@ impl Controller for Labeler {
 }
 
 /// Adds the labeler and what wakes it to an operator.
-pub fn add(operator: &mut Operator, namespace: &str) {
+pub(crate) fn add(operator: &mut Operator, namespace: &str) {
     let machines = operator.cache(Source::new(Api::namespaced(operator.client(), namespace)));
     let labeler = Labeler { machines: machines.clone() };
     let wakes = operator.controller(labeler, Options::default());

@@ -1,6 +1,6 @@
 //! The example of the guide, run.
 
-#[allow(dead_code, missing_docs, reason = "it is a program of its own")]
+#[allow(dead_code, reason = "it is a program of its own")]
 #[path = "../examples/labeler.rs"]
 mod labeler;
 
