@@ -16,7 +16,7 @@ use crate::{Key, Pass, StepError, Trouble};
 /// A step that fails ends the pass; its error is given to [`report`](Self::report), which makes it a condition. The kit makes it a metric,
 /// a line in the log and an event by itself, once for each object and reason, until a pass goes well.
 ///
-/// Not reported: that somebody else wrote in between ([`Remedy::Again`](crate::Remedy::Again); the pass is repeated at once, and only after the fifth time in a
+/// Not reported: that somebody else wrote in between ([`Remedy::Again`](crate::Remedy::Again); the pass is repeated, and only after the fifth time in a
 /// row it counts as an error), that the lease could have ended, and an error of dereference, which has found nothing to report on.
 ///
 /// Guarantees: at most one pass of a key at a time, only while we lead, on caches no older than our last write.

@@ -13,7 +13,7 @@ pub enum Remedy {
     Wait(Duration),
     /// Try again, later each time.
     Retry,
-    /// Decide again at once on fresh data: somebody else wrote in between.
+    /// Decide again on fresh data, at once when it is there: somebody else wrote in between.
     Again,
     /// A person must change something; look again when something changes.
     Person,

@@ -29,7 +29,7 @@ const SILENCE: Duration = Duration::from_secs(330);
 const START: Duration = Duration::from_secs(60);
 /// The first and the longest wait after faults in a row.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// A watch that lasted less than this and told nothing counts as a fault, or a server that hangs up at once would be asked for ever.
+/// A watch that lasted less than this does not show that the server is well, or one that hangs up again and again would be asked without a pause.
 const LASTED: Duration = Duration::from_secs(1);
 /// Lists older than what was seen already come from a server that lags behind. After so many of them in a row, the API server was set
 /// back (restored from a backup, say), and they are the truth.
@@ -146,7 +146,7 @@ struct Watch<V: View> {
     position: Option<String>,
     /// In a row.
     faults: u32,
-    /// Whether the last watch expired, and none has told anything since.
+    /// Whether a watch expired, and none has lasted since.
     expired: bool,
     /// In a row.
     lagging: u32,
@@ -326,14 +326,18 @@ impl<V: View> Watch<V> {
     async fn follow(&mut self, mut events: Events<V::Object>) -> Result<(), Fault> {
         let begin = self.filling.clock.monotonic();
         loop {
-            let event = match self.within(SILENCE, events.next()).await {
+            let event = self.within(SILENCE, events.next()).await;
+            let lasted = self.filling.clock.monotonic().saturating_sub(begin) >= LASTED;
+            if lasted {
+                self.faults = 0;
+                self.expired = false;
+            }
+            let event = match event {
                 Ok(Some(event)) => event?,
-                Ok(None) if self.faults > 0 && self.filling.clock.monotonic() - begin < LASTED => {
-                    return Err(Fault::Ended);
-                }
+                Ok(None) if !lasted && self.faults > 0 => return Err(Fault::Ended),
                 Ok(None) | Err(_) => {
                     // The first that ends at once may have been cut by chance; only a second one waits.
-                    self.faults = u32::from(self.filling.clock.monotonic() - begin < LASTED);
+                    self.faults = u32::from(!lasted);
                     self.filling.metrics.watch_restart(&self.kind, "ended");
                     return Ok(());
                 }
@@ -364,8 +368,6 @@ impl<V: View> Watch<V> {
                 }
                 WatchEvent::Error(status) => return Err(Fault::Refused(status)),
             }
-            self.faults = 0;
-            self.expired = false;
             self.filling.metrics.cache_objects(&self.kind, self.cache.len());
         }
     }

@@ -82,11 +82,10 @@ impl<V> Store<V> {
         self.seen
     }
 
-    /// All objects, as if they were new.
+    /// All objects, as if they were new, in the order of their keys, so that a run can be repeated.
     pub fn all(&self) -> Vec<Changed<V>> {
-        let new =
-            |(key, entry): (&Key, &Entry<V>)| Changed { key: key.clone(), old: None, new: Some(entry.view.clone()) };
-        self.entries.iter().map(new).collect()
+        let new = |key: Key| Changed { old: None, new: self.get(&key), key };
+        self.keys().into_iter().map(new).collect()
     }
 
     /// The watch has come to that version.
@@ -146,7 +145,8 @@ impl<V> Store<V> {
         }
         let vanished =
             |(key, entry): (&Key, &Entry<V>)| (entry.version <= version && !named.contains(key)).then(|| key.clone());
-        let vanished: Vec<_> = self.entries.iter().filter_map(vanished).collect();
+        let mut vanished: Vec<_> = self.entries.iter().filter_map(vanished).collect();
+        vanished.sort_unstable();
         changes.extend(vanished.iter().filter_map(|key| self.remove(key)));
         self.deleted.retain(|key, deleted| named.contains(key) || *deleted > version);
         self.reached(version);

@@ -267,7 +267,9 @@ impl Operator {
                 let mut woken = pin!(woken);
                 woken.as_mut().enable();
                 for cache in caches {
-                    let (kind, synced) = (cache.kind(), cache.synced());
+                    let kind = cache.kind();
+                    // There may be several of one kind, with other views or selectors.
+                    let synced = caches.iter().all(|cache| cache.kind() != kind || cache.synced());
                     self.settings.metrics.cache_synced(&kind, synced);
                     self.health.cache(&kind, synced);
                 }

@@ -40,7 +40,8 @@ pub enum Ended {
     After(Duration),
     /// Try again, later each time.
     Failed,
-    /// Decide again at once on fresh data; after [`AGAIN`] in a row it counts as failed.
+    /// Decide again on fresh data: when the change comes that was in the way, or else after a moment. After [`AGAIN`] in a row it
+    /// counts as failed.
     Again,
 }
 
@@ -59,8 +60,12 @@ pub struct Taken {
     pub agains: u32,
 }
 
-/// So many times in a row a pass is repeated at once because somebody else wrote in between.
+/// So many times in a row a pass is repeated because somebody else wrote in between.
 pub const AGAIN: u32 = 5;
+
+/// The first wait before it is repeated, if nothing changes; doubles each time. The watch mostly tells within milliseconds what was in the way,
+/// and to decide again before it does would only be refused again.
+const AGAIN_AFTER: Duration = Duration::from_millis(10);
 
 /// So many urgent keys are taken before one that is not, if there is one.
 const HIGH_BEFORE_LOW: u32 = 16;
@@ -222,7 +227,7 @@ impl Queue {
         let wait = match ended {
             Ended::Rests | Ended::Gone => None,
             Ended::After(wait) => Some(wait),
-            Ended::Again if !failed => Some(Duration::ZERO),
+            Ended::Again if !failed => Some(AGAIN_AFTER * (1 << (entry.agains - 1))),
             Ended::Again | Ended::Failed => {
                 let doubled = self.options.backoff.saturating_mul(1 << (entry.failures - 1).min(20));
                 Some(self.random.jitter(doubled.min(self.options.longest_backoff), 0.2))
