@@ -26,6 +26,9 @@ impl Population for () {
     }
 }
 
+/// The most operations that the status of one policy can list.
+const MOST_HOLDERS: usize = 4096;
+
 /// What the gate is asked.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
@@ -226,6 +229,11 @@ fn ask(request: Request<'_>, policy: Policy<'_>, population: &dyn Population) ->
         let rule =
             format!("OperationPolicy {name} allows {}{inside} at once, and as many are under way", policy.spec.max);
         return Err(refuse(Why::LimitReached, rule, others, limit));
+    }
+    let all = policy.status.holders.len();
+    if !held && all >= MOST_HOLDERS {
+        let rule = format!("OperationPolicy {name} can list {MOST_HOLDERS} at once, and as many are under way");
+        return Err(refuse(Why::LimitReached, rule, all, MOST_HOLDERS));
     }
     let text = format!("{name}: {} of {limit}{inside}", others + 1);
     Ok((Place { policy: name.to_owned(), holder, held }, text))

@@ -149,6 +149,15 @@ fn a_place_of_one_that_is_gone_is_no_place_of_a_later_one_of_that_name() {
 }
 
 #[test]
+fn no_more_pass_than_a_policy_can_list() {
+    let mut policy = Owned::new("drains", &["Drain"], Some("zone"), Amount::Count(1));
+    policy.status.holders = (0..4096).map(|n| holder(&format!("op-{n}"), &format!("z{n}"))).collect();
+    let refusal = refusal(ask_for("a", &labels(&[("zone", "empty")]), &[policy], None));
+    assert_eq!(refusal.why, Why::LimitReached);
+    assert!(refusal.to_string().contains("can list 4096"), "{refusal}");
+}
+
+#[test]
 fn the_counts_follow_what_ended_what_is_gone_and_what_is_under_way() {
     let policy = Owned::new("drains", &["Drain"], Some("zone"), Amount::Count(2)).held_by(&[
         ("ended", "z1"),
