@@ -1,12 +1,13 @@
 //! The API server of a scenario, and a namespace of its own.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use fleetwright_apiserver::{Config, Handle, Server};
 use fleetwright_lab::{Kind, Target};
+use fleetwright_pki::{Authority, ServiceAccountKey};
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Patch, PatchParams};
@@ -65,6 +66,19 @@ enum Reach {
 
 static WORLDS: AtomicUsize = AtomicUsize::new(1);
 
+/// Servers in the process share their keys: making them takes most of the time of a start.
+fn config() -> Result<Config> {
+    static KEYS: OnceLock<(Arc<Authority>, Arc<ServiceAccountKey>)> = OnceLock::new();
+    let keys = match KEYS.get() {
+        Some(keys) => keys,
+        None => {
+            let keys = (Arc::new(Authority::new("fleetwright-rig")?), Arc::new(ServiceAccountKey::generate()?));
+            KEYS.get_or_init(|| keys)
+        }
+    };
+    Ok(Config { authority: Some(keys.0.clone()), service_account_key: Some(keys.1.clone()), ..Config::default() })
+}
+
 impl World {
     /// A new one, with these kinds installed.
     ///
@@ -73,7 +87,7 @@ impl World {
     pub async fn new(ground: &Ground, kinds: &[CustomResourceDefinition]) -> Result<Self> {
         let number = WORLDS.fetch_add(1, Ordering::Relaxed);
         let server = match ground {
-            Ground::InProcess => Reach::InProcess(Server::start(Config::default()).await?),
+            Ground::InProcess => Reach::InProcess(Server::start(config()?).await?),
             Ground::Shared(target) => Reach::Remote(Box::new(Kubeconfig::from_yaml(&target.kubeconfig()?)?)),
         };
         let admin = server.client().await?;
