@@ -4,6 +4,17 @@
 //! and again in virtual time, on a fresh embedded server or in a fresh namespace of a real one, and hold every run to the end
 //! and the acts of an undisturbed one. [`Recorder`], [`Trouble`], [`Crash`] and [`Proxy`] are the parts; they work around any client, and through
 //! the proxy on any process.
+//!
+//! To test an operator of the kit: implement [`Scenario`] (`operator` makes it with [`Outfit::settings`] and [`Life::of`]; `play` makes objects,
+//! [`Stage::start`]s it and [`Stage::settle`]s), then
+//!
+//! ```no_run
+//! # async fn doc() -> anyhow::Result<()> {
+//! use fleetwright_rig::{Deliveries, Ground, Rates, Trouble, crash_at_every_call, under_trouble};
+//! crash_at_every_call(Deliveries { parcels: &["a"] }, &Ground::InProcess).await?.unwrap();
+//! under_trouble(Deliveries { parcels: &["a"] }, &Ground::InProcess, &Trouble::seeds(50), &Rates::rough()).await?.unwrap();
+//! # Ok(()) }
+//! ```
 
 pub mod call;
 pub mod counting;

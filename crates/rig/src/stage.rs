@@ -73,12 +73,17 @@ impl Outfit {
     }
 }
 
+/// Says whether an operator has nothing to do.
+pub type IsIdle = Box<dyn Fn() -> bool + Send + Sync>;
+/// None until the operator was made.
+type Told = Arc<Mutex<Option<IsIdle>>>;
+
 /// One life of an operator.
 pub struct Life {
     /// Runs it until it stops or cannot go on.
     pub run: BoxFuture<'static, Result<(), String>>,
     /// Whether it has nothing to do but wait for changes and timers.
-    pub idle: Box<dyn Fn() -> bool + Send + Sync>,
+    pub idle: IsIdle,
 }
 
 impl Life {
@@ -114,7 +119,7 @@ pub struct Stage {
 struct Running {
     runtime: Runtime,
     task: JoinHandle<Result<(), String>>,
-    idle: Arc<Mutex<Option<Box<dyn Fn() -> bool + Send + Sync>>>>,
+    idle: Told,
     stop: watch::Sender<bool>,
 }
 
@@ -223,7 +228,7 @@ impl Stage {
             .enable_all()
             .build()?;
         let (stop, stopping) = watch::channel(false);
-        let idle: Arc<Mutex<Option<Box<dyn Fn() -> bool + Send + Sync>>>> = Arc::default();
+        let idle = Told::default();
         let world = self.world.clone();
         let (recorder, trouble, counting) = (self.recorder.clone(), self.trouble.clone(), self.counting.clone());
         let served = self.served.clone();
@@ -298,14 +303,21 @@ impl Stage {
         let deadline = Instant::now() + PATIENCE;
         let virtual_deadline = later(self.clock.now(), VIRTUAL_PATIENCE);
         let mut alive = (self.sign(), Instant::now());
+        let (mut looked, mut steps, mut not_yet) = (None, 0_usize, String::new());
         loop {
             self.attend().await?;
             self.until_quiet(deadline).await;
-            let not_yet = match reached().await {
-                Ok(()) if self.idle() => return Ok(()),
-                Ok(()) => "the operator is still busy".to_owned(),
-                Err(why) => why,
-            };
+            // What was not reached is not reached before something else comes to the server; but its own controllers may do that.
+            let served = (self.served.mark(), self.idle());
+            if looked != Some(served) || steps % 16 == 0 {
+                looked = Some(served);
+                not_yet = match reached().await {
+                    Ok(()) if self.idle() => return Ok(()),
+                    Ok(()) => "the operator is still busy".to_owned(),
+                    Err(why) => why,
+                };
+            }
+            steps += 1;
             let sign = self.sign();
             if sign != alive.0 || !self.manual || self.clock.next_timer().is_some() {
                 alive = (sign, Instant::now());

@@ -46,6 +46,20 @@ async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(SOON, future).await.expect("it does not come")
 }
 
+/// Returns when the server has it.
+async fn there(server: &Handle, name: &str) {
+    while maps(server.client()).get_opt(name).await.unwrap().is_none() {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// Returns when so many calls met trouble.
+async fn struck(trouble: &Trouble, calls: usize) {
+    while trouble.faults().len() < calls {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
 async fn through(proxy: &Proxy) -> Client {
     let kubeconfig = Kubeconfig::from_yaml(&proxy.kubeconfig()).unwrap();
     let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
@@ -89,17 +103,19 @@ async fn a_lost_answer_is_an_error_and_the_write_has_happened() {
     for (number, client) in [trouble.around(server.client()), through(&proxy).await].into_iter().enumerate() {
         for attempt in 0..6 {
             let name = format!("map-{number}-{attempt}");
-            let (made, params) = (map(&name, "1"), PostParams::default());
+            let (made, params, maps) = (map(&name, "1"), PostParams::default(), maps(client.clone()));
+            let mut create = std::pin::pin!(maps.create(&params, &made));
             // Half of them are silent: nothing comes back at all.
-            let answer =
-                tokio::time::timeout(Duration::from_millis(300), maps(client.clone()).create(&params, &made)).await;
-            assert!(
-                answer.is_err() || matches!(answer, Ok(Err(ref error)) if !matches!(error, kube::Error::Api(_))),
-                "{answer:?}"
-            );
-            maps(server.client()).get(&name).await.expect("the server has done it");
+            let answer = tokio::select! {
+                answer = &mut create => Some(answer),
+                () = soon(there(&server, &name)) => None,
+            };
+            let lost = |error: &kube::Error| !matches!(error, kube::Error::Api(_));
+            assert!(answer.as_ref().is_none_or(|answer| answer.as_ref().is_err_and(lost)), "{answer:?}");
+            soon(there(&server, &name)).await;
         }
     }
+    assert_eq!(trouble.counts()["answer lost"], 12);
 }
 
 #[tokio::test]
@@ -109,7 +125,10 @@ async fn a_lost_request_never_reaches_the_server() {
     for attempt in 0..6 {
         let (made, params) = (map(&format!("map-{attempt}"), "1"), PostParams::default());
         let maps = maps(trouble.around(server.client()));
-        let _ = tokio::time::timeout(Duration::from_millis(100), maps.create(&params, &made)).await;
+        tokio::select! {
+            answer = maps.create(&params, &made) => assert!(answer.is_err()),
+            () = soon(struck(&trouble, attempt + 1)) => {}
+        }
     }
     assert_eq!(trouble.counts()["request lost"], 6);
     let maps = maps(server.client()).list(&Default::default()).await.unwrap();
@@ -233,21 +252,30 @@ async fn a_late_request_arrives_after_its_sender_gave_up() {
     let trouble = Trouble::new(1, Rates { late: 1.0, ..Rates::calm() }, clock.clone());
     let client = trouble.around(server.client());
     let names: Vec<String> = (0..8).map(|number| format!("map-{number}")).collect();
-    for name in &names {
+    for (number, name) in names.iter().enumerate() {
         let (made, params) = (map(name, "1"), PostParams::default());
         let maps = maps(client.clone());
-        let create = maps.create(&params, &made);
-        assert!(tokio::time::timeout(Duration::from_millis(50), create).await.is_err(), "it is late");
+        // The sender gives up once it is on its way; one whose answer is late has arrived.
+        let on_its_way = async {
+            struck(&trouble, number + 1).await;
+            if trouble.faults()[number].1.name() == "late answer" {
+                there(&server, name).await;
+            }
+        };
+        tokio::select! {
+            _ = maps.create(&params, &made) => panic!("it is late"),
+            () = soon(on_its_way) => {}
+        }
     }
-    let there = || async {
+    let count = || async {
         let maps = maps(server.client()).list(&Default::default()).await.unwrap();
         maps.iter().filter(|map| map.name_any().starts_with("map-")).count()
     };
     let counts = trouble.counts();
-    assert_eq!(there().await, counts["late answer"]);
+    assert_eq!(count().await, counts["late answer"]);
     clock.advance(Duration::from_secs(90));
     soon(async {
-        while there().await < 8 {
+        while count().await < 8 {
             tokio::task::yield_now().await;
         }
     })
