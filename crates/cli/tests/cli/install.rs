@@ -264,7 +264,7 @@ async fn wait_ends_when_all_replicas_are_available_and_says_why_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_may_not_install_is_told_which_right_is_missing() {
+async fn who_cannot_install_is_told_why() {
     let place = Place::new(Target::embedded().await.expect("the server starts"));
     let ran = place.run(&["install", "--kubeconfig", "/nonexistent"]).await.refused();
     assert!(ran.contains("cannot read the kubeconfig /nonexistent"), "{ran}");
@@ -277,6 +277,13 @@ async fn who_may_not_install_is_told_which_right_is_missing() {
     place.kubectl(&["config", "set-context", "nobody", "--user=nobody", "--cluster", &cluster], None).await.ok();
     let ran = place.run(&["install", "--context", "nobody"]).await.refused();
     assert!(ran.contains("does not know who you are"), "{ran}");
+
+    let account = || async { place.kubectl(&["get", "serviceaccount", "default"], None).await.code == 0 };
+    until("there is a service account", || async { account().await.then_some(()) }).await;
+    place.speak_as("default", "default").await;
+    let ran = place.run(&["install", "--context", "default"]).await.refused();
+    let denied = "not allowed: deployments.apps \"fleetwright-operators\" is forbidden";
+    assert!(ran.contains(denied) && ran.contains("system:serviceaccount:default:default"), "{ran}");
 
     let file = place.kubeconfig();
     place.target.stop(false).await;

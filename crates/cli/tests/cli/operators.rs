@@ -82,14 +82,6 @@ impl Operators {
     }
 }
 
-/// Lets the place's kubeconfig speak as a service account.
-async fn speak_as(place: &Place, namespace: &str, account: &str) {
-    let token = place.kubectl(&["-n", namespace, "create", "token", account], None).await.ok();
-    place.kubectl(&["config", "set-credentials", account, "--token", token.trim()], None).await.ok();
-    let cluster = place.kubectl(&["config", "view", "-o", "jsonpath={.clusters[0].name}"], None).await.ok();
-    place.kubectl(&["config", "set-context", account, "--user", account, "--cluster", &cluster], None).await.ok();
-}
-
 async fn holder(place: &Place) -> Option<String> {
     let leases: Api<Lease> = Api::namespaced(place.target.admin(), "fleet");
     let lease = leases.get_opt("fleetwright-operators").await.expect("an answer")?;
@@ -144,7 +136,7 @@ async fn is_done(place: &Place, name: &str) {
 async fn works_and_hands_over(target: Target) {
     let place = Place::new(target);
     place.run(&["install"]).await.ok();
-    speak_as(&place, "fleetwright-system", "fleetwright-operators").await;
+    place.speak_as("fleetwright-system", "fleetwright-operators").await;
     let args =
         ["--context", "fleetwright-operators", "--lease-duration", "5s", "--log", "info", "--log-format", "json"];
 
@@ -222,7 +214,7 @@ async fn a_wrong_set_up_is_one_clear_sentence() {
     let error = place.run(&["operators", "--listen", &address]).await.refused();
     assert!(error.contains(&address), "{error}");
 
-    speak_as(&place, "fleetwright-system", "default").await;
+    place.speak_as("fleetwright-system", "default").await;
     let error = place.run(&["operators", "--listen", "127.0.0.1:0", "--context", "default"]).await.refused();
     assert!(error.contains("patch machines.fleetwright.io/status in namespace fleet"), "{error}");
     assert!(error.contains("patch nodes") && error.contains("fleetwright install"), "{error}");

@@ -73,6 +73,14 @@ impl Place {
         command.args(args).env("KUBECONFIG", self.kubeconfig()).env("HOME", self.folder.path());
         ran(command, input.map(str::to_owned)).await
     }
+
+    /// Gives the kubeconfig a context, named like the service account, that speaks as it.
+    pub async fn speak_as(&self, namespace: &str, account: &str) {
+        let token = self.kubectl(&["-n", namespace, "create", "token", account], None).await.ok();
+        self.kubectl(&["config", "set-credentials", account, "--token", token.trim()], None).await.ok();
+        let cluster = self.kubectl(&["config", "view", "-o", "jsonpath={.clusters[0].name}"], None).await.ok();
+        self.kubectl(&["config", "set-context", account, "--user", account, "--cluster", &cluster], None).await.ok();
+    }
 }
 
 async fn ran(mut command: Command, input: Option<String>) -> Ran {
