@@ -250,7 +250,7 @@ mod scenarios {
         let known = condition(&status.conditions, names::OUTCOME_KNOWN).expect("a condition");
         assert_eq!((known.status, known.reason.as_str()), (Status::False, "CannotBeKnown"));
         assert!(known.message.contains("the yard keeps no list"), "{}", known.message);
-        assert_eq!(shop.held("carries", 1).await, [name.clone()], "what may go on holds its place");
+        assert_eq!(shop.held("carries", 1).await, std::slice::from_ref(&name), "what may go on holds its place");
         shop.until("somebody is called", async || {
             let events = shop.api::<Event>().list(&ListParams::default()).await.expect("events");
             events.into_iter().find(|event| {
