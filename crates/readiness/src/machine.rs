@@ -239,13 +239,12 @@ impl Machines {
 /// What to say when the Node could not be opened or closed: what it is, why it is not what it should be.
 fn not_done(look: &Look, outcome: &Outcome, reason: &str, trouble: &str, now: Timestamp) -> Outcome {
     let mut outcome = outcome.clone();
-    let should = match outcome.decision.turn {
-        Some(Turn::Open) => (Status::False, "open"),
-        _ => (outcome.decision.status, "closed"),
+    let was = look.machine.condition(names::SCHEDULABLE).map_or(Status::Unknown, |kept| kept.status);
+    let (should, status) = match outcome.decision.turn {
+        Some(Turn::Open) => ("open", Status::False),
+        Some(Turn::Close) | None => ("closed", was),
     };
-    let was = look.machine.condition(names::SCHEDULABLE).map(|kept| kept.status);
-    let status = if outcome.decision.turn == Some(Turn::Close) { was.unwrap_or(Status::Unknown) } else { should.0 };
-    let message = format!("the Node should be {}, but {trouble}; {}", should.1, outcome.decision.message);
+    let message = format!("the Node should be {should}, but {trouble}; {}", outcome.decision.message);
     outcome.decision.bootstrapped = look.machine.bootstrapped.clone();
     for condition in &mut outcome.conditions {
         if condition.type_ == names::SCHEDULABLE {

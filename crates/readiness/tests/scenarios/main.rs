@@ -1,5 +1,7 @@
 //! What users see of the readiness operator, on the embedded server and on the real one.
 
+mod disturbed;
+mod idle;
 mod stories;
 mod support;
 

@@ -1,0 +1,467 @@
+//! The operator has exactly the rights it needs: with them everything works and nothing is refused; without any one of them it is refused, and
+//! something does not happen.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use fleetwright_api::{Machine, ReadinessGates, crds, is_true, names};
+use fleetwright_kit::leader::Lease;
+use fleetwright_kit::{Operator, Settings};
+use fleetwright_lab::{Kind, Target};
+use fleetwright_readiness::{Options, Rules, add_with, rules};
+use fleetwright_rig::layer::{Answered, Layer, around, forward, refusal};
+use fleetwright_rig::{Call, Recorder};
+use futures::future::BoxFuture;
+use http::{Request, StatusCode};
+use k8s_openapi::api::authorization::v1::SelfSubjectAccessReview;
+use k8s_openapi::api::coordination::v1::Lease as LeaseObject;
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Namespace, Node};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::client::Body;
+use kube::core::{ClusterResourceScope, NamespaceResourceScope};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// What a person would notice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Feat {
+    /// The operator leads.
+    Leads,
+    /// And goes on leading.
+    Renews,
+    /// The Node is opened.
+    Opens,
+    /// And closed when it fails.
+    Closes,
+    /// The Machine says so.
+    Verdict,
+    /// ReadinessGates count it.
+    Counts,
+    /// A broken report is told of.
+    Tells,
+    /// A deep check looks past the caches.
+    Checks,
+    /// Another takes over from one that stops.
+    HandsOver,
+}
+
+const ALL: [Feat; 9] = [
+    Feat::Leads,
+    Feat::Renews,
+    Feat::Opens,
+    Feat::Closes,
+    Feat::Verdict,
+    Feat::Counts,
+    Feat::Tells,
+    Feat::Checks,
+    Feat::HandsOver,
+];
+
+/// One right that is taken away.
+#[derive(Clone, Debug)]
+struct Missing {
+    group: String,
+    resource: String,
+    verb: String,
+}
+
+impl Missing {
+    /// What cannot happen without it.
+    fn missed(&self) -> Option<Feat> {
+        Some(match (self.resource.as_str(), self.verb.as_str()) {
+            ("leases", "get" | "create") => Feat::Leads,
+            ("leases", "update") => Feat::Renews,
+            // Another way takes longer: that it is refused is all there is to see.
+            ("leases", "watch") => return None,
+            ("machines" | "nodes", "get") => Feat::Checks,
+            ("machines" | "nodes" | "readinessgates" | "configmaps", "list") => Feat::Opens,
+            // Lists are read again and again instead, ever more rarely.
+            ("machines" | "nodes" | "readinessgates" | "configmaps", "watch") => return None,
+            ("nodes", "patch") => Feat::Opens,
+            ("machines/status", "patch") => Feat::Verdict,
+            ("readinessgates/status", "patch") => Feat::Counts,
+            ("events", "create") => Feat::Tells,
+            other => panic!("nobody says what {other:?} is for"),
+        })
+    }
+
+    fn is(&self, call: &Call) -> bool {
+        let (plural, subresource) = self.resource.split_once('/').unwrap_or((&self.resource, ""));
+        let resource = if self.group.is_empty() { plural.to_owned() } else { format!("{plural}.{}", self.group) };
+        let verb = if call.verb == "apply" { "patch" } else { call.verb };
+        call.resource == resource && call.subresource == subresource && verb == self.verb
+    }
+}
+
+/// A server that does not stream lists, as older ones do not.
+struct Older;
+
+impl Layer for Older {
+    fn call(self: Arc<Self>, call: Call, request: Request<Body>, inner: Client) -> BoxFuture<'static, Answered> {
+        Box::pin(async move {
+            if call.verb == "watch" && request.uri().query().unwrap_or_default().contains("sendInitialEvents=true") {
+                let message = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled";
+                return Ok(refusal(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message));
+            }
+            forward(&inner, request).await
+        })
+    }
+}
+
+fn without(rules: &[PolicyRule], missing: Option<&Missing>) -> Vec<PolicyRule> {
+    let mut rules = rules.to_vec();
+    if let Some(missing) = missing {
+        for rule in &mut rules {
+            let resources = rule.resources.as_deref().unwrap_or_default();
+            if resources == [missing.resource.clone()] && rule.api_groups.as_deref() == Some(&[missing.group.clone()]) {
+                rule.verbs.retain(|verb| *verb != missing.verb);
+            }
+        }
+        rules.retain(|rule| !rule.verbs.is_empty());
+    }
+    rules
+}
+
+fn each_right(rules: &Rules) -> Vec<Missing> {
+    let mut out = Vec::new();
+    for rule in [&rules.namespaced, &rules.lease, &rules.cluster].into_iter().flatten() {
+        for group in rule.api_groups.iter().flatten() {
+            for resource in rule.resources.iter().flatten() {
+                for verb in &rule.verbs {
+                    out.push(Missing { group: group.clone(), resource: resource.clone(), verb: verb.clone() });
+                }
+            }
+        }
+    }
+    out
+}
+
+async fn create<K>(api: Api<K>, object: Value) -> Result<K>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + serde::Serialize + std::fmt::Debug,
+{
+    let what = format!("{object}");
+    api.create(&PostParams::default(), &serde_json::from_value(object)?).await.context(what)
+}
+
+/// A namespace with a fleet of one machine, a user with rights, and two operators of that user.
+struct Place {
+    admin: Client,
+    namespace: String,
+    recorder: Recorder,
+    deep: Arc<AtomicBool>,
+    feats: Mutex<BTreeSet<Feat>>,
+}
+
+impl Place {
+    fn all<K: Resource<Scope = ClusterResourceScope, DynamicType = ()>>(&self) -> Api<K> {
+        Api::all(self.admin.clone())
+    }
+
+    fn api<K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>>(&self) -> Api<K> {
+        Api::namespaced(self.admin.clone(), &self.namespace)
+    }
+
+    fn node(&self) -> String {
+        format!("{}-node", self.namespace)
+    }
+
+    async fn new(
+        target: &Target,
+        number: usize,
+        missing: Option<&Missing>,
+        older: bool,
+    ) -> Result<(Arc<Self>, Vec<Client>)> {
+        let namespace = format!("rights-{number}");
+        let user = format!("readiness-{number}");
+        let place = Self {
+            admin: target.admin(),
+            namespace: namespace.clone(),
+            recorder: Recorder::default(),
+            deep: Arc::default(),
+            feats: Mutex::default(),
+        };
+        create::<Namespace>(place.all(), json!({ "metadata": { "name": namespace } })).await?;
+        let given = rules();
+        let namespaced = without(&[given.namespaced, given.lease].concat(), missing);
+        let cluster = without(&given.cluster, missing);
+        let subjects = json!([{ "kind": "User", "name": user, "apiGroup": "rbac.authorization.k8s.io" }]);
+        let meta = json!({ "name": user });
+        let role = |kind: &str| json!({ "kind": kind, "name": user, "apiGroup": "rbac.authorization.k8s.io" });
+        create::<Role>(place.api(), json!({ "metadata": meta, "rules": namespaced })).await?;
+        create::<ClusterRole>(place.all(), json!({ "metadata": meta, "rules": cluster })).await?;
+        let binding = json!({ "metadata": meta, "subjects": subjects, "roleRef": role("Role") });
+        create::<RoleBinding>(place.api(), binding).await?;
+        let binding = json!({ "metadata": meta, "subjects": subjects, "roleRef": role("ClusterRole") });
+        create::<ClusterRoleBinding>(place.all(), binding).await?;
+        let client = target.client_as(&user, &[]).await?;
+        allowed(&client, &namespace, &namespaced).await?;
+        allowed(&client, "", &cluster).await?;
+        let mut clients = Vec::new();
+        for _ in 0..2 {
+            let client = target.client_as(&user, &[]).await?;
+            let client = if older { around(client, Arc::new(Older)) } else { client };
+            clients.push(place.recorder.around(client));
+        }
+        place.fleet().await?;
+        Ok((Arc::new(place), clients))
+    }
+
+    async fn fleet(&self) -> Result<()> {
+        let gates = json!({
+            "metadata": { "name": "workers" },
+            "spec": { "selector": {}, "conditions": [
+                { "type": "NodeReady", "from": { "nodeCondition": "Ready" } },
+                { "type": "LogAgentReady", "from": { "reporter": "log-agent" } },
+            ] },
+        });
+        create::<ReadinessGates>(self.api(), with_type::<ReadinessGates>(gates)).await?;
+        let machine = json!({ "metadata": { "name": "m" }, "spec": { "hostname": self.node() } });
+        create::<Machine>(self.api(), with_type::<Machine>(machine)).await?;
+        for (reporter, text) in [("log-agent", r#"[{"type":"LogAgentReady","status":"True"}]"#), ("broken", "nonsense")]
+        {
+            let labels = json!({ names::MACHINE: "m", names::REPORTER: reporter });
+            let meta = json!({ "name": format!("m.{reporter}"), "labels": labels });
+            create::<ConfigMap>(self.api(), json!({ "metadata": meta, "data": { "conditions": text } })).await?;
+        }
+        let taints = json!([{ "key": names::UNREADY_TAINT, "effect": "NoSchedule" }]);
+        create::<Node>(self.all(), json!({ "metadata": { "name": self.node() }, "spec": { "taints": taints } }))
+            .await?;
+        let patch = Patch::Merge(json!({ "spec": { "taints": taints } }));
+        self.all::<Node>().patch(&self.node(), &PatchParams::default(), &patch).await?;
+        self.ready("True").await
+    }
+
+    async fn ready(&self, status: &str) -> Result<()> {
+        let patch = json!({ "status": { "conditions": [{ "type": "Ready", "status": status, "reason": "Said", "message": "" }] } });
+        self.all::<Node>().patch_status(&self.node(), &PatchParams::default(), &Patch::Strategic(patch)).await?;
+        Ok(())
+    }
+
+    fn operator(&self, identity: &str, client: Client) -> Operator {
+        let deep = self.deep.clone();
+        let mut operator = Operator::new(Settings {
+            lease: Some(Lease {
+                namespace: self.namespace.clone(),
+                name: "fleetwright-readiness".to_owned(),
+                identity: identity.to_owned(),
+                duration: Duration::from_secs(2),
+            }),
+            on_pass: Some(Arc::new(move |record| {
+                if record.deep && record.reads == 2 && record.reason.is_none() {
+                    deep.store(true, Ordering::SeqCst);
+                }
+            })),
+            ..Settings::new("fleetwright-readiness", client)
+        });
+        let mut options = Options::default();
+        options.machines.deep_check = Some(Duration::from_millis(500));
+        options.gates.at_most_every = Duration::from_millis(100);
+        add_with(&mut operator, &self.namespace, options);
+        operator
+    }
+
+    async fn closed(&self) -> Result<bool> {
+        let node = self.all::<Node>().get(&self.node()).await?;
+        let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
+        Ok(taints.iter().any(|taint| taint.key == names::UNREADY_TAINT))
+    }
+
+    async fn lease(&self) -> Result<(String, String)> {
+        let lease = self.api::<LeaseObject>().get_opt("fleetwright-readiness").await?;
+        let spec = lease.and_then(|lease| lease.spec).unwrap_or_default();
+        let renewed = spec.renew_time.map(|time| time.0.to_string()).unwrap_or_default();
+        Ok((spec.holder_identity.unwrap_or_default(), renewed))
+    }
+
+    fn reached(&self, feat: Feat) {
+        self.feats.lock().unwrap().insert(feat);
+    }
+
+    fn feats(&self) -> BTreeSet<Feat> {
+        self.feats.lock().unwrap().clone()
+    }
+
+    /// Lets everything happen that can, each within its time, and takes down what did.
+    async fn play(self: Arc<Self>, clients: Vec<Client>) -> Result<()> {
+        let mut stops = Vec::new();
+        let mut running = JoinSet::new();
+        for (identity, client) in ["first", "second"].into_iter().zip(clients) {
+            let (stop, mut stopped) = watch::channel(false);
+            let operator = self.operator(identity, client);
+            running.spawn(async move { operator.run(async move { drop(stopped.wait_for(|stop| *stop).await) }).await });
+            stops.push(stop);
+            if identity == "first" {
+                let me = &self;
+                me.wait(Feat::Leads, || async { Ok(me.lease().await?.0 == "first") }).await?;
+            }
+        }
+        let me = &self;
+        let begun = self.lease().await?.1;
+        let (a, b, c, d, e) = tokio::join!(
+            me.wait(Feat::Renews, || async { Ok(!me.lease().await?.1.is_empty() && me.lease().await?.1 != begun) }),
+            me.wait(Feat::Opens, || async { Ok(!me.closed().await?) }),
+            me.wait(Feat::Verdict, || async {
+                let machine = me.api::<Machine>().get("m").await?;
+                Ok(is_true(&machine.status.unwrap_or_default().conditions, names::SCHEDULABLE))
+            }),
+            me.wait(Feat::Counts, || async {
+                let gates = me.api::<ReadinessGates>().get("workers").await?;
+                Ok(gates.status.unwrap_or_default().machines == 1)
+            }),
+            me.wait(Feat::Tells, || async {
+                let events = me.api::<Event>().list(&ListParams::default()).await?;
+                Ok(events.iter().any(|event| event.reason.as_deref() == Some("ReportBroken")))
+            }),
+        );
+        (a?, b?, c?, d?, e?);
+        me.wait(Feat::Checks, || async { Ok(me.deep.load(Ordering::SeqCst)) }).await?;
+        if self.feats().contains(&Feat::Opens) {
+            self.ready("False").await?;
+            me.wait(Feat::Closes, || async { me.closed().await }).await?;
+        }
+        stops[0].send_replace(true);
+        me.wait(Feat::HandsOver, || async { Ok(me.lease().await?.0 == "second") }).await?;
+        running.shutdown().await;
+        Ok(())
+    }
+
+    async fn wait<F: Future<Output = Result<bool>>>(&self, feat: Feat, happened: impl Fn() -> F) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline {
+            if happened().await? {
+                self.reached(feat);
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        Ok(())
+    }
+
+    /// The calls that were refused.
+    fn refused(&self) -> Vec<Call> {
+        self.recorder.calls().into_iter().filter(|record| record.code == Some(403)).map(|record| record.call).collect()
+    }
+}
+
+/// How long something may take before it does not happen. Far longer than it takes: what is there is not waited for.
+const PATIENCE: Duration = Duration::from_secs(8);
+
+fn with_type<K: Resource<DynamicType = ()>>(mut object: Value) -> Value {
+    object["apiVersion"] = K::api_version(&()).into();
+    object["kind"] = K::kind(&()).into();
+    object
+}
+
+/// Waits until the server knows what it has just been told about a user's rights.
+async fn allowed(client: &Client, namespace: &str, rules: &[PolicyRule]) -> Result<()> {
+    let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
+    let deadline = Instant::now() + Duration::from_secs(20);
+    for rule in rules {
+        for verb in &rule.verbs {
+            let resource = &rule.resources.as_deref().unwrap_or_default()[0];
+            let (plural, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+            let review = json!({ "metadata": {}, "spec": { "resourceAttributes": {
+                "namespace": namespace, "verb": verb, "group": rule.api_groups.as_deref().unwrap_or_default()[0],
+                "resource": plural, "subresource": subresource,
+            } } });
+            let review: SelfSubjectAccessReview = serde_json::from_value(review)?;
+            while !reviews.create(&PostParams::default(), &review).await?.status.is_some_and(|status| status.allowed) {
+                ensure!(Instant::now() < deadline, "the server does not let {verb} {resource} in {namespace:?}");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn install(admin: &Client) -> Result<()> {
+    let api: Api<CustomResourceDefinition> = Api::all(admin.clone());
+    for crd in crds() {
+        api.patch(&crd.name_any(), &PatchParams::apply("rights").force(), &Patch::Apply(&crd)).await?;
+    }
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let machines: Api<Machine> = Api::namespaced(admin.clone(), "default");
+        let gates: Api<ReadinessGates> = Api::namespaced(admin.clone(), "default");
+        let params = ListParams::default();
+        if machines.list(&params).await.is_ok() && gates.list(&params).await.is_ok() {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            bail!("the kinds are not served");
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn one(target: &Target, number: usize, missing: Option<Missing>, older: bool) -> Result<()> {
+    let (place, clients) = Place::new(target, number, missing.as_ref(), older).await?;
+    place.clone().play(clients).await?;
+    let (feats, refused) = (place.feats(), place.refused());
+    let Some(missing) = missing else {
+        ensure!(refused.is_empty(), "with all rights these were refused: {refused:?}");
+        let not: Vec<_> = ALL.iter().filter(|feat| !feats.contains(feat)).collect();
+        ensure!(
+            not.is_empty(),
+            "with all rights these did not happen: {not:?}; last calls:\n{}",
+            place.recorder.tail(40)
+        );
+        return Ok(());
+    };
+    ensure!(
+        refused.iter().any(|call| missing.is(call)),
+        "nobody was refused for want of {missing:?}: it is not needed"
+    );
+    if let Some(feat) = missing.missed() {
+        ensure!(!feats.contains(&feat), "{feat:?} happened without {missing:?}");
+    }
+    Ok(())
+}
+
+async fn all_rights_are_needed_and_no_others(kind: Kind) {
+    let target = Arc::new(Target::start(kind).await.unwrap());
+    install(&target.admin()).await.unwrap();
+    one(&target, 0, None, false).await.unwrap();
+    one(&target, 1, None, true).await.unwrap();
+    let mut wrong = Vec::new();
+    let mut cases = JoinSet::new();
+    for (number, missing) in each_right(&rules()).into_iter().enumerate() {
+        // Where lists are streamed, `list` is not asked for; older servers do not.
+        let older = missing.verb == "list";
+        let target = target.clone();
+        cases.spawn(async move {
+            let told = format!("{missing:?}");
+            one(&target, number + 2, Some(missing), older).await.with_context(|| told)
+        });
+        if cases.len() >= 6 {
+            wrong.extend(cases.join_next().await.and_then(|done| done.unwrap().err()));
+        }
+    }
+    while let Some(done) = cases.join_next().await {
+        wrong.extend(done.unwrap().err());
+    }
+    let failed = !wrong.is_empty();
+    if let Ok(target) = Arc::try_unwrap(target) {
+        target.stop(failed).await;
+    }
+    assert!(!failed, "{wrong:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_right_is_needed_and_no_other() {
+    all_rights_are_needed_and_no_others(Kind::Embedded).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_right_is_needed_and_no_other_on_real() {
+    all_rights_are_needed_and_no_others(Kind::Real).await;
+}

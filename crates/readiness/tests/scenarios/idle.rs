@@ -1,0 +1,74 @@
+//! A large fleet to which nothing happens costs nothing.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use fleetwright_api::{Machine, ReadinessGates};
+use fleetwright_rig::{Ground, Stage};
+use futures::{StreamExt, TryStreamExt};
+use kube::api::PostParams;
+use serde_json::json;
+
+use crate::support::{Fleet, tell};
+
+const MACHINES: usize = 10_000;
+
+/// Machines in service, each with a Node of its own.
+async fn fleet(stage: &Stage) -> Result<()> {
+    let made = futures::stream::iter(0..MACHINES).map(|n| async move {
+        let name = format!("m{n:05}");
+        let host = stage.node_name(&name);
+        let node = json!({
+            "apiVersion": "v1", "kind": "Node",
+            "metadata": { "name": host },
+            "status": { "conditions": [{ "type": "Ready", "status": "True", "reason": "KubeletReady" }] },
+        });
+        stage.nodes().create(&PostParams::default(), &serde_json::from_value(node)?).await?;
+        let machine = json!({
+            "apiVersion": "fleetwright.io/v1alpha1", "kind": "Machine",
+            "metadata": { "name": name, "labels": { "pool": "online", "rack": format!("r{}", n / 40) } },
+            "spec": { "hostname": host, "taints": [{ "key": "node.kubernetes.io/not-ready", "effect": "NoSchedule" }] },
+        });
+        stage.api::<Machine>().create(&PostParams::default(), &serde_json::from_value(machine)?).await?;
+        anyhow::Ok(())
+    });
+    made.buffer_unordered(16).try_collect().await
+}
+
+async fn an_hour(stage: &Stage) -> Result<()> {
+    fleet(stage).await?;
+    let gate = json!({ "type": "NodeReady", "from": { "nodeCondition": "Ready" }, "missing": "Pass" });
+    stage.gates("workers", json!({ "conditions": [gate], "safetyNet": { "by": "rack" } })).await?;
+    stage.start().await?;
+    let deadline = Instant::now() + Duration::from_secs(300);
+    loop {
+        stage.linger(Duration::from_secs(10)).await?;
+        let status = stage.api::<ReadinessGates>().get("workers").await?.status.unwrap_or_default();
+        if status.schedulable as usize == MACHINES {
+            break;
+        }
+        ensure!(Instant::now() < deadline, "only {status:?} after {} passes", stage.counting().passes());
+    }
+    stage.linger(Duration::from_secs(30)).await?;
+
+    let (calls, passes) = (stage.recorder().mark(), stage.counting().passes());
+    stage.linger(Duration::from_secs(3600)).await?;
+    let writes = stage.recorder().writes_since(calls);
+    ensure!(writes.is_empty(), "idle machines were written: {writes:?}");
+    // What is left: watches that are opened anew, the lease, and two reads for each deep check.
+    let reads = stage.recorder().since(calls).iter().filter(|record| record.call.verb == "get").count();
+    let lists = stage.recorder().since(calls).iter().filter(|record| record.call.verb == "list").count();
+    let passes = stage.counting().passes() - passes;
+    eprintln!("an idle hour of {MACHINES} machines: {passes} deep checks, {reads} reads, {lists} lists, 0 writes");
+    ensure!(lists == 0, "{lists} lists");
+    ensure!(reads <= 2 * passes, "{reads} reads in {passes} deep checks");
+    // Every six hours, give or take a fifth.
+    ensure!(passes < MACHINES / 4, "{passes} passes");
+    eprintln!("{}", stage.counting().table(&fleetwright_readiness::budgets()));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_thousand_idle_machines_make_no_calls_but_deep_checks() {
+    tell(&Ground::InProcess, |stage| Box::pin(an_hour(stage))).await;
+}
