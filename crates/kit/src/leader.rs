@@ -354,31 +354,36 @@ impl Leader {
         let mut meta = Some(held.metadata.clone());
         let acquired = held.spec.as_ref().and_then(|spec| spec.acquire_time.clone());
         let mut why = String::new();
+        // Once our time could be over, nothing is sent before it is known that the lease is still ours.
+        let mut look = !self.fence.holds(&self.clock);
         for _ in 0..3 {
+            if std::mem::replace(&mut look, true) {
+                let record = self.api.get_opt(&self.lease.name).await?;
+                match record.as_ref().map(holder) {
+                    None => {}
+                    Some(Some(holder)) if holder != self.lease.identity => {
+                        return Err(Setback::Over(format!("{holder} leads now")));
+                    }
+                    Some(None) => return Err(Setback::Over("somebody took it from us and nobody holds it now".into())),
+                    Some(Some(_)) => {
+                        let spec = record.as_ref().and_then(|record| record.spec.as_ref());
+                        if spec.and_then(|spec| spec.acquire_time.clone()) != acquired {
+                            return Err(Setback::Over(format!("another process leads as {} too", self.lease.identity)));
+                        }
+                    }
+                }
+                meta = record.map(|record| record.metadata);
+            }
             let sent = self.sent();
             let spec = self.renewed(held.spec.clone().unwrap_or_default(), sent.wall);
-            match self.put(meta, spec).await {
+            match self.put(meta.take(), spec).await {
                 Ok(record) => {
                     *held = record;
                     return Ok(sent);
                 }
+                // Somebody edited it, or deleted it, or our last renewal did succeed although no answer came, or it was taken.
                 Err(error) if overtaken(&error) => why = error.to_string(),
                 Err(error) => return Err(error.into()),
-            }
-            // Somebody edited it, or deleted it, or our last renewal did succeed although no answer came, or it was taken.
-            let Some(record) = self.api.get_opt(&self.lease.name).await? else {
-                meta = None;
-                continue;
-            };
-            match holder(&record) {
-                Some(holder) if holder != self.lease.identity => {
-                    return Err(Setback::Over(format!("{holder} leads now")));
-                }
-                None => return Err(Setback::Over("somebody took it from us and nobody holds it now".into())),
-                Some(_) if record.spec.as_ref().and_then(|spec| spec.acquire_time.clone()) != acquired => {
-                    return Err(Setback::Over(format!("another process leads as {} too", self.lease.identity)));
-                }
-                Some(_) => meta = Some(record.metadata),
             }
         }
         Err(Setback::Trouble(why))

@@ -63,7 +63,7 @@ async fn paused(kind: Kind) {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let since = first.recorder.since(mark);
-    // It may ask for its lease again, on top of the version it knew; the server says that it is another's.
+    // A renewal of the lease may have been under way when it was paused; the server says that it is another's.
     let asked = |record: &&Record| record.call.leases() && record.code == Some(409);
     let wrote: Vec<_> =
         since.iter().filter(|record| record.call.writes() && !asked(record)).map(ToString::to_string).collect();
