@@ -4,8 +4,9 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
-use fleetwright_lab::Binaries;
+use fleetwright_lab::{Binaries, Target};
 
 use crate::support::BINARY;
 
@@ -47,22 +48,22 @@ fn normal(text: &str) -> Vec<Vec<&str>> {
         .collect()
 }
 
-/// `fleetwright up`, which ends with the test.
-struct Up {
+/// `fleetwright up`, or operators beside a real server, which end with the test.
+struct Running {
     process: Child,
     home: tempfile::TempDir,
     path: String,
 }
 
-impl Drop for Up {
+impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-impl Up {
-    fn start() -> Self {
+impl Running {
+    fn up() -> Self {
         let home = tempfile::tempdir().expect("a temporary folder");
         let mut command = Command::new(BINARY);
         command.args(["up", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--home"]).arg(home.path());
@@ -74,12 +75,29 @@ impl Up {
         std::thread::spawn(move || lines.for_each(drop));
         assert!(first.starts_with("Fleetwright is up"), "{first}");
 
-        let binaries = Binaries::find(fleetwright_lab::DEFAULT_MINOR).expect("Kubernetes is built");
-        let kubectl = binaries.path("kubectl").expect("kubectl is built");
-        let folders =
-            [kubectl, PathBuf::from(BINARY)].map(|file| file.parent().expect("a folder").display().to_string());
-        let path = format!("{}:{}", folders.join(":"), std::env::var("PATH").unwrap_or_default());
-        Self { process, home, path }
+        Self { process, home, path: path() }
+    }
+
+    /// The operators, as `install` and a Deployment would start them.
+    fn operators(kubeconfig: &str) -> Self {
+        let home = tempfile::tempdir().expect("a temporary folder");
+        let file = home.path().join("kubeconfig");
+        std::fs::write(&file, kubeconfig).expect("the folder can be written to");
+        let fleetwright = |args: &[&str]| {
+            let mut command = Command::new(BINARY);
+            command.args(args).arg("--kubeconfig").arg(&file).stdout(Stdio::null());
+            command
+        };
+        assert!(fleetwright(&["install"]).status().expect("the binary starts").success());
+        let process = fleetwright(&["operators", "--no-lease", "--listen", "127.0.0.1:0"]).spawn();
+        let running = Self { process: process.expect("the binary starts"), home, path: path() };
+        // The service account that a pod needs is made by a controller, some moments after its namespace.
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !running.shell("kubectl get serviceaccount default").0 {
+            assert!(Instant::now() < deadline, "there is no service account");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        running
     }
 
     /// Whether the command went well, and what it said.
@@ -93,25 +111,44 @@ impl Up {
     }
 }
 
+/// Where kubectl and our binary are found.
+fn path() -> String {
+    let binaries = Binaries::find(fleetwright_lab::DEFAULT_MINOR).expect("Kubernetes is built");
+    let kubectl = binaries.path("kubectl").expect("kubectl is built");
+    let folders = [kubectl, PathBuf::from(BINARY)].map(|file| file.parent().expect("a folder").display().to_string());
+    format!("{}:{}", folders.join(":"), std::env::var("PATH").unwrap_or_default())
+}
+
 #[test]
 fn the_tour_of_the_readme_shows_what_it_says() {
     let steps = tour("README.md");
     assert!(steps.len() >= 14, "the tour has {} commands", steps.len());
-    let up = Up::start();
+    let up = Running::up();
     for (command, shown) in steps {
         let (_, got) = up.shell(&command);
         assert_eq!(normal(&got), normal(&shown), "$ {command}\n{got}");
     }
 }
 
-#[test]
-fn the_tour_of_readiness_can_be_followed() {
+fn follow_readiness(running: &Running) {
     let steps = tour("docs/guide/readiness.md");
     assert!(steps.len() >= 15, "the tour has {} commands", steps.len());
-    let up = Up::start();
     for (command, shown) in steps {
-        let (well, got) = up.shell(&command);
+        let (well, got) = running.shell(&command);
         assert!(well, "$ {command}\n{got}");
         assert!(shown.is_empty() || normal(&got) == normal(&shown), "$ {command}\n{got}\ninstead of\n{shown}");
     }
+}
+
+#[test]
+fn the_tour_of_readiness_can_be_followed() {
+    follow_readiness(&Running::up());
+}
+
+#[test]
+fn the_tour_of_readiness_can_be_followed_on_real() {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let target = runtime.block_on(Target::real()).expect("the real server starts");
+    follow_readiness(&Running::operators(&target.kubeconfig().expect("a kubeconfig")));
+    runtime.block_on(target.stop(false));
 }
