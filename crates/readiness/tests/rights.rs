@@ -121,7 +121,9 @@ fn without(rules: &[PolicyRule], missing: Option<&Missing>) -> Vec<PolicyRule> {
     if let Some(missing) = missing {
         for rule in &mut rules {
             let resources = rule.resources.as_deref().unwrap_or_default();
-            if resources == [missing.resource.clone()] && rule.api_groups.as_deref() == Some(&[missing.group.clone()]) {
+            if resources == [missing.resource.as_str()]
+                && rule.api_groups.as_deref() == Some(std::slice::from_ref(&missing.group))
+            {
                 rule.verbs.retain(|verb| *verb != missing.verb);
             }
         }
@@ -322,7 +324,9 @@ impl Place {
                 Ok(events.iter().any(|event| event.reason.as_deref() == Some("ReportBroken")))
             }),
         );
-        (a?, b?, c?, d?, e?);
+        for done in [a, b, c, d, e] {
+            done?;
+        }
         me.wait(Feat::Checks, || async { Ok(me.deep.load(Ordering::SeqCst)) }).await?;
         if self.feats().contains(&Feat::Opens) {
             self.ready("False").await?;
