@@ -103,7 +103,7 @@ impl Subject {
 
     /// How many passes over machines there were.
     async fn passes(&self) -> Result<f64> {
-        Ok(self.sum("fleetwright_passes_total", |labels| labels.contains(r#"controller="readiness""#)).await?)
+        self.sum("fleetwright_passes_total", |labels| labels.contains(r#"controller="readiness""#)).await
     }
 
     /// The calls so far.
