@@ -182,10 +182,12 @@ impl Machines {
         let live = machines.get_opt(&key.name).await;
         let live = live.map_err(|source| DereferenceError::Unseen { what: format!("Machine {key}"), source })?;
         let cached = self.eyes.machines.get(key);
-        let Some(live) = live else { return Ok(()) };
-        if cached.as_ref().is_none_or(|cached| Some(&*cached.version) != live.resource_version().as_deref()) {
+        let version = live.as_ref().and_then(ResourceExt::resource_version);
+        if cached.as_ref().map(|cached| &*cached.version) != version.as_deref() {
             self.meters.behind("Machine");
         }
+        // One that is gone is taken away by the watch alone: only the watch knows that it does not come back.
+        let Some(live) = live else { return Ok(()) };
         self.eyes.machines.written(live);
         let Some(machine) = self.eyes.machines.get(key) else { return Ok(()) };
         let name = &*machine.node;
