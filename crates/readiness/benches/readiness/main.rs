@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use fleetwright_lab::Kind;
 use fleetwright_lab::measure::{Server, machine, shown};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::fleet::Fleet;
 use crate::load::Latency;
@@ -73,11 +73,12 @@ async fn run(options: &Options) -> Result<()> {
         let rows = measure(kind, options).await.with_context(|| format!("measuring on the {kind} server"))?;
         println!("On the {kind} API server, {} machines, 5 gates and 3 reports each:\n", options.machines);
         println!("| what | value |\n|---|--:|");
-        for (name, value) in &rows {
-            println!("| {name} | {value} |");
+        for Row { name, value, unit } in &rows {
+            println!("| {name} | {} |", format!("{} {unit}", shown(*value)).trim_end());
         }
         println!();
-        all.push(json!({ "server": kind.to_string(), "rows": rows.into_iter().collect::<serde_json::Map<_, _>>() }));
+        let rows = rows.iter().map(|row| json!({ "name": row.name, "value": row.value, "unit": row.unit }));
+        all.push(json!({ "server": kind.to_string(), "rows": rows.collect::<Vec<_>>() }));
     }
     if let Some(folder) = options.json.parent() {
         std::fs::create_dir_all(folder)?;
@@ -88,15 +89,22 @@ async fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
+/// One line of the table.
+struct Row {
+    name: String,
+    value: f64,
+    unit: &'static str,
+}
+
 /// The rows of the table, as they come.
 #[derive(Default)]
-struct Rows(Vec<(String, Value)>);
+struct Rows(Vec<Row>);
 
 impl Rows {
-    fn add(&mut self, name: impl Into<String>, value: f64, unit: &str) {
-        let (name, text) = (name.into(), format!("{} {unit}", shown(value)).trim_end().to_owned());
-        eprintln!("bench: {name}: {text}");
-        self.0.push((name, text.into()));
+    fn add(&mut self, name: impl Into<String>, value: f64, unit: &'static str) {
+        let name = name.into();
+        eprintln!("bench: {name}: {} {unit}", shown(value));
+        self.0.push(Row { name, value, unit });
     }
 
     fn latency(&mut self, name: &str, latency: &Latency) {
@@ -105,7 +113,7 @@ impl Rows {
     }
 }
 
-async fn measure(kind: Kind, options: &Options) -> Result<Vec<(String, Value)>> {
+async fn measure(kind: Kind, options: &Options) -> Result<Vec<Row>> {
     let mut rows = Rows::default();
     let server = Server::start(kind).await?;
     let mut fleet = Fleet::new(&server).await?;
