@@ -6,8 +6,8 @@ use anyhow::Result;
 
 use crate::fleet::Fleet;
 
-/// Reports in a second.
-const RATE: u64 = 200;
+/// A machine that falls ill recovers after so many seconds: long enough that a slow server does not show both at once.
+const ILL: u64 = 2;
 
 /// Times, in milliseconds.
 #[derive(Default)]
@@ -25,10 +25,8 @@ impl Latency {
 
 /// Reports that each change a verdict: machines fall ill one after the other and recover when their turn comes again.
 /// The time runs from just before the report is sent until the Node's change is seen. Returns also how many there were.
-pub(crate) async fn flips(fleet: &Fleet, seconds: u64) -> Result<(Latency, usize)> {
-    let (began, total) = (Instant::now(), RATE * seconds);
-    // Each machine falls ill and recovers; a stride of a second's worth keeps the two apart.
-    let pairs = total / 2;
+pub(crate) async fn flips(fleet: &Fleet, rate: u64, seconds: u64) -> Result<(Latency, usize)> {
+    let began = Instant::now();
     let mut latency = Latency::default();
     let (mut sent, mut running) = (0, futures::stream::FuturesUnordered::new());
     let one = |number: usize, good: bool| async move {
@@ -37,17 +35,15 @@ pub(crate) async fn flips(fleet: &Fleet, seconds: u64) -> Result<(Latency, usize
         let seen = fleet.verdict(number, good, start).await?;
         anyhow::Ok((seen - start).as_secs_f64() * 1000.0)
     };
-    for second in 0..seconds {
-        for step in 0..RATE {
-            let half = RATE / 2;
-            let pair = (second * half + step % half) % pairs;
-            let number = (pair as usize) % fleet.size;
-            tokio::time::sleep_until((began + Duration::from_micros((second * RATE + step) * 1_000_000 / RATE)).into())
-                .await;
-            running.push(one(number, step >= half));
-            sent += 1;
-            drain(&mut running, &mut latency, false).await?;
-        }
+    // So many fall ill one after the other, and then recover in the same order.
+    let group = rate * ILL;
+    for step in 0..(rate * seconds).next_multiple_of(2 * group) {
+        let (round, place) = (step / (2 * group), step % (2 * group));
+        let number = ((round * group + place % group) as usize) % fleet.size;
+        tokio::time::sleep_until((began + Duration::from_micros(step * 1_000_000 / rate)).into()).await;
+        running.push(one(number, place >= group));
+        sent += 1;
+        drain(&mut running, &mut latency, false).await?;
     }
     drain(&mut running, &mut latency, true).await?;
     Ok((latency, sent))
@@ -70,11 +66,11 @@ async fn drain<F: Future<Output = Result<f64>>>(
 }
 
 /// Reports that say what the ones before said, with a new heartbeat. Returns how many.
-pub(crate) async fn heartbeats(fleet: &Fleet, seconds: u64) -> Result<usize> {
-    let (began, total) = (Instant::now(), RATE * seconds);
+pub(crate) async fn heartbeats(fleet: &Fleet, rate: u64, seconds: u64) -> Result<usize> {
+    let (began, total) = (Instant::now(), rate * seconds);
     let running = futures::stream::FuturesUnordered::new();
     for step in 0..total {
-        tokio::time::sleep_until((began + Duration::from_micros(step * 1_000_000 / RATE)).into()).await;
+        tokio::time::sleep_until((began + Duration::from_micros(step * 1_000_000 / rate)).into()).await;
         let number = step as usize % fleet.size;
         running.push(fleet.report(number, number % 3, true));
     }
