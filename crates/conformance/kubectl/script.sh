@@ -94,6 +94,7 @@ timeout 4 kubectl get configmaps settings -w --output-watch-events
 ## Describe and explain
 kubectl describe deployment web
 kubectl describe service web --show-events=false
+# unordered: kubectl walks through a map
 kubectl describe configmap settings
 kubectl explain pods
 kubectl explain deployment.spec.strategy
@@ -205,6 +206,7 @@ kubectl create -f event.yaml
 kubectl get events --field-selector involvedObject.kind=ConfigMap
 kubectl events --for configmap/settings
 kubectl get events --field-selector involvedObject.name=settings,type=Warning -o name
+# unordered: kubectl walks through a map
 kubectl describe configmap settings
 
 ## Server-side apply
