@@ -397,10 +397,12 @@ fn free_port() -> Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-async fn client(kubeconfig: &str) -> Result<Client> {
+/// A client that repeats nothing by itself.
+pub(crate) async fn client(kubeconfig: &str) -> Result<Client> {
     let mut config =
         Config::from_custom_kubeconfig(Kubeconfig::from_yaml(kubeconfig)?, &KubeConfigOptions::default()).await?;
-    // What the server answers is what a test wants to see.
+    // What the server answers first is what a test wants to see, also when it is 429; and a benchmark would count a repeated request as
+    // one slow one.
     config.default_retry = false;
     Ok(Client::try_from(config)?)
 }

@@ -4,9 +4,9 @@ use anyhow::Result;
 use fleetwright_apiserver::{Config, Handle};
 use fleetwright_pki::{Identity, kubeconfig};
 use kube::Client;
-use kube::config::{KubeConfigOptions, Kubeconfig};
 
 use crate::ControlPlane;
+use crate::plane::client;
 
 /// The two servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,12 +148,4 @@ impl Target {
             Server::Real(plane) => plane.compact().await.map(drop),
         }
     }
-}
-
-async fn client(kubeconfig: &str) -> Result<Client> {
-    let mut config =
-        kube::Config::from_custom_kubeconfig(Kubeconfig::from_yaml(kubeconfig)?, &KubeConfigOptions::default()).await?;
-    // A case wants the first answer, also when it is 429.
-    config.default_retry = false;
-    Ok(Client::try_from(config)?)
 }

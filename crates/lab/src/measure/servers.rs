@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use http::{Request, StatusCode};
 use kube::Client;
-use kube::config::{KubeConfigOptions, Kubeconfig};
 
 use super::process;
+use crate::plane::client;
 use crate::{ControlPlane, Kind};
 
 const READY: Duration = Duration::from_secs(60);
@@ -176,12 +176,4 @@ pub fn fleetwright() -> Result<PathBuf> {
         bail!("there is no {}: run `cargo build --release --bin fleetwright`", path.display());
     }
     Ok(path)
-}
-
-async fn client(kubeconfig: &str) -> Result<Client> {
-    let options = KubeConfigOptions::default();
-    let mut config = kube::Config::from_custom_kubeconfig(Kubeconfig::from_yaml(kubeconfig)?, &options).await?;
-    // A repeated request would count as one slow one.
-    config.default_retry = false;
-    Ok(Client::try_from(config)?)
 }
