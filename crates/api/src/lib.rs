@@ -5,6 +5,7 @@
 mod condition;
 mod definition;
 mod machine;
+mod machine_package_version;
 pub mod names;
 mod operation;
 mod operation_policy;
@@ -17,8 +18,14 @@ mod text;
 pub use condition::{Condition, Status, condition, is_true};
 pub use definition::{crds, crds_json, crds_yaml};
 pub use machine::{
-    Bootstrapped, Component, ComponentState, Drift, Facts, Hardware, HostKeyPolicy, HostKeys, Machine, MachineSpec,
-    MachineStatus, NodeRef, OnDelete, PackageRef, Phase, Role, SecretRef, Ssh, Taint, TaintEffect,
+    Bootstrapped, Component, ComponentState, Drift, DriftItem, Facts, Hardware, HostKeyPolicy, HostKeys, Jump,
+    LastDrift, Machine, MachineSpec, MachineStatus, NodeRef, OnDelete, PackageRef, Phase, Role, SecretRef, Ssh,
+    StepProgress, Taint, TaintEffect,
+};
+pub use machine_package_version::{
+    Boot, Config, Disruption, Kernel, KeyRef, MachinePackageVersion, MachinePackageVersionSpec, OnFailure, OsPackages,
+    PackageCheck, PackageFile, PackageHealth, PackageRemove, PackageSource, PackageUnit, Reboot, Script, Tarball,
+    Timeouts,
 };
 pub use operation::{Operation, OperationPhase, OperationSpec, OperationStatus, Target};
 pub use operation_policy::{Amount, Holder, OperationPolicy, OperationPolicySpec, OperationPolicyStatus, PolicyScope};

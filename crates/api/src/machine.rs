@@ -60,6 +60,14 @@ pub struct MachineSpec {
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["component".to_owned()]))]
     pub packages: Vec<PackageRef>,
+    /// Labels that the Node gets, besides its own.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "text::labels")]
+    pub node_labels: BTreeMap<String, String>,
+    /// The provider's name for the host, which its Node carries. Cannot be changed once the Node has it.
+    #[serde(default, rename = "providerID", skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "text::line")]
+    pub provider_id: Option<String>,
     /// Taints that the Node is meant to have. They do not count against its being schedulable.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
@@ -152,11 +160,39 @@ pub struct Ssh {
     #[serde(default = "Ssh::default_user")]
     #[schemars(schema_with = "text::user")]
     pub user: String,
-    /// The Secret, in the same namespace, with the private key (`ssh-privatekey`).
+    /// The Secret, in the same namespace, with the private key (`ssh-privatekey`) and, if there is one, its OpenSSH
+    /// certificate (`ssh-certificate`).
     pub key_ref: SecretRef,
     /// Which host keys are trusted.
     #[serde(default)]
     pub host_keys: HostKeys,
+    /// Hosts on the way, the first to be reached first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 4))]
+    pub jumps: Vec<Jump>,
+}
+
+/// A host on the way to another. Its key is always pinned.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Jump {
+    /// IP address or DNS name.
+    #[schemars(length(min = 1, max = 253))]
+    pub address: String,
+    /// The port of its SSH server.
+    #[serde(default = "Ssh::default_port")]
+    #[schemars(range(min = 1, max = 65535))]
+    pub port: u16,
+    /// The user to log in as.
+    #[serde(default = "Ssh::default_user")]
+    #[schemars(schema_with = "text::user")]
+    pub user: String,
+    /// The Secret with the private key; that of the machine itself if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_ref: Option<SecretRef>,
+    /// Its host keys, as in a `known_hosts` file, without the host.
+    #[schemars(schema_with = "text::host_keys")]
+    pub host_keys: Vec<String>,
 }
 
 impl Ssh {
@@ -266,6 +302,26 @@ pub struct MachineStatus {
     #[schemars(length(max = 512))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".to_owned()]))]
     pub conditions: Vec<Condition>,
+    /// What is being done to the host right now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<StepProgress>,
+    /// When the host was last found not to be as declared, and how.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_drift: Option<LastDrift>,
+    /// When the host was last looked at from end to end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_check: Option<Timestamp>,
+    /// When it is looked at again, if nothing happens before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_check: Option<Timestamp>,
+    /// The host keys that are trusted since their first use.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "text::host_keys")]
+    pub host_keys: Vec<String>,
+    /// The value of the annotation `fleetwright.io/retry` that was last followed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub retried: Option<String>,
     /// The Node that this machine became.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_ref: Option<NodeRef>,
@@ -293,6 +349,61 @@ pub enum Phase {
     Leaving,
     /// It does not answer.
     Lost,
+}
+
+/// What is being done to a host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct StepProgress {
+    /// What, for people: `install kubelet 1.37.1`.
+    #[schemars(length(max = 256))]
+    pub step: String,
+    /// The id under which the host remembers it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 128))]
+    pub id: Option<String>,
+    /// Since when.
+    pub since: Timestamp,
+    /// How far it is.
+    #[serde(default)]
+    #[schemars(length(max = 1024))]
+    pub message: String,
+}
+
+/// When a host was found not to be as declared.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LastDrift {
+    /// When.
+    pub at: Timestamp,
+    /// Whether it was put right.
+    #[serde(default)]
+    pub repaired: bool,
+    /// How often in a row, each soon after the last: the host fights back.
+    #[serde(default)]
+    pub repeats: u32,
+    /// What was found; the first ones if they are many.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub items: Vec<DriftItem>,
+}
+
+/// One thing that was not as declared.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DriftItem {
+    /// Of which component.
+    #[schemars(length(max = 63))]
+    pub component: String,
+    /// What.
+    #[schemars(length(max = 1024))]
+    pub what: String,
+    /// How it was.
+    #[schemars(length(max = 1024))]
+    pub found: String,
+    /// How it should have been.
+    #[schemars(length(max = 1024))]
+    pub wanted: String,
 }
 
 /// What a host says of itself.
@@ -347,6 +458,14 @@ pub struct Component {
     #[serde(default)]
     #[schemars(length(max = 32768))]
     pub message: String,
+    /// The digest of the rendered package that did not work. It is not tried again until another is asked for or a person says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub failed: Option<String>,
+    /// How many changes were tried, so that each has an id of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub attempts: Option<u32>,
 }
 
 /// What is happening to a component.

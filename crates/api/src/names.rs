@@ -33,3 +33,18 @@ pub const HOLDING: &str = "Holding";
 pub const GRANTED: &str = "Granted";
 /// Condition of an operation: it is known what became of it.
 pub const OUTCOME_KNOWN: &str = "OutcomeKnown";
+
+/// Key of the taint that keeps pods from a machine that is being worked on. Only the Machine-Operator writes it.
+pub const MAINTENANCE_TAINT: &str = "fleetwright.io/maintenance";
+/// Annotation of a machine by which a person asks to try again what failed: any value that it did not have before.
+pub const RETRY: &str = "fleetwright.io/retry";
+/// Annotation of a deleted machine by which a person says that its host is gone and need not be cleaned: `true`.
+pub const LET_GO: &str = "fleetwright.io/let-go";
+/// Finalizer of machines: the host is left clean before the machine is gone.
+pub const MACHINE_FINALIZER: &str = "fleetwright.io/machine";
+/// The ConfigMap with what packages may know of the cluster: `server`, `caBundle`, `dnsAddress`, `dnsDomain`, and anything else.
+pub const CLUSTER_VALUES: &str = "cluster-values";
+/// Condition of a machine: is its host key the one that is trusted?
+pub const HOST_KEY_TRUSTED: &str = "HostKeyTrusted";
+/// Condition of a machine: is the host as declared, beyond what was just changed?
+pub const IN_SHAPE: &str = "InShape";

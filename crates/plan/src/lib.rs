@@ -2,4 +2,5 @@
 
 pub mod gate;
 pub mod operation;
+pub mod package;
 pub mod readiness;

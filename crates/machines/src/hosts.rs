@@ -1,0 +1,165 @@
+//! Everything that is under way with hosts, one task a host at a time, without a pass ever waiting for one.
+//!
+//! A pass hands a [`Task`] over and ends; when the task ended, or its host was found unreachable, the machine is woken and the next pass
+//! reads the [`HostState`]. What is kept here is lost with the process: the journal of the host knows what became of each step.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fleetwright_kit::{Clock, Key, Waker};
+use fleetwright_transport::{ReachError, Route, Transport};
+use fleetwright_wire::{Apply, Failure, Observation, Observe, StepRecord};
+use jiff::Timestamp;
+
+/// How many hosts are worked on at the same time.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// In all.
+    pub overall: usize,
+    /// In one zone.
+    pub zone: usize,
+    /// In one rack.
+    pub rack: usize,
+    /// Connections that are kept though nothing is asked.
+    pub idle_links: usize,
+    /// A host that failed is tried again after this long at first, then twice as long each time…
+    pub backoff: Duration,
+    /// …up to this.
+    pub longest_backoff: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            overall: 256,
+            zone: 128,
+            rack: 64,
+            idle_links: 512,
+            backoff: Duration::from_secs(2),
+            longest_backoff: Duration::from_secs(300),
+        }
+    }
+}
+
+/// Where a host stands, for the limits.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// Its zone.
+    pub zone: Option<Arc<str>>,
+    /// Its rack.
+    pub rack: Option<Arc<str>>,
+}
+
+/// What to do with a host.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Task {
+    /// Look at everything.
+    Observe(Observe),
+    /// Run a step. When it ended, the host is looked at again in the same visit, with `then`.
+    Apply {
+        /// The step.
+        apply: Box<Apply>,
+        /// What to look at afterwards.
+        then: Observe,
+    },
+    /// See to it that nothing is begun under that id any more, and learn what became of it.
+    Refuse {
+        /// The step's id.
+        id: String,
+        /// Who leads.
+        fence: u64,
+    },
+    /// Leave nothing of ours behind.
+    Clean {
+        /// Who leads.
+        fence: u64,
+    },
+}
+
+/// What is known of a host since this process began. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct HostState {
+    /// What is under way.
+    pub doing: Option<Doing>,
+    /// The last observation, and when it came.
+    pub seen: Option<(Timestamp, Arc<Observation>)>,
+    /// What became of the last step that was run, refused or asked after.
+    pub step: Option<StepRecord>,
+    /// Why the host said no to the last task, if it did.
+    pub refused: Option<(Timestamp, Failure)>,
+    /// It was cleaned.
+    pub cleaned: bool,
+    /// Why it is not reached, if it is not.
+    pub unreachable: Option<Unreachable>,
+    /// The host key that it showed last.
+    pub host_key: Option<Arc<str>>,
+}
+
+/// What is under way with a host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Doing {
+    /// What, for people.
+    pub what: String,
+    /// The step's id, if it is one.
+    pub id: Option<String>,
+    /// Since when; none while it waits for its turn.
+    pub since: Option<Timestamp>,
+    /// How far it is.
+    pub message: String,
+}
+
+/// A host that is not reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unreachable {
+    /// Since when.
+    pub since: Timestamp,
+    /// How often it was tried.
+    pub attempts: u32,
+    /// Why.
+    pub why: Why,
+    /// Not tried before.
+    pub not_before: Timestamp,
+}
+
+/// Why a host is not reached, or stopped answering.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// No connection.
+    Reach(ReachError),
+    /// The connection was lost in the middle, or the answer came late or made no sense. What was asked for may have happened.
+    Lost(String),
+}
+
+/// The hosts of one operator. Cheap to clone.
+#[derive(Clone)]
+pub struct Hosts {
+    _inner: Arc<()>,
+}
+
+impl Hosts {
+    /// Reached by that transport. `waker` wakes machines whose task ended.
+    pub fn new(_transport: Arc<dyn Transport>, _limits: Limits, _clock: Clock, _waker: Waker) -> Self {
+        todo!()
+    }
+
+    /// Hands a task over. Answers false, and does nothing, if one is under way with that host, or if its time has not come
+    /// ([`Unreachable::not_before`]).
+    pub fn ask(&self, _key: &Key, _route: Arc<Route>, _place: Place, _task: Task) -> bool {
+        todo!()
+    }
+
+    /// What is known of a host.
+    pub fn state(&self, _key: &Key) -> HostState {
+        todo!()
+    }
+
+    /// Tries a host at once that is waited with, such as when a person asks or its Node came back.
+    pub fn hurry(&self, _key: &Key) {
+        todo!()
+    }
+
+    /// Forgets a machine that is gone.
+    pub fn forget(&self, _key: &Key) {
+        todo!()
+    }
+}

@@ -1,0 +1,3 @@
+//! The Machine-Operator: hosts driven to their packages over SSH, and kept there.
+
+pub mod hosts;

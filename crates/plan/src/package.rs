@@ -1,0 +1,105 @@
+//! Package versions: what is wrong with one, and what it means for one machine.
+
+use std::collections::BTreeMap;
+
+use fleetwright_api::{Disruption, Facts, Machine, MachinePackageVersion, MachinePackageVersionSpec, OnFailure};
+use fleetwright_wire as wire;
+
+/// Something about a package version that a person should know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Where, such as `spec.files[1].template`.
+    pub field: String,
+    /// Whether it cannot work.
+    pub error: bool,
+    /// What is wrong, what is allowed and what to do.
+    pub message: String,
+}
+
+/// What templates see, besides `machine` and `facts`: nothing but this.
+#[derive(Clone, Copy, Debug)]
+pub struct Values<'a> {
+    /// The machine: its name, Node's name, role, addresses, labels, hardware, taints, provider ID.
+    pub machine: &'a Machine,
+    /// What its host says of itself; none before it was reached.
+    pub facts: Option<&'a Facts>,
+    /// The cluster's values, by name.
+    pub cluster: &'a BTreeMap<String, String>,
+}
+
+/// Where referred contents come from.
+pub trait Lookup {
+    /// The key of a Secret; none if one of both does not exist.
+    fn secret(&self, name: &str, key: &str) -> Option<Vec<u8>>;
+    /// The key of a ConfigMap; none if one of both does not exist.
+    fn config_map(&self, name: &str, key: &str) -> Option<Vec<u8>>;
+}
+
+/// A package version made for one machine: the same bytes for the same inputs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rendered {
+    /// What goes to the host.
+    pub package: wire::Package,
+    /// Its digest.
+    pub digest: String,
+    /// Components that must be in place before.
+    pub depends_on: Vec<String>,
+    /// Components that may not be there.
+    pub conflicts_with: Vec<String>,
+    /// What changing it does to what runs.
+    pub disruption: Disruption,
+    /// What happens when it does not work after a change.
+    pub on_failure: OnFailure,
+    /// Conditions of the Node that must be True for it to be healthy.
+    pub node_conditions: Vec<String>,
+    /// Times, as declared.
+    pub times: Times,
+    /// One of its files holds a bootstrap credential, to be filled in right before it is installed.
+    pub needs_credential: bool,
+}
+
+/// Times, as declared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// One step on the host.
+    pub apply: std::time::Duration,
+    /// Until all pods have left.
+    pub drain: std::time::Duration,
+    /// Until the host is back after a boot.
+    pub reboot: std::time::Duration,
+    /// Until its checks hold after a change.
+    pub healthy_within: std::time::Duration,
+    /// How often they are asked until then.
+    pub healthy_every: std::time::Duration,
+    /// How often in a row they must hold.
+    pub healthy_times: u32,
+}
+
+/// Why a package version cannot be made for a machine. No host is touched then.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("MachinePackageVersion {package}, {field}: {message}")]
+pub struct RenderError {
+    /// The package version.
+    pub package: String,
+    /// Where in it.
+    pub field: String,
+    /// What is wrong and what to do.
+    pub message: String,
+}
+
+/// Everything that is wrong with a package version, or doubtful, that the schema does not say.
+pub fn check(_spec: &MachinePackageVersionSpec) -> Vec<Finding> {
+    todo!()
+}
+
+/// Makes a package version for one machine.
+///
+/// # Errors
+/// When a template uses a name that is not defined, or something that it refers to does not exist.
+pub fn render(
+    _package: &MachinePackageVersion,
+    _values: &Values<'_>,
+    _lookup: &dyn Lookup,
+) -> Result<Rendered, RenderError> {
+    todo!()
+}

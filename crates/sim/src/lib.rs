@@ -1,0 +1,1 @@
+//! Simulated machines: hosts in memory behind the real operator, and their kubelets.
