@@ -13,6 +13,7 @@ mod readiness_gates;
 mod reference;
 mod report;
 mod span;
+pub mod templates;
 mod text;
 
 pub use condition::{Condition, Status, condition, is_true};
