@@ -31,8 +31,15 @@ pub trait System: Send {
 
     // The network.
 
-    /// Fetches the URL to a file, of at most `limit` bytes; tells how far it is. Checks nothing.
-    fn fetch(&mut self, url: &str, to: &str, limit: u64, tell: &mut dyn FnMut(u64, Option<u64>)) -> io::Result<()>;
+    /// Fetches the URL to a file, of at most `limit` bytes, within that time; tells how far it is. Checks nothing.
+    fn fetch(
+        &mut self,
+        url: &str,
+        to: &str,
+        limit: u64,
+        within: Duration,
+        tell: &mut dyn FnMut(u64, Option<u64>),
+    ) -> io::Result<()>;
     /// Whether something accepts at `HOST:PORT`.
     fn connects(&self, address: &str, within: Duration) -> io::Result<()>;
     /// The status of a GET.
@@ -42,13 +49,15 @@ pub trait System: Send {
 
     /// Runs a program and waits, at most so long; then its whole process group is killed. Output is bounded to its end.
     fn run(&mut self, run: &Run<'_>) -> io::Result<Ran>;
+    /// The same, for a program that only looks.
+    fn look(&self, run: &Run<'_>) -> io::Result<Ran>;
 
     // systemd.
 
     /// What systemd says of that unit.
     fn unit(&self, name: &str) -> io::Result<UnitState>;
-    /// Changes it.
-    fn unit_do(&mut self, name: &str, verb: UnitVerb) -> io::Result<()>;
+    /// Changes it, and waits until systemd did so, at most so long.
+    fn unit_do(&mut self, name: &str, verb: UnitVerb, within: Duration) -> io::Result<()>;
     /// Reads unit files anew.
     fn reload_units(&mut self) -> io::Result<()>;
 
@@ -84,8 +93,12 @@ pub trait System: Send {
     fn lock(&mut self, path: &str) -> io::Result<bool>;
     /// Gives the lock back.
     fn unlock(&mut self, path: &str) -> io::Result<()>;
-    /// Seconds since 1970.
+    /// Seconds since 1970. May jump.
     fn now(&self) -> i64;
+    /// Time since some moment. Never jumps.
+    fn elapsed(&self) -> Duration;
+    /// Waits.
+    fn pause(&self, time: Duration);
 }
 
 /// What is at a path.
@@ -101,6 +114,8 @@ pub struct Stat {
     pub group: String,
     /// In bytes.
     pub size: u64,
+    /// Another number after every change of content, mode or owner: what has the same one was not touched.
+    pub changed: i64,
 }
 
 /// What kind of thing is at a path.

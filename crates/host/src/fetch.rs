@@ -1,0 +1,102 @@
+//! Gets what a package declares as a source: once, whole, and checked.
+
+use std::time::Duration;
+
+use fleetwright_wire::Source;
+
+use crate::method::{MethodError, Work};
+use crate::text::{clip, sha256};
+
+/// No source is larger. A server that sends without end does not fill the disk.
+pub const LARGEST_SOURCE: u64 = 4 << 30;
+
+/// Where a source is kept on the host once it is there.
+pub fn kept(cache: &str, source: &Source) -> String {
+    format!("{cache}/{}", source.sha256)
+}
+
+/// Makes sure that a source is on the host and answers its path. What is there with the right digest is not fetched again; a part of a file, or
+/// one with another digest, is never used and never left.
+///
+/// # Errors
+/// When no mirror has it; says of each what it had instead.
+pub fn source(work: &mut Work<'_>, source: &Source) -> Result<String, MethodError> {
+    if source.sha256.len() != 64 || !source.sha256.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
+        return Err(MethodError(format!(
+            "the source's sha256 is `{}`: it must be 64 digits of lower-case hex",
+            clip(&source.sha256, 80)
+        )));
+    }
+    let path = kept(work.cache, source);
+    let there = work.system.sha256(&path).map_err(MethodError::io(&path))?;
+    if there.as_deref() == Some(&source.sha256) {
+        return Ok(path);
+    }
+    if let Some(inline) = &source.inline {
+        let found = sha256(&inline.0);
+        if found != source.sha256 {
+            return Err(MethodError(format!(
+                "what came with the package has the sha256 {found}, and {} is declared",
+                source.sha256
+            )));
+        }
+        work.system.write(&path, &inline.0, 0o600, "root", "root").map_err(MethodError::io(&path))?;
+        return Ok(path);
+    }
+    if work.offline {
+        return Err(MethodError(format!("the source with sha256 {} is not kept on the host any more", source.sha256)));
+    }
+    if source.urls.is_empty() {
+        return Err(MethodError(format!("the source with sha256 {} names no URL", source.sha256)));
+    }
+    let part = format!("{path}.part");
+    let mut errors = Vec::new();
+    for url in &source.urls {
+        match fetch(work, url, &part, &source.sha256) {
+            Ok(()) => {
+                work.system.rename(&part, &path).map_err(MethodError::io(&path))?;
+                return Ok(path);
+            }
+            Err(error) => {
+                let _ = work.system.remove(&part);
+                errors.push(error);
+            }
+        }
+    }
+    Err(MethodError(errors.join("; ")))
+}
+
+fn fetch(work: &mut Work<'_>, url: &str, part: &str, wanted: &str) -> Result<(), String> {
+    let shown = without_password(url);
+    let within = work.left().map_err(|error| format!("{shown}: {error}"))?;
+    work.say(format!("fetching {shown}"));
+    let tell = &mut *work.tell;
+    let mut told = 0;
+    let mut progress = |done: u64, all: Option<u64>| {
+        // Every tenth of it, or every 16 MB of something whose length nobody told.
+        let step = all.map_or(16 << 20, |all| (all / 10).max(1 << 20));
+        if done >= told + step {
+            told = done;
+            tell(match all {
+                Some(all) => format!("fetching {shown}: {} %", done * 100 / all.max(1)),
+                None => format!("fetching {shown}: {} MB", done >> 20),
+            });
+        }
+    };
+    work.system
+        .fetch(url, part, LARGEST_SOURCE, within.max(Duration::from_secs(1)), &mut progress)
+        .map_err(|error| format!("{shown}: {error}"))?;
+    let found = work.system.sha256(part).map_err(|error| format!("{part}: {error}"))?.unwrap_or_default();
+    if found != wanted {
+        return Err(format!("{shown}: what is there has the sha256 {found}, and {wanted} is declared"));
+    }
+    Ok(())
+}
+
+/// A URL as it may be shown: what stands before an `@` is for the server alone.
+fn without_password(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    let end = rest.find('/').unwrap_or(rest.len());
+    let host = rest[..end].rsplit_once('@').map_or(&rest[..end], |(_, host)| host);
+    clip(&format!("{scheme}{}{host}{}", if scheme.is_empty() { "" } else { "://" }, &rest[end..]), 300)
+}

@@ -1,0 +1,65 @@
+//! The folders that were made because of us, over all components: when the last file in one goes, it goes too.
+
+use std::collections::BTreeSet;
+use std::io;
+
+use fleetwright_wire::HOME;
+
+use crate::System;
+use crate::system::Kind;
+
+const LIMIT: u64 = 4 << 20;
+
+fn path() -> String {
+    format!("{HOME}/folders.json")
+}
+
+/// Remembers which folders above these paths do not exist yet. To be called before something is written there.
+pub fn note<'p>(system: &mut dyn System, paths: impl IntoIterator<Item = &'p str>) -> io::Result<()> {
+    let mut missing = BTreeSet::new();
+    for path in paths {
+        let mut folder = path;
+        while let Some((above, _)) = folder.rsplit_once('/') {
+            if above.is_empty() || missing.contains(above) || system.stat(above)?.is_some() {
+                break;
+            }
+            missing.insert(above.to_owned());
+            folder = above;
+        }
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let mut known = known(system)?;
+    let before = known.len();
+    known.extend(missing);
+    if known.len() > before { keep(system, &known) } else { Ok(()) }
+}
+
+/// Removes the folders that we made and that are empty now.
+pub fn tidy(system: &mut dyn System) -> io::Result<()> {
+    let known = known(system)?;
+    let mut left = known.clone();
+    // The deepest first: a folder may be empty once the one in it is gone.
+    for folder in known.iter().rev() {
+        let there = system.stat(folder)?.is_some_and(|stat| stat.kind == Kind::Folder);
+        if there && system.list(folder)?.is_empty() {
+            system.remove(folder)?;
+            left.remove(folder);
+        } else if !there {
+            left.remove(folder);
+        }
+    }
+    if left.len() < known.len() { keep(system, &left) } else { Ok(()) }
+}
+
+/// One that cannot be read costs folders that stay, nothing else.
+fn known(system: &dyn System) -> io::Result<BTreeSet<String>> {
+    let bytes = system.read(&path(), LIMIT)?.unwrap_or_default();
+    Ok(serde_json::from_slice(&bytes).unwrap_or_default())
+}
+
+fn keep(system: &mut dyn System, folders: &BTreeSet<String>) -> io::Result<()> {
+    let bytes = serde_json::to_vec(folders).map_err(io::Error::other)?;
+    system.write(&path(), &bytes, 0o600, "root", "root")
+}

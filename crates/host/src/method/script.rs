@@ -1,0 +1,88 @@
+//! Scripts: the declared check decides whether anything is done.
+
+use std::time::Duration;
+
+use fleetwright_wire::{self as wire, Deviation, Package};
+
+use super::{Method, MethodError, Work, ended};
+use crate::System;
+use crate::system::{Ran, Run};
+
+/// A check only looks; one that takes longer is stuck.
+const CHECK_WITHIN: Duration = Duration::from_secs(60);
+
+/// See the module.
+pub(super) struct Script;
+
+impl Method for Script {
+    fn version(&self, _system: &dyn System, _package: &Package) -> Result<Option<String>, MethodError> {
+        Ok(None)
+    }
+
+    fn deviations(&self, system: &dyn System, package: &Package) -> Result<Vec<Deviation>, MethodError> {
+        let ran = system
+            .look(&Run { argv: SHELL, input: script(package)?.check.as_bytes(), env: &[], within: CHECK_WITHIN })
+            .map_err(MethodError::io("the check cannot be run"))?;
+        if ran.ok() {
+            return Ok(Vec::new());
+        }
+        Ok(vec![Deviation {
+            what: "check".to_owned(),
+            found: ended(&ran),
+            wanted: "ended with 0".to_owned(),
+            disrupts: false,
+        }])
+    }
+
+    fn prepare(&self, _work: &mut Work<'_>) -> Result<(), MethodError> {
+        Ok(())
+    }
+
+    /// A script may work with the files that come with it.
+    fn after_files(&self) -> bool {
+        true
+    }
+
+    fn apply(&self, work: &mut Work<'_>) -> Result<bool, MethodError> {
+        let script = script(work.package)?;
+        if run(work, "check", &script.check)?.ok() {
+            return Ok(false);
+        }
+        work.say("running apply");
+        let ran = run(work, "apply", &script.apply)?;
+        if !ran.ok() {
+            return Err(MethodError(format!("apply {}", ended(&ran))));
+        }
+        let ran = run(work, "check", &script.check)?;
+        if !ran.ok() {
+            return Err(MethodError(format!("apply ended with 0, but the check after it {}", ended(&ran))));
+        }
+        Ok(true)
+    }
+
+    fn remove(&self, work: &mut Work<'_>) -> Result<(), MethodError> {
+        let script = script(work.package)?;
+        if script.remove.trim().is_empty() {
+            return Ok(());
+        }
+        work.say("running remove");
+        let ran = run(work, "remove", &script.remove)?;
+        if ran.ok() { Ok(()) } else { Err(MethodError(format!("remove {}", ended(&ran)))) }
+    }
+}
+
+/// The script is read from standard input: it may hold secrets, and arguments are seen by everybody on the host. It is read whole before it is
+/// run, so that no program in it can eat the rest.
+pub(crate) const SHELL: &[&str] = &["/bin/sh", "-eu", "-c", r#"eval "$(cat)""#];
+
+fn run(work: &mut Work<'_>, what: &str, script: &str) -> Result<Ran, MethodError> {
+    work.log.push(&format!("── {what}"));
+    work.run(SHELL, script.as_bytes(), &[])
+}
+
+fn script(package: &Package) -> Result<&wire::Script, MethodError> {
+    match &package.method {
+        wire::Method::Script(script) => Ok(script),
+        _ => Err(MethodError(format!("{} declares no script", package.reference))),
+    }
+}
