@@ -1,9 +1,16 @@
 //! Package versions: what is wrong with one, and what it means for one machine.
 
+mod render;
+mod template;
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 
-use fleetwright_api::{Disruption, Facts, Machine, MachinePackageVersion, MachinePackageVersionSpec, OnFailure};
+use fleetwright_api::{Disruption, Facts, Machine, MachinePackageVersionSpec, OnFailure};
 use fleetwright_wire as wire;
+
+pub use render::render;
 
 /// Something about a package version that a person should know.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,23 +90,24 @@ pub struct RenderError {
     pub package: String,
     /// Where in it.
     pub field: String,
+    /// Who can help.
+    pub kind: RenderErrorKind,
     /// What is wrong and what to do.
     pub message: String,
 }
 
-/// Everything that is wrong with a package version, or doubtful, that the schema does not say.
-pub fn check(_spec: &MachinePackageVersionSpec) -> Vec<Finding> {
-    todo!()
+/// Who can help when a package version cannot be made for a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RenderErrorKind {
+    /// The host: the package uses facts, and the host was not yet reached. Look at it without this package first.
+    WaitsForFacts,
+    /// Whoever brings the Secret, ConfigMap, label or cluster value that it refers to.
+    Missing,
+    /// Nobody: it needs another package version.
+    Wrong,
 }
 
-/// Makes a package version for one machine.
-///
-/// # Errors
-/// When a template uses a name that is not defined, or something that it refers to does not exist.
-pub fn render(
-    _package: &MachinePackageVersion,
-    _values: &Values<'_>,
-    _lookup: &dyn Lookup,
-) -> Result<Rendered, RenderError> {
+/// Everything that is wrong with a package version, or doubtful, that the schema does not say.
+pub fn check(_spec: &MachinePackageVersionSpec) -> Vec<Finding> {
     todo!()
 }

@@ -1,0 +1,392 @@
+//! Templates: strict, small, and the same text for the same values.
+//!
+//! They know `machine`, `facts` and `cluster`, a handful of filters, and nothing that changes by itself: no time, no randomness, no files.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+
+use fleetwright_api::templates;
+use minijinja::value::{Enumerator, Object, Value as Any};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, filters, tests};
+use serde::Serialize;
+
+use super::Values;
+
+/// So many instructions of one template: a loop in a loop in a loop ends with an error instead of never.
+const FUEL: u64 = 1_000_000;
+
+/// The filters that templates may use.
+const FILTERS: [&str; 18] = [
+    "default", "dictsort", "first", "indent", "int", "items", "join", "json", "last", "length", "list", "lower",
+    "replace", "sort", "split", "trim", "unique", "upper",
+];
+
+static ENGINE: LazyLock<Environment<'static>> = LazyLock::new(|| {
+    let mut engine = Environment::empty();
+    engine.set_undefined_behavior(UndefinedBehavior::Strict);
+    engine.set_auto_escape_callback(|_| AutoEscape::None);
+    engine.set_keep_trailing_newline(true);
+    // A line with a block alone leaves no trace: what people expect of configuration files.
+    engine.set_trim_blocks(true);
+    engine.set_lstrip_blocks(true);
+    engine.set_debug(true);
+    engine.set_fuel(Some(FUEL));
+    engine.add_filter("default", filters::default);
+    engine.add_filter("dictsort", filters::dictsort);
+    engine.add_filter("first", filters::first);
+    engine.add_filter("indent", filters::indent);
+    engine.add_filter("int", filters::int);
+    engine.add_filter("items", filters::items);
+    engine.add_filter("join", filters::join);
+    engine.add_filter("json", json);
+    engine.add_filter("last", filters::last);
+    engine.add_filter("length", filters::length);
+    engine.add_filter("list", filters::list);
+    engine.add_filter("lower", filters::lower);
+    engine.add_filter("replace", filters::replace);
+    engine.add_filter("sort", filters::sort);
+    engine.add_filter("split", filters::split);
+    engine.add_filter("trim", filters::trim);
+    engine.add_filter("unique", filters::unique);
+    engine.add_filter("upper", filters::upper);
+    engine.add_test("defined", tests::is_defined);
+    engine.add_test("undefined", tests::is_undefined);
+    engine.add_test("in", tests::is_in);
+    engine.add_test("startingwith", tests::is_startingwith);
+    engine.add_test("endingwith", tests::is_endingwith);
+    engine
+});
+
+/// As JSON, on one line.
+fn json(value: Any) -> Result<String, Error> {
+    if value.is_undefined() {
+        return Err(Error::from(ErrorKind::UndefinedError));
+    }
+    serde_json::to_string(&value)
+        .map_err(|error| Error::new(ErrorKind::BadSerialization, format!("cannot be written as JSON: {error}")))
+}
+
+/// Why a template was not rendered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Trouble {
+    /// It uses facts of a host that was not reached.
+    Facts,
+    /// It uses a name that may exist elsewhere: a label, a cluster's value.
+    Missing(String),
+    /// It can never be rendered.
+    Wrong(String),
+}
+
+/// What the templates of one package see.
+pub(super) struct Scope {
+    root: Any,
+    notes: Arc<Notes>,
+}
+
+/// What happened while a template was rendered.
+#[derive(Debug, Default)]
+struct Notes {
+    /// The facts were asked for and are not there.
+    facts: AtomicBool,
+    /// The names that were asked for and are not there, and what there is beside them.
+    missed: Mutex<Vec<Missed>>,
+}
+
+#[derive(Clone, Debug)]
+struct Missed {
+    key: String,
+    path: String,
+    beside: Vec<String>,
+}
+
+/// Some names, and their values. It notes what was asked for in vain: the engine's own errors do not say which name they mean.
+struct Names {
+    path: String,
+    values: BTreeMap<Arc<str>, Any>,
+    /// Nothing is known yet.
+    absent: bool,
+    notes: Arc<Notes>,
+}
+
+impl fmt::Debug for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(&self.values).finish()
+    }
+}
+
+impl Object for Names {
+    fn get_value(self: &Arc<Self>, key: &Any) -> Option<Any> {
+        self.get_value_by_str(key.as_str()?)
+    }
+
+    fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Any> {
+        if self.absent {
+            self.notes.facts.store(true, Ordering::Relaxed);
+        }
+        let found = self.values.get(key).cloned();
+        if found.is_none() {
+            let missed = Missed {
+                key: key.to_owned(),
+                path: child(&self.path, key),
+                beside: self.values.keys().map(|name| child(&self.path, name)).collect(),
+            };
+            let mut all = self.notes.missed.lock().unwrap_or_else(PoisonError::into_inner);
+            all.retain(|other| other.path != missed.path);
+            all.push(missed);
+        }
+        found
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        if self.absent {
+            self.notes.facts.store(true, Ordering::Relaxed);
+        }
+        Enumerator::Values(self.values.keys().map(|name| Any::from(&**name)).collect())
+    }
+}
+
+/// A name below another, as a template writes it.
+fn child(path: &str, key: &str) -> String {
+    let plain =
+        key.chars().enumerate().all(|(at, c)| c == '_' || c.is_ascii_alphabetic() || (at > 0 && c.is_ascii_digit()));
+    match (path, plain) {
+        ("", _) => key.to_owned(),
+        (_, true) => format!("{path}.{key}"),
+        (_, false) => format!("{path}[\"{key}\"]"),
+    }
+}
+
+impl Scope {
+    /// What a machine's templates see.
+    pub(super) fn new(values: &Values<'_>) -> Self {
+        let notes = Arc::new(Notes::default());
+        let names = |path: &str, values: Vec<(&str, Any)>| {
+            let values = values.into_iter().filter(|(_, value)| !value.is_undefined());
+            let values = values.map(|(name, value)| (Arc::from(name), value)).collect();
+            Any::from_object(Names { path: path.to_owned(), values, absent: false, notes: notes.clone() })
+        };
+        let map = |path: &str, map: &BTreeMap<String, String>| {
+            names(path, map.iter().map(|(key, value)| (key.as_str(), Any::from(value.as_str()))).collect())
+        };
+        let text = |text: Option<&str>| text.map_or(Any::UNDEFINED, Any::from);
+
+        let (meta, spec) = (&values.machine.metadata, &values.machine.spec);
+        let name = meta.name.as_deref().unwrap_or_default();
+        let hardware = &spec.hardware;
+        let machine = names(
+            "machine",
+            vec![
+                ("name", Any::from(name)),
+                ("nodeName", Any::from(spec.hostname.as_deref().unwrap_or(name))),
+                ("role", plain(&spec.role)),
+                ("address", text(spec.addresses.first().map(String::as_str))),
+                ("addresses", plain(&spec.addresses)),
+                ("labels", map("machine.labels", meta.labels.as_ref().unwrap_or(&BTreeMap::new()))),
+                (
+                    "hardware",
+                    names(
+                        "machine.hardware",
+                        vec![
+                            ("serial", text(hardware.serial.as_deref())),
+                            ("model", text(hardware.model.as_deref())),
+                            ("rack", text(hardware.rack.as_deref())),
+                            ("zone", text(hardware.zone.as_deref())),
+                            ("labels", map("machine.hardware.labels", &hardware.labels)),
+                        ],
+                    ),
+                ),
+                ("taints", plain(&spec.taints)),
+                ("nodeLabels", map("machine.nodeLabels", &spec.node_labels)),
+                ("providerID", text(spec.provider_id.as_deref())),
+            ],
+        );
+        let facts = match values.facts {
+            Some(facts) => names(
+                "facts",
+                vec![
+                    ("os", text(facts.os.as_deref())),
+                    ("kernel", text(facts.kernel.as_deref())),
+                    ("arch", text(facts.arch.as_deref())),
+                    ("cpus", facts.cpus.map_or(Any::UNDEFINED, Any::from)),
+                    ("memory", text(facts.memory.as_deref())),
+                ],
+            ),
+            None => Any::from_object(Names {
+                path: "facts".to_owned(),
+                values: BTreeMap::new(),
+                absent: true,
+                notes: notes.clone(),
+            }),
+        };
+        let cluster = map("cluster", values.cluster);
+        let root = names("", vec![("machine", machine), ("facts", facts), ("cluster", cluster)]);
+        Self { root, notes }
+    }
+
+    /// The text for these values.
+    pub(super) fn render(&self, source: &str) -> Result<String, Trouble> {
+        if is_plain(source) {
+            return Ok(source.to_owned());
+        }
+        self.notes.facts.store(false, Ordering::Relaxed);
+        self.notes.missed.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        let template =
+            ENGINE.template_from_named_str("template", source).map_err(|error| Trouble::Wrong(says(&error)))?;
+        let done = template.render(&self.root);
+        // Also if it was rendered: with facts, `facts.arch | default("amd64")` may become another text.
+        if self.notes.facts.load(Ordering::Relaxed) {
+            return Err(Trouble::Facts);
+        }
+        done.map_err(|error| self.explain(&error, source))
+    }
+
+    fn explain(&self, error: &Error, source: &str) -> Trouble {
+        if error.kind() != ErrorKind::UndefinedError {
+            return Trouble::Wrong(says(error));
+        }
+        let line = error.line().map_or_else(String::new, |line| format!("line {line}: "));
+        // The last one that stands in this line: others had a default, or are names of the engine's own.
+        let used = error.line().and_then(|line| source.lines().nth(line.saturating_sub(1))).unwrap_or(source);
+        let missed = std::mem::take(&mut *self.notes.missed.lock().unwrap_or_else(PoisonError::into_inner));
+        let Some(missed) = missed.into_iter().rfind(|missed| stands_in(used, &missed.key)) else {
+            let what = error.range().and_then(|range| source.get(range)).unwrap_or("a name");
+            return Trouble::Wrong(format!("{line}{} is not defined", shown(what)));
+        };
+        Trouble::of(&missed.path, &missed.beside, &line)
+    }
+}
+
+impl Trouble {
+    /// A name that is not there, what there is beside it, and where it was used (`line 3: `).
+    fn of(path: &str, beside: &[String], at: &str) -> Self {
+        let there = match beside {
+            [] => "there are none".to_owned(),
+            some => format!("there are {}", list(some)),
+        };
+        let name = shown(path);
+        if let Some(label) = below(path, "machine.labels") {
+            let message = format!(
+                "{at}{name} is not defined: the machine has no such label ({there}); set {label} in its metadata.labels, or write `{name} | default(\"…\")`"
+            );
+            return Self::Missing(message);
+        }
+        if let Some(label) = below(path, "machine.nodeLabels") {
+            return Self::Missing(format!(
+                "{at}{name} is not defined ({there}); set {label} in the machine's spec.nodeLabels, or write `{name} | default(\"…\")`"
+            ));
+        }
+        if let Some(value) = below(path, "cluster") {
+            return Self::Missing(format!(
+                "{at}{name} is not defined: the cluster has no such value ({there}); set {value} in the ConfigMap {}, or write `{name} | default(\"…\")`",
+                fleetwright_api::names::CLUSTER_VALUES
+            ));
+        }
+        let field = match path {
+            "machine.address" => Some("addresses".to_owned()),
+            "machine.providerID" => Some("providerID".to_owned()),
+            _ => below(path, "machine.hardware").map(|field| format!("hardware.{field}")),
+        };
+        if let Some(field) = field.filter(|_| path.starts_with("machine.hardware.labels") || is_known(path)) {
+            return Self::Missing(format!(
+                "{at}{name} is not defined: the machine's spec says nothing of it; set spec.{field}, or write `{name} | default(\"…\")`"
+            ));
+        }
+        if is_known(path) {
+            return Self::Missing(format!(
+                "{at}{name} is not defined: the host does not say it; write `{name} | default(\"…\")`"
+            ));
+        }
+        Self::Wrong(unknown(path, at))
+    }
+}
+
+/// What is said of a name that never exists.
+pub(super) fn unknown(path: &str, at: &str) -> String {
+    let known: Vec<_> = match path.split_once('.') {
+        Some(("machine", rest)) if rest.starts_with("hardware") => {
+            HARDWARE.map(|name| format!("machine.hardware.{name}")).to_vec()
+        }
+        Some(("machine", _)) => templates::MACHINE.map(|name| format!("machine.{name}")).to_vec(),
+        Some(("facts", _)) => templates::FACTS.map(|name| format!("facts.{name}")).to_vec(),
+        _ => templates::ROOTS.map(str::to_owned).to_vec(),
+    };
+    format!("{at}{} is not defined: templates know {}; take one of these", shown(path), list(&known))
+}
+
+/// What is known of hardware.
+const HARDWARE: [&str; 5] = ["serial", "model", "rack", "zone", "labels"];
+
+/// Whether a name can exist, as far as can be said without a machine and a cluster.
+pub(super) fn is_known(path: &str) -> bool {
+    let mut parts = path.split('.');
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some("machine"), Some("hardware"), Some(name)) => HARDWARE.contains(&name),
+        (Some("machine"), Some(name), _) => {
+            let name = name.split('[').next().unwrap_or_default();
+            templates::MACHINE.contains(&name)
+        }
+        (Some("facts"), Some(name), _) => templates::FACTS.contains(&name),
+        (Some(root), _, _) => templates::ROOTS.contains(&root),
+        (None, _, _) => false,
+    }
+}
+
+/// Whether that word stands in a text, whole.
+fn stands_in(text: &str, word: &str) -> bool {
+    let part = |c: Option<char>| c.is_some_and(|c| c == '_' || c.is_alphanumeric());
+    text.match_indices(word)
+        .any(|(at, _)| !part(text[..at].chars().next_back()) && !part(text[at + word.len()..].chars().next()))
+}
+
+/// The key below that path, without quotes.
+fn below(path: &str, parent: &str) -> Option<String> {
+    let rest = path.strip_prefix(parent)?;
+    let key = rest.strip_prefix('.').or_else(|| rest.strip_prefix("[\"")?.strip_suffix("\"]"))?;
+    Some(key.to_owned())
+}
+
+/// Nothing in it is for the engine.
+fn is_plain(source: &str) -> bool {
+    !["{{", "{%", "{#"].iter().any(|mark| source.contains(mark))
+}
+
+fn plain(value: &impl Serialize) -> Any {
+    Any::from_serialize(value)
+}
+
+/// The error of the engine, with the line, and what is allowed where that helps.
+pub(super) fn says(error: &Error) -> String {
+    let line = error.line().map_or_else(String::new, |line| format!("line {line}: "));
+    let detail = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+    let detail = shown(&detail);
+    match error.kind() {
+        ErrorKind::SyntaxError => format!("{line}the template cannot be read: {detail}"),
+        ErrorKind::UnknownFilter => format!("{line}{detail}; the filters are {}", FILTERS.join(", ")),
+        ErrorKind::UnknownFunction | ErrorKind::UnknownMethod => {
+            format!("{line}{detail}; templates have no functions, only the filters {}", FILTERS.join(", "))
+        }
+        ErrorKind::OutOfFuel => format!("{line}the template takes too long: it has loops in loops"),
+        _ => format!("{line}{detail}"),
+    }
+}
+
+/// Bounded, and on one line.
+fn shown(text: &str) -> String {
+    let mut out: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(200).collect();
+    if text.chars().count() > 200 {
+        out.push('…');
+    }
+    out
+}
+
+/// The first of many, for people.
+fn list(names: &[String]) -> String {
+    const SHOWN: usize = 12;
+    let mut text = names.iter().take(SHOWN).map(|name| shown(name)).collect::<Vec<_>>().join(", ");
+    if names.len() > SHOWN {
+        text.push_str(&format!(" and {} more", names.len() - SHOWN));
+    }
+    text
+}
