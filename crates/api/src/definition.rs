@@ -65,7 +65,9 @@ fn of<K: CustomResourceExt + JsonSchema>() -> CustomResourceDefinition {
     root.insert("description".to_owned(), root["properties"]["spec"]["description"].clone());
     root.remove("title");
     root["properties"]["spec"]["description"] = "What is wanted.".into();
-    root["properties"]["status"]["description"] = "What is, as the operators see it.".into();
+    if let Some(status) = root["properties"].get_mut("status") {
+        status["description"] = "What is, as the operators see it.".into();
+    }
     *props = serde_json::from_value(schema).expect("a schema is a schema");
     crd
 }

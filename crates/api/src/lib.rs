@@ -9,6 +9,7 @@ mod machine_package_version;
 pub mod names;
 mod operation;
 mod operation_policy;
+mod package_text;
 mod readiness_gates;
 mod reference;
 mod report;

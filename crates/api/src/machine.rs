@@ -27,16 +27,21 @@ use crate::{Condition, text};
         .reason(Reason::FieldValueForbidden),
     printcolumn = r#"{"name": "Role", "type": "string", "jsonPath": ".spec.role"}"#,
     printcolumn = r#"{"name": "Phase", "type": "string", "jsonPath": ".status.phase"}"#,
+    printcolumn = r#"{"name": "Packages", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"PackagesReady\")].status"}"#,
     printcolumn = r#"{"name": "Schedulable", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Schedulable\")].status"}"#,
-    printcolumn = r#"{"name": "Reason", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Schedulable\")].reason"}"#,
     printcolumn = r#"{"name": "Node", "type": "string", "jsonPath": ".status.nodeRef.name"}"#,
     printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#,
     printcolumn = r#"{"name": "Address", "type": "string", "jsonPath": ".spec.addresses[0]", "priority": 1}"#,
     printcolumn = r#"{"name": "Zone", "type": "string", "jsonPath": ".spec.hardware.zone", "priority": 1}"#,
-    printcolumn = r#"{"name": "Rack", "type": "string", "jsonPath": ".spec.hardware.rack", "priority": 1}"#,
-    printcolumn = r#"{"name": "Message", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Schedulable\")].message", "priority": 1}"#
+    printcolumn = r#"{"name": "OS", "type": "string", "jsonPath": ".status.facts.os", "priority": 1}"#,
+    printcolumn = r#"{"name": "Kernel", "type": "string", "jsonPath": ".status.facts.kernel", "priority": 1}"#,
+    printcolumn = r#"{"name": "Message", "type": "string", "jsonPath": ".status.conditions[?(@.status!=\"True\")].message", "priority": 1}"#
 )]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!has(oldSelf.providerID) || (has(self.providerID) && self.providerID == oldSelf.providerID)")
+    .message("a host keeps the provider's name that its Node carries: put the old one back, or delete the machine and make a new one")
+    .field_path(".providerID")
+    .reason(Reason::FieldValueForbidden))]
 pub struct MachineSpec {
     /// What the machine is for.
     #[serde(default)]
@@ -63,10 +68,13 @@ pub struct MachineSpec {
     /// Labels that the Node gets, besides its own.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "text::labels")]
+    #[x_kube(validation = Rule::new("!self.exists(key, key in ['kubernetes.io/hostname', 'kubernetes.io/os', 'kubernetes.io/arch'])")
+        .message("kubernetes.io/hostname, os and arch are set by the kubelet, from what the host is: leave them out")
+        .reason(Reason::FieldValueForbidden))]
     pub node_labels: BTreeMap<String, String>,
-    /// The provider's name for the host, which its Node carries. Cannot be changed once the Node has it.
+    /// The provider's name for the host, which its Node carries, such as `bare://rack-3/host-17`. Cannot be changed once it is set.
     #[serde(default, rename = "providerID", skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "text::line")]
+    #[schemars(schema_with = "text::provider_id")]
     pub provider_id: Option<String>,
     /// Taints that the Node is meant to have. They do not count against its being schedulable.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -175,9 +183,13 @@ pub struct Ssh {
 /// A host on the way to another. Its key is always pinned.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("self.hostKeys.size() > 0")
+    .message("the keys of a host on the way must be listed, it is never trusted at first use: put what ssh-keyscan prints for it here")
+    .field_path(".hostKeys")
+    .reason(Reason::FieldValueRequired))]
 pub struct Jump {
     /// IP address or DNS name.
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(schema_with = "text::address")]
     pub address: String,
     /// The port of its SSH server.
     #[serde(default = "Ssh::default_port")]
@@ -255,6 +267,9 @@ pub struct PackageRef {
 pub struct Taint {
     /// Its key.
     #[schemars(schema_with = "text::label_key")]
+    #[x_kube(validation = Rule::new("self != 'fleetwright.io/maintenance'")
+        .message("the taint fleetwright.io/maintenance is set and removed while a machine is worked on: leave it out")
+        .reason(Reason::FieldValueForbidden))]
     #[x_kube(validation = Rule::new("self != 'fleetwright.io/unready'")
         .message("the taint fleetwright.io/unready is set and removed by the gates alone: leave it out, or write ReadinessGates")
         .reason(Reason::FieldValueForbidden))]

@@ -4,7 +4,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Span, text};
+use crate::{Span, package_text, text};
 
 /// One component's version, as hosts carry it. Immutable: changing a machine's reference to it is upgrade and rollback.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -18,18 +18,50 @@ use crate::{Span, text};
     printcolumn = r#"{"name": "Component", "type": "string", "jsonPath": ".spec.component"}"#,
     printcolumn = r#"{"name": "Version", "type": "string", "jsonPath": ".spec.version"}"#,
     printcolumn = r#"{"name": "Disruption", "type": "string", "jsonPath": ".spec.disruption"}"#,
-    printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
+    printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#,
+    printcolumn = r#"{"name": "Depends on", "type": "string", "jsonPath": ".spec.dependsOn", "priority": 1}"#,
+    printcolumn = r#"{"name": "On failure", "type": "string", "jsonPath": ".spec.onFailure", "priority": 1}"#
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("self == oldSelf")
     .message("a package version does not change: make another MachinePackageVersion and let machines refer to it")
     .reason(Reason::FieldValueForbidden))]
+#[x_kube(validation = Rule::new("[has(self.deb), has(self.rpm), has(self.tarball), has(self.config), has(self.sysctl), has(self.kernel), has(self.script), has(self.reboot)].filter(given, given).size() == 1")
+    .message("a package version has one method: give exactly one of deb, rpm, tarball, config, sysctl, kernel, script and reboot (files alone: config: {})"))]
+#[x_kube(validation = Rule::new("!has(self.config) || (has(self.files) && self.files.size() > 0) || (has(self.units) && self.units.size() > 0)")
+    .message("the method config is files and units alone: list at least one in files or units")
+    .field_path(".config")
+    .reason(Reason::FieldValueRequired))]
+#[x_kube(validation = Rule::new("!(has(self.kernel) || has(self.reboot)) || self.disruption == 'Reboot'")
+    .message("the methods kernel and reboot boot the host: set disruption to Reboot")
+    .field_path(".disruption"))]
+#[x_kube(validation = Rule::new("!has(self.dependsOn) || !(self.component in self.dependsOn)")
+    .message("a component cannot wait for itself: leave it out of dependsOn")
+    .field_path(".dependsOn")
+    .reason(Reason::FieldValueForbidden))]
+#[x_kube(validation = Rule::new("!has(self.conflictsWith) || !(self.component in self.conflictsWith)")
+    .message("a component cannot conflict with itself, a machine carries one version of it anyway: leave it out of conflictsWith")
+    .field_path(".conflictsWith")
+    .reason(Reason::FieldValueForbidden))]
+#[x_kube(validation = Rule::new("!has(self.conflictsWith) || !has(self.dependsOn) || !self.dependsOn.exists(component, component in self.conflictsWith)")
+    .message("a component that must be there cannot be one that may not be there: name it in dependsOn or in conflictsWith")
+    .field_path(".conflictsWith")
+    .reason(Reason::FieldValueForbidden))]
+#[x_kube(validation = Rule::new("!has(self.units) || self.units.all(unit, !has(unit.restartOn) || unit.restartOn.all(path, has(self.files) && self.files.exists(file, file.path == path)))")
+    .message("restartOn names files of this package version, by their path: list the file in files, or leave it out of restartOn")
+    .field_path(".units"))]
+#[x_kube(validation = Rule::new("!has(self.tarball) || !has(self.tarball.links) || !has(self.files) || !self.files.exists(file, file.path in self.tarball.links)")
+    .message("a path is a file or a link, not both: leave it out of files or of tarball.links")
+    .field_path(".files")
+    .reason(Reason::FieldValueForbidden))]
+#[x_kube(validation = Rule::new(package_text::ALL_TEXTS)
+    .message("files, units and scripts are more than 262144 characters in all, which the datastore of the API server may not hold: put big ones into a ConfigMap or Secret and refer to it, or into an archive"))]
 pub struct MachinePackageVersionSpec {
     /// The component, such as `kubelet`.
     #[schemars(schema_with = "text::dns_label")]
     pub component: String,
     /// Its version, for people; components compare by digest.
-    #[schemars(length(min = 1, max = 128))]
+    #[schemars(schema_with = "package_text::version")]
     pub version: String,
 
     /// Debian packages.
@@ -46,6 +78,7 @@ pub struct MachinePackageVersionSpec {
     pub config: Option<Config>,
     /// Kernel settings, by name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "package_text::sysctls")]
     pub sysctl: Option<BTreeMap<String, String>>,
     /// A kernel, its modules and boot parameters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -59,15 +92,21 @@ pub struct MachinePackageVersionSpec {
 
     /// Files, with any method.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["path".to_owned()]))]
     pub files: Vec<PackageFile>,
     /// systemd units, with any method.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
     pub units: Vec<PackageUnit>,
     /// Components that must be in place and healthy before this one is touched, and that outlive it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "text::dns_labels")]
     pub depends_on: Vec<String>,
     /// Components that may not be on the same machine.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "text::dns_labels")]
     pub conflicts_with: Vec<String>,
     /// What installing, upgrading or removing it does to what runs on the machine.
     #[serde(default)]
@@ -101,9 +140,11 @@ impl MachinePackageVersionSpec {
 #[serde(rename_all = "camelCase")]
 pub struct OsPackages {
     /// The packages and their exact versions, installed in one transaction.
+    #[schemars(schema_with = "package_text::os_packages")]
     pub packages: BTreeMap<String, String>,
     /// The package files. Without them the packages come from the repositories that the host is configured for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
     pub sources: Vec<PackageSource>,
     /// Others are kept from changing them.
     #[serde(default = "OsPackages::default_hold")]
@@ -119,9 +160,12 @@ impl OsPackages {
 /// Where something comes from: exactly one of `urls`, `configMap` and `secret`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("[has(self.urls) && self.urls.size() > 0, has(self.configMap), has(self.secret)].filter(given, given).size() == 1")
+    .message("a source is in one place: give exactly one of urls (mirrors of the same bytes), configMap and secret"))]
 pub struct PackageSource {
     /// Mirrors, tried in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "package_text::urls")]
     pub urls: Vec<String>,
     /// A key of a ConfigMap in the same namespace (`binaryData` or `data`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -130,6 +174,7 @@ pub struct PackageSource {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<KeyRef>,
     /// The digest of what is fetched, 64 digits of lower-case hex.
+    #[schemars(schema_with = "package_text::sha256")]
     pub sha256: String,
 }
 
@@ -141,7 +186,7 @@ pub struct KeyRef {
     #[schemars(schema_with = "text::object_name")]
     pub name: String,
     /// The key.
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(schema_with = "package_text::data_key")]
     pub key: String,
 }
 
@@ -153,9 +198,11 @@ pub struct Tarball {
     pub source: PackageSource,
     /// So many leading folders of each path are dropped.
     #[serde(default)]
+    #[schemars(range(max = 16))]
     pub strip: u32,
     /// Links on the host, to paths in the archive.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "package_text::links")]
     pub links: BTreeMap<String, String>,
 }
 
@@ -170,6 +217,12 @@ pub struct Reboot {}
 /// A kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("has(self.deb) || has(self.rpm) || (has(self.modules) && self.modules.size() > 0) || (has(self.parameters) && self.parameters.size() > 0)")
+    .message("a kernel is packages, modules or parameters: give at least one of deb, rpm, modules and parameters"))]
+#[x_kube(validation = Rule::new("!(has(self.deb) || has(self.rpm)) || has(self.release)")
+    .message("whether the kernel of the packages runs is told by its release: give what uname -r says once it does, such as 6.1.0-54-amd64")
+    .field_path(".release")
+    .reason(Reason::FieldValueRequired))]
 pub struct Kernel {
     /// The packages that bring it, on hosts with Debian packages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -179,13 +232,15 @@ pub struct Kernel {
     pub rpm: Option<OsPackages>,
     /// What `uname -r` says once it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 128))]
+    #[schemars(schema_with = "package_text::release")]
     pub release: Option<String>,
     /// Modules that are loaded, now and at boot, with their options.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "package_text::modules")]
     pub modules: BTreeMap<String, String>,
     /// Parameters on the kernel's command line.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "package_text::parameters")]
     pub parameters: Vec<String>,
     /// How the boot default is set.
     #[serde(default)]
@@ -207,35 +262,48 @@ pub enum Boot {
 #[serde(rename_all = "camelCase")]
 pub struct Script {
     /// Ends with 0 if nothing needs to be done.
+    #[schemars(schema_with = "package_text::script")]
     pub check: String,
     /// Does it.
+    #[schemars(schema_with = "package_text::script")]
     pub apply: String,
     /// Undoes it.
     #[serde(default)]
+    #[schemars(schema_with = "package_text::template")]
     pub remove: String,
 }
 
 /// A file: exactly one of `content`, `template`, `secret`, `configMap` and `bootstrapKubeconfig`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("[has(self.content), has(self.template), has(self.secret), has(self.configMap), has(self.bootstrapKubeconfig) && self.bootstrapKubeconfig].filter(given, given).size() == 1")
+    .message("a file has one content: give exactly one of content, template, secret, configMap and bootstrapKubeconfig: true"))]
+#[x_kube(validation = Rule::new("!has(self.bootstrapKubeconfig) || !self.bootstrapKubeconfig || self.mode.endsWith('0')")
+    .message("a credential is not for everybody on the host to read: set mode to \"0600\"")
+    .field_path(".mode"))]
 pub struct PackageFile {
     /// Where, absolute.
-    #[schemars(length(min = 2, max = 512))]
+    #[schemars(schema_with = "package_text::path")]
     pub path: String,
     /// Permission bits, in octal.
     #[serde(default = "PackageFile::default_mode")]
+    #[schemars(schema_with = "package_text::mode")]
     pub mode: String,
     /// The user that owns it.
     #[serde(default = "PackageFile::default_owner")]
+    #[schemars(schema_with = "text::user")]
     pub owner: String,
     /// The group that owns it.
     #[serde(default = "PackageFile::default_owner")]
+    #[schemars(schema_with = "text::user")]
     pub group: String,
     /// What is in it, as it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 65536))]
     pub content: Option<String>,
     /// What is in it, with `{{ machine.name }}` and the like.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "package_text::template")]
     pub template: Option<String>,
     /// A key of a Secret. Never shown anywhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -263,6 +331,7 @@ impl PackageFile {
 #[serde(rename_all = "camelCase")]
 pub struct PackageUnit {
     /// Its name, such as `kubelet.service`.
+    #[schemars(schema_with = "package_text::unit")]
     pub name: String,
     /// Started at boot; left alone if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -272,12 +341,15 @@ pub struct PackageUnit {
     pub running: Option<bool>,
     /// The unit file; a template. Not given if the packages bring it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "package_text::template")]
     pub content: Option<String>,
     /// Drop-ins by name, such as `10-limits.conf`; templates.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "package_text::drop_ins")]
     pub drop_ins: BTreeMap<String, String>,
     /// Restarted when these files of the package change, besides when the unit or what the method brings changes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "package_text::restart_on")]
     pub restart_on: Vec<String>,
 }
 
@@ -301,12 +373,15 @@ pub enum Disruption {
 pub struct Timeouts {
     /// One step on the host.
     #[serde(default = "Timeouts::default_apply")]
+    #[x_kube(validation = text::positive())]
     pub apply: Span,
     /// Until all pods have left.
     #[serde(default = "Timeouts::default_drain")]
+    #[x_kube(validation = text::positive())]
     pub drain: Span,
     /// Until the host is back after a boot.
     #[serde(default = "Timeouts::default_reboot")]
+    #[x_kube(validation = text::positive())]
     pub reboot: Span,
 }
 
@@ -336,9 +411,11 @@ impl Default for Timeouts {
 pub struct PackageHealth {
     /// All checks must hold within that time after a change.
     #[serde(default = "PackageHealth::default_within")]
+    #[x_kube(validation = text::positive())]
     pub within: Span,
     /// How often it is asked until then.
     #[serde(default = "PackageHealth::default_every")]
+    #[x_kube(validation = text::positive())]
     pub every: Span,
     /// So many times in a row they must hold.
     #[serde(default = "PackageHealth::default_times")]
@@ -346,6 +423,7 @@ pub struct PackageHealth {
     pub times: u32,
     /// What must hold.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
     pub checks: Vec<PackageCheck>,
 }
 
@@ -377,21 +455,28 @@ impl Default for PackageHealth {
 /// One check: exactly one of its fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("[has(self.unit), has(self.tcp), has(self.http), has(self.command), has(self.nodeCondition)].filter(given, given).size() == 1")
+    .message("a check is one question: give exactly one of unit, tcp, http, command and nodeCondition, and list others on their own"))]
 pub struct PackageCheck {
     /// The unit is active.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "package_text::unit")]
     pub unit: Option<String>,
     /// Something listens at `HOST:PORT`, as seen from the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "package_text::tcp")]
     pub tcp: Option<String>,
     /// The URL answers 2xx, as seen from the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "package_text::url")]
     pub http: Option<String>,
     /// The command, run by `/bin/sh -eu`, ends with 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "package_text::command")]
     pub command: Option<String>,
     /// That condition of the machine's Node is True.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "text::node_condition")]
     pub node_condition: Option<String>,
 }
 
@@ -411,8 +496,10 @@ pub enum OnFailure {
 pub struct PackageRemove {
     /// A script, run by `/bin/sh -eu` before anything is taken away.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "package_text::command")]
     pub before: Option<String>,
     /// Files and folders that the component made itself, and that go with it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "package_text::removed_paths")]
     pub paths: Vec<String>,
 }

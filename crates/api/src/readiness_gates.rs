@@ -1,5 +1,4 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use kube::core::Rule;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -83,7 +82,7 @@ pub struct Gate {
     pub tolerate_for: Span,
     /// After how long without a heartbeat a report is stale. Never, if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = positive())]
+    #[x_kube(validation = text::positive())]
     pub stale_after: Option<Span>,
     /// What it means that there is no such condition.
     #[serde(default)]
@@ -91,10 +90,6 @@ pub struct Gate {
     /// What it means that the report is stale.
     #[serde(default)]
     pub stale: Absence,
-}
-
-fn positive() -> Rule {
-    Rule::new("duration(self) > duration('0s')").message("must be longer than nothing, such as 10m")
 }
 
 impl Gate {
@@ -161,7 +156,7 @@ pub struct SafetyNet {
     pub at_least: u32,
     /// The time within which machines count as having failed together.
     #[serde(default = "SafetyNet::default_within")]
-    #[x_kube(validation = positive())]
+    #[x_kube(validation = text::positive())]
     pub within: Span,
     /// The label of the machines whose values divide them into scopes. All machines selected are one scope if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]

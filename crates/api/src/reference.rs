@@ -14,7 +14,8 @@ pub fn kinds_markdown() -> String {
         let crd = serde_json::to_value(crd).expect("a definition is JSON");
         kind(&crd, &mut out);
     }
-    let machine = serde_json::to_value(&crds()[0]).expect("a definition is JSON");
+    let machine = crds().into_iter().find(|crd| crd.spec.names.kind == "Machine");
+    let machine = serde_json::to_value(machine).expect("a definition is JSON");
     let condition = &schema(&machine)["properties"]["status"]["properties"]["conditions"]["items"];
     out.push_str(CONDITIONS);
     table(&[("", condition)], Rules::default(), &mut out);

@@ -7,18 +7,8 @@
 pub const ROOTS: [&str; 3] = ["machine", "facts", "cluster"];
 
 /// What is known of a machine: `machine.name` and so on.
-pub const MACHINE: [&str; 10] = [
-    "name",
-    "nodeName",
-    "role",
-    "address",
-    "addresses",
-    "labels",
-    "hardware",
-    "taints",
-    "nodeLabels",
-    "providerID",
-];
+pub const MACHINE: [&str; 10] =
+    ["name", "nodeName", "role", "address", "addresses", "labels", "hardware", "taints", "nodeLabels", "providerID"];
 
 /// What a host says of itself: `facts.os` and so on.
 pub const FACTS: [&str; 5] = ["os", "kernel", "arch", "cpus", "memory"];

@@ -1,6 +1,7 @@
 //! Schemas of texts that several kinds hold. Each refuses by a rule with a message of ours where the bare pattern of a
 //! schema would answer with a regular expression only; the length is bounded, which bounds what a rule costs.
 
+use kube::core::Rule;
 use schemars::{Schema, SchemaGenerator, json_schema};
 
 const NAME: &str =
@@ -29,7 +30,7 @@ pub(crate) const WORDS: [(&str, &str); 7] = [
 ];
 
 /// A text of at most so many characters that keeps a rule.
-fn ruled(max: u32, rule: &str, message: &str) -> Schema {
+pub(crate) fn ruled(max: u32, rule: &str, message: &str) -> Schema {
     json_schema!({
         "type": "string",
         "maxLength": max,
@@ -38,7 +39,7 @@ fn ruled(max: u32, rule: &str, message: &str) -> Schema {
 }
 
 /// A list of such texts, none of them twice.
-fn set_of(item: Schema, max: u32) -> Schema {
+pub(crate) fn set_of(item: Schema, max: u32) -> Schema {
     json_schema!({"type": "array", "items": item, "maxItems": max, "x-kubernetes-list-type": "set"})
 }
 
@@ -52,6 +53,16 @@ pub(crate) fn dns_label(_: &mut SchemaGenerator) -> Schema {
     ruled(63, "!format.dns1123Label().validate(self).hasValue()", SHORT_NAME)
 }
 
+/// Several DNS labels.
+pub(crate) fn dns_labels(generator: &mut SchemaGenerator) -> Schema {
+    set_of(dns_label(generator), 32)
+}
+
+/// A duration that is longer than nothing.
+pub(crate) fn positive() -> Rule {
+    Rule::new("duration(self) > duration('0s')").message("must be longer than nothing, such as 10m")
+}
+
 /// The name of a host. Kubelets put it into a label of their Node, so it is no longer than a label's value may be.
 pub(crate) fn host_name(_: &mut SchemaGenerator) -> Schema {
     ruled(
@@ -61,14 +72,18 @@ pub(crate) fn host_name(_: &mut SchemaGenerator) -> Schema {
     )
 }
 
-/// Addresses of a host. A mistyped IP address must not pass as a DNS name.
-pub(crate) fn addresses(_: &mut SchemaGenerator) -> Schema {
-    let address = ruled(
+/// Addresses of a host.
+pub(crate) fn addresses(generator: &mut SchemaGenerator) -> Schema {
+    set_of(address(generator), 16)
+}
+
+/// An address of a host. A mistyped IP address must not pass as a DNS name.
+pub(crate) fn address(_: &mut SchemaGenerator) -> Schema {
+    ruled(
         253,
         "isIP(self) || (!self.matches('^[0-9.]*$') && !format.dns1123Subdomain().validate(self).hasValue())",
         "must be an IP address without port or zone, such as 198.18.0.17 or 2001:db8::17, or a DNS name",
-    );
-    set_of(address, 16)
+    )
 }
 
 /// The key of a label or taint.
@@ -140,6 +155,15 @@ pub(crate) fn line(_: &mut SchemaGenerator) -> Schema {
         128,
         "self.matches('^[^\\\\x00-\\\\x1f\\\\x7f]*$')",
         "must be one line without tabs and other control characters",
+    )
+}
+
+/// A provider's name for a host.
+pub(crate) fn provider_id(_: &mut SchemaGenerator) -> Schema {
+    ruled(
+        253,
+        "self.matches('^[a-z][a-z0-9+.-]*://[!-~]+$')",
+        "must be a provider's name for a host: the provider, :// and the host's name there, without spaces, such as bare://rack-3/host-17",
     )
 }
 

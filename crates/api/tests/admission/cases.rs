@@ -1,10 +1,11 @@
 //! Single objects: what is allowed, what is not, and what is filled in.
 
-use fleetwright_api::{Machine, Operation, OperationPolicy, ReadinessGates};
+use fleetwright_api::{Machine, MachinePackageVersion, Operation, OperationPolicy, ReadinessGates};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use crate::packages;
 use crate::server::{Server, is_refused};
 
 pub fn object(kind: &str, name: &str, spec: Value) -> Value {
@@ -81,6 +82,8 @@ fn allowed_ones() -> Vec<(&'static str, Value)> {
         ("hardware", machine(json!({"hardware": {"serial": "C02 X/7", "model": "R740 (rév. 2)", "rack": "r3", "zone": "z1", "labels": {"example.com/gpu": "A100", "plain": ""}}}))),
         ("packages", machine(json!({"packages": [{"component": "containerd", "ref": "containerd-2.4.2"}, {"component": "kubelet", "ref": "kubelet-1.37.1"}]}))),
         ("one taint key with two effects", machine(json!({"taints": [{"key": "example.com/gpu", "effect": "NoSchedule"}, {"key": "example.com/gpu", "effect": "NoExecute", "value": "yes"}]}))),
+        ("hosts on the way", ssh(json!({"jumps": [{"address": "10.0.0.1", "hostKeys": [KEY]}, {"address": "jump.example.com", "port": 2222, "user": "deploy", "keyRef": {"name": "jump"}, "hostKeys": [KEY]}]}))),
+        ("what the Node gets", machine(json!({"nodeLabels": {"node-role.kubernetes.io/worker": "", "example.com/pool": "online"}, "providerID": "bare://rack-3/host-17"}))),
         ("a machine whose name has dots", object("Machine", "host-17.example.com", json!({}))),
         ("64 gates", object("ReadinessGates", "workers", json!({"selector": {}, "conditions": numbered(64, |n| json!({"type": format!("Gate{n}"), "from": {"reporter": "agent"}, "holdFor": "720h", "staleAfter": "1h30m5s10ms"}))}))),
         ("gates from every place", object("ReadinessGates", "workers", json!({"selector": {"matchLabels": {"pool": "online"}}, "conditions": [
@@ -148,6 +151,16 @@ fn refused_ones() -> Vec<(Value, &'static str, &'static str)> {
         (machine(json!({"taints": [{"key": "a/b/c", "effect": "NoSchedule"}]})), "spec.taints[0].key", "a label's key"),
         (machine(json!({"taints": [{"key": "a", "effect": "NoWay"}]})), "spec.taints[0].effect", "\"NoSchedule\""),
         (machine(json!({"taints": [{"key": "a", "effect": "NoExecute"}, {"key": "a", "effect": "NoExecute", "value": "x"}]})), "spec.taints[1]", "Duplicate"),
+        (machine(json!({"taints": [{"key": "fleetwright.io/maintenance", "effect": "NoSchedule"}]})), "spec.taints[0].key", "while a machine is worked on"),
+        (machine(json!({"nodeLabels": {"kubernetes.io/hostname": "a"}})), "spec.nodeLabels", "set by the kubelet"),
+        (machine(json!({"nodeLabels": {"a b": "c"}})), "spec.nodeLabels", "a label's key"),
+        (machine(json!({"providerID": "host-17"})), "spec.providerID", "such as bare://"),
+        (machine(json!({"providerID": "bare://a b"})), "spec.providerID", "without spaces"),
+        (ssh(json!({"jumps": [{"address": "10.0.0.1"}]})), "spec.ssh.jumps[0].hostKeys", "Required"),
+        (ssh(json!({"jumps": [{"address": "10.0.0.1", "hostKeys": []}]})), "spec.ssh.jumps[0].hostKeys", "never trusted at first use"),
+        (ssh(json!({"jumps": [{"address": "10.0.0.1", "hostKeys": ["AAAA"]}]})), "spec.ssh.jumps[0].hostKeys[0]", "ssh-ed25519 AAAA"),
+        (ssh(json!({"jumps": [{"address": "10.0.0.256", "hostKeys": [KEY]}]})), "spec.ssh.jumps[0].address", "must be an IP address"),
+        (ssh(json!({"jumps": numbered(5, |n| json!({"address": format!("10.0.0.{n}"), "hostKeys": [KEY]}))})), "spec.ssh.jumps", "must have at most 4 items"),
         // ReadinessGates
         (object("ReadinessGates", "workers", json!({"selector": {}, "conditions": []})), "spec.conditions", "at least 1 item"),
         (object("ReadinessGates", "workers", json!({"selector": {}})), "spec.conditions", "Required"),
@@ -254,6 +267,7 @@ fn typed(object: &Value) -> Result<(), String> {
     }
     let read = match object["kind"].as_str() {
         Some("Machine") => through::<Machine>(object),
+        Some("MachinePackageVersion") => through::<MachinePackageVersion>(object),
         Some("ReadinessGates") => through::<ReadinessGates>(object),
         Some("Operation") => through::<Operation>(object),
         _ => through::<OperationPolicy>(object),
@@ -267,18 +281,18 @@ fn typed(object: &Value) -> Result<(), String> {
 
 pub async fn all(server: &Server) {
     let mut wrong = Vec::new();
-    for (what, object) in allowed_ones() {
+    for (what, object) in allowed_ones().into_iter().chain(packages::allowed()) {
         match server.create(&object, true).await {
             Ok(created) => wrong.extend(typed(&created).err().map(|error| format!("{what}: {error}"))),
             Err(status) => wrong.push(format!("{what}: {}", status.message)),
         }
     }
-    for (object, field, part) in refused_ones() {
+    for (object, field, part) in refused_ones().into_iter().chain(packages::refused()) {
         if let Err(what) = is_refused(server.create(&object, true).await, field, part) {
-            wrong.push(format!("{} {}: {what}", object["kind"], object["spec"]));
+            wrong.push(format!("{} {:.300}: {what}", object["kind"], object["spec"].to_string()));
         }
     }
-    for (object, filled) in defaults() {
+    for (object, filled) in defaults().into_iter().chain(packages::defaults()) {
         match server.create(&object, true).await {
             Ok(created) if created["spec"] == filled => {}
             Ok(created) => wrong.push(format!("{object} became {created}")),

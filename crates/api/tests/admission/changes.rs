@@ -3,10 +3,12 @@
 use serde_json::{Value, json};
 
 use crate::cases::{machine, object, operation};
+use crate::packages;
 use crate::server::{Server, refused};
 
 pub async fn all(server: &Server) {
     a_machine_stays_the_same_host(server).await;
+    a_package_version_stays_as_it_is(server).await;
     an_operation_stays_the_same_act(server).await;
     an_operation_goes_forward_only(server).await;
     status_and_spec_are_written_apart(server).await;
@@ -35,12 +37,35 @@ async fn a_machine_stays_the_same_host(server: &Server) {
     denied(server, &named, None, json!({"spec": {"hostname": null}}), "spec.hostname", part).await;
     allowed(server, &named, None, json!({"spec": {"addresses": ["10.0.0.1"], "paused": true}})).await;
 
+    // The provider's name may come later; from then on it stays.
+    allowed(server, &named, None, json!({"spec": {"providerID": "bare://host-1"}})).await;
+    let part = "put the old one back";
+    denied(server, &named, None, json!({"spec": {"providerID": "bare://host-2"}}), "spec.providerID", part).await;
+    denied(server, &named, None, json!({"spec": {"providerID": null}}), "spec.providerID", part).await;
+
     // Without a host name it is the machine's own, said or not.
     let unnamed = object("Machine", "unnamed", json!({}));
     create(server, &unnamed).await;
+    let part = "delete the machine and make a new one";
     denied(server, &unnamed, None, json!({"spec": {"hostname": "host-2"}}), "spec.hostname", part).await;
     allowed(server, &unnamed, None, json!({"spec": {"hostname": "unnamed"}})).await;
     allowed(server, &unnamed, None, json!({"spec": {"hostname": null}})).await;
+}
+
+async fn a_package_version_stays_as_it_is(server: &Server) {
+    let mut package = packages::package(json!({}));
+    package["metadata"]["name"] = "fixed".into();
+    create(server, &package).await;
+    let part = "make another MachinePackageVersion";
+    for patch in [
+        json!({"spec": {"version": "1.37.2"}}),
+        json!({"spec": {"disruption": "Drain"}}),
+        json!({"spec": {"files": [{"path": "/etc/kubelet.yaml", "content": "a: c"}]}}),
+        json!({"spec": {"dependsOn": ["containerd"]}}),
+    ] {
+        denied(server, &package, None, patch, "spec", part).await;
+    }
+    allowed(server, &package, None, json!({"metadata": {"labels": {"pool": "online"}}})).await;
 }
 
 async fn an_operation_stays_the_same_act(server: &Server) {

@@ -53,10 +53,10 @@ pub async fn script(kind: Kind) -> Vec<String> {
 fn commands(kubectl: &Kubectl) -> Vec<String> {
     let mut printed = vec![
         kubectl.ok("apply --server-side -f deploy/crds.yaml"),
-        kubectl.ok("wait --for=condition=Established --timeout=60s crd/machines.fleetwright.io crd/readinessgates.fleetwright.io crd/operations.fleetwright.io crd/operationpolicies.fleetwright.io"),
+        kubectl.ok("wait --for=condition=Established --timeout=60s crd/machines.fleetwright.io crd/machinepackageversions.fleetwright.io crd/readinessgates.fleetwright.io crd/operations.fleetwright.io crd/operationpolicies.fleetwright.io"),
         kubectl.ok("apply --server-side -f deploy/crds.yaml"),
     ];
-    for example in ["machine", "readinessgates", "operation", "operationpolicy", "report"] {
+    for example in ["machine", "machinepackageversion", "readinessgates", "operation", "operationpolicy", "report"] {
         printed.push(kubectl.ok(&format!("apply -f docs/examples/{example}.yaml")));
         printed.push(kubectl.ok(&format!("apply -f docs/examples/{example}.yaml")));
     }
@@ -74,8 +74,11 @@ fn commands(kubectl: &Kubectl) -> Vec<String> {
     printed.push(kubectl.ok("get fleet -o name"));
     let machines = kubectl.ok("get machines");
     let columns: Vec<&str> = machines.lines().next().unwrap_or_default().split_whitespace().collect();
-    assert_eq!(columns, ["NAME", "ROLE", "PHASE", "SCHEDULABLE", "REASON", "NODE", "AGE"]);
-    assert!(machines.contains("AllGatesHold"), "{machines}");
+    assert_eq!(columns, ["NAME", "ROLE", "PHASE", "PACKAGES", "SCHEDULABLE", "NODE", "AGE"]);
+    assert!(machines.contains("Ready"), "{machines}");
+    for shown in [machines, kubectl.ok("get machines -o wide"), kubectl.ok("get mpv -o wide")] {
+        assert!(shown.lines().all(|line| line.len() <= 160), "{shown}");
+    }
     let explained = kubectl.ok("explain machine.spec.role");
     assert!(explained.contains("ControlPlane: It runs control planes."), "{explained}");
     printed.push(explained);

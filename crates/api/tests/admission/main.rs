@@ -6,6 +6,7 @@ mod cases;
 mod changes;
 mod examples;
 mod kubectl;
+mod packages;
 mod server;
 mod shown;
 

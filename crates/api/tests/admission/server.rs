@@ -77,6 +77,7 @@ impl Server {
     pub fn api(&self, kind: &str) -> Api<DynamicObject> {
         let plural = match kind {
             "Machine" => "machines",
+            "MachinePackageVersion" => "machinepackageversions",
             "ReadinessGates" => "readinessgates",
             "Operation" => "operations",
             "OperationPolicy" => "operationpolicies",

@@ -5,6 +5,7 @@ use http::header::ACCEPT;
 use serde_json::{Value, json};
 
 use crate::cases::{machine, object, operation};
+use crate::packages;
 use crate::server::Server;
 
 pub async fn all(server: &Server) {
@@ -20,6 +21,7 @@ async fn short_names_and_category(server: &Server) {
         ("readinessgates", "rg", "ReadinessGates"),
         ("operations", "op", "Operation"),
         ("operationpolicies", "opp", "OperationPolicy"),
+        ("machinepackageversions", "mpv", "MachinePackageVersion"),
     ] {
         let resource = resources.iter().find(|resource| resource["name"] == plural).unwrap();
         assert_eq!(resource["kind"], kind);
@@ -27,6 +29,9 @@ async fn short_names_and_category(server: &Server) {
         assert_eq!(resource["shortNames"], json!([short]));
         assert_eq!(resource["categories"], json!(["fleet"]));
         let status = format!("{plural}/status");
+        if kind == "MachinePackageVersion" {
+            continue; // It is what it is: nothing about it is observed.
+        }
         assert!(resources.iter().any(|resource| resource["name"] == status.as_str()), "{status} is missing");
     }
 }
@@ -65,8 +70,8 @@ async fn make(server: &Server, mut object: Value, status: Value) {
 async fn tables(server: &Server) {
     let host = machine(json!({"addresses": ["10.0.0.17"], "hardware": {"zone": "z1", "rack": "r3"}}));
     let status = json!({
-        "phase": "Degraded", "nodeRef": {"name": "host-17"},
-        "conditions": [condition("Reachable", "True", "Answers", ""), condition("Schedulable", "False", "GateClosed", "LogAgentReady is False")],
+        "phase": "Degraded", "nodeRef": {"name": "host-17"}, "facts": {"os": "debian-12", "kernel": "6.1.0-54-amd64"},
+        "conditions": [condition("PackagesReady", "True", "AsDeclared", "6 of 6"), condition("Schedulable", "False", "GateClosed", "LogAgentReady is False")],
     });
     make(server, host, status).await;
     let machines = table(server, "machines", "shown").await;
@@ -76,16 +81,32 @@ async fn tables(server: &Server) {
             ("Name", json!("shown")),
             ("Role", json!("Worker")),
             ("Phase", json!("Degraded")),
+            ("Packages", json!("True")),
             ("Schedulable", json!("False")),
-            ("Reason", json!("GateClosed")),
             ("Node", json!("host-17")),
             ("+Address", json!("10.0.0.17")),
             ("+Zone", json!("z1")),
-            ("+Rack", json!("r3")),
+            ("+OS", json!("debian-12")),
+            ("+Kernel", json!("6.1.0-54-amd64")),
             ("+Message", json!("LogAgentReady is False")),
         ]
     );
     assert!(machines.iter().any(|(name, age)| name == "Age" && age.is_string()), "{machines:?}");
+
+    let mut package = packages::package(json!({"dependsOn": ["containerd"]}));
+    package["metadata"]["name"] = "shown".into();
+    server.create(&package, false).await.unwrap_or_else(|status| panic!("{}", status.message));
+    assert_eq!(
+        cells(&table(server, "machinepackageversions", "shown").await),
+        [
+            ("Name", json!("shown")),
+            ("Component", json!("kubelet")),
+            ("Version", json!("1.37.1")),
+            ("Disruption", json!("None")),
+            ("+Depends on", json!("[\"containerd\"]")),
+            ("+On failure", json!("RollBack")),
+        ]
+    );
 
     let gates = object("ReadinessGates", "shown", json!({"selector": {}, "conditions": [{"type": "A"}]}));
     let status = json!({
