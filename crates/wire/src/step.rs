@@ -116,6 +116,9 @@ pub struct StepRecord {
     pub ended: Option<i64>,
     /// What became of it.
     pub outcome: Outcome,
+    /// It failed before anything on the host was changed, as when something could not be fetched: it may be tried again as it is.
+    #[serde(default)]
+    pub untouched: bool,
     /// What a person should know: what was done, or what failed.
     #[serde(default)]
     pub message: String,
