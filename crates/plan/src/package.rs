@@ -1,22 +1,30 @@
 //! Package versions: what is wrong with one, and what it means for one machine.
 
+mod check;
+mod places;
 mod render;
+mod set;
 mod template;
 #[cfg(test)]
 mod tests;
+mod units;
 
 use std::collections::BTreeMap;
 
-use fleetwright_api::{Disruption, Facts, Machine, MachinePackageVersionSpec, OnFailure};
+use fleetwright_api::{Disruption, Facts, Machine, OnFailure};
 use fleetwright_wire as wire;
 
+pub use check::check;
 pub use render::render;
+pub use set::{Member, SetFinding, check_set};
 
 /// Something about a package version that a person should know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// Where, such as `spec.files[1].template`.
     pub field: String,
+    /// The line of the text in that field, counted from 1, if it is about one.
+    pub line: Option<usize>,
     /// Whether it cannot work.
     pub error: bool,
     /// What is wrong, what is allowed and what to do.
@@ -105,9 +113,4 @@ pub enum RenderErrorKind {
     Missing,
     /// Nobody: it needs another package version.
     Wrong,
-}
-
-/// Everything that is wrong with a package version, or doubtful, that the schema does not say.
-pub fn check(_spec: &MachinePackageVersionSpec) -> Vec<Finding> {
-    todo!()
 }

@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use fleetwright_api::templates;
+use fleetwright_api::{Facts, Hardware, Machine, MachineSpec, Taint, TaintEffect, templates};
 use minijinja::value::{Enumerator, Object, Value as Any};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, filters, tests};
 use serde::Serialize;
@@ -105,9 +105,20 @@ struct Missed {
 struct Names {
     path: String,
     values: BTreeMap<Arc<str>, Any>,
-    /// Nothing is known yet.
-    absent: bool,
+    /// What is said of names that are not among them.
+    others: Others,
     notes: Arc<Notes>,
+}
+
+/// What is said of names that are not known.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Others {
+    /// They do not exist.
+    None,
+    /// It is not known yet whether they exist.
+    Later,
+    /// They exist, each with a value: nobody knows what a specimen has.
+    Any,
 }
 
 impl fmt::Debug for Names {
@@ -122,10 +133,13 @@ impl Object for Names {
     }
 
     fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Any> {
-        if self.absent {
+        if self.others == Others::Later {
             self.notes.facts.store(true, Ordering::Relaxed);
         }
         let found = self.values.get(key).cloned();
+        if found.is_none() && self.others == Others::Any {
+            return Some(Any::from("1"));
+        }
         if found.is_none() {
             let missed = Missed {
                 key: key.to_owned(),
@@ -140,7 +154,7 @@ impl Object for Names {
     }
 
     fn enumerate(self: &Arc<Self>) -> Enumerator {
-        if self.absent {
+        if self.others == Others::Later {
             self.notes.facts.store(true, Ordering::Relaxed);
         }
         Enumerator::Values(self.values.keys().map(|name| Any::from(&**name)).collect())
@@ -161,14 +175,36 @@ fn child(path: &str, key: &str) -> String {
 impl Scope {
     /// What a machine's templates see.
     pub(super) fn new(values: &Values<'_>) -> Self {
+        Self::with(values, Others::None)
+    }
+
+    /// What the templates of some machine see, in which every label and every value of the cluster exists.
+    pub(super) fn specimen() -> Self {
+        let line = || Some("1".to_owned());
+        let hardware = Hardware { serial: line(), model: line(), rack: line(), zone: line(), ..Hardware::default() };
+        let taint = Taint { key: "1".into(), value: "1".into(), effect: TaintEffect::NoSchedule };
+        let spec = MachineSpec {
+            addresses: vec!["192.0.2.1".into()],
+            hardware,
+            provider_id: line(),
+            taints: vec![taint],
+            ..MachineSpec::default()
+        };
+        let facts = Facts { os: line(), kernel: line(), arch: line(), cpus: Some(1), memory: line(), boot_id: None };
+        let machine = Machine::new("machine", spec);
+        Self::with(&Values { machine: &machine, facts: Some(&facts), cluster: &BTreeMap::new() }, Others::Any)
+    }
+
+    fn with(values: &Values<'_>, others: Others) -> Self {
         let notes = Arc::new(Notes::default());
-        let names = |path: &str, values: Vec<(&str, Any)>| {
+        let made = |path: &str, values: Vec<(&str, Any)>, others: Others| {
             let values = values.into_iter().filter(|(_, value)| !value.is_undefined());
             let values = values.map(|(name, value)| (Arc::from(name), value)).collect();
-            Any::from_object(Names { path: path.to_owned(), values, absent: false, notes: notes.clone() })
+            Any::from_object(Names { path: path.to_owned(), values, others, notes: notes.clone() })
         };
+        let names = |path: &str, values: Vec<(&str, Any)>| made(path, values, Others::None);
         let map = |path: &str, map: &BTreeMap<String, String>| {
-            names(path, map.iter().map(|(key, value)| (key.as_str(), Any::from(value.as_str()))).collect())
+            made(path, map.iter().map(|(key, value)| (key.as_str(), Any::from(value.as_str()))).collect(), others)
         };
         let text = |text: Option<&str>| text.map_or(Any::UNDEFINED, Any::from);
 
@@ -213,12 +249,7 @@ impl Scope {
                     ("memory", text(facts.memory.as_deref())),
                 ],
             ),
-            None => Any::from_object(Names {
-                path: "facts".to_owned(),
-                values: BTreeMap::new(),
-                absent: true,
-                notes: notes.clone(),
-            }),
+            None => made("facts", vec![], Others::Later),
         };
         let cluster = map("cluster", values.cluster);
         let root = names("", vec![("machine", machine), ("facts", facts), ("cluster", cluster)]);
@@ -303,7 +334,7 @@ impl Trouble {
 }
 
 /// What is said of a name that never exists.
-pub(super) fn unknown(path: &str, at: &str) -> String {
+fn unknown(path: &str, at: &str) -> String {
     let known: Vec<_> = match path.split_once('.') {
         Some(("machine", rest)) if rest.starts_with("hardware") => {
             HARDWARE.map(|name| format!("machine.hardware.{name}")).to_vec()
@@ -319,7 +350,7 @@ pub(super) fn unknown(path: &str, at: &str) -> String {
 const HARDWARE: [&str; 5] = ["serial", "model", "rack", "zone", "labels"];
 
 /// Whether a name can exist, as far as can be said without a machine and a cluster.
-pub(super) fn is_known(path: &str) -> bool {
+fn is_known(path: &str) -> bool {
     let mut parts = path.split('.');
     match (parts.next(), parts.next(), parts.next()) {
         (Some("machine"), Some("hardware"), Some(name)) => HARDWARE.contains(&name),
@@ -357,18 +388,22 @@ fn plain(value: &impl Serialize) -> Any {
 }
 
 /// The error of the engine, with the line, and what is allowed where that helps.
-pub(super) fn says(error: &Error) -> String {
+fn says(error: &Error) -> String {
     let line = error.line().map_or_else(String::new, |line| format!("line {line}: "));
+    format!("{line}{}", says_without_line(error))
+}
+
+fn says_without_line(error: &Error) -> String {
     let detail = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
     let detail = shown(&detail);
     match error.kind() {
-        ErrorKind::SyntaxError => format!("{line}the template cannot be read: {detail}"),
-        ErrorKind::UnknownFilter => format!("{line}{detail}; the filters are {}", FILTERS.join(", ")),
+        ErrorKind::SyntaxError => format!("the template cannot be read: {detail}"),
+        ErrorKind::UnknownFilter => format!("{detail}; the filters are {}", FILTERS.join(", ")),
         ErrorKind::UnknownFunction | ErrorKind::UnknownMethod => {
-            format!("{line}{detail}; templates have no functions, only the filters {}", FILTERS.join(", "))
+            format!("{detail}; templates have no functions, only the filters {}", FILTERS.join(", "))
         }
-        ErrorKind::OutOfFuel => format!("{line}the template takes too long: it has loops in loops"),
-        _ => format!("{line}{detail}"),
+        ErrorKind::OutOfFuel => "the template takes too long: it has loops in loops".to_owned(),
+        _ => detail,
     }
 }
 
@@ -389,4 +424,29 @@ fn list(names: &[String]) -> String {
         text.push_str(&format!(" and {} more", names.len() - SHOWN));
     }
     text
+}
+
+/// What can be said of a template without a machine: each with the line it is about.
+pub(super) fn findings(source: &str) -> Vec<(Option<usize>, String)> {
+    let template = match ENGINE.template_from_named_str("template", source) {
+        Ok(template) => template,
+        Err(error) => return vec![(error.line(), says_without_line(&error))],
+    };
+    let mut names: Vec<_> = template.undeclared_variables(true).into_iter().filter(|name| !is_known(name)).collect();
+    names.sort();
+    let mut found: Vec<_> = names
+        .iter()
+        .map(|name| (source.lines().position(|line| line.contains(name.as_str())).map(|at| at + 1), unknown(name, "")))
+        .collect();
+    // Which filters and functions there are shows only when they are called, with anything.
+    if let Err(error) = template.render(&Scope::specimen().root) {
+        use ErrorKind::{OutOfFuel, UnknownFilter, UnknownFunction, UnknownMethod, UnknownTest};
+        let function = matches!(error.kind(), UnknownFunction) && !names.is_empty();
+        if matches!(error.kind(), OutOfFuel | UnknownFilter | UnknownFunction | UnknownMethod | UnknownTest) {
+            // A function is also a name that is not known: said once, and better.
+            found.retain(|(line, _)| !function || *line != error.line());
+            found.push((error.line(), says_without_line(&error)));
+        }
+    }
+    found
 }

@@ -1,0 +1,221 @@
+//! The packages of one machine, together.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fleetwright_api::MachinePackageVersionSpec;
+use fleetwright_wire::Method;
+
+use super::Rendered;
+
+/// What matters of a package beside others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Member<'a> {
+    /// The component.
+    pub component: &'a str,
+    /// Components that must be in place before.
+    pub depends_on: &'a [String],
+    /// Components that may not be there.
+    pub conflicts_with: &'a [String],
+    /// What it writes: files, links, unit files and drop-ins.
+    pub paths: BTreeSet<String>,
+    /// The kernel settings that it sets.
+    pub settings: BTreeSet<&'a str>,
+    /// The packages of the operating system that it brings.
+    pub packages: BTreeSet<&'a str>,
+    /// It makes the machine a Node: it has the bootstrap credential.
+    pub joins: bool,
+    /// It is healthy only once there is a Node.
+    pub needs_node: bool,
+}
+
+/// What is wrong with the packages of a machine, taken together. Nothing of it can work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetFinding {
+    /// The component that it is about.
+    pub component: String,
+    /// What is wrong and what to do.
+    pub message: String,
+}
+
+impl<'a> From<&'a MachinePackageVersionSpec> for Member<'a> {
+    fn from(spec: &'a MachinePackageVersionSpec) -> Self {
+        let files = spec.files.iter().map(|file| file.path.clone());
+        let links = spec.tarball.iter().flat_map(|archive| archive.links.keys().cloned());
+        let units =
+            spec.units.iter().flat_map(|unit| unit_paths(&unit.name, unit.content.is_some(), unit.drop_ins.keys()));
+        let kernel = spec.kernel.iter().flat_map(|kernel| [&kernel.deb, &kernel.rpm]);
+        let packages = [&spec.deb, &spec.rpm].into_iter().chain(kernel).flatten();
+        Self {
+            component: &spec.component,
+            depends_on: &spec.depends_on,
+            conflicts_with: &spec.conflicts_with,
+            paths: files.chain(links).chain(units).collect(),
+            settings: spec.sysctl.iter().flatten().map(|(name, _)| name.as_str()).collect(),
+            packages: packages.flat_map(|packages| packages.packages.keys().map(String::as_str)).collect(),
+            joins: spec.files.iter().any(|file| file.bootstrap_kubeconfig),
+            needs_node: spec.health.checks.iter().any(|check| check.node_condition.is_some()),
+        }
+    }
+}
+
+impl<'a> From<&'a Rendered> for Member<'a> {
+    fn from(rendered: &'a Rendered) -> Self {
+        let package = &rendered.package;
+        let mut member = Self {
+            component: &package.component,
+            depends_on: &rendered.depends_on,
+            conflicts_with: &rendered.conflicts_with,
+            paths: package.files.iter().map(|file| file.path.clone()).collect(),
+            joins: rendered.needs_credential,
+            needs_node: !rendered.node_conditions.is_empty(),
+            ..Self::default()
+        };
+        for unit in &package.units {
+            member.paths.extend(unit_paths(&unit.name, unit.content.is_some(), unit.drop_ins.keys()));
+        }
+        match &package.method {
+            Method::Deb(deb) => member.packages.extend(deb.packages.keys().map(String::as_str)),
+            Method::Rpm(rpm) => member.packages.extend(rpm.packages.keys().map(String::as_str)),
+            Method::Tarball(archive) => member.paths.extend(archive.links.keys().cloned()),
+            Method::Sysctl(settings) => member.settings.extend(settings.keys().map(String::as_str)),
+            Method::Kernel(kernel) => {
+                let deb = kernel.deb.iter().flat_map(|deb| deb.packages.keys());
+                let rpm = kernel.rpm.iter().flat_map(|rpm| rpm.packages.keys());
+                member.packages.extend(deb.chain(rpm).map(String::as_str));
+            }
+            Method::Config | Method::Script(_) | Method::Reboot => {}
+        }
+        member
+    }
+}
+
+fn unit_paths<'a>(name: &str, content: bool, drop_ins: impl Iterator<Item = &'a String>) -> Vec<String> {
+    let own = content.then(|| format!("/etc/systemd/system/{name}"));
+    own.into_iter().chain(drop_ins.map(|file| format!("/etc/systemd/system/{name}.d/{file}"))).collect()
+}
+
+/// What is wrong with these packages on one machine: what one needs and none brings, circles, conflicts, and what two would write.
+pub fn check_set(members: &[Member<'_>]) -> Vec<SetFinding> {
+    let mut found = Vec::new();
+    let mut say =
+        |component: &str, message: String| found.push(SetFinding { component: component.to_owned(), message });
+    let by_name: BTreeMap<&str, &Member<'_>> = members.iter().map(|member| (member.component, member)).collect();
+    for member in members {
+        for other in member.depends_on.iter().filter(|other| !by_name.contains_key(other.as_str())) {
+            say(
+                member.component,
+                format!(
+                    "{} needs {other}, which the machine does not list: add a package version of {other}, or take {} away",
+                    member.component, member.component
+                ),
+            );
+        }
+        for other in member.conflicts_with.iter().filter(|other| by_name.contains_key(other.as_str())) {
+            say(
+                member.component,
+                format!("{} and {other} may not be on the same machine: take one of both away", member.component),
+            );
+        }
+    }
+    for circle in circles(members, &by_name) {
+        say(
+            circle[0],
+            format!("{} need each other, so none can be first: take one dependsOn away", circle.join(" → ")),
+        );
+    }
+    for member in members.iter().filter(|member| member.needs_node && !member.joins) {
+        let behind = members.iter().find(|other| other.joins && needs(other, member.component, &by_name));
+        if let Some(behind) = behind {
+            say(
+                member.component,
+                format!(
+                    "{} is healthy only once there is a Node, and {}, which makes the Node, waits until it is healthy: move the check of nodeCondition to {}",
+                    member.component, behind.component, behind.component
+                ),
+            );
+        }
+    }
+    twice(members, "the file", |member| member.paths.iter().map(String::as_str).collect(), &mut say);
+    twice(members, "the kernel setting", |member| member.settings.iter().copied().collect(), &mut say);
+    twice(members, "the package", |member| member.packages.iter().copied().collect(), &mut say);
+    found
+}
+
+/// Whether one needs the other, at any distance.
+fn needs(member: &Member<'_>, other: &str, by_name: &BTreeMap<&str, &Member<'_>>) -> bool {
+    let (mut seen, mut next) = (BTreeSet::new(), vec![member]);
+    while let Some(member) = next.pop() {
+        for name in member.depends_on {
+            if name == other {
+                return true;
+            }
+            if seen.insert(name.as_str()) {
+                next.extend(by_name.get(name.as_str()));
+            }
+        }
+    }
+    false
+}
+
+/// Each circle of dependencies once, beginning and ending with the first of the alphabet.
+fn circles<'a>(members: &[Member<'a>], by_name: &BTreeMap<&'a str, &'a Member<'a>>) -> Vec<Vec<&'a str>> {
+    let mut found: Vec<Vec<&'a str>> = Vec::new();
+    let mut covered: BTreeSet<&str> = BTreeSet::new();
+    let mut names: Vec<&'a str> = members.iter().map(|member| member.component).collect();
+    names.sort_unstable();
+    for start in names {
+        if covered.contains(start) {
+            continue;
+        }
+        // The shortest way back to the start, by breadth.
+        let mut came: BTreeMap<&'a str, &'a str> = BTreeMap::new();
+        let mut queue = std::collections::VecDeque::from([start]);
+        'search: while let Some(at) = queue.pop_front() {
+            let Some(member) = by_name.get(at) else { continue };
+            for next in member.depends_on.iter().map(String::as_str) {
+                if next == start {
+                    let mut way = vec![start, at];
+                    while way.last() != Some(&start) {
+                        let last = way.last().copied().unwrap_or(start);
+                        way.push(came.get(last).copied().unwrap_or(start));
+                    }
+                    way.reverse();
+                    if at == start {
+                        way = vec![start, start];
+                    }
+                    covered.extend(way.iter().copied());
+                    found.push(way);
+                    break 'search;
+                }
+                if by_name.contains_key(next) && !came.contains_key(next) {
+                    came.insert(next, at);
+                    queue.push_back(next);
+                }
+            }
+        }
+    }
+    found
+}
+
+/// What two of them bring.
+fn twice<'m>(
+    members: &'m [Member<'_>],
+    what: &str,
+    of: impl Fn(&'m Member<'_>) -> Vec<&'m str>,
+    say: &mut impl FnMut(&str, String),
+) {
+    let mut owners: BTreeMap<&str, &str> = BTreeMap::new();
+    for member in members {
+        for thing in of(member) {
+            match owners.get(thing) {
+                Some(owner) => say(
+                    member.component,
+                    format!("{} and {owner} both bring {what} {thing}: only one of them may", member.component),
+                ),
+                None => {
+                    owners.insert(thing, member.component);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Unit files, as far as they can be judged without systemd.
+
+use fleetwright_api::{MachinePackageVersionSpec, PackageUnit};
+
+use super::template::Scope;
+
+/// What is said of one unit: the field below it, the line of the text in that field, whether it cannot work, and why.
+pub(super) struct UnitFinding {
+    pub(super) field: &'static str,
+    pub(super) line: Option<usize>,
+    pub(super) error: bool,
+    pub(super) message: String,
+}
+
+/// A setting of a unit file.
+struct Setting<'a> {
+    section: &'a str,
+    key: &'a str,
+    value: &'a str,
+    line: usize,
+}
+
+/// What is wrong with a unit, and what is doubtful.
+pub(super) fn findings(unit: &PackageUnit, spec: &MachinePackageVersionSpec) -> Vec<UnitFinding> {
+    let mut found = Vec::new();
+    let mut say = |field, line, error, message: String| found.push(UnitFinding { field, line, error, message });
+    match (unit.enabled, unit.running) {
+        (Some(false), Some(true)) => say("enabled", None, false, "it runs now and is not started at boot: after a boot it is drift until it is repaired; set enabled to true, or leave one of both out".into()),
+        (Some(true), Some(false)) => say("running", None, false, "it is started at boot and must not run: after a boot it is drift until it is repaired; set enabled to false, or leave one of both out".into()),
+        _ => {}
+    }
+    if unit.running.is_none() && !unit.restart_on.is_empty() {
+        say(
+            "restartOn",
+            None,
+            false,
+            "it is restarted for files, and nothing says that it runs; set running to true".into(),
+        );
+    }
+    let Some(content) = &unit.content else {
+        let brings = spec.deb.is_some() || spec.rpm.is_some() || spec.config.is_some() || spec.script.is_some();
+        if !brings {
+            say(
+                "content",
+                None,
+                false,
+                "nothing here brings the unit file; give its content, or a package that has it".into(),
+            );
+        }
+        return found;
+    };
+    // What stands in braces is put in for some machine; the lines move if there are blocks.
+    let (text, exact) = match Scope::specimen().render(content) {
+        Ok(text) => (text, !content.contains("{%")),
+        // Said about the template already.
+        Err(_) => return found,
+    };
+    let at = |line: usize| exact.then_some(line);
+    let settings = match settings(&text) {
+        Ok(settings) => settings,
+        Err((line, said)) => {
+            say(
+                "content",
+                at(line),
+                true,
+                format!("{said:?} is neither a section, a setting nor a comment; systemd ignores it"),
+            );
+            return found;
+        }
+    };
+    let all = |section: &str, key: &str| {
+        settings.iter().filter(|setting| setting.section == section && setting.key == key).collect::<Vec<_>>()
+    };
+    let last = |section: &str, key: &str| all(section, key).last().map(|setting| setting.value);
+    let dropped = unit.drop_ins.values().any(|text| text.contains("[Install]"));
+    let installs = settings.iter().any(|setting| setting.section == "Install") || dropped;
+    if unit.enabled == Some(true) && !installs {
+        say("content", None, true, "it is to be started at boot and has no [Install] section; add one with WantedBy=multi-user.target, or leave enabled out".into());
+    }
+    if unit.name.ends_with(".service") {
+        let starts = all("Service", "ExecStart");
+        let oneshot = last("Service", "Type") == Some("oneshot");
+        if starts.is_empty() && !oneshot && unit.drop_ins.is_empty() {
+            say("content", None, true, "a service needs ExecStart in its section [Service]".into());
+        }
+        if starts.len() > 1 && !oneshot && starts.iter().all(|start| !start.value.is_empty()) {
+            say("content", at(starts[1].line), true, "only Type=oneshot may have several ExecStart".into());
+        }
+        if oneshot && unit.running == Some(true) && last("Service", "RemainAfterExit") != Some("yes") {
+            say(
+                "running",
+                None,
+                true,
+                "a unit of Type=oneshot does not go on running: add RemainAfterExit=yes, or leave running out".into(),
+            );
+        }
+        for start in starts {
+            let command = start.value.trim_start_matches(['@', '-', ':', '+', '!']);
+            let program = command.split_whitespace().next().unwrap_or_default();
+            if !program.is_empty() && !program.starts_with('/') {
+                say(
+                    "content",
+                    at(start.line),
+                    true,
+                    format!("{program} is run by no absolute path; write it whole, such as /usr/local/bin/{program}"),
+                );
+            }
+            let ours = |path: &str| {
+                spec.tarball.as_ref().is_some_and(|archive| archive.links.contains_key(path))
+                    || spec.files.iter().any(|file| file.path == path)
+            };
+            if spec.tarball.is_some() && program.starts_with("/usr/local/") && !ours(program) {
+                say(
+                    "content",
+                    at(start.line),
+                    false,
+                    format!("it runs {program}, which this package does not bring; add a link to it"),
+                );
+            }
+        }
+    }
+    for file in &spec.files {
+        let used = unit.running == Some(true) && mentions(&text, &file.path);
+        if used && !file.bootstrap_kubeconfig && !unit.restart_on.contains(&file.path) {
+            let message = format!(
+                "it uses {} and is not restarted when that changes; add it, unless it is read anew by itself",
+                file.path
+            );
+            say("restartOn", None, false, message);
+        }
+    }
+    found
+}
+
+/// Whether a path stands in a text, whole.
+fn mentions(text: &str, path: &str) -> bool {
+    text.match_indices(path).any(|(at, _)| {
+        let next = text[at + path.len()..].chars().next();
+        next.is_none_or(|c| !(c.is_alphanumeric() || matches!(c, '/' | '.' | '-' | '_')))
+    })
+}
+
+/// The settings of a unit file, or the first line that is none, with its number.
+fn settings(text: &str) -> Result<Vec<Setting<'_>>, (usize, String)> {
+    let mut found: Vec<Setting<'_>> = Vec::new();
+    let (mut section, mut goes_on) = ("", false);
+    for (at, whole) in text.lines().enumerate() {
+        let line = whole.trim();
+        let continued = std::mem::replace(&mut goes_on, line.ends_with('\\'));
+        if line.is_empty() || line.starts_with(['#', ';']) {
+            goes_on = continued && !line.is_empty();
+            continue;
+        }
+        if continued {
+            // Only the first line of a value is looked at.
+            continue;
+        }
+        if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            section = name;
+            continue;
+        }
+        match line.split_once('=') {
+            Some((key, value)) if !section.is_empty() => {
+                let value = value.trim().trim_end_matches('\\').trim_end();
+                found.push(Setting { section, key: key.trim(), value, line: at + 1 });
+            }
+            _ => return Err((at + 1, whole.chars().take(80).collect())),
+        }
+    }
+    Ok(found)
+}
