@@ -2,11 +2,22 @@
 //!
 //! A pass hands a [`Task`] over and ends; when the task ended, or its host was found unreachable, the machine is woken and the next pass
 //! reads the [`HostState`]. What is kept here is lost with the process: the journal of the host knows what became of each step.
+//!
+//! Guarantees:
+//! - one visit a host at a time; a visit is over within the time limits of its route and its step, whatever the host does;
+//! - a host that is slow, hung or gone takes up one place for so long and nothing else: others do not queue behind it;
+//! - a host about which nothing is asked has no task and no timer, only its state and perhaps a connection.
+
+mod bound;
+mod pool;
+#[cfg(test)]
+mod tests;
+mod visit;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use fleetwright_kit::{Clock, Key, Waker};
+use fleetwright_kit::{Clock, Key, Random, Waker};
 use fleetwright_transport::{ReachError, Route, Transport};
 use fleetwright_wire::{Apply, Failure, Observation, Observe, StepRecord};
 use jiff::Timestamp;
@@ -20,8 +31,12 @@ pub struct Limits {
     pub zone: usize,
     /// In one rack.
     pub rack: usize,
-    /// Connections that are kept though nothing is asked.
+    /// Connections that are kept though nothing is asked; the one that was not used for longest goes first.
     pub idle_links: usize,
+    /// A connection over which nothing was asked for so long is closed.
+    pub link_idle: Duration,
+    /// A step that takes longer gives its place back: the host does the work, and waiting for it costs nothing here.
+    pub patience: Duration,
     /// A host that failed is tried again after this long at first, then twice as long each time…
     pub backoff: Duration,
     /// …up to this.
@@ -35,6 +50,8 @@ impl Default for Limits {
             zone: 128,
             rack: 64,
             idle_links: 512,
+            link_idle: Duration::from_secs(120),
+            patience: Duration::from_secs(15),
             backoff: Duration::from_secs(2),
             longest_backoff: Duration::from_secs(300),
         }
@@ -42,7 +59,7 @@ impl Default for Limits {
 }
 
 /// Where a host stands, for the limits.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
     /// Its zone.
     pub zone: Option<Arc<str>>,
@@ -117,7 +134,7 @@ pub struct Unreachable {
     pub attempts: u32,
     /// Why.
     pub why: Why,
-    /// Not tried before.
+    /// Not tried before. Nobody wakes the machine then: who wants to try asks again at that time.
     pub not_before: Timestamp,
 }
 
@@ -130,36 +147,74 @@ pub enum Why {
     Lost(String),
 }
 
-/// The hosts of one operator. Cheap to clone.
+/// The hosts of one operator. Cheap to clone; when the last clone is gone, nothing is under way any more.
 #[derive(Clone)]
 pub struct Hosts {
-    _inner: Arc<()>,
+    owner: Arc<Owner>,
+}
+
+/// Ends what is under way with the last [`Hosts`].
+struct Owner(Arc<pool::Pool>);
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+/// How many hosts are in which state, for metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Visited now.
+    pub visited: usize,
+    /// Waiting for their turn.
+    pub waiting: usize,
+    /// With a connection that is kept though nothing is asked.
+    pub idle_links: usize,
+    /// Not reached.
+    pub unreachable: usize,
 }
 
 impl Hosts {
     /// Reached by that transport. `waker` wakes machines whose task ended.
-    pub fn new(_transport: Arc<dyn Transport>, _limits: Limits, _clock: Clock, _waker: Waker) -> Self {
-        todo!()
+    pub fn new(transport: Arc<dyn Transport>, limits: Limits, clock: Clock, waker: Waker) -> Self {
+        Self::with_random(transport, limits, clock, waker, Random::system())
+    }
+
+    /// The same, with the randomness of the operator.
+    pub fn with_random(
+        transport: Arc<dyn Transport>,
+        limits: Limits,
+        clock: Clock,
+        waker: Waker,
+        random: Random,
+    ) -> Self {
+        Self { owner: Arc::new(Owner(Arc::new(pool::Pool::new(transport, limits, clock, waker, random)))) }
     }
 
     /// Hands a task over. Answers false, and does nothing, if one is under way with that host, or if its time has not come
-    /// ([`Unreachable::not_before`]).
-    pub fn ask(&self, _key: &Key, _route: Arc<Route>, _place: Place, _task: Task) -> bool {
-        todo!()
+    /// ([`Unreachable::not_before`]). Another route than the one that failed is tried at once.
+    pub fn ask(&self, key: &Key, route: Arc<Route>, place: Place, task: Task) -> bool {
+        self.owner.0.ask(key, route, place, task)
     }
 
     /// What is known of a host.
-    pub fn state(&self, _key: &Key) -> HostState {
-        todo!()
+    pub fn state(&self, key: &Key) -> HostState {
+        self.owner.0.state(key)
     }
 
     /// Tries a host at once that is waited with, such as when a person asks or its Node came back.
-    pub fn hurry(&self, _key: &Key) {
-        todo!()
+    pub fn hurry(&self, key: &Key) {
+        self.owner.0.hurry(key);
     }
 
     /// Forgets a machine that is gone.
-    pub fn forget(&self, _key: &Key) {
-        todo!()
+    pub fn forget(&self, key: &Key) {
+        self.owner.0.forget(key);
+    }
+
+    /// How many hosts are in which state.
+    pub fn counts(&self) -> Counts {
+        self.owner.0.counts()
     }
 }

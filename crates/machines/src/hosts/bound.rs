@@ -1,0 +1,117 @@
+//! What a host says is kept in memory and shown to people: bounded, whoever speaks.
+
+use fleetwright_wire::{
+    CheckSeen, ComponentSeen, Deviation, Facts, Failure, Installed, LONGEST_TAIL, Observation, StepRecord,
+};
+
+/// No host has more components of ours; a machine may name 64.
+const COMPONENTS: usize = 128;
+/// More records are not asked for at once.
+const RECORDS: usize = 128;
+/// More deviations or checks of one component tell nobody more.
+const ITEMS: usize = 256;
+/// The longest single line.
+const LINE: usize = 1024;
+
+/// As much of an observation as an honest host would say.
+pub(super) fn observation(mut seen: Observation) -> Observation {
+    facts(&mut seen.facts);
+    seen.components.truncate(COMPONENTS);
+    seen.components.iter_mut().for_each(component);
+    seen.records.truncate(RECORDS);
+    seen.records.iter_mut().for_each(bound_record);
+    // What a lying host made room for is given back.
+    seen.components.shrink_to_fit();
+    seen.records.shrink_to_fit();
+    seen
+}
+
+/// As much of a record as an honest host would say.
+pub(super) fn record(mut record: StepRecord) -> StepRecord {
+    bound_record(&mut record);
+    record
+}
+
+/// As much of a refusal as an honest host would say.
+pub(super) fn failure(mut failure: Failure) -> Failure {
+    tail(&mut failure.message);
+    failure
+}
+
+/// One line of text.
+pub(super) fn line(text: &mut String) {
+    if text.len() > LINE {
+        let end = (0..=LINE).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+        text.truncate(end);
+        text.push('…');
+        text.shrink_to_fit();
+    }
+}
+
+fn tail(text: &mut String) {
+    if text.len() > LONGEST_TAIL {
+        let from = text.len() - LONGEST_TAIL;
+        let from = (from..text.len()).find(|&from| text.is_char_boundary(from)).unwrap_or(text.len());
+        *text = format!("…{}", &text[from..]);
+    }
+}
+
+fn bound_record(record: &mut StepRecord) {
+    line(&mut record.id);
+    record.component.iter_mut().for_each(line);
+    record.digest.iter_mut().for_each(line);
+    line(&mut record.boot_id);
+    tail(&mut record.message);
+    tail(&mut record.tail);
+}
+
+fn facts(facts: &mut Facts) {
+    let Facts { hostname, os, kernel, arch, boot_id, machine_id, cpus: _, memory: _, clock: _, free: _ } = facts;
+    [hostname, os, kernel, arch, boot_id, machine_id].into_iter().for_each(line);
+}
+
+fn component(seen: &mut ComponentSeen) {
+    line(&mut seen.component);
+    seen.installed.iter_mut().for_each(installed);
+    seen.previous.truncate(ITEMS);
+    seen.previous.iter_mut().for_each(installed);
+    seen.version.iter_mut().for_each(line);
+    if seen.deviations.len() > ITEMS {
+        // Whether putting it right disrupts must not get lost.
+        seen.deviations.sort_by_key(|deviation| !deviation.disrupts);
+        seen.deviations.truncate(ITEMS);
+    }
+    for Deviation { what, found, wanted, disrupts: _ } in &mut seen.deviations {
+        [what, found, wanted].into_iter().for_each(line);
+    }
+    seen.health.truncate(ITEMS);
+    for CheckSeen { check, holds: _, message } in &mut seen.health {
+        line(check);
+        line(message);
+    }
+}
+
+fn installed(installed: &mut Installed) {
+    let Installed { reference, version, digest } = installed;
+    [reference, version, digest].into_iter().for_each(line);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_host_says_without_end_is_kept_in_part() {
+        let long = "ü".repeat(10 << 10);
+        let deviation = Deviation { what: long.clone(), ..Deviation::default() };
+        let component =
+            ComponentSeen { component: "a".into(), deviations: vec![deviation; 5], ..ComponentSeen::default() };
+        let facts = Facts { hostname: long.clone(), ..Facts::default() };
+        let seen = observation(Observation { facts, components: vec![component; 200], records: Vec::new() });
+        let size = serde_json::to_vec(&seen).unwrap().len();
+        assert!(size < 4 << 20, "{size} bytes are kept");
+        assert_eq!(seen.components.len(), COMPONENTS);
+        let failed = failure(Failure { kind: fleetwright_wire::FailureKind::Other, message: format!("{long}the end") });
+        assert!(failed.message.len() < LONGEST_TAIL + 8 && failed.message.ends_with("the end"));
+    }
+}

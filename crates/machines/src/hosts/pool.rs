@@ -1,0 +1,503 @@
+//! Who is visited, who waits for a place, which connections are kept.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use fleetwright_kit::{Clock, Key, Random, Waker};
+use fleetwright_transport::{Hop, Link, ReachError, Route, Transport, Trust};
+use fleetwright_wire::{Answer, Progress};
+use jiff::Timestamp;
+use tokio::task::AbortHandle;
+
+use super::visit::{self, Visit};
+use super::{Counts, Doing, HostState, Limits, Place, Task, Unreachable, Why, bound};
+
+/// A machine is woken at most this often because its step tells how far it is.
+const TOLD_EVERY: Duration = Duration::from_secs(10);
+/// A share of each wait before the next try: hosts that went away together do not come back together.
+const JITTER: f64 = 0.25;
+
+/// Everything of one operator's hosts.
+pub(super) struct Pool {
+    pub(super) transport: Arc<dyn Transport>,
+    pub(super) clock: Clock,
+    pub(super) limits: Limits,
+    waker: Waker,
+    random: Random,
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    closed: bool,
+    hosts: HashMap<Key, Host>,
+    /// Who waits for a place: a queue for each rack, so that a full one keeps nobody else waiting.
+    waiting: BTreeMap<Place, VecDeque<Waiting>>,
+    waits: usize,
+    /// The rack whose turn it was last.
+    turn: Option<Place>,
+    taken: Taken,
+    visits: u64,
+    /// Kept connections by when they were last used, and a number for those used at the same time.
+    idle: BTreeMap<(Duration, u64), Key>,
+    sweeper: Option<AbortHandle>,
+}
+
+/// One host.
+#[derive(Default)]
+struct Host {
+    state: HostState,
+    visit: Option<Ongoing>,
+    kept: Option<Kept>,
+    /// The route that did not work.
+    failed: Option<Arc<Route>>,
+    /// When its machine was last woken by progress.
+    told: Option<Duration>,
+}
+
+/// A visit that waits or goes on.
+struct Ongoing {
+    number: u64,
+    /// For a place.
+    waits: bool,
+    task: Option<AbortHandle>,
+}
+
+/// A visit that has its place.
+struct Ready {
+    key: Key,
+    number: u64,
+    visit: Visit,
+    task: Task,
+}
+
+struct Kept {
+    link: Box<dyn Link>,
+    route: Arc<Route>,
+    since: (Duration, u64),
+}
+
+struct Waiting {
+    key: Key,
+    number: u64,
+    route: Arc<Route>,
+    task: Task,
+}
+
+/// Places that are taken.
+#[derive(Default)]
+struct Taken {
+    overall: usize,
+    zones: HashMap<Arc<str>, usize>,
+    /// By zone, too: two zones may call their racks alike.
+    racks: HashMap<Place, usize>,
+}
+
+impl Taken {
+    fn room(&self, place: &Place, limits: &Limits) -> bool {
+        let zone = place.zone.as_ref().and_then(|zone| self.zones.get(zone)).copied().unwrap_or(0);
+        let rack = self.racks.get(place).copied().unwrap_or(0);
+        self.overall < limits.overall.max(1)
+            && (place.zone.is_none() || zone < limits.zone.max(1))
+            && (place.rack.is_none() || rack < limits.rack.max(1))
+    }
+
+    fn take(&mut self, place: &Place) {
+        self.overall += 1;
+        if let Some(zone) = &place.zone {
+            *self.zones.entry(zone.clone()).or_default() += 1;
+        }
+        if place.rack.is_some() {
+            *self.racks.entry(place.clone()).or_default() += 1;
+        }
+    }
+
+    fn give_back(&mut self, place: &Place) {
+        self.overall = self.overall.saturating_sub(1);
+        if let Some(zone) = &place.zone {
+            less(&mut self.zones, zone);
+        }
+        if place.rack.is_some() {
+            less(&mut self.racks, place);
+        }
+    }
+}
+
+fn less<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, usize>, key: &K) {
+    if let Some(count) = counts.get_mut(key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(key);
+        }
+    }
+}
+
+/// What a visit found out.
+pub(super) enum Learnt {
+    /// The host answered.
+    Answer(Answer),
+    /// It did not.
+    Not(Why),
+}
+
+impl Pool {
+    pub(super) fn new(
+        transport: Arc<dyn Transport>,
+        limits: Limits,
+        clock: Clock,
+        waker: Waker,
+        random: Random,
+    ) -> Self {
+        Self { transport, clock, limits, waker, random, table: Mutex::default() }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn ask(self: &Arc<Self>, key: &Key, route: Arc<Route>, place: Place, task: Task) -> bool {
+        let taken = self.take(key, route, place, task);
+        let asked = taken.is_some();
+        self.launch(taken.unwrap_or_default());
+        asked
+    }
+
+    /// Puts the task into its queue, and takes out those that have a place now. None if the host cannot be asked.
+    fn take(self: &Arc<Self>, key: &Key, route: Arc<Route>, place: Place, task: Task) -> Option<Vec<Ready>> {
+        let mut table = self.table();
+        let table = &mut *table;
+        let host = table.hosts.entry(key.clone()).or_default();
+        let early = host.state.unreachable.as_ref().is_some_and(|gone| self.clock.now() < gone.not_before);
+        let same = host.failed.as_ref().is_none_or(|failed| **failed == *route);
+        if table.closed || host.visit.is_some() || (early && same) {
+            return None;
+        }
+        table.visits += 1;
+        let number = table.visits;
+        let (what, id) = visit::told(&task);
+        host.visit = Some(Ongoing { number, waits: true, task: None });
+        host.state.doing = Some(Doing { what, id, since: None, message: String::new() });
+        host.told = None;
+        table.waits += 1;
+        table.waiting.entry(place).or_default().push_back(Waiting { key: key.clone(), number, route, task });
+        Some(self.ready(table))
+    }
+
+    /// Gives places to those who can have one, racks in turn.
+    fn ready(self: &Arc<Self>, table: &mut Table) -> Vec<Ready> {
+        let mut ready = Vec::new();
+        while table.waits > 0 && table.taken.overall < self.limits.overall.max(1) {
+            let after = table.turn.take();
+            let later = table.waiting.keys().filter(|place| after.as_ref().is_none_or(|after| *place > after));
+            let first = table.waiting.keys().filter(|place| after.as_ref().is_some_and(|after| *place <= after));
+            let Some(place) = later.chain(first).find(|place| table.taken.room(place, &self.limits)).cloned() else {
+                table.turn = after;
+                break;
+            };
+            let Some(queue) = table.waiting.get_mut(&place) else { break };
+            let next = queue.pop_front();
+            if queue.is_empty() {
+                table.waiting.remove(&place);
+            }
+            table.turn = Some(place.clone());
+            if let Some(next) = next {
+                table.waits -= 1;
+                ready.extend(self.visit(table, place, next));
+            }
+        }
+        ready
+    }
+
+    fn visit(self: &Arc<Self>, table: &mut Table, place: Place, next: Waiting) -> Option<Ready> {
+        let Waiting { key, number, route, task } = next;
+        let host = table.hosts.get_mut(&key)?;
+        let ongoing = host.visit.as_mut().filter(|ongoing| ongoing.number == number)?;
+        let link = host.kept.take().and_then(|kept| {
+            table.idle.remove(&kept.since);
+            (kept.link.open() && serves(&kept, &route)).then_some(kept.link)
+        });
+        table.taken.take(&place);
+        ongoing.waits = false;
+        if let Some(doing) = &mut host.state.doing {
+            doing.since = Some(self.clock.now());
+        }
+        let visit = Visit::new(self.clone(), key.clone(), number, route, place, link);
+        Some(Ready { key, number, visit, task })
+    }
+
+    /// Sends them off. Not with the lock held: a runtime that is shutting down drops what it is given at once, and with it the visit.
+    fn launch(&self, ready: Vec<Ready>) {
+        for Ready { key, number, visit, task } in ready {
+            let running = tokio::spawn(visit.run(task)).abort_handle();
+            let kept = self.learn(&key, number, |host| {
+                if let Some(ongoing) = &mut host.visit {
+                    ongoing.task = Some(running.clone());
+                }
+            });
+            // It is over already, or nobody wants to know any more.
+            if kept.is_none() {
+                running.abort();
+            }
+        }
+    }
+
+    /// Somebody else may go.
+    pub(super) fn give_back(self: &Arc<Self>, place: &Place) {
+        let ready = {
+            let mut table = self.table();
+            table.taken.give_back(place);
+            if table.closed { Vec::new() } else { self.ready(&mut table) }
+        };
+        self.launch(ready);
+    }
+
+    /// Changes what is known of the host of a visit, unless it was forgotten meanwhile.
+    fn learn<T>(&self, key: &Key, number: u64, change: impl FnOnce(&mut Host) -> T) -> Option<T> {
+        let mut table = self.table();
+        let host = table.hosts.get_mut(key)?;
+        let ours = host.visit.as_ref().is_some_and(|ongoing| ongoing.number == number);
+        ours.then(|| change(host))
+    }
+
+    /// The host answered: it is reached.
+    pub(super) fn answered(&self, key: &Key, number: u64, answer: Answer, host_key: &str) {
+        let now = self.clock.now();
+        self.learn(key, number, |host| {
+            host.state.unreachable = None;
+            host.failed = None;
+            if host.state.host_key.as_deref() != Some(host_key) {
+                host.state.host_key = Some(host_key.into());
+            }
+            match answer {
+                Answer::Observed(seen) => {
+                    host.state.seen = Some((now, Arc::new(bound::observation(*seen))));
+                    host.state.refused = None;
+                }
+                Answer::Ended(record) | Answer::Recalled(Some(record)) => {
+                    host.state.step = Some(bound::record(record));
+                    host.state.cleaned = false;
+                    host.state.refused = None;
+                }
+                Answer::Cleaned => {
+                    host.state = HostState { cleaned: true, doing: host.state.doing.take(), ..HostState::default() };
+                    host.state.host_key = Some(host_key.into());
+                }
+                Answer::Failed(failure) => host.state.refused = Some((now, bound::failure(failure))),
+                Answer::Progress(_) | Answer::Recalled(None) | Answer::Log(_) => {}
+            }
+        });
+    }
+
+    /// The step tells how far it is. Wakes the machine, but rarely.
+    pub(super) fn progress(&self, key: &Key, number: u64, progress: Progress) {
+        let Progress { mut doing } = progress;
+        bound::line(&mut doing);
+        let now = self.clock.monotonic();
+        let wake = self.learn(key, number, |host| {
+            let Some(state) = &mut host.state.doing else { return false };
+            if state.message == doing {
+                return false;
+            }
+            state.message = doing;
+            let due = host.told.is_none_or(|told| now.saturating_sub(told) >= TOLD_EVERY);
+            if due {
+                host.told = Some(now);
+            }
+            due
+        });
+        if wake == Some(true) {
+            self.waker.wake(key.clone());
+        }
+    }
+
+    /// The visit is over. `link` is kept if it can be used again.
+    pub(super) fn over(
+        self: &Arc<Self>,
+        key: &Key,
+        number: u64,
+        route: Arc<Route>,
+        link: Option<Box<dyn Link>>,
+        why: Option<Why>,
+    ) {
+        let mut dropped = Vec::new();
+        {
+            let mut table = self.table();
+            if table.closed {
+                return;
+            }
+            let table = &mut *table;
+            let since = (self.clock.monotonic(), number);
+            let Some(host) = table.hosts.get_mut(key) else { return };
+            if host.visit.as_ref().is_none_or(|ongoing| ongoing.number != number) {
+                return;
+            }
+            host.visit = None;
+            host.state.doing = None;
+            if let Some(why) = why {
+                host.state.unreachable = Some(self.unreachable(host.state.unreachable.as_ref(), why));
+                host.failed = Some(route);
+                dropped.extend(link);
+            } else if let Some(link) = link.filter(|link| link.open() && self.limits.idle_links > 0) {
+                host.kept = Some(Kept { link, route, since });
+                table.idle.insert(since, key.clone());
+                while table.idle.len() > self.limits.idle_links {
+                    dropped.extend(table.oldest());
+                }
+                if table.sweeper.is_none() {
+                    table.sweeper = Some(tokio::spawn(sweep(Arc::downgrade(self))).abort_handle());
+                }
+            }
+        }
+        // Closing a connection is not our business to wait for, least of all with the lock held.
+        drop(dropped);
+        self.waker.wake(key.clone());
+    }
+
+    fn unreachable(&self, before: Option<&Unreachable>, why: Why) -> Unreachable {
+        let now = self.clock.now();
+        let attempts = before.map_or(0, |before| before.attempts).saturating_add(1);
+        let Limits { backoff, longest_backoff, .. } = self.limits;
+        // What only a person can put right is not asked for as often.
+        let first = if by_hand(&why) { backoff.max(longest_backoff / 10) } else { backoff };
+        let doublings = (attempts - 1).min(16);
+        let wait = first.saturating_mul(1 << doublings).min(longest_backoff);
+        let not_before = now.checked_add(self.random.jitter(wait, JITTER)).unwrap_or(now);
+        // In whole milliseconds, as the clock tells the time: who sleeps until then must not come too early.
+        let not_before = Timestamp::from_millisecond(not_before.as_millisecond()).unwrap_or(not_before);
+        Unreachable { since: before.map_or(now, |before| before.since), attempts, why, not_before }
+    }
+
+    pub(super) fn state(&self, key: &Key) -> HostState {
+        self.table().hosts.get(key).map(|host| host.state.clone()).unwrap_or_default()
+    }
+
+    pub(super) fn hurry(&self, key: &Key) {
+        let wake = {
+            let mut table = self.table();
+            let host = table.hosts.get_mut(key);
+            match host.and_then(|host| host.state.unreachable.as_mut()) {
+                Some(gone) => {
+                    gone.not_before = gone.not_before.min(self.clock.now());
+                    true
+                }
+                None => false,
+            }
+        };
+        if wake {
+            self.waker.wake(key.clone());
+        }
+    }
+
+    pub(super) fn forget(&self, key: &Key) {
+        let host = {
+            let mut table = self.table();
+            let Some(host) = table.hosts.remove(key) else { return };
+            if let Some(kept) = &host.kept {
+                table.idle.remove(&kept.since);
+            }
+            if host.visit.as_ref().is_some_and(|ongoing| ongoing.waits) {
+                table.waiting.retain(|_, queue| {
+                    queue.retain(|waiting| waiting.key != *key);
+                    !queue.is_empty()
+                });
+                table.waits = table.waiting.values().map(VecDeque::len).sum();
+            }
+            host
+        };
+        if let Some(task) = host.visit.and_then(|ongoing| ongoing.task) {
+            task.abort();
+        }
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        let table = self.table();
+        let ongoing = table.hosts.values().filter_map(|host| host.visit.as_ref());
+        Counts {
+            visited: ongoing.filter(|ongoing| !ongoing.waits).count(),
+            waiting: table.waits,
+            idle_links: table.idle.len(),
+            unreachable: table.hosts.values().filter(|host| host.state.unreachable.is_some()).count(),
+        }
+    }
+
+    /// Nothing more is begun, and what is under way ends.
+    pub(super) fn close(&self) {
+        let (hosts, sweeper) = {
+            let mut table = self.table();
+            table.closed = true;
+            table.waiting.clear();
+            table.waits = 0;
+            table.idle.clear();
+            (std::mem::take(&mut table.hosts), table.sweeper.take())
+        };
+        let visits = hosts.into_values().filter_map(|host| host.visit.and_then(|ongoing| ongoing.task));
+        visits.chain(sweeper).for_each(|task| task.abort());
+    }
+
+    /// Closes connections that nobody used; says when the next one may be due, or nothing if there is none.
+    fn close_idle(&self) -> Option<Duration> {
+        let mut dropped = Vec::new();
+        let next = {
+            let mut table = self.table();
+            let now = self.clock.monotonic();
+            loop {
+                let Some(((since, _), _)) = table.idle.first_key_value() else {
+                    table.sweeper = None;
+                    break None;
+                };
+                let due = since.saturating_add(self.limits.link_idle);
+                if due > now {
+                    break Some(due - now);
+                }
+                dropped.extend(table.oldest());
+            }
+        };
+        drop(dropped);
+        next
+    }
+}
+
+impl Table {
+    /// Takes the connection that was not used for longest.
+    fn oldest(&mut self) -> Option<Box<dyn Link>> {
+        let (_, key) = self.idle.pop_first()?;
+        self.hosts.get_mut(&key)?.kept.take().map(|kept| kept.link)
+    }
+}
+
+/// One task for all kept connections; ends when there are none.
+async fn sweep(pool: std::sync::Weak<Pool>) {
+    loop {
+        let Some(here) = pool.upgrade() else { return };
+        let Some(wait) = here.close_idle() else { return };
+        let clock = here.clock.clone();
+        drop(here);
+        clock.sleep(wait).await;
+    }
+}
+
+/// Whether a kept connection is the one that `route` would give. The key that was seen first is pinned after the first visit.
+fn serves(kept: &Kept, route: &Arc<Route>) -> bool {
+    if Arc::ptr_eq(&kept.route, route) || *kept.route == **route {
+        return true;
+    }
+    let pinned = match (&kept.route.host.trust, &route.host.trust) {
+        (Trust::FirstUse, Trust::Keys(keys)) => keys.iter().any(|key| same_key(key, kept.link.host_key())),
+        _ => false,
+    };
+    let as_before = Hop { trust: kept.route.host.trust.clone(), ..route.host.clone() };
+    pinned && *kept.route == Route { host: as_before, ..(**route).clone() }
+}
+
+/// Kind and key are the same; what follows is a comment.
+fn same_key(one: &str, other: &str) -> bool {
+    one.split_whitespace().take(2).eq(other.split_whitespace().take(2))
+}
+
+fn by_hand(why: &Why) -> bool {
+    match why {
+        Why::Reach(error) => !matches!(error, ReachError::Unreachable(_) | ReachError::NoHelper(_)),
+        Why::Lost(_) => false,
+    }
+}

@@ -1,0 +1,563 @@
+//! Hosts of the tests' own, reached in virtual time.
+
+use std::collections::{HashMap, HashSet};
+use std::future::Future;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use fleetwright_kit::{Clock, Key, Random, Waker};
+use fleetwright_transport::{self as transport, Hop, Link, LinkError, Login, ReachError, Route, Transport, Trust};
+use fleetwright_wire::{
+    Answer, Apply, Facts, Failure, FailureKind, Observation, Observe, Outcome, Progress, Request, Step, StepRecord,
+};
+use futures::future::BoxFuture;
+
+use super::{HostState, Hosts, Limits, Place, Task, Why};
+
+/// How hosts behave, by address.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Manner {
+    #[default]
+    Fine,
+    /// Nobody answers for that long, then it is given up.
+    Gone(Duration),
+    /// It answers nothing, ever.
+    Hangs,
+    /// It takes so long.
+    Slow(Duration),
+    /// It answers something else.
+    Lies,
+    /// It says no.
+    Refuses,
+    /// The transport itself breaks.
+    Panics,
+}
+
+#[derive(Clone)]
+struct Town {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    clock: Clock,
+    manners: Mutex<HashMap<String, Manner>>,
+    key: Mutex<String>,
+    /// Addresses of connections, in order.
+    connects: Mutex<Vec<String>>,
+    links: AtomicUsize,
+    asked: AtomicUsize,
+    busy: AtomicUsize,
+    busiest: AtomicUsize,
+    /// Connections made before this one are dead, without anybody knowing.
+    cut: AtomicUsize,
+}
+
+impl Town {
+    fn new() -> Self {
+        let clock = Clock::manual("2030-01-01T00:00:00Z".parse().unwrap());
+        let inner = Inner {
+            clock,
+            manners: Mutex::default(),
+            key: Mutex::new("ssh-ed25519 AAAA".into()),
+            connects: Mutex::default(),
+            links: AtomicUsize::new(0),
+            asked: AtomicUsize::new(0),
+            busy: AtomicUsize::new(0),
+            busiest: AtomicUsize::new(0),
+            cut: AtomicUsize::new(0),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    fn clock(&self) -> &Clock {
+        &self.inner.clock
+    }
+
+    fn behave(&self, address: &str, manner: Manner) {
+        self.inner.manners.lock().unwrap().insert(address.into(), manner);
+    }
+
+    fn manner(&self, address: &str) -> Manner {
+        self.inner.manners.lock().unwrap().get(address).copied().unwrap_or_default()
+    }
+
+    fn connects(&self) -> usize {
+        self.inner.connects.lock().unwrap().len()
+    }
+
+    fn links(&self) -> usize {
+        self.inner.links.load(Ordering::SeqCst)
+    }
+
+    /// All connections so far are dead.
+    fn cut(&self) {
+        self.inner.cut.store(self.connects(), Ordering::SeqCst);
+    }
+
+    fn hosts(&self, limits: Limits) -> (Hosts, Waker) {
+        let waker = Waker::new();
+        let (transport, random) = (Arc::new(self.clone()), Random::seeded(1));
+        (Hosts::with_random(transport, limits, self.clock().clone(), waker.clone(), random), waker)
+    }
+
+    /// Lets time pass, from timer to timer, until it holds.
+    async fn until<F: Future<Output = bool>>(&self, what: &str, holds: impl Fn() -> F) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            for _ in 0..64 {
+                tokio::task::yield_now().await;
+            }
+            if holds().await {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{what} did not come true");
+            if let Some(timer) = self.clock().next_timer() {
+                self.clock().advance(Duration::try_from(timer.duration_since(self.clock().now())).unwrap_or_default());
+            }
+        }
+    }
+
+    /// Lets everything happen that needs no time.
+    async fn now(&self) {
+        for _ in 0..512 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn done(&self, hosts: &Hosts, key: &Key) -> HostState {
+        self.until("the visit's end", || async { hosts.state(key).doing.is_none() }).await;
+        hosts.state(key)
+    }
+}
+
+impl Transport for Town {
+    fn connect(&self, route: Arc<Route>) -> BoxFuture<'_, Result<Box<dyn Link>, ReachError>> {
+        Box::pin(async move {
+            let address = route.host.address.clone();
+            let number = {
+                let mut connects = self.inner.connects.lock().unwrap();
+                connects.push(address.clone());
+                connects.len()
+            };
+            match self.manner(&address) {
+                Manner::Gone(after) => {
+                    let _busy = Busy::new(&self.inner);
+                    self.clock().sleep(after).await;
+                    return Err(ReachError::Unreachable(format!("{address}: no route")));
+                }
+                Manner::Panics => panic!("a transport that breaks"),
+                _ => {}
+            }
+            let found = self.inner.key.lock().unwrap().clone();
+            if let Trust::Keys(keys) = &route.host.trust
+                && !keys.contains(&found)
+            {
+                return Err(ReachError::HostKeyChanged { address, found, known: keys.len() });
+            }
+            self.inner.links.fetch_add(1, Ordering::SeqCst);
+            let link: Box<dyn Link> = Box::new(Wire { town: self.clone(), address, number, key: found });
+            Ok(link)
+        })
+    }
+}
+
+struct Busy<'a>(&'a Inner);
+
+impl<'a> Busy<'a> {
+    fn new(inner: &'a Inner) -> Self {
+        let busy = inner.busy.fetch_add(1, Ordering::SeqCst) + 1;
+        inner.busiest.fetch_max(busy, Ordering::SeqCst);
+        Self(inner)
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.busy.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+struct Wire {
+    town: Town,
+    address: String,
+    number: usize,
+    key: String,
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        self.town.inner.links.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Link for Wire {
+    fn ask<'a>(
+        &'a self,
+        request: &'a Request,
+        within: Duration,
+        tell: &'a (dyn Fn(Progress) + Send + Sync),
+    ) -> BoxFuture<'a, Result<Answer, LinkError>> {
+        Box::pin(async move {
+            let town = &self.town;
+            let _busy = Busy::new(&town.inner);
+            if self.number <= town.inner.cut.load(Ordering::SeqCst) {
+                return Err(LinkError::Lost("closed by the other side".into()));
+            }
+            town.inner.asked.fetch_add(1, Ordering::SeqCst);
+            match town.manner(&self.address) {
+                Manner::Hangs => {
+                    town.clock().sleep(within).await;
+                    return Err(LinkError::Late(within));
+                }
+                Manner::Slow(time) if matches!(request, Request::Apply(_)) => {
+                    for part in 1..=60 {
+                        tell(Progress { doing: format!("part {part} of 60") });
+                        town.clock().sleep(time / 60).await;
+                    }
+                }
+                Manner::Lies => return Ok(Answer::Cleaned),
+                Manner::Refuses => {
+                    return Ok(Answer::Failed(Failure { kind: FailureKind::Fenced, message: "a newer one".into() }));
+                }
+                _ => {}
+            }
+            Ok(match request {
+                Request::Observe(_) => Answer::Observed(Box::new(Observation {
+                    facts: Facts { hostname: self.address.clone(), ..Facts::default() },
+                    ..Observation::default()
+                })),
+                Request::Apply(apply) => Answer::Ended(ended(&apply.id)),
+                Request::Refuse { id, .. } => {
+                    Answer::Recalled(Some(StepRecord { outcome: Outcome::Refused, ..ended(id) }))
+                }
+                _ => Answer::Cleaned,
+            })
+        })
+    }
+
+    fn host_key(&self) -> &str {
+        &self.key
+    }
+
+    fn open(&self) -> bool {
+        true
+    }
+}
+
+fn ended(id: &str) -> StepRecord {
+    StepRecord {
+        id: id.to_owned(),
+        verb: Step::Reboot.verb(),
+        component: None,
+        digest: None,
+        boot_id: "b".into(),
+        began: 0,
+        ended: Some(1),
+        outcome: Outcome::Done,
+        message: String::new(),
+        tail: String::new(),
+    }
+}
+
+fn key(name: &str) -> Key {
+    Key::new("fleet", name)
+}
+
+fn route(name: &str, trust: Trust) -> Arc<Route> {
+    Arc::new(Route {
+        machine: name.to_owned(),
+        host: Hop {
+            address: name.to_owned(),
+            port: 22,
+            user: "root".into(),
+            login: Login { key: "k".into(), certificate: None },
+            trust,
+        },
+        jumps: Vec::new(),
+        limits: transport::Limits::default(),
+    })
+}
+
+fn ask(hosts: &Hosts, name: &str, place: Place, task: Task) -> bool {
+    hosts.ask(&key(name), route(name, Trust::FirstUse), place, task)
+}
+
+fn look(hosts: &Hosts, name: &str) -> bool {
+    ask(hosts, name, Place::default(), Task::Observe(Observe::default()))
+}
+
+fn step(id: &str) -> Task {
+    let apply = Apply { id: id.into(), fence: 1, step: Step::Reboot, within: 600 };
+    Task::Apply { apply: Box::new(apply), then: Observe::default() }
+}
+
+fn place(zone: &str, rack: &str) -> Place {
+    Place { zone: Some(zone.into()), rack: Some(rack.into()) }
+}
+
+#[tokio::test]
+async fn a_host_is_looked_at_and_its_connection_kept() {
+    let town = Town::new();
+    let (hosts, _) = town.hosts(Limits::default());
+    assert!(look(&hosts, "a"));
+    assert!(!look(&hosts, "a"), "one visit at a time");
+    let seen = town.done(&hosts, &key("a")).await;
+    assert_eq!(seen.seen.unwrap().1.facts.hostname, "a");
+    assert_eq!(seen.host_key.as_deref(), Some("ssh-ed25519 AAAA"));
+    // The key that was seen is pinned from then on: that is the same connection.
+    let pinned = route("a", Trust::Keys(vec!["ssh-ed25519 AAAA root@a".into(), "ssh-rsa BBBB".into()]));
+    assert!(hosts.ask(&key("a"), pinned, Place::default(), step("s-1")));
+    let seen = town.done(&hosts, &key("a")).await;
+    assert_eq!(seen.step.unwrap().id, "s-1");
+    assert_eq!((town.connects(), town.links()), (1, 1));
+    // Another way to it is another connection.
+    let other = Route {
+        host: Hop { port: 2222, ..route("a", Trust::FirstUse).host.clone() },
+        ..(*route("a", Trust::FirstUse)).clone()
+    };
+    assert!(hosts.ask(&key("a"), Arc::new(other), Place::default(), Task::Observe(Observe::default())));
+    town.done(&hosts, &key("a")).await;
+    assert_eq!((town.connects(), town.links()), (2, 1));
+}
+
+#[tokio::test]
+async fn a_connection_that_nobody_uses_is_closed_and_the_oldest_goes_first() {
+    let town = Town::new();
+    let (hosts, _) = town.hosts(Limits { idle_links: 2, ..Limits::default() });
+    for name in ["a", "b", "c"] {
+        look(&hosts, name);
+        town.done(&hosts, &key(name)).await;
+    }
+    assert_eq!(town.links(), 2);
+    look(&hosts, "b");
+    look(&hosts, "c");
+    town.done(&hosts, &key("c")).await;
+    town.done(&hosts, &key("b")).await;
+    assert_eq!(town.connects(), 3, "b and c are still connected, a is not");
+    town.until("closed", || async { town.links() == 0 }).await;
+    assert_eq!(hosts.counts().idle_links, 0);
+    assert_eq!(town.clock().next_timer(), None, "a timer is left for hosts that nobody asks about");
+}
+
+#[tokio::test]
+async fn a_kept_connection_that_is_gone_is_made_anew_without_a_word() {
+    let town = Town::new();
+    let (hosts, _) = town.hosts(Limits::default());
+    look(&hosts, "a");
+    town.done(&hosts, &key("a")).await;
+    town.cut();
+    ask(&hosts, "a", Place::default(), step("s-1"));
+    let seen = town.done(&hosts, &key("a")).await;
+    assert_eq!(seen.unreachable, None);
+    assert_eq!(seen.step.unwrap().id, "s-1");
+    assert_eq!(town.connects(), 2);
+}
+
+#[tokio::test]
+async fn a_host_that_is_gone_is_tried_ever_more_rarely_until_somebody_hurries() {
+    let town = Town::new();
+    let (hosts, _) = town.hosts(Limits::default());
+    town.behave("a", Manner::Gone(Duration::from_secs(10)));
+    let mut waits = Vec::new();
+    for attempt in 1..=12 {
+        assert!(look(&hosts, "a"));
+        let gone = town.done(&hosts, &key("a")).await.unreachable.unwrap();
+        assert_eq!(gone.attempts, attempt);
+        assert!(matches!(gone.why, Why::Reach(ReachError::Unreachable(_))));
+        assert!(!look(&hosts, "a"), "its time has not come");
+        let wait = Duration::try_from(gone.not_before.duration_since(town.clock().now())).unwrap();
+        waits.push(wait);
+        town.clock().advance(wait);
+    }
+    assert!(waits[0] <= Duration::from_millis(2500), "{waits:?}");
+    assert!(waits.windows(2).take(6).all(|two| two[0] < two[1]), "{waits:?}");
+    assert!(waits[11] >= Duration::from_secs(225) && waits[11] <= Duration::from_secs(375), "{waits:?}");
+    let since = hosts.state(&key("a")).unreachable.unwrap().since;
+
+    look(&hosts, "a");
+    town.done(&hosts, &key("a")).await;
+    town.behave("a", Manner::Fine);
+    assert!(!look(&hosts, "a"));
+    hosts.hurry(&key("a"));
+    let gone = hosts.state(&key("a")).unreachable.unwrap();
+    assert_eq!((gone.since, gone.attempts), (since, 13));
+    assert!(look(&hosts, "a"));
+    assert_eq!(town.done(&hosts, &key("a")).await.unreachable, None);
+}
+
+#[tokio::test]
+async fn another_route_than_the_one_that_failed_is_tried_at_once() {
+    let town = Town::new();
+    let (hosts, _) = town.hosts(Limits::default());
+    let (old, new) =
+        (route("a", Trust::Keys(vec!["old".into()])), route("a", Trust::Keys(vec!["ssh-ed25519 AAAA".into()])));
+    let observe = || Task::Observe(Observe::default());
+    assert!(hosts.ask(&key("a"), old.clone(), Place::default(), observe()));
+    let gone = town.done(&hosts, &key("a")).await.unreachable.unwrap();
+    assert!(matches!(gone.why, Why::Reach(ReachError::HostKeyChanged { known: 1, .. })), "{gone:?}");
+    let wait = Duration::try_from(gone.not_before.duration_since(town.clock().now())).unwrap();
+    assert!(wait > Duration::from_secs(20), "only a person can help: {wait:?}");
+    assert!(!hosts.ask(&key("a"), old, Place::default(), observe()));
+    assert!(hosts.ask(&key("a"), new, Place::default(), observe()));
+    assert_eq!(town.done(&hosts, &key("a")).await.unreachable, None);
+}
+
+#[tokio::test]
+async fn hosts_that_hang_cost_the_others_nothing() {
+    let town = Town::new();
+    let limits = Limits { overall: 4, zone: 3, rack: 2, ..Limits::default() };
+    let (hosts, _) = town.hosts(limits);
+    // A whole rack hangs in the middle of a step, a whole zone does not answer.
+    for n in 0..20 {
+        town.behave(&format!("hung-{n}"), Manner::Hangs);
+        assert!(ask(&hosts, &format!("hung-{n}"), place("z1", "r1"), step(&format!("s-{n}"))));
+        town.behave(&format!("gone-{n}"), Manner::Gone(Duration::from_secs(10)));
+        assert!(ask(&hosts, &format!("gone-{n}"), place("z2", &format!("r{n}")), step(&format!("s-{n}"))));
+    }
+    let fine: Vec<String> = (0..50).map(|n| format!("fine-{n}")).collect();
+    for name in &fine {
+        assert!(ask(&hosts, name, place("z3", "r1"), Task::Observe(Observe::default())));
+    }
+    town.until("all that work", || async { fine.iter().all(|name| hosts.state(&key(name)).seen.is_some()) }).await;
+    let passed = town.clock().monotonic();
+    assert!(passed <= Duration::from_secs(120), "they waited for {passed:?}: a hung step may take 630 s");
+    // And the hung ones end, too.
+    town.until("the end of all", || async { hosts.counts().visited + hosts.counts().waiting == 0 }).await;
+    assert!(matches!(hosts.state(&key("hung-7")).unreachable.unwrap().why, Why::Lost(_)));
+    assert_eq!(hosts.counts().unreachable, 40);
+}
+
+#[tokio::test]
+async fn no_more_hosts_than_allowed_are_visited_at_the_same_time() {
+    let town = Town::new();
+    let limits = Limits { overall: 10, zone: 6, rack: 2, ..Limits::default() };
+    let (hosts, _) = town.hosts(limits);
+    let mut names = Vec::new();
+    for (zone, rack, n) in (0..90).map(|n| (n % 3, n % 9, n)) {
+        let name = format!("m-{n}");
+        town.behave(&name, Manner::Gone(Duration::from_secs(5)));
+        ask(&hosts, &name, place(&format!("z{zone}"), &format!("r{rack}")), Task::Observe(Observe::default()));
+        names.push(name);
+    }
+    town.now().await;
+    assert_eq!((hosts.counts().visited, hosts.counts().waiting), (10, 80));
+    town.until("all were tried", || async { names.iter().all(|name| hosts.state(&key(name)).unreachable.is_some()) })
+        .await;
+    assert_eq!(town.inner.busiest.load(Ordering::SeqCst), 10);
+    // Racks had their turn one after the other: the first ten visits were spread.
+    let first: HashSet<usize> = town.inner.connects.lock().unwrap()[..10]
+        .iter()
+        .map(|name| name.trim_start_matches("m-").parse::<usize>().unwrap() % 9)
+        .collect();
+    assert!(first.len() >= 5, "{first:?}");
+}
+
+#[tokio::test]
+async fn a_long_step_tells_how_far_it_is_and_lets_others_go_first() {
+    let town = Town::new();
+    let (hosts, _) = town.hosts(Limits { overall: 1, ..Limits::default() });
+    town.behave("a", Manner::Slow(Duration::from_secs(300)));
+    ask(&hosts, "a", Place::default(), step("s-1"));
+    look(&hosts, "b");
+    assert_eq!(hosts.state(&key("b")).doing.unwrap().since, None, "it waits for its turn");
+    town.until("b was seen", || async { hosts.state(&key("b")).seen.is_some() }).await;
+    let doing = hosts.state(&key("a")).doing.unwrap();
+    assert_eq!((doing.what.as_str(), doing.id.as_deref()), ("reboot", Some("s-1")));
+    assert!(doing.message.starts_with("part "), "{doing:?}");
+    assert!(town.clock().monotonic() < Duration::from_secs(60));
+    let seen = town.done(&hosts, &key("a")).await;
+    assert_eq!(seen.step.unwrap().outcome, Outcome::Done);
+    assert!(seen.seen.is_some(), "it is looked at in the same visit");
+}
+
+#[tokio::test]
+async fn who_answers_something_else_is_not_believed() {
+    let town = Town::new();
+    let (hosts, _) = town.hosts(Limits::default());
+    town.behave("a", Manner::Lies);
+    ask(&hosts, "a", Place::default(), step("s-1"));
+    let seen = town.done(&hosts, &key("a")).await;
+    assert!(!seen.cleaned && seen.step.is_none() && seen.seen.is_none());
+    let Why::Lost(why) = seen.unreachable.unwrap().why else { panic!("it was reached") };
+    assert!(why.contains("cannot be understood"), "{why}");
+    assert_eq!(town.links(), 0, "nothing more is asked over that connection");
+
+    town.behave("b", Manner::Refuses);
+    ask(&hosts, "b", Place::default(), step("s-1"));
+    let seen = town.done(&hosts, &key("b")).await;
+    assert_eq!(seen.refused.unwrap().1.kind, FailureKind::Fenced);
+    assert!(seen.unreachable.is_none() && seen.seen.is_none(), "a host that says no is reached, and not looked at");
+}
+
+#[tokio::test]
+async fn a_host_is_cleaned_and_nothing_of_it_is_believed_any_more() {
+    let town = Town::new();
+    let (hosts, _) = town.hosts(Limits::default());
+    ask(&hosts, "a", Place::default(), step("s-1"));
+    town.done(&hosts, &key("a")).await;
+    ask(&hosts, "a", Place::default(), Task::Refuse { id: "s-2".into(), fence: 1 });
+    let seen = town.done(&hosts, &key("a")).await;
+    assert_eq!(seen.step.unwrap().outcome, Outcome::Refused);
+    ask(&hosts, "a", Place::default(), Task::Clean { fence: 1 });
+    let seen = town.done(&hosts, &key("a")).await;
+    assert!(seen.cleaned && seen.seen.is_none() && seen.step.is_none());
+    assert_eq!(town.links(), 0, "the helper is gone, and so is the connection to it");
+    hosts.forget(&key("a"));
+    assert!(!hosts.state(&key("a")).cleaned);
+}
+
+#[tokio::test]
+async fn forgotten_and_dropped_hosts_leave_nothing_running() {
+    let town = Town::new();
+    let (hosts, _) = town.hosts(Limits { overall: 1, ..Limits::default() });
+    town.behave("a", Manner::Hangs);
+    look(&hosts, "a");
+    look(&hosts, "b");
+    look(&hosts, "c");
+    town.now().await;
+    hosts.forget(&key("b"));
+    assert_eq!(hosts.counts().waiting, 1);
+    hosts.forget(&key("a"));
+    town.until("c was seen", || async { hosts.state(&key("c")).seen.is_some() }).await;
+    assert!(hosts.state(&key("b")).seen.is_none());
+
+    look(&hosts, "a");
+    town.now().await;
+    assert!(town.links() > 0);
+    let clone = hosts.clone();
+    drop(hosts);
+    assert!(clone.state(&key("a")).doing.is_some(), "somebody still wants to know");
+    drop(clone);
+    town.now().await;
+    assert_eq!((town.links(), town.clock().next_timer()), (0, None));
+}
+
+#[tokio::test]
+async fn a_transport_that_breaks_ends_one_visit_only() {
+    let town = Town::new();
+    let (hosts, _) = town.hosts(Limits { overall: 1, ..Limits::default() });
+    town.behave("a", Manner::Panics);
+    look(&hosts, "a");
+    look(&hosts, "b");
+    town.until("b was seen", || async { hosts.state(&key("b")).seen.is_some() }).await;
+    assert!(hosts.state(&key("a")).unreachable.is_some());
+}
+
+#[test]
+fn a_runtime_that_shuts_down_in_the_middle_is_no_trouble() {
+    let town = Town::new();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+    let hosts = runtime.block_on(async {
+        let (hosts, _) = town.hosts(Limits { overall: 3, ..Limits::default() });
+        for n in 0..20 {
+            town.behave(&format!("m-{n}"), Manner::Hangs);
+            look(&hosts, &format!("m-{n}"));
+        }
+        town.now().await;
+        hosts
+    });
+    runtime.shutdown_timeout(Duration::from_secs(20));
+    assert_eq!(town.links(), 0);
+    drop(hosts);
+}

@@ -1,0 +1,207 @@
+//! One visit of one host: connect, ask, ask again, leave.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fleetwright_kit::Key;
+use fleetwright_transport::{Link, LinkError, Route};
+use fleetwright_wire::{Answer, Apply, Progress, Request, Step, Verb};
+
+use super::pool::{Learnt, Pool};
+use super::{Place, Task, Why};
+
+/// How long looking may take. Health checks may run commands.
+const OBSERVE_WITHIN: Duration = Duration::from_secs(120);
+/// How long anything short may take.
+const SHORT_WITHIN: Duration = Duration::from_secs(60);
+/// What a step may take longer than it may, until its end is heard of.
+const SLACK: Duration = Duration::from_secs(30);
+/// More than all limits of a route together: whatever a transport does, a visit ends.
+const CONNECT_SLACK: Duration = Duration::from_secs(10);
+
+/// A visit. When it is dropped in the middle, it is over, and its place is free.
+pub(super) struct Visit {
+    pool: Arc<Pool>,
+    key: Key,
+    number: u64,
+    route: Arc<Route>,
+    /// None once it was given back.
+    place: Option<Place>,
+    link: Option<Box<dyn Link>>,
+    /// The connection was there before: that it is gone by now says nothing of the host.
+    reused: bool,
+    /// How it ended; none if nobody said.
+    end: Option<Option<Why>>,
+}
+
+impl Visit {
+    pub(super) fn new(
+        pool: Arc<Pool>,
+        key: Key,
+        number: u64,
+        route: Arc<Route>,
+        place: Place,
+        link: Option<Box<dyn Link>>,
+    ) -> Self {
+        let reused = link.is_some();
+        Self { pool, key, number, route, place: Some(place), link, reused, end: None }
+    }
+
+    pub(super) async fn run(mut self, task: Task) {
+        let why = match task {
+            Task::Observe(observe) => self.ask(&Request::Observe(Box::new(observe)), OBSERVE_WITHIN).await.err(),
+            Task::Apply { apply, then } => self.apply(apply, then).await.err(),
+            Task::Refuse { id, fence } => self.ask(&Request::Refuse { id, fence }, SHORT_WITHIN).await.err(),
+            Task::Clean { fence } => self.clean(fence).await.err(),
+        };
+        self.end = Some(why);
+    }
+
+    async fn apply(&mut self, apply: Box<Apply>, then: fleetwright_wire::Observe) -> Result<(), Why> {
+        let within = Duration::from_secs(apply.within).saturating_add(SLACK);
+        if self.ask(&Request::Apply(apply), within).await? {
+            self.ask(&Request::Observe(Box::new(then)), OBSERVE_WITHIN).await?;
+        }
+        Ok(())
+    }
+
+    async fn clean(&mut self, fence: u64) -> Result<(), Why> {
+        self.ask(&Request::Clean { fence }, SHORT_WITHIN).await?;
+        // The helper is gone with everything else: who comes again brings it again.
+        self.link = None;
+        Ok(())
+    }
+
+    /// Asks, keeps the answer, and says whether the host did what was asked.
+    async fn ask(&mut self, request: &Request, within: Duration) -> Result<bool, Why> {
+        loop {
+            let learnt = match self.connect().await {
+                Ok(()) => self.once(request, within).await,
+                Err(why) => Learnt::Not(why),
+            };
+            match learnt {
+                Learnt::Answer(answer) => {
+                    let done = !matches!(answer, Answer::Failed(_));
+                    let host_key = self.link.as_ref().map(|link| link.host_key().to_owned()).unwrap_or_default();
+                    self.pool.answered(&self.key, self.number, answer, &host_key);
+                    return Ok(done);
+                }
+                // A kept connection may have ended long ago. Asking again is safe: the id of a step runs once.
+                Learnt::Not(Why::Lost(_)) if self.reused => {
+                    self.link = None;
+                    self.reused = false;
+                }
+                Learnt::Not(why) => {
+                    self.link = None;
+                    return Err(why);
+                }
+            }
+        }
+    }
+
+    async fn connect(&mut self) -> Result<(), Why> {
+        if self.link.is_some() {
+            return Ok(());
+        }
+        let limits = self.route.limits;
+        // Each host on the way may take its time.
+        let hops = self.route.jumps.len() as u32 + 1;
+        let most = (limits.connect + limits.login).saturating_mul(hops) + limits.deliver + CONNECT_SLACK;
+        let pool = self.pool.clone();
+        let connected = tokio::select! {
+            connected = pool.transport.connect(self.route.clone()) => connected.map_err(Why::Reach)?,
+            () = pool.clock.sleep(most) => {
+                let address = &self.route.host.address;
+                return Err(Why::Lost(format!("{address} was not reached within {most:?}")));
+            }
+        };
+        self.link = Some(connected);
+        Ok(())
+    }
+
+    async fn once(&mut self, request: &Request, within: Duration) -> Learnt {
+        let pool = self.pool.clone();
+        let Some(link) = self.link.take() else { return Learnt::Not(Why::Lost("there is no connection".into())) };
+        let tell = {
+            let (pool, key, number) = (pool.clone(), self.key.clone(), self.number);
+            move |progress: Progress| pool.progress(&key, number, progress)
+        };
+        let answer = {
+            let mut answer = std::pin::pin!(link.ask(request, within, &tell));
+            let mut late = std::pin::pin!(pool.clock.sleep(within.saturating_add(SLACK)));
+            let mut long = std::pin::pin!(pool.clock.sleep(pool.limits.patience));
+            loop {
+                tokio::select! {
+                    biased;
+                    answer = &mut answer => break answer,
+                    () = &mut late => break Err(LinkError::Late(within)),
+                    () = &mut long, if self.place.is_some() => self.give_back(),
+                }
+            }
+        };
+        self.link = Some(link);
+        match answer {
+            Ok(answer) if answers(request, &answer) => Learnt::Answer(answer),
+            Ok(_) => {
+                let nonsense = LinkError::Nonsense("it answers something that was not asked".to_owned());
+                Learnt::Not(Why::Lost(nonsense.to_string()))
+            }
+            Err(error) => {
+                // Only a connection that was lost may have been lost before.
+                self.reused &= matches!(error, LinkError::Lost(_));
+                Learnt::Not(Why::Lost(error.to_string()))
+            }
+        }
+    }
+
+    fn give_back(&mut self) {
+        if let Some(place) = self.place.take() {
+            self.pool.give_back(&place);
+        }
+    }
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        let why = self.end.take().unwrap_or_else(|| Some(Why::Lost("the visit was broken off".into())));
+        self.pool.over(&self.key, self.number, self.route.clone(), self.link.take(), why);
+        self.give_back();
+    }
+}
+
+/// Whether that is an answer to what was asked. A host may say anything.
+fn answers(request: &Request, answer: &Answer) -> bool {
+    match (request, answer) {
+        (_, Answer::Failed(_)) => true,
+        (Request::Observe(_), Answer::Observed(_)) => true,
+        (Request::Apply(apply), Answer::Ended(record)) => record.id == apply.id && record.verb == apply.step.verb(),
+        (Request::Refuse { id, .. }, Answer::Recalled(Some(record))) => record.id == *id,
+        (Request::Clean { .. }, Answer::Cleaned) => true,
+        _ => false,
+    }
+}
+
+/// What a task is, for people, and the id of its step.
+pub(super) fn told(task: &Task) -> (String, Option<String>) {
+    match task {
+        Task::Observe(_) => ("observe".to_owned(), None),
+        Task::Apply { apply, .. } => (step(&apply.step), Some(apply.id.clone())),
+        Task::Refuse { id, .. } => ("ask what became of a step".to_owned(), Some(id.clone())),
+        Task::Clean { .. } => ("clean up".to_owned(), None),
+    }
+}
+
+fn step(step: &Step) -> String {
+    let verb = match step.verb() {
+        Verb::Install => "install",
+        Verb::Repair => "repair",
+        Verb::Remove => "remove",
+        Verb::Back => "go back with",
+        Verb::Reboot => "reboot",
+    };
+    match step {
+        Step::Install(package) | Step::Repair(package) => format!("{verb} {} {}", package.component, package.version),
+        Step::Remove { component } | Step::Back { component, .. } => format!("{verb} {component}"),
+        Step::Reboot => verb.to_owned(),
+    }
+}
