@@ -1,0 +1,478 @@
+//! Where one component stands, and what follows from it.
+
+use fleetwright_api::{Component, ComponentState, Disruption, Drift, OnFailure};
+use fleetwright_wire::{ComponentSeen, Deviation, Facts, Outcome, StepRecord};
+use jiff::{SignedDuration, Timestamp};
+
+use super::decide::Mind;
+use super::guard::{self, cut};
+use super::step::{Does, Item, PlannedStep, Verb, id};
+use super::version;
+use crate::package::{Rendered, Times};
+
+/// A step that may be tried again is tried after this long at first…
+const FIRST_RETRY: SignedDuration = SignedDuration::from_secs(5);
+/// …and later each time, up to this.
+const LONGEST_RETRY: SignedDuration = SignedDuration::from_mins(10);
+/// How much of a step's output a component's message tells.
+const TAIL: usize = 1024;
+
+/// Where one component stands.
+#[derive(Debug)]
+pub(super) enum Stand<'a> {
+    /// As declared, and it works.
+    Settled,
+    /// Changed, and not yet known to work.
+    Proving {
+        /// Other components may be touched meanwhile.
+        others: bool,
+    },
+    /// In place only after a boot.
+    Boots,
+    /// Its step goes on on the host.
+    Running,
+    /// Something is to be done.
+    Due(Box<Item<'a>>),
+    /// It did not work and is left, or drift is only reported.
+    Left,
+}
+
+/// What is known of a component from the host.
+pub(super) struct Sight<'a> {
+    pub seen: &'a ComponentSeen,
+    pub facts: &'a Facts,
+    /// The boot is another than the one that is written down.
+    pub booted: bool,
+}
+
+impl<'a> Mind<'a> {
+    /// Judges a component that is declared, and writes down what it finds.
+    pub(super) fn stand(&mut self, wanted: &'a Rendered, sight: &Sight<'_>) -> Stand<'a> {
+        let mut entry = self.entry(&wanted.package.component);
+        entry.desired = Some(cut(&wanted.package.version, 256));
+        entry.observed = observed(sight.seen);
+        if entry.failed.as_ref().is_some_and(|failed| *failed != wanted.digest) {
+            // Another one is declared.
+            entry.failed = None;
+            if matches!(entry.state, ComponentState::Failed | ComponentState::RolledBack) {
+                set(&mut entry, ComponentState::Pending, String::new(), self.now);
+            }
+        }
+        let stand = if entry.failed.is_some() {
+            self.held(&mut entry, wanted, sight)
+        } else if installed(sight.seen) == Some(&wanted.digest) {
+            self.in_place(&mut entry, wanted, sight)
+        } else {
+            self.not_in_place(&mut entry, wanted, sight)
+        };
+        self.put(entry);
+        stand
+    }
+
+    /// The declared package is what we installed last.
+    fn in_place(&mut self, entry: &mut Component, wanted: &'a Rendered, sight: &Sight<'_>) -> Stand<'a> {
+        let now = self.now;
+        for does in [Does::Install(wanted), Does::Repair(wanted)] {
+            let Some(record) = self.record(entry, &does) else { continue };
+            let (outcome, said) = (record.outcome, said(record));
+            match outcome {
+                Outcome::Running => return Stand::Running,
+                Outcome::Failed | Outcome::Interrupted if matches!(does, Does::Repair(_)) => {
+                    bump(entry);
+                    self.repaired(false);
+                    entry.message = format!("the repair failed: {said}");
+                }
+                Outcome::Failed => {
+                    bump(entry);
+                    return self.fail(entry, wanted, sight, &said);
+                }
+                Outcome::Done | Outcome::Interrupted | Outcome::Refused => {
+                    bump(entry);
+                    // What was changed has from now on to prove itself.
+                    entry.since = now;
+                    if outcome == Outcome::Done && matches!(does, Does::Repair(_)) {
+                        self.repaired(true);
+                    }
+                }
+            }
+        }
+        let deviations = &sight.seen.deviations;
+        let calm = matches!(entry.state, ComponentState::Ready | ComponentState::Drifted);
+        if calm && !deviations.is_empty() {
+            return self.drifted(entry, wanted, deviations);
+        }
+        if self.needs_boot(entry, wanted, sight) {
+            if entry.state == ComponentState::Ready {
+                set(entry, ComponentState::Pending, String::new(), now);
+            }
+            entry.message = "it is in place after a boot".to_owned();
+            return Stand::Boots;
+        }
+        match entry.state {
+            ComponentState::Ready => return Stand::Settled,
+            // It mended itself, or somebody did.
+            ComponentState::Drifted if !self.was_repaired() => {
+                set(entry, ComponentState::Ready, String::new(), now);
+                return Stand::Settled;
+            }
+            ComponentState::Drifted
+            | ComponentState::Installing
+            | ComponentState::Upgrading
+            | ComponentState::Downgrading => {}
+            // Found as it should be, and not yet proven.
+            _ => set(entry, ComponentState::Installing, String::new(), now),
+        }
+        if sight.booted {
+            entry.since = now;
+        }
+        self.prove(entry, wanted, sight)
+    }
+
+    fn prove(&mut self, entry: &mut Component, wanted: &'a Rendered, sight: &Sight<'_>) -> Stand<'a> {
+        let Some(doubt) = self.doubt(wanted, sight) else {
+            set(entry, ComponentState::Ready, String::new(), self.now);
+            return Stand::Settled;
+        };
+        let within = signed(wanted.times.healthy_within);
+        if self.now.duration_since(entry.since) >= within {
+            let said = format!("it did not work within {}s: {doubt}", within.as_secs());
+            return self.fail(entry, wanted, sight, &said);
+        }
+        entry.message = format!("waiting until it works: {doubt}");
+        self.look_for_health(wanted.times.healthy_every);
+        Stand::Proving { others: entry.state == ComponentState::Installing }
+    }
+
+    /// Why a component is not yet known to work; none if it is.
+    fn doubt(&self, wanted: &Rendered, sight: &Sight<'_>) -> Option<String> {
+        if let Some(deviation) = sight.seen.deviations.first() {
+            return Some(format!("{} is {}, wanted {}", deviation.what, deviation.found, deviation.wanted));
+        }
+        if sight.seen.needs_reboot {
+            return Some("it is not in place although the host was booted".to_owned());
+        }
+        let checks = wanted.package.health.checks.len();
+        if checks > 0 {
+            if let Some(failed) = sight.seen.health.iter().find(|check| !check.holds) {
+                return Some(format!("{}: {}", failed.check, cut(&failed.message, TAIL)));
+            }
+            if sight.seen.health.len() < checks {
+                return Some("its checks were not run yet".to_owned());
+            }
+            let times = wanted.times.healthy_times;
+            let streak = self.k.streaks.get(&wanted.package.component).copied().unwrap_or(0);
+            if streak < times {
+                return Some(format!("its checks held {streak} of {times} times in a row"));
+            }
+        }
+        if let Some(condition) = wanted.node_conditions.first() {
+            let Some(node) = &self.k.node else {
+                return Some(format!("its Node has not joined, and must have the condition {condition}"));
+            };
+            // Right after a boot the Node still says what was true before.
+            if node.boot_id.is_some_and(|boot| !sight.facts.boot_id.is_empty() && boot != sight.facts.boot_id) {
+                return Some(format!("Node {} has not told of its boot yet", node.name));
+            }
+            let missing = wanted.node_conditions.iter().find(|condition| !node.holds(condition));
+            return missing.map(|condition| format!("Node {} does not have the condition {condition}", node.name));
+        }
+        None
+    }
+
+    /// Something else is there, or nothing.
+    fn not_in_place(&mut self, entry: &mut Component, wanted: &'a Rendered, sight: &Sight<'_>) -> Stand<'a> {
+        let does = Does::Install(wanted);
+        let verb = change(sight.seen, wanted);
+        if entry.state == ComponentState::Ready || entry.state == ComponentState::Drifted {
+            set(entry, ComponentState::Pending, String::new(), self.now);
+        }
+        if let Some(record) = self.record(entry, &does) {
+            let (outcome, said, untouched) = (record.outcome, said(record), record.untouched);
+            match outcome {
+                Outcome::Running => return Stand::Running,
+                Outcome::Failed if !untouched => {
+                    bump(entry);
+                    return self.fail(entry, wanted, sight, &said);
+                }
+                Outcome::Failed => {
+                    bump(entry);
+                    set(
+                        entry,
+                        ComponentState::Pending,
+                        format!("nothing was changed, it is tried again: {said}"),
+                        self.now,
+                    );
+                }
+                Outcome::Interrupted => {
+                    bump(entry);
+                    entry.message = format!("it was interrupted and is continued: {said}");
+                }
+                Outcome::Done | Outcome::Refused => bump(entry),
+            }
+        }
+        let step = PlannedStep {
+            component: wanted.package.component.clone(),
+            from: entry.observed.clone(),
+            to: Some(wanted.package.version.clone()),
+            verb,
+            disruption: wanted.disruption,
+            why: match verb {
+                Verb::Install => "it is declared and not there".to_owned(),
+                Verb::Change => "its content is another than what is there".to_owned(),
+                _ => "another version is declared".to_owned(),
+            },
+        };
+        let not_before = self.retry_at(entry, &does);
+        Stand::Due(Box::new(Item { step, does, depends_on: &wanted.depends_on, times: wanted.times, not_before }))
+    }
+
+    /// The declared package did not work: it is on its way back, or left.
+    fn held(&mut self, entry: &mut Component, wanted: &'a Rendered, sight: &Sight<'_>) -> Stand<'a> {
+        if entry.state != ComponentState::Downgrading {
+            if !matches!(entry.state, ComponentState::RolledBack | ComponentState::Failed) {
+                set(entry, ComponentState::Failed, entry.message.clone(), self.now);
+            }
+            return Stand::Left;
+        }
+        let Some((to, version)) = kept(sight.seen, wanted) else {
+            set(entry, ComponentState::Failed, entry.message.clone(), self.now);
+            return Stand::Left;
+        };
+        let does = Does::Back { to };
+        if let Some(record) = self.record(entry, &does) {
+            let (outcome, said) = (record.outcome, said(record));
+            match outcome {
+                Outcome::Running => return Stand::Running,
+                Outcome::Done => {
+                    bump(entry);
+                    set(entry, ComponentState::RolledBack, entry.message.clone(), self.now);
+                    entry.observed = Some(cut(&version, 256));
+                    return Stand::Left;
+                }
+                Outcome::Failed => {
+                    bump(entry);
+                    let message = format!("{}; and going back failed, too: {said}", entry.message);
+                    set(entry, ComponentState::Failed, message, self.now);
+                    return Stand::Left;
+                }
+                Outcome::Interrupted | Outcome::Refused => bump(entry),
+            }
+        }
+        Stand::Due(Box::new(self.back(entry, wanted, does, version)))
+    }
+
+    /// A change did not work: what worked comes back, once, or it is left.
+    fn fail(&mut self, entry: &mut Component, wanted: &'a Rendered, sight: &Sight<'_>, said: &str) -> Stand<'a> {
+        let version = &wanted.package.version;
+        let repaired = entry.state == ComponentState::Drifted;
+        entry.failed = Some(wanted.digest.clone());
+        let target = kept(sight.seen, wanted).filter(|_| wanted.on_failure == OnFailure::RollBack && !repaired);
+        let Some((to, old)) = target else {
+            let why = if repaired {
+                "after a repair"
+            } else if wanted.on_failure == OnFailure::Hold {
+                "and is left as it is, as onFailure: Hold says"
+            } else {
+                "and there is no version that worked before"
+            };
+            let message = format!("{version} does not work, {why}: {said}");
+            set(entry, ComponentState::Failed, cut(&message, 4096), self.now);
+            return Stand::Left;
+        };
+        let message = format!("{version} did not work, {old} comes back: {said}");
+        set(entry, ComponentState::Downgrading, cut(&message, 4096), self.now);
+        let does = Does::Back { to };
+        Stand::Due(Box::new(self.back(entry, wanted, does, old)))
+    }
+
+    fn back(&self, entry: &Component, wanted: &'a Rendered, does: Does<'a>, version: String) -> Item<'a> {
+        let step = PlannedStep {
+            component: wanted.package.component.clone(),
+            from: entry.observed.clone(),
+            to: Some(version),
+            verb: Verb::GoBack,
+            disruption: wanted.disruption,
+            why: entry.message.clone(),
+        };
+        let not_before = self.retry_at(entry, &does);
+        Item { step, does, depends_on: &[], times: wanted.times, not_before }
+    }
+
+    fn drifted(&mut self, entry: &mut Component, wanted: &'a Rendered, deviations: &[Deviation]) -> Stand<'a> {
+        let items = guard::items(&wanted.package.component, deviations);
+        let text = guard::text(&items);
+        self.drift.extend(items);
+        let kept = std::mem::take(&mut entry.message);
+        let message = if kept.starts_with("the repair failed") { kept } else { text.clone() };
+        set(entry, ComponentState::Drifted, message, self.now);
+        if self.k.machine.spec.drift == Drift::Report {
+            return Stand::Left;
+        }
+        let disrupts = deviations.iter().any(|deviation| deviation.disrupts);
+        let disruption = if disrupts { wanted.disruption.max(Disruption::Restart) } else { Disruption::None };
+        let version = Some(wanted.package.version.clone());
+        let step = PlannedStep {
+            component: wanted.package.component.clone(),
+            from: version.clone(),
+            to: version,
+            verb: Verb::Repair,
+            disruption,
+            why: text,
+        };
+        let does = Does::Repair(wanted);
+        Stand::Due(Box::new(Item { step, does, depends_on: &[], times: wanted.times, not_before: None }))
+    }
+
+    /// Judges a component that is on the host and not declared.
+    pub(super) fn going(&mut self, seen: &ComponentSeen) -> Stand<'a> {
+        let name = &seen.component;
+        let mut entry = self.entry(name);
+        entry.desired = None;
+        entry.failed = None;
+        entry.observed = observed(seen);
+        let left = self.k.leaving.get(name);
+        let does = Does::Remove;
+        if entry.state != ComponentState::Removing && entry.state != ComponentState::Failed {
+            set(&mut entry, ComponentState::Pending, "it is not declared any more".to_owned(), self.now);
+        }
+        if let Some(record) = self.record(&entry, &does) {
+            let (outcome, said) = (record.outcome, said(record));
+            match outcome {
+                Outcome::Running => {
+                    self.put(entry);
+                    return Stand::Running;
+                }
+                Outcome::Failed => {
+                    bump(&mut entry);
+                    let message = format!("it could not be removed, which is tried again: {said}");
+                    set(&mut entry, ComponentState::Failed, message, self.now);
+                }
+                Outcome::Done | Outcome::Interrupted | Outcome::Refused => bump(&mut entry),
+            }
+        }
+        let step = PlannedStep {
+            component: name.clone(),
+            from: entry.observed.clone(),
+            to: None,
+            verb: Verb::Remove,
+            // Nobody knows any more what it does: the worst that needs no boot.
+            disruption: left.map_or(Disruption::Drain, |left| left.disruption),
+            why: "it is not declared any more".to_owned(),
+        };
+        let not_before = self.retry_at(&entry, &does);
+        self.put(entry);
+        let times = left.map_or_else(default_times, |left| left.times);
+        Stand::Due(Box::new(Item { step, does, depends_on: &[], times, not_before }))
+    }
+
+    /// What the host remembers of the present attempt.
+    pub(super) fn record(&self, entry: &Component, does: &Does<'_>) -> Option<&'a StepRecord> {
+        self.record_of(&id(self.under(), &entry.component, does.tag(), entry.attempts.unwrap_or(0)))
+    }
+
+    /// When an attempt that follows one that failed may be made.
+    fn retry_at(&self, entry: &Component, does: &Does<'_>) -> Option<Timestamp> {
+        let before = entry.attempts.unwrap_or(0).checked_sub(1)?;
+        let record = self.record_of(&id(self.under(), &entry.component, does.tag(), before))?;
+        if !matches!(record.outcome, Outcome::Failed | Outcome::Interrupted) {
+            return None;
+        }
+        let ended = self.k.host.step_at.filter(|_| self.k.host.step.is_some_and(|step| step.id == record.id))?;
+        let passed = ended.duration_since(entry.since);
+        let wait = (passed / 2).clamp(FIRST_RETRY, LONGEST_RETRY);
+        ended.checked_add(wait).ok()
+    }
+
+    fn needs_boot(&self, entry: &Component, wanted: &Rendered, sight: &Sight<'_>) -> bool {
+        let changing =
+            matches!(entry.state, ComponentState::Installing | ComponentState::Upgrading | ComponentState::Downgrading);
+        let before = entry.attempts.unwrap_or(0).checked_sub(1).filter(|_| changing);
+        let changed = before.map(|before| id(self.under(), &entry.component, Does::Install(wanted).tag(), before));
+        let changed = changed.and_then(|id| self.record_of(&id)).filter(|record| record.outcome == Outcome::Done);
+        match changed {
+            // One boot is enough: what is not in place after it does not work.
+            Some(record) if record.boot_id != sight.facts.boot_id => false,
+            Some(_) => sight.seen.needs_reboot || wanted.disruption == Disruption::Reboot,
+            None => sight.seen.needs_reboot,
+        }
+    }
+}
+
+/// What a step says of itself, and the end of what it printed.
+fn said(record: &StepRecord) -> String {
+    let tail = record.tail.trim();
+    let message = cut(record.message.trim(), TAIL);
+    if tail.is_empty() || message.contains(tail) {
+        return message;
+    }
+    let from = tail.char_indices().rev().nth(TAIL).map_or(0, |(at, _)| at);
+    format!("{message}\n{}", &tail[from..])
+}
+
+/// Sets a state, and since when it is.
+pub(super) fn set(entry: &mut Component, state: ComponentState, message: String, now: Timestamp) {
+    if entry.state != state {
+        entry.state = state;
+        entry.since = now;
+    }
+    entry.message = message;
+}
+
+/// The next step has another id.
+fn bump(entry: &mut Component) {
+    entry.attempts = Some(entry.attempts.unwrap_or(0).saturating_add(1));
+}
+
+pub(super) fn installed(seen: &ComponentSeen) -> Option<&String> {
+    seen.installed.as_ref().map(|installed| &installed.digest)
+}
+
+fn observed(seen: &ComponentSeen) -> Option<String> {
+    let version = seen.version.clone().or_else(|| seen.installed.as_ref().map(|installed| installed.version.clone()));
+    version.map(|version| cut(&version, 256))
+}
+
+/// The version that worked: what is there, or else what was there before.
+fn kept(seen: &ComponentSeen, wanted: &Rendered) -> Option<(String, String)> {
+    let all = seen.installed.iter().chain(&seen.previous);
+    let mut others = all.filter(|installed| installed.digest != wanted.digest);
+    others.next().map(|installed| (installed.digest.clone(), installed.version.clone()))
+}
+
+fn change(seen: &ComponentSeen, wanted: &Rendered) -> Verb {
+    let Some(there) = seen.installed.as_ref().map(|installed| &installed.version) else { return Verb::Install };
+    match version::compare(there, &wanted.package.version) {
+        std::cmp::Ordering::Less => Verb::Upgrade,
+        std::cmp::Ordering::Greater => Verb::Downgrade,
+        std::cmp::Ordering::Equal => Verb::Change,
+    }
+}
+
+/// The state of a component while that is done to it.
+pub(super) fn state(verb: Verb) -> Option<ComponentState> {
+    Some(match verb {
+        Verb::Install => ComponentState::Installing,
+        Verb::Upgrade | Verb::Change => ComponentState::Upgrading,
+        Verb::Downgrade | Verb::GoBack => ComponentState::Downgrading,
+        Verb::Remove => ComponentState::Removing,
+        Verb::Repair | Verb::Reboot => return None,
+    })
+}
+
+pub(super) fn signed(duration: std::time::Duration) -> SignedDuration {
+    SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX)
+}
+
+/// The times of a package version that says nothing about them.
+pub(super) fn default_times() -> Times {
+    let timeouts = fleetwright_api::Timeouts::default();
+    let health = fleetwright_api::PackageHealth::default();
+    Times {
+        apply: timeouts.apply.0,
+        drain: timeouts.drain.0,
+        reboot: timeouts.reboot.0,
+        healthy_within: health.within.0,
+        healthy_every: health.every.0,
+        healthy_times: health.times,
+    }
+}

@@ -1,0 +1,82 @@
+//! What people are told: what is new in a status.
+
+use fleetwright_api::{ComponentState, MachineStatus, Status, condition, names};
+
+use super::guard;
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// Good to know.
+    Normal,
+    /// Somebody should look.
+    Warning,
+}
+
+/// Something to tell about a machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// How bad it is.
+    pub level: Level,
+    /// One word in CamelCase.
+    pub reason: &'static str,
+    /// For people.
+    pub message: String,
+    /// Tells occurrences apart.
+    pub once_for: String,
+}
+
+/// What is worth telling of the change from one status to the next.
+pub fn told(old: &MachineStatus, new: &MachineStatus) -> Vec<Told> {
+    let mut told = Vec::new();
+    for entry in &new.components {
+        let before = old.components.iter().find(|before| before.component == entry.component);
+        if before.map(|before| before.state) == Some(entry.state) {
+            continue;
+        }
+        let version = entry.observed.as_deref().or(entry.desired.as_deref()).unwrap_or_default();
+        let (level, reason, message) = match entry.state {
+            ComponentState::Ready => {
+                let repaired = before.is_some_and(|before| before.state == ComponentState::Drifted);
+                let verb = if repaired { "is as declared again" } else { "is in place and works" };
+                let reason = if repaired { "Repaired" } else { "InPlace" };
+                (Level::Normal, reason, format!("{} {version} {verb}", entry.component))
+            }
+            ComponentState::RolledBack => {
+                (Level::Warning, "RolledBack", format!("{}: {}", entry.component, entry.message))
+            }
+            ComponentState::Failed => {
+                (Level::Warning, "PackageFailed", format!("{}: {}", entry.component, entry.message))
+            }
+            _ => continue,
+        };
+        told.push(Told { level, reason, message, once_for: entry.since.to_string() });
+    }
+    for entry in &old.components {
+        let gone = !new.components.iter().any(|after| after.component == entry.component);
+        if gone && entry.state == ComponentState::Removing {
+            let message = format!("{} was removed", entry.component);
+            told.push(Told { level: Level::Normal, reason: "Removed", message, once_for: entry.since.to_string() });
+        }
+    }
+    if let Some(drift) = &new.last_drift
+        && old.last_drift.as_ref().is_none_or(|before| before.at != drift.at)
+    {
+        let fights = guard::fights(drift);
+        let reason = if fights { "FightsBack" } else { "Drifted" };
+        let message = guard::text(&drift.items);
+        told.push(Told { level: Level::Warning, reason, message, once_for: drift.at.to_string() });
+    }
+    let key = |status: &MachineStatus| condition(&status.conditions, names::HOST_KEY_TRUSTED).cloned();
+    if let Some(now) = key(new).filter(|now| now.status == Status::False)
+        && key(old).is_none_or(|before| before.status != Status::False)
+    {
+        told.push(Told {
+            level: Level::Warning,
+            reason: "HostKeyChanged",
+            message: now.message,
+            once_for: now.last_transition_time.to_string(),
+        });
+    }
+    told
+}

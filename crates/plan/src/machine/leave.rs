@@ -1,0 +1,114 @@
+//! A machine that was deleted: its host is left clean, or alone.
+
+use fleetwright_api::{Disruption, OnDelete, names};
+use fleetwright_wire as wire;
+use jiff::SignedDuration;
+
+use super::component::{Stand, default_times};
+use super::decide::{Mind, Work};
+use super::{Act, order};
+
+impl Mind<'_> {
+    pub(super) fn leave(&mut self) {
+        let machine = self.k.machine;
+        if !self.finalized() {
+            return;
+        }
+        self.status.phase = Some(fleetwright_api::Phase::Leaving);
+        self.status.observed_generation = machine.metadata.generation;
+        let annotations = machine.metadata.annotations.as_ref();
+        if annotations.and_then(|all| all.get(names::LET_GO)).is_some_and(|value| value == "true") {
+            self.withdraw = self.waits();
+            self.act = self.last_act(true);
+            return;
+        }
+        if machine.spec.on_delete == OnDelete::Orphan || machine.spec.ssh.is_none() {
+            self.withdraw = self.waits();
+            self.act = self.last_act(false);
+            return;
+        }
+        self.note_host();
+        if machine.spec.paused {
+            self.progress(
+                "wait while paused",
+                None,
+                None,
+                "the machine was deleted while it is paused: set spec.paused to false",
+            );
+            return;
+        }
+        if self.k.host.cleaned {
+            return self.after_cleaning();
+        }
+        if !self.host_is_free() {
+            return;
+        }
+        let observe = wire::Observe { records: self.records(), ..wire::Observe::default() };
+        let Some(seen) = self.k.host.seen.filter(|seen| seen.current && seen.asked.digests.is_empty()) else {
+            return self.ask(observe);
+        };
+        let mut work = Work {
+            items: Vec::new(),
+            settled: Vec::new(),
+            running: seen.observation.records.iter().any(|record| record.outcome == wire::Outcome::Running),
+            proving: false,
+            unproven: false,
+            boots: false,
+        };
+        let there: Vec<_> = seen.observation.components.iter().filter(|found| found.installed.is_some()).collect();
+        let names: Vec<String> = there.iter().map(|found| found.component.clone()).collect();
+        for name in order::removals(&names, self.k.leaving) {
+            let Some(found) = there.iter().find(|found| found.component == name) else { continue };
+            match self.going(found) {
+                Stand::Running => work.running = true,
+                Stand::Due(item) => work.items.push(*item),
+                _ => {}
+            }
+        }
+        self.status.components.retain(|entry| names.contains(&entry.component));
+        if work.running {
+            return self.look_again(observe, seen, SignedDuration::from_secs(3));
+        }
+        if self.k.node.is_some() && !self.drained_to_leave(&work) {
+            return;
+        }
+        let item = work.items.iter().find(|item| item.not_before.is_none_or(|at| at <= self.now));
+        if let Some(item) = item {
+            return self.run(item, observe);
+        }
+        if let Some(at) = work.items.iter().filter_map(|item| item.not_before).min() {
+            return self.at(at);
+        }
+        self.progress("clean the host", None, None, "");
+        self.act = Act::Clean;
+    }
+
+    /// Whether nobody is on the Node any more.
+    fn drained_to_leave(&mut self, work: &Work<'_>) -> bool {
+        let times = work.items.iter().map(|item| item.times.drain).max().unwrap_or(default_times().drain);
+        if let Some((level, since)) = self.running() {
+            if level >= Disruption::Drain {
+                return self.prepared(since, times);
+            }
+            let text = "the machine was deleted: another window drains it".to_owned();
+            self.act = Act::End { open: false, well: false, text };
+            return false;
+        }
+        let words = [self.uid().to_owned(), "leave".to_owned()];
+        self.wish_for(Disruption::Drain, "Leave: the machine was deleted".to_owned(), &words);
+        false
+    }
+
+    /// Nothing of ours is on the host: Node, window and machine go.
+    fn after_cleaning(&mut self) {
+        self.act = if self.k.node.is_some() { Act::DeleteNode } else { self.last_act(false) };
+    }
+
+    /// The window ends before the machine is gone: nobody is left to end it afterwards.
+    fn last_act(&self, node: bool) -> Act {
+        if self.running().is_some() {
+            return Act::End { open: false, well: true, text: "the machine has left".to_owned() };
+        }
+        Act::LetGo { node }
+    }
+}

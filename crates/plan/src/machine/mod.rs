@@ -1,0 +1,348 @@
+//! A machine's host, driven to its packages: what to do next, from what is declared, what is written down, what the host says, and the time.
+//!
+//! Expected flow: the host is looked at; what differs from what is declared becomes [`PlannedStep`]s in the order of their dependencies; they
+//! are run one at a time, each until its component is proven to work. What disrupts happens inside a window: an Operation that closes the
+//! Node, drains it, and opens it again. When nothing is left to do, the host is looked at from time to time.
+//!
+//! Guarantees of [`decide`]:
+//! - nothing is changed on a host whose key is not trusted, that is paused, or of whose packages one cannot be made;
+//! - at most one step at a time, each under an id that is not used for another one;
+//! - a step that disrupts is decided on only inside a window that is under way, if the machine has a Node;
+//! - a package that did not work is not tried again until another is declared or a person asks;
+//! - the same inputs give the same decision: who continues after a crash does what the one before would have done.
+
+mod component;
+mod decide;
+mod events;
+mod guard;
+mod leave;
+mod order;
+mod status;
+mod step;
+#[cfg(test)]
+mod tests;
+mod version;
+mod window;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fleetwright_api::{Disruption, Machine, MachineStatus};
+use fleetwright_wire as wire;
+use jiff::Timestamp;
+
+use crate::package::{Rendered, Times};
+
+pub use decide::{decide, steps};
+pub use events::{Level, Told, told};
+pub use guard::next_check;
+pub use order::{Refused, order};
+pub use status::{OURS, facts};
+pub use step::{PlannedStep, Verb};
+
+/// Everything that a decision is made from.
+#[derive(Clone, Debug)]
+pub struct Known<'a> {
+    /// The machine as it is written.
+    pub machine: &'a Machine,
+    /// What its host should carry, in the order of the specification.
+    pub wanted: Wanted<'a>,
+    /// What is known of components that are on the host and not wanted.
+    pub leaving: &'a BTreeMap<String, Left>,
+    /// What is known of the host.
+    pub host: Host<'a>,
+    /// Its Node, if there is one.
+    pub node: Option<Node<'a>>,
+    /// Who was still on the Node when it was last looked at in this window; none if it was not.
+    pub pods: Option<&'a Pods>,
+    /// Its window, if one waits or is under way.
+    pub window: Option<Window<'a>>,
+    /// Windows that were given up, by what they were for ([`Wish::fingerprint`]).
+    pub given_up: &'a BTreeMap<String, GivenUp>,
+    /// How often in a row the checks of a component held.
+    pub streaks: &'a BTreeMap<String, u32>,
+    /// How often the host is looked at though nothing happens.
+    pub check_every: Duration,
+}
+
+/// What a host should carry.
+#[derive(Clone, Copy, Debug)]
+pub enum Wanted<'a> {
+    /// These.
+    Ready(&'a [Arc<Rendered>]),
+    /// Nobody can say, because one of them cannot be made.
+    Not {
+        /// One word in CamelCase.
+        reason: &'static str,
+        /// Which, where, and what to do.
+        message: &'a str,
+    },
+}
+
+/// What is known of a component that is to go.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Left {
+    /// What it needs, which outlives it.
+    pub depends_on: Vec<String>,
+    /// What taking it away does to what runs.
+    pub disruption: Disruption,
+    /// Times, as declared.
+    pub times: Times,
+}
+
+/// What is known of a host.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Host<'a> {
+    /// What is under way.
+    pub doing: Option<Doing<'a>>,
+    /// What it said when it was last looked at; none if that was before this process began.
+    pub seen: Option<Seen<'a>>,
+    /// What became of the last step.
+    pub step: Option<&'a wire::StepRecord>,
+    /// When that was learnt.
+    pub step_at: Option<Timestamp>,
+    /// Why it said no to what it was asked last.
+    pub refused: Option<(Timestamp, &'a wire::Failure)>,
+    /// Nothing of ours is left on it.
+    pub cleaned: bool,
+    /// Why it is not reached.
+    pub unreachable: Option<Unreachable<'a>>,
+    /// The host key that it showed.
+    pub key: Option<&'a str>,
+}
+
+/// What is under way with a host.
+#[derive(Clone, Copy, Debug)]
+pub struct Doing<'a> {
+    /// What, for people.
+    pub what: &'a str,
+    /// The step's id, if it is one.
+    pub id: Option<&'a str>,
+    /// Since when; none while it waits for its turn.
+    pub since: Option<Timestamp>,
+    /// How far it is.
+    pub message: &'a str,
+}
+
+/// What a host said when it was looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<'a> {
+    /// When.
+    pub at: Timestamp,
+    /// What it said.
+    pub observation: &'a wire::Observation,
+    /// What it was asked about.
+    pub asked: &'a Asked,
+    /// Nothing was asked of it since.
+    pub current: bool,
+}
+
+/// What a host was asked about.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// The digests of the packages, by component.
+    pub digests: BTreeMap<String, String>,
+    /// Whether their checks were run.
+    pub health: bool,
+}
+
+impl Asked {
+    /// What is asked with that.
+    pub fn of(observe: &wire::Observe) -> Self {
+        let digests = observe.packages.iter().map(|package| (package.component.clone(), package.digest())).collect();
+        Self { digests, health: observe.health }
+    }
+}
+
+/// A host that is not reached.
+#[derive(Clone, Copy, Debug)]
+pub struct Unreachable<'a> {
+    /// Since when.
+    pub since: Timestamp,
+    /// How often it was tried.
+    pub attempts: u32,
+    /// Not tried before.
+    pub not_before: Timestamp,
+    /// Why.
+    pub why: Why<'a>,
+}
+
+/// Why a host is not reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why<'a> {
+    /// It shows another key than it should.
+    HostKeyChanged(&'a str),
+    /// It is none that we can serve.
+    Unsupported(&'a str),
+    /// It does not let us in, or ours cannot be used: one word, and why.
+    Refused(&'static str, &'a str),
+    /// It does not answer, or stopped answering.
+    Silent(&'a str),
+}
+
+/// What is seen of a Node.
+#[derive(Clone, Copy, Debug)]
+pub struct Node<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its uid.
+    pub uid: &'a str,
+    /// The value of our maintenance taint, if it has it: the uid of the window's Operation.
+    pub closed: Option<&'a str>,
+    /// Its conditions: type, and whether it is True.
+    pub conditions: &'a [(Arc<str>, bool)],
+    /// The boot that its kubelet runs in, if it says so.
+    pub boot_id: Option<&'a str>,
+    /// Whether its labels are those that the machine declares.
+    pub labelled: bool,
+}
+
+impl Node<'_> {
+    /// Does the condition hold?
+    pub fn holds(&self, type_: &str) -> bool {
+        self.conditions.iter().any(|(name, holds)| &**name == type_ && *holds)
+    }
+}
+
+/// Who is on a Node that is being drained.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pods {
+    /// Who must still leave, as `namespace/name`, and what keeps each, if something does.
+    pub left: Vec<(String, Option<String>)>,
+}
+
+/// A window: one Operation from closing the Node to opening it again.
+#[derive(Clone, Copy, Debug)]
+pub struct Window<'a> {
+    /// The Operation's uid. The ids of steps inside come from it.
+    pub uid: &'a str,
+    /// The worst that may happen inside.
+    pub level: Disruption,
+    /// What it is for, see [`Wish::fingerprint`].
+    pub fingerprint: &'a str,
+    /// How far it is.
+    pub phase: Phase<'a>,
+}
+
+/// How far a window is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase<'a> {
+    /// The gate does not let it pass yet, and why.
+    Waiting(&'a str),
+    /// It is under way.
+    Running {
+        /// Since when.
+        since: Timestamp,
+    },
+    /// Nobody but a person can say what became of it.
+    NeedsPerson(&'a str),
+}
+
+/// Windows that were given up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GivenUp {
+    /// How many.
+    pub times: u32,
+    /// When the last one was.
+    pub last: Option<Timestamp>,
+}
+
+/// What is to be done, written and told.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision {
+    /// The one thing to do.
+    pub act: Act,
+    /// Our part of the status.
+    pub status: MachineStatus,
+    /// When to look again, if nothing happens.
+    pub next: Option<Timestamp>,
+    /// A window that waits is not needed any more.
+    pub withdraw: bool,
+}
+
+/// The one thing to do now.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Act {
+    /// Nothing.
+    Rest,
+    /// See to it that the machine does not go before its host is clean.
+    Finalize,
+    /// Look at the host.
+    Observe(Box<wire::Observe>),
+    /// Run a step on the host.
+    Run(Box<Run>),
+    /// Leave nothing on the host.
+    Clean,
+    /// Ask for a window.
+    Ask(Wish),
+    /// Keep new pods away.
+    Close,
+    /// Ask the pods to leave.
+    Drain,
+    /// Let pods come again.
+    Open,
+    /// The window is over.
+    End {
+        /// Let pods come again, before that.
+        open: bool,
+        /// Whether it did what it was for.
+        well: bool,
+        /// What became of it.
+        text: String,
+    },
+    /// Give the Node the labels that the machine declares.
+    Label,
+    /// The machine has left: its Node goes.
+    DeleteNode,
+    /// Let the machine go, and its Node, too, if it is there and the host is gone.
+    LetGo {
+        /// The Node, too.
+        node: bool,
+    },
+}
+
+/// A step to be run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Run {
+    /// Its id: the host never runs the same one twice.
+    pub id: String,
+    /// What.
+    pub step: wire::Step,
+    /// It is killed after that long.
+    pub within: Duration,
+    /// What to look at when it ended.
+    pub then: wire::Observe,
+    /// The package holds a credential that is filled in right before.
+    pub needs_credential: bool,
+}
+
+/// A window that is wished for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wish {
+    /// The worst that happens inside.
+    pub level: Disruption,
+    /// Why, for people.
+    pub reason: String,
+    /// Stands for what is to be done inside.
+    pub fingerprint: String,
+}
+
+/// What a window of that level is called as an Operation.
+pub fn operation_type(level: Disruption) -> &'static str {
+    match level {
+        Disruption::None | Disruption::Restart => "Restart",
+        Disruption::Drain => "Drain",
+        Disruption::Reboot => "Reboot",
+    }
+}
+
+/// The level of an Operation of that type; none if it is no window.
+pub fn level_of(type_: &str) -> Option<Disruption> {
+    match type_ {
+        "Restart" => Some(Disruption::Restart),
+        "Drain" => Some(Disruption::Drain),
+        "Reboot" => Some(Disruption::Reboot),
+        _ => None,
+    }
+}

@@ -1,0 +1,93 @@
+//! In which order components are touched, and what may not stand together.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use super::Left;
+use crate::package::Rendered;
+
+/// Why packages cannot stand together on one machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// One word in CamelCase.
+    pub reason: &'static str,
+    /// Which, and what to do.
+    pub message: String,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+/// Puts packages into the order in which they are touched: what others depend on first, otherwise as they are declared.
+///
+/// # Errors
+/// Says which component is missing, which conflict, or which go around in a circle.
+pub fn order(packages: &[Arc<Rendered>]) -> Result<Vec<&Arc<Rendered>>, Refused> {
+    let name = |package: &Rendered| package.package.component.clone();
+    let all: BTreeSet<String> = packages.iter().map(|package| name(package)).collect();
+    for package in packages {
+        if let Some(other) = package.conflicts_with.iter().find(|other| all.contains(*other)) {
+            let (one, reference) = (name(package), &package.package.reference);
+            return Err(Refused {
+                reason: "PackagesConflict",
+                message: format!(
+                    "MachinePackageVersion {reference}, spec.conflictsWith: {one} may not be on the same machine as {other}, and spec.packages \
+                     lists both: take one of them out"
+                ),
+            });
+        }
+        if let Some(other) = package.depends_on.iter().find(|other| !all.contains(*other)) {
+            let (one, reference) = (name(package), &package.package.reference);
+            return Err(Refused {
+                reason: "DependencyMissing",
+                message: format!(
+                    "MachinePackageVersion {reference}, spec.dependsOn: {one} needs {other}, which spec.packages does not list: add a package \
+                     of {other}"
+                ),
+            });
+        }
+    }
+    let mut placed: BTreeSet<&str> = BTreeSet::new();
+    let mut ordered = Vec::with_capacity(packages.len());
+    let mut rest: Vec<&Arc<Rendered>> = packages.iter().collect();
+    while !rest.is_empty() {
+        let free = rest.iter().position(|package| package.depends_on.iter().all(|on| placed.contains(on.as_str())));
+        let Some(free) = free else {
+            let circle: Vec<String> = rest.iter().map(|package| name(package)).collect();
+            return Err(Refused {
+                reason: "DependencyCycle",
+                message: format!(
+                    "the components {} depend on each other in a circle (spec.dependsOn of their package versions): none of them can come \
+                     first, so break the circle",
+                    circle.join(", ")
+                ),
+            });
+        };
+        let package = rest.remove(free);
+        placed.insert(&package.package.component);
+        ordered.push(package);
+    }
+    Ok(ordered)
+}
+
+/// Puts components that are to go into the order in which they go: who needs another goes before it.
+pub(super) fn removals(components: &[String], known: &BTreeMap<String, Left>) -> Vec<String> {
+    let mut rest: Vec<&String> = components.iter().collect();
+    let mut ordered = Vec::with_capacity(rest.len());
+    while !rest.is_empty() {
+        let needed = |component: &str| {
+            rest.iter().any(|other| {
+                *other != component
+                    && known.get(*other).is_some_and(|left| left.depends_on.iter().any(|on| on == component))
+            })
+        };
+        // The last one first: what was declared last likely builds on what was declared before. In a circle somebody has to begin.
+        let free = rest.iter().rposition(|component| !needed(component)).unwrap_or(rest.len() - 1);
+        ordered.push(rest.remove(free).clone());
+    }
+    ordered
+}

@@ -1,0 +1,287 @@
+//! Our part of a machine's status.
+
+use fleetwright_api::{
+    ComponentState, Disruption, Facts, Machine, MachineStatus, NodeRef, Phase, Status, condition, names,
+};
+use fleetwright_wire as wire;
+use jiff::SignedDuration;
+
+use super::decide::Mind;
+use super::{Act, Decision, Wanted, guard};
+use crate::operation::put;
+
+/// The conditions that are ours.
+pub const OURS: [&str; 4] = [names::REACHABLE, names::HOST_KEY_TRUSTED, names::PACKAGES_READY, names::IN_SHAPE];
+
+/// The reason of [`names::PACKAGES_READY`] from the beginning until all packages were in place for the first time.
+pub(super) const INSTALLING: &str = "Installing";
+
+/// A host that does not answer for that long is lost.
+const LOST: SignedDuration = SignedDuration::from_mins(2);
+
+/// Our part of what is written.
+pub(super) fn ours(machine: &Machine) -> MachineStatus {
+    let mut status = machine.status.clone().unwrap_or_default();
+    status.conditions.retain(|condition| OURS.contains(&&*condition.type_));
+    status.bootstrapped = None;
+    status
+}
+
+/// What a host says of itself, as it is written down.
+pub fn facts(facts: &wire::Facts) -> Facts {
+    let text = |text: &str| (!text.is_empty()).then(|| guard::cut(text, 256));
+    Facts {
+        os: text(&facts.os),
+        kernel: text(&facts.kernel),
+        arch: text(&facts.arch),
+        cpus: Some(facts.cpus).filter(|cpus| *cpus > 0),
+        memory: (facts.memory > 0).then(|| format!("{}Ki", facts.memory / 1024)),
+        boot_id: text(&facts.boot_id),
+    }
+}
+
+impl Mind<'_> {
+    /// What is known of the host and its Node, whatever else is decided.
+    pub(super) fn note_host(&mut self) {
+        let (host, now) = (&self.k.host, self.now);
+        let generation = self.k.machine.metadata.generation;
+        if let Some(seen) = host.seen {
+            self.status.facts = Some(facts(&seen.observation.facts));
+            self.status.last_check = Some(seen.at);
+        }
+        if let Some(node) = self.k.node {
+            self.status.node_ref = Some(NodeRef { name: node.name.to_owned(), uid: Some(node.uid.to_owned()) });
+        } else {
+            self.status.node_ref = None;
+        }
+        let conditions = &mut self.status.conditions;
+        let mut say = |type_: &str, status, reason: &str, message: String| {
+            put(conditions, type_, status, reason, guard::cut(&message, 4096), generation, now);
+        };
+        let why = host.unreachable.map(|unreachable| (unreachable, unreachable.why));
+        match why {
+            None if host.seen.is_some() => {
+                say(names::REACHABLE, Status::True, "Answers", String::new());
+                say(names::HOST_KEY_TRUSTED, Status::True, "KeyMatches", String::new());
+            }
+            Some((_, super::Why::HostKeyChanged(text))) => {
+                let message = format!(
+                    "{text}. Nothing is done to this machine until that is settled: if the new key is right, correct spec.ssh.hostKeys.keys, or \
+                     clear status.hostKeys of a machine that trusts on first use"
+                );
+                say(names::HOST_KEY_TRUSTED, Status::False, "HostKeyChanged", message.clone());
+                say(names::REACHABLE, Status::False, "HostKeyChanged", message);
+            }
+            Some((unreachable, why)) => {
+                let (reason, text, sure) = match why {
+                    super::Why::Unsupported(text) => ("Unsupported", text, true),
+                    super::Why::Refused(reason, text) => (reason, text, true),
+                    super::Why::HostKeyChanged(text) | super::Why::Silent(text) => ("NoAnswer", text, false),
+                };
+                // A connection may break; twice in a row is news.
+                if sure || unreachable.attempts > 1 {
+                    let mut message = text.to_owned();
+                    if self.k.machine.metadata.deletion_timestamp.is_some() {
+                        message = format!(
+                            "{message}. The machine was deleted and its host is to be left clean: bring it back, or, if it is gone for good, annotate the \
+                             machine with {}=true",
+                            names::LET_GO
+                        );
+                    }
+                    say(names::REACHABLE, Status::False, reason, message);
+                }
+            }
+            None => {}
+        }
+        for type_ in [names::REACHABLE, names::HOST_KEY_TRUSTED] {
+            if condition(&self.status.conditions, type_).is_none() {
+                put(
+                    &mut self.status.conditions,
+                    type_,
+                    Status::Unknown,
+                    "NotReachedYet",
+                    String::new(),
+                    generation,
+                    now,
+                );
+            }
+        }
+    }
+
+    /// What was found not to be as declared, all components together.
+    pub(super) fn note_drift(&mut self) {
+        if self.drift.is_empty() {
+            return;
+        }
+        let items = std::mem::take(&mut self.drift);
+        self.status.last_drift = Some(guard::found(self.status.last_drift.as_ref(), items.clone(), self.now));
+        self.drift = items;
+    }
+
+    /// A repair ended.
+    pub(super) fn repaired(&mut self, well: bool) {
+        let now = self.now;
+        if let Some(drift) = &mut self.status.last_drift {
+            if well {
+                drift.repaired = true;
+            } else {
+                drift.at = now;
+                drift.repeats = drift.repeats.saturating_add(1);
+            }
+        }
+    }
+
+    pub(super) fn was_repaired(&self) -> bool {
+        self.status.last_drift.as_ref().is_some_and(|drift| drift.repaired)
+    }
+
+    /// Puts everything together.
+    pub(super) fn finish(mut self) -> Decision {
+        let managed = self.k.machine.spec.ssh.is_some();
+        let leaving = self.k.machine.metadata.deletion_timestamp.is_some();
+        if managed && !leaving {
+            self.say_packages();
+            self.say_shape();
+            self.status.phase = Some(self.phase());
+        }
+        // What goes on is told until it is over, also while it is only looked at.
+        if self.status.progress.is_none()
+            && self.act != Act::Rest
+            && (self.k.window.is_some() || !leaving && self.changing())
+        {
+            self.status.progress = self.old.progress.clone();
+        }
+        self.status.conditions.sort_by(|a, b| a.type_.cmp(&b.type_));
+        Decision { act: self.act, status: self.status, next: self.next, withdraw: self.withdraw }
+    }
+
+    /// A step was begun and its component has not proven itself.
+    fn changing(&self) -> bool {
+        let changing =
+            |state| !matches!(state, ComponentState::Ready | ComponentState::Failed | ComponentState::RolledBack);
+        self.status.components.iter().any(|entry| changing(entry.state))
+    }
+
+    fn say_packages(&mut self) {
+        let generation = self.k.machine.metadata.generation;
+        let said = if let Some((reason, message)) = self.refused.take() {
+            self.refused = Some((reason, message.clone()));
+            Some((Status::False, reason, message))
+        } else if self.looked {
+            Some(self.packages())
+        } else if condition(&self.status.conditions, names::PACKAGES_READY).is_none() {
+            Some((Status::Unknown, "NotLookedAtYet", String::new()))
+        } else {
+            None
+        };
+        if let Some((status, reason, message)) = said {
+            let message = guard::cut(&message, 4096);
+            put(&mut self.status.conditions, names::PACKAGES_READY, status, reason, message, generation, self.now);
+        }
+    }
+
+    fn packages(&self) -> (Status, &'static str, String) {
+        let components = &self.status.components;
+        let of = |state: ComponentState| {
+            let found = components.iter().find(|entry| entry.state == state);
+            found.map(|entry| format!("{}: {}", entry.component, entry.message))
+        };
+        if let Some(text) = of(ComponentState::Failed) {
+            return (Status::False, "PackageFailed", text);
+        }
+        if let Some(text) = of(ComponentState::RolledBack) {
+            return (Status::False, "RolledBack", text);
+        }
+        let first = components.iter().find(|entry| entry.desired.is_some() && entry.state != ComponentState::Ready);
+        if let Some(entry) = first.filter(|_| self.is_new()) {
+            return (Status::False, INSTALLING, format!("{} is not in place yet", entry.component));
+        }
+        let disrupts = |component: &str| match self.k.wanted {
+            Wanted::Ready(wanted) => wanted
+                .iter()
+                .any(|wanted| wanted.package.component == component && wanted.disruption > Disruption::None),
+            Wanted::Not { .. } => false,
+        };
+        let changing = components.iter().find(|entry| {
+            let changes = [ComponentState::Installing, ComponentState::Upgrading, ComponentState::Downgrading];
+            changes.contains(&entry.state) && disrupts(&entry.component)
+        });
+        if let Some(entry) = changing {
+            return (Status::False, "Changing", format!("{} is being changed", entry.component));
+        }
+        // What is there works, and what is declared has not come to its turn: no reason to keep pods away.
+        let pending =
+            components.iter().find(|entry| !matches!(entry.state, ComponentState::Ready | ComponentState::Drifted));
+        if let Some(entry) = pending {
+            let message = match (&entry.desired, &entry.observed) {
+                (Some(desired), Some(observed)) => {
+                    format!("{} is to change from {observed} to {desired}", entry.component)
+                }
+                (Some(desired), None) => format!("{} {desired} is to be installed", entry.component),
+                _ => format!("{} is to be removed", entry.component),
+            };
+            return (Status::True, "ChangePending", message);
+        }
+        (Status::True, "AllInPlace", String::new())
+    }
+
+    fn say_shape(&mut self) {
+        let generation = self.k.machine.metadata.generation;
+        if !self.looked {
+            if condition(&self.status.conditions, names::IN_SHAPE).is_none() {
+                let reason = "NotLookedAtYet";
+                put(
+                    &mut self.status.conditions,
+                    names::IN_SHAPE,
+                    Status::Unknown,
+                    reason,
+                    String::new(),
+                    generation,
+                    self.now,
+                );
+            }
+            return;
+        }
+        let fights = self.status.last_drift.as_ref().is_some_and(guard::fights);
+        let (status, reason, message) = match (self.drift.is_empty(), fights) {
+            (true, _) => (Status::True, "AsDeclared", String::new()),
+            (false, false) => (Status::False, "Drifted", guard::text(&self.drift)),
+            (false, true) => {
+                let text = guard::text(&self.drift);
+                (
+                    Status::False,
+                    "FightsBack",
+                    format!("it is repaired again and again, something changes it back: {text}"),
+                )
+            }
+        };
+        put(&mut self.status.conditions, names::IN_SHAPE, status, reason, message, generation, self.now);
+    }
+
+    fn phase(&self) -> Phase {
+        let any = |state: ComponentState| self.status.components.iter().any(|entry| entry.state == state);
+        if let Some((unreachable, reason, _)) = self.why() {
+            if reason != "NoAnswer" {
+                return Phase::Degraded;
+            }
+            if unreachable.attempts > 1 && self.now.duration_since(unreachable.since) >= LOST {
+                return Phase::Lost;
+            }
+            return self.old.phase.unwrap_or(Phase::Converging);
+        }
+        if self.refused.is_some() || any(ComponentState::Failed) || any(ComponentState::RolledBack) {
+            return Phase::Degraded;
+        }
+        if !self.looked {
+            let changed = self.old.observed_generation != self.k.machine.metadata.generation;
+            return self.old.phase.filter(|_| !changed).unwrap_or(Phase::Converging);
+        }
+        if any(ComponentState::Drifted) {
+            let reported = self.k.machine.spec.drift == fleetwright_api::Drift::Report;
+            return if reported { Phase::Degraded } else { Phase::Repairing };
+        }
+        let ready = self.status.components.iter().all(|entry| entry.state == ComponentState::Ready);
+        let window = self.running().is_some();
+        if ready && !window { Phase::Ready } else { Phase::Converging }
+    }
+}

@@ -1,0 +1,131 @@
+//! Steps, as they are planned, and their ids.
+
+use fleetwright_api::Disruption;
+use fleetwright_wire as wire;
+use jiff::Timestamp;
+
+use crate::package::{Rendered, Times};
+
+/// What is to be done to a component, for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// It is not there.
+    Install,
+    /// It is older.
+    Upgrade,
+    /// It is newer.
+    Downgrade,
+    /// It has the same version and other content.
+    Change,
+    /// It is no longer as declared.
+    Repair,
+    /// It is not declared.
+    Remove,
+    /// What was there before comes back.
+    GoBack,
+    /// The host boots.
+    Reboot,
+}
+
+impl Verb {
+    /// In lower case, for people and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Install => "install",
+            Self::Upgrade => "upgrade",
+            Self::Downgrade => "downgrade",
+            Self::Change => "change",
+            Self::Repair => "repair",
+            Self::Remove => "remove",
+            Self::GoBack => "go back",
+            Self::Reboot => "reboot",
+        }
+    }
+}
+
+/// One step that is planned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedStep {
+    /// Which component; empty for a boot.
+    pub component: String,
+    /// The version that is there.
+    pub from: Option<String>,
+    /// The version that will be.
+    pub to: Option<String>,
+    /// What is done.
+    pub verb: Verb,
+    /// What that does to what runs.
+    pub disruption: Disruption,
+    /// Why, for people.
+    pub why: String,
+}
+
+impl PlannedStep {
+    /// In a few words: `upgrade kubelet 1.36.4 → 1.37.1`.
+    pub fn text(&self) -> String {
+        let verb = self.verb.as_str();
+        match (&self.from, &self.to) {
+            _ if self.component.is_empty() => verb.to_owned(),
+            (Some(from), Some(to)) if from != to => format!("{verb} {} {from} → {to}", self.component),
+            (_, Some(to)) => format!("{verb} {} {to}", self.component),
+            (Some(from), None) => format!("{verb} {} {from}", self.component),
+            (None, None) => format!("{verb} {}", self.component),
+        }
+    }
+}
+
+/// A planned step with all that is needed to run it.
+#[derive(Clone, Debug)]
+pub(super) struct Item<'a> {
+    pub step: PlannedStep,
+    pub does: Does<'a>,
+    /// Must be in place and work before.
+    pub depends_on: &'a [String],
+    pub times: Times,
+    /// Not before, because it failed a moment ago.
+    pub not_before: Option<Timestamp>,
+}
+
+/// What a step does.
+#[derive(Clone, Debug)]
+pub(super) enum Does<'a> {
+    Install(&'a Rendered),
+    Repair(&'a Rendered),
+    Remove,
+    Back { to: String },
+}
+
+impl Does<'_> {
+    /// The word in the id, and what else tells it apart.
+    pub fn tag(&self) -> (&'static str, &str) {
+        match self {
+            Self::Install(rendered) => ("install", &rendered.digest),
+            Self::Repair(rendered) => ("repair", &rendered.digest),
+            Self::Remove => ("remove", ""),
+            Self::Back { to } => ("back", to),
+        }
+    }
+
+    /// As the host is told.
+    pub fn wire(&self, component: &str) -> wire::Step {
+        let component = component.to_owned();
+        match self {
+            Self::Install(rendered) => wire::Step::Install(rendered.package.clone()),
+            Self::Repair(rendered) => wire::Step::Repair(rendered.package.clone()),
+            Self::Remove => wire::Step::Remove { component },
+            Self::Back { to } => wire::Step::Back { component, to: to.clone() },
+        }
+    }
+}
+
+/// The id of a step on a component. `under` is the uid of the window's Operation, or of the machine outside of one.
+pub(super) fn id(under: &str, component: &str, (verb, digest): (&str, &str), attempt: u32) -> String {
+    let digest: String = digest.chars().take(8).collect();
+    let dot = if digest.is_empty() { "" } else { "." };
+    format!("{under}.{component}.{verb}{dot}{digest}.{attempt}")
+}
+
+/// The id of a boot in a window.
+pub(super) fn reboot_id(window: &str, number: u32) -> String {
+    format!("{window}.reboot.{number}")
+}

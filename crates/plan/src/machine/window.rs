@@ -1,0 +1,207 @@
+//! Windows: everything that disrupts a machine at one time, behind the gate.
+
+use fleetwright_api::{ComponentState, Disruption};
+use jiff::{SignedDuration, Timestamp};
+
+use super::component::signed;
+use super::decide::{Mind, Work};
+use super::step::Does;
+use super::{Act, Node, Phase, Wish};
+
+/// After a window was given up, the next is asked for after this long at first…
+const FIRST_WAIT: SignedDuration = SignedDuration::from_mins(10);
+/// …and later each time, up to this.
+const LONGEST_WAIT: SignedDuration = SignedDuration::from_hours(4);
+/// How often it is looked who is still there.
+const DRAIN_EVERY: SignedDuration = SignedDuration::from_secs(2);
+
+impl<'a> Mind<'a> {
+    /// The window that is under way: its level and since when.
+    pub(super) fn running(&self) -> Option<(Disruption, Timestamp)> {
+        let window = self.k.window.as_ref()?;
+        match window.phase {
+            Phase::Running { since } => Some((window.level, since)),
+            _ => None,
+        }
+    }
+
+    /// A window waits that was not let pass yet.
+    pub(super) fn waits(&self) -> bool {
+        matches!(self.k.window.as_ref().map(|window| window.phase), Some(Phase::Waiting(_)))
+    }
+
+    /// Whether what disrupts that much may happen now; if not, what leads there was decided.
+    pub(super) fn in_window(&mut self, work: &Work<'a>, level: Disruption, drain: std::time::Duration) -> bool {
+        match self.k.window.as_ref().map(|window| window.phase) {
+            Some(Phase::Running { since }) => {
+                let enough = self.running().is_some_and(|(allowed, _)| level <= allowed);
+                enough && self.prepared(since, drain)
+            }
+            Some(Phase::NeedsPerson(text)) => {
+                self.progress("wait for a person", None, None, text);
+                false
+            }
+            _ => {
+                self.wish(work, level);
+                false
+            }
+        }
+    }
+
+    /// Closed, and drained if that is needed.
+    pub(super) fn prepared(&mut self, since: Timestamp, drain: std::time::Duration) -> bool {
+        let Some(node) = self.k.node else { return true };
+        let window = self.under();
+        if node.closed != Some(window) {
+            self.progress(&format!("close Node {}", node.name), None, None, "");
+            self.act = Act::Close;
+            return false;
+        }
+        let level = self.running().map_or(Disruption::None, |(level, _)| level);
+        if level < Disruption::Drain || self.begun() {
+            return true;
+        }
+        self.drained(node, since, drain)
+    }
+
+    fn drained(&mut self, node: Node<'_>, since: Timestamp, drain: std::time::Duration) -> bool {
+        let what = format!("drain Node {}", node.name);
+        let Some(pods) = self.k.pods else {
+            self.progress(&what, None, Some(since), "");
+            self.act = Act::Drain;
+            return false;
+        };
+        if pods.left.is_empty() {
+            return true;
+        }
+        let blocked: Vec<String> =
+            pods.left.iter().filter_map(|(pod, why)| why.as_ref().map(|why| format!("{pod}: {why}"))).collect();
+        let mut message = format!("{} pods left", pods.left.len());
+        if let Some(first) = blocked.first() {
+            message = format!("{message}, {} held: {}", blocked.len(), super::guard::cut(first, 512));
+        }
+        self.progress(&what, None, Some(since), &message);
+        for entry in &mut self.status.components {
+            if entry.state == ComponentState::Pending {
+                entry.message = format!("draining: {message}");
+            }
+        }
+        if self.now.duration_since(since) >= signed(drain) {
+            let text = format!("given up: the Node was not drained within {}s: {message}", drain.as_secs());
+            self.act = Act::End { open: true, well: false, text };
+            return false;
+        }
+        self.act = Act::Drain;
+        self.at(self.now + DRAIN_EVERY);
+        false
+    }
+
+    /// Something was changed in this window already: nobody is asked to leave any more.
+    fn begun(&self) -> bool {
+        let changing = |state| {
+            matches!(
+                state,
+                ComponentState::Installing
+                    | ComponentState::Upgrading
+                    | ComponentState::Downgrading
+                    | ComponentState::Removing
+            )
+        };
+        let old = self.old.components.iter().any(|entry| changing(entry.state));
+        old || self.record_of(&super::step::reboot_id(self.under(), 1)).is_some()
+    }
+
+    fn wish(&mut self, work: &Work<'a>, level: Disruption) {
+        let needing: Vec<_> = work.items.iter().filter(|item| self.needs_window(item)).collect();
+        let worst = needing.iter().map(|item| item.step.disruption).max().unwrap_or(level).max(level);
+        let worst = if work.boots { Disruption::Reboot } else { worst };
+        let mut texts: Vec<String> = needing.iter().map(|item| item.step.text()).collect();
+        if work.boots {
+            texts.push("reboot".to_owned());
+        }
+        let mut words = vec![self.uid().to_owned(), self.status.retried.clone().unwrap_or_default()];
+        for item in &needing {
+            let (verb, digest) = item.does.tag();
+            words.push(format!("{} {verb} {digest}", item.step.component));
+            if let Does::Repair(_) = item.does {
+                words.push("repair".to_owned());
+            }
+        }
+        words.push(format!("{worst:?}"));
+        self.wish_for(worst, texts.join(", "), &words);
+    }
+
+    /// Asks for a window, unless one for the same was given up a moment ago.
+    pub(super) fn wish_for(&mut self, level: Disruption, reason: String, words: &[String]) {
+        let fingerprint = format!("{:016x}", hash(words));
+        let given_up = self.k.given_up.get(&fingerprint).copied().unwrap_or_default();
+        if let Some(last) = given_up.last {
+            let doublings = given_up.times.saturating_sub(1).min(10);
+            let wait = FIRST_WAIT.checked_mul(1 << doublings).unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT);
+            let at = last.checked_add(wait).unwrap_or(Timestamp::MAX);
+            if at > self.now {
+                self.progress("wait after a window that was given up", None, Some(last), &reason);
+                self.at(at);
+                return;
+            }
+        }
+        let why = match self.k.window.as_ref().map(|window| window.phase) {
+            Some(Phase::Waiting(why)) => why,
+            _ => "",
+        };
+        self.progress("wait for the gate", None, None, why);
+        for entry in &mut self.status.components {
+            if entry.state == ComponentState::Pending {
+                entry.message =
+                    if why.is_empty() { "waits for the gate".to_owned() } else { format!("waits for the gate: {why}") };
+            }
+        }
+        self.act = Act::Ask(Wish { level, reason: super::guard::cut(&reason, 1024), fingerprint });
+    }
+
+    /// All is done that this window was for, or cannot be done.
+    pub(super) fn end_window(&mut self) {
+        let failed: Vec<String> = self
+            .status
+            .components
+            .iter()
+            .filter(|entry| matches!(entry.state, ComponentState::Failed | ComponentState::RolledBack))
+            .map(|entry| format!("{}: {}", entry.component, entry.message))
+            .collect();
+        let left = self.status.components.iter().any(|entry| entry.state == ComponentState::Failed);
+        let text = match failed.is_empty() {
+            true => "the machine is as declared".to_owned(),
+            false => super::guard::cut(&failed.join("; "), 1024),
+        };
+        // A host that was left broken stays closed until it works, or a person opens it.
+        self.act = Act::End { open: !left, well: failed.is_empty(), text };
+    }
+
+    /// A taint of ours that no window needs any more.
+    pub(super) fn open_what_is_left(&mut self) -> bool {
+        let closed = self.k.node.is_some_and(|node| node.closed.is_some());
+        let broken = self.status.components.iter().any(|entry| entry.state == ComponentState::Failed);
+        let open = closed && !broken && self.running().is_none();
+        if open {
+            self.act = Act::Open;
+        }
+        open
+    }
+
+    /// The Node's labels are kept.
+    pub(super) fn label(&mut self) -> bool {
+        let lacks = self.k.node.is_some_and(|node| !node.labelled);
+        if lacks {
+            self.act = Act::Label;
+        }
+        lacks
+    }
+}
+
+/// FNV-1a: the same in every process.
+fn hash(words: &[String]) -> u64 {
+    words
+        .iter()
+        .flat_map(|word| word.bytes().chain([0]))
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
