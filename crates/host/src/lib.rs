@@ -3,10 +3,21 @@
 //! Everything goes through the [`System`] trait: the real one on hosts, one in memory behind simulated machines, so that both run the same
 //! code. A way of installing is one [`Method`](method::Method), one module each.
 
+mod checks;
 pub mod fetch;
+mod files;
 pub mod folders;
+mod host;
+mod journal;
 pub mod method;
+mod observe;
+mod steps;
+mod store;
 pub mod system;
 pub mod text;
+mod units;
 
+pub use host::Host;
+pub use journal::{BOOT_WITHIN, IDS, LOG, RECORDS};
 pub use system::System;
+pub use system::memory::Memory;

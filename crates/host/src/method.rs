@@ -17,6 +17,8 @@ mod script;
 mod sysctl;
 mod tarball;
 
+pub(crate) use script::SHELL;
+
 /// The way of installing that a package declares. The one place that knows them all.
 pub fn of(package: &Package) -> &'static dyn Method {
     match package.method {

@@ -1,5 +1,8 @@
 //! What the helper needs of the host that it runs on.
 
+mod archive;
+pub mod memory;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;

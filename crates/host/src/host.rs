@@ -1,0 +1,213 @@
+//! Answers requests, one after the other.
+
+use std::time::Duration;
+
+use fleetwright_wire::{
+    Answer, Apply, Bytes, Failure, FailureKind, HOME, OPT, Observation, Observe, Outcome, Progress, Request, Step,
+    StepRecord,
+};
+
+use crate::journal::{Begin, Begun, Journal, LOG};
+use crate::steps::{Doing, How};
+use crate::text::{Tail, clip};
+use crate::{System, folders, observe, store};
+
+/// A host that is asked.
+///
+/// # Guarantees
+/// - The record of a step is on disk before anything of it happens; the same id never runs twice, whoever asks, in whatever process.
+/// - One step runs at a time.
+/// - Whoever leads with a lower number than the highest that was heard changes nothing.
+/// - Nothing is kept in here that counts: another process on the same host answers the same.
+///
+/// # Caveats
+/// - [`Answer::Ended`] has a record that says [`Outcome::Running`] when the step was begun by another process that lives, and for a boot, which
+///   ends when the host comes back. Ask after it.
+#[derive(Debug)]
+pub struct Host<S> {
+    system: S,
+    /// A step that ended here, and whose end could not be written.
+    unsaved: Option<Begun>,
+}
+
+impl<S: System> Host<S> {
+    /// On that system.
+    pub fn new(system: S) -> Self {
+        Self { system, unsaved: None }
+    }
+
+    /// What it works on.
+    pub fn system(&self) -> &S {
+        &self.system
+    }
+
+    /// Answers a request; tells how far it is while it works on it. Never panics, whatever is asked.
+    pub fn answer(&mut self, request: Request, tell: &mut dyn FnMut(Answer)) -> Answer {
+        self.try_answer(request, tell).unwrap_or_else(Answer::Failed)
+    }
+
+    fn try_answer(&mut self, request: Request, tell: &mut dyn FnMut(Answer)) -> Result<Answer, Failure> {
+        let saved = self.save();
+        match request {
+            Request::Observe(observe) => self.observe(&observe, tell).map(|seen| Answer::Observed(Box::new(seen))),
+            Request::Apply(apply) => {
+                // The same id gets its end even while that cannot be written; nothing new is begun.
+                if let (Err(failure), None) = (saved, self.unsaved_record(&apply.id)) {
+                    return Err(failure);
+                }
+                self.apply(&apply, tell).map(Answer::Ended)
+            }
+            Request::Recall { id } => self.recall(&id).map(Answer::Recalled),
+            Request::Refuse { id, fence } => match self.unsaved_record(&id) {
+                Some(record) => Ok(Answer::Recalled(Some(record))),
+                None => Journal::of(&mut self.system).refuse(&id, fence).map(|record| Answer::Recalled(Some(record))),
+            },
+            Request::Log { id, bytes } => {
+                Journal::of(&mut self.system).log(&id, bytes).map(|log| Answer::Log(Bytes(log)))
+            }
+            Request::Clean { fence } => self.clean(fence).map(|()| Answer::Cleaned),
+        }
+    }
+
+    fn save(&mut self) -> Result<(), Failure> {
+        if let Some(unsaved) = &self.unsaved {
+            Journal::of(&mut self.system).save(unsaved)?;
+            self.unsaved = None;
+        }
+        Ok(())
+    }
+
+    fn unsaved_record(&self, id: &str) -> Option<StepRecord> {
+        self.unsaved.as_ref().map(Begun::record).filter(|record| record.id == id).cloned()
+    }
+
+    fn recall(&mut self, id: &str) -> Result<Option<StepRecord>, Failure> {
+        match self.unsaved_record(id) {
+            Some(record) => Ok(Some(record)),
+            None => Journal::of(&mut self.system).recall(id),
+        }
+    }
+
+    fn observe(&mut self, asked: &Observe, tell: &mut dyn FnMut(Answer)) -> Result<Observation, Failure> {
+        let other = |error: std::io::Error| Failure {
+            kind: FailureKind::Other,
+            message: format!("the host cannot be looked at: {error}"),
+        };
+        let facts = self.system.facts().map_err(other)?;
+        let mut components = Vec::with_capacity(asked.packages.len());
+        for package in &asked.packages {
+            if asked.health && !package.health.checks.is_empty() {
+                tell(Answer::Progress(Progress { doing: format!("checking {}", clip(&package.component, 63)) }));
+            }
+            components.push(observe::component(&self.system, package, asked.health));
+        }
+        for name in store::components(&self.system).map_err(other)? {
+            if asked.packages.iter().all(|package| package.component != name) {
+                components.extend(observe::unasked(&self.system, &name));
+            }
+        }
+        let mut records = Vec::new();
+        for id in &asked.records {
+            records.extend(self.recall(id)?);
+        }
+        if let Some(running) = Journal::of(&mut self.system).running()?
+            && records.iter().all(|record| record.id != running.id)
+            && self.unsaved_record(&running.id).is_none()
+        {
+            records.push(running);
+        }
+        Ok(Observation { facts, components, records })
+    }
+
+    fn apply(&mut self, apply: &Apply, tell: &mut dyn FnMut(Answer)) -> Result<StepRecord, Failure> {
+        if let Some(record) = self.unsaved_record(&apply.id) {
+            return Ok(record);
+        }
+        let mut begun = match Journal::of(&mut self.system).begin(apply)? {
+            Begin::Known(record) => return Ok(record),
+            Begin::Begun(begun) => begun,
+        };
+        let mut log = Tail::new(LOG);
+        if apply.step == Step::Reboot {
+            let told = Journal::of(&mut self.system).boots(&mut begun);
+            let booting = told.and_then(|record| match self.system.reboot() {
+                Ok(()) => Ok(record),
+                Err(error) => Err(Failure {
+                    kind: FailureKind::Other,
+                    message: format!("the host cannot be told to boot: {error}"),
+                }),
+            });
+            return match booting {
+                Ok(record) => {
+                    Journal::of(&mut self.system).unlock();
+                    Ok(record)
+                }
+                Err(failure) => Ok(self.end(begun, Outcome::Failed, &failure.message, &log)),
+            };
+        }
+        let until = self.system.elapsed() + Duration::from_secs(apply.within);
+        let mut doing = Doing {
+            system: &mut self.system,
+            tell: &mut |doing| tell(Answer::Progress(Progress { doing: clip(&doing, 500) })),
+            log: &mut log,
+            until,
+        };
+        let ended = match &apply.step {
+            Step::Install(package) => doing.install(package, &package.digest(), How::Install),
+            Step::Repair(package) => doing.install(package, &package.digest(), How::Repair),
+            Step::Remove { component } => doing.remove(component),
+            Step::Back { component, to } => doing.back(component, to),
+            Step::Reboot => Ok(String::new()),
+        };
+        Ok(match ended {
+            Ok(message) => self.end(begun, Outcome::Done, &message, &log),
+            Err(error) => self.end(begun, Outcome::Failed, &error.to_string(), &log),
+        })
+    }
+
+    fn end(&mut self, begun: Begun, outcome: Outcome, message: &str, log: &Tail) -> StepRecord {
+        let (record, unsaved) = Journal::of(&mut self.system).end(begun, outcome, message, log);
+        self.unsaved = unsaved;
+        record
+    }
+
+    fn clean(&mut self, fence: u64) -> Result<(), Failure> {
+        // Nobody was ever here: nothing is made just to be removed.
+        let failed = |error: std::io::Error| Failure {
+            kind: FailureKind::Other,
+            message: format!("{HOME} cannot be removed: {error}"),
+        };
+        if self.system.stat(HOME).map_err(failed)?.is_none() {
+            return Ok(());
+        }
+        let mut journal = Journal::of(&mut self.system);
+        journal.hold(|journal| journal.heard(fence))?;
+        if !journal.lock()? {
+            return Err(Failure { kind: FailureKind::Busy, message: "a step runs".to_owned() });
+        }
+        let cleaned = self.clean_locked().map_err(failed);
+        Journal::of(&mut self.system).unlock();
+        match cleaned? {
+            None => Ok(()),
+            Some(components) => Err(Failure {
+                kind: FailureKind::InUse,
+                message: format!("components are installed: {}; remove them first", components.join(", ")),
+            }),
+        }
+    }
+
+    /// Answers the components that are in the way.
+    fn clean_locked(&mut self) -> std::io::Result<Option<Vec<String>>> {
+        let mut components = store::components(&self.system)?;
+        components.retain(|component| observe::unasked(&self.system, component).is_some());
+        if !components.is_empty() {
+            return Ok(Some(components));
+        }
+        folders::tidy(&mut self.system)?;
+        if self.system.stat(OPT)?.is_some() && self.system.list(OPT)?.is_empty() {
+            self.system.remove(OPT)?;
+        }
+        self.system.remove(HOME)?;
+        Ok(None)
+    }
+}

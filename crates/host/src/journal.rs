@@ -1,0 +1,506 @@
+//! What the host remembers of steps, so that none runs twice and each can be asked after.
+//!
+//! A record is on disk before its step begins, and again after it ended. [`RECORDS`] of them are kept whole, with what was printed; of those
+//! before, only the ids, [`IDS`] in all: a host that is changed ten times a day still knows the id of a step from a year ago. A record that
+//! cannot be read means that something was begun: its step counts as interrupted, never as unknown.
+
+use std::io;
+
+use fleetwright_wire::{Apply, Failure, FailureKind, HOME, LONGEST_TAIL, Outcome, Step, StepRecord, Verb};
+use serde::{Deserialize, Serialize};
+
+use crate::System;
+use crate::text::{Tail, clip, last};
+
+/// So many records are kept whole at least, and twice as many at most.
+pub const RECORDS: usize = 64;
+/// So many ids of earlier steps are kept.
+pub const IDS: usize = 4096;
+/// So much of what a step printed is kept.
+pub const LOG: usize = 64 << 10;
+/// A boot that was asked for and did not happen after so many seconds failed.
+pub const BOOT_WITHIN: i64 = 120;
+/// Nothing is begun with less room: the end of the step would not fit either.
+const ROOM: u64 = 1 << 20;
+
+const LIMIT: u64 = 1 << 20;
+
+/// A record as it is on disk.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Written {
+    record: StepRecord,
+    /// Who runs it.
+    process: String,
+    /// Grows with each step, whatever the clock does.
+    number: u64,
+    /// The host was told to boot, at that time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    boot_asked: Option<i64>,
+}
+
+/// The step that was begun last.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Latest {
+    id: String,
+    number: u64,
+}
+
+/// One of the earlier steps of which only this is known.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Earlier {
+    id: String,
+    verb: Verb,
+    outcome: Outcome,
+    began: i64,
+}
+
+/// A step that was begun, and is to be ended by [`Journal::end`].
+#[derive(Debug)]
+pub(crate) struct Begun {
+    written: Written,
+}
+
+impl Begun {
+    pub(crate) fn record(&self) -> &StepRecord {
+        &self.written.record
+    }
+}
+
+/// What came of asking for a step.
+pub(crate) enum Begin {
+    /// It may run now. Its record is on disk.
+    Begun(Begun),
+    /// It was begun before, or refused.
+    Known(StepRecord),
+}
+
+/// The journal of a host. All state is on its disk.
+pub(crate) struct Journal<'s> {
+    system: &'s mut dyn System,
+}
+
+fn folder() -> String {
+    format!("{HOME}/journal")
+}
+
+fn record_path(id: &str) -> String {
+    format!("{}/steps/{id}.json", folder())
+}
+
+fn log_path(id: &str) -> String {
+    format!("{}/logs/{id}", folder())
+}
+
+/// Held while a step runs.
+fn step_lock() -> String {
+    format!("{}/step.lock", folder())
+}
+
+/// Held for a moment, while the journal itself changes.
+fn journal_lock() -> String {
+    format!("{}/journal.lock", folder())
+}
+
+/// Whether something can be the id of a step, which becomes the name of a file.
+fn checked(id: &str) -> Result<(), Failure> {
+    let fine = (1..=128).contains(&id.len())
+        && !id.starts_with('.')
+        && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.'));
+    if fine {
+        return Ok(());
+    }
+    Err(Failure {
+        kind: FailureKind::NotUnderstood,
+        message: format!(
+            "`{}` is no id of a step: 1 to 128 letters, digits, `-` and `.`, not beginning with `.`",
+            clip(id, 140)
+        ),
+    })
+}
+
+fn no_journal(error: io::Error) -> Failure {
+    Failure {
+        kind: FailureKind::NoJournal,
+        message: format!("the journal in {HOME} cannot be written, and without it nothing is begun: {error}"),
+    }
+}
+
+fn busy(message: String) -> Failure {
+    Failure { kind: FailureKind::Busy, message }
+}
+
+impl<'s> Journal<'s> {
+    pub(crate) fn of(system: &'s mut dyn System) -> Self {
+        Self { system }
+    }
+
+    /// Puts a step's record on disk, unless its id is known. What was begun must be ended.
+    pub(crate) fn begin(&mut self, apply: &Apply) -> Result<Begin, Failure> {
+        checked(&apply.id)?;
+        self.hold(|journal| journal.heard(apply.fence))?;
+        if let Some(record) = self.recall(&apply.id)? {
+            return Ok(Begin::Known(record));
+        }
+        if !self.system.lock(&step_lock()).map_err(no_journal)? {
+            return Err(busy(match self.running()? {
+                Some(record) => format!("the step {} runs", record.id),
+                None => "another step runs".to_owned(),
+            }));
+        }
+        let begun = self.hold(|journal| journal.begin_locked(apply));
+        if !matches!(begun, Ok(Begin::Begun(_))) {
+            self.unlock();
+        }
+        begun
+    }
+
+    fn begin_locked(&mut self, apply: &Apply) -> Result<Begin, Failure> {
+        // Somebody may have led, begun or refused it between the two locks.
+        self.heard(apply.fence)?;
+        if let Some(record) = self.recall(&apply.id)? {
+            return Ok(Begin::Known(record));
+        }
+        if let Some(record) = self.running()? {
+            return Err(busy(format!("the host boots, by the step {}", record.id)));
+        }
+        let facts = self.system.facts().map_err(no_journal)?;
+        if facts.free < ROOM {
+            let error = io::Error::new(io::ErrorKind::StorageFull, format!("{} bytes are free", facts.free));
+            return Err(no_journal(error));
+        }
+        let digest = match &apply.step {
+            Step::Install(package) | Step::Repair(package) => Some(package.digest()),
+            Step::Back { to, .. } => Some(to.clone()),
+            Step::Remove { .. } | Step::Reboot => None,
+        };
+        let record = StepRecord {
+            id: apply.id.clone(),
+            verb: apply.step.verb(),
+            component: apply.step.component().map(str::to_owned),
+            digest,
+            boot_id: facts.boot_id,
+            began: self.system.now(),
+            ended: None,
+            outcome: Outcome::Running,
+            message: String::new(),
+            tail: String::new(),
+        };
+        let written = self.add(record)?;
+        Ok(Begin::Begun(Begun { written }))
+    }
+
+    /// Adds a record that was not there.
+    fn add(&mut self, record: StepRecord) -> Result<Written, Failure> {
+        self.prune().map_err(no_journal)?;
+        let number = self.latest()?.number + 1;
+        let process = self.system.own_process();
+        let written = Written { record, process, number, boot_asked: None };
+        // An id of which there is no record yet was not begun: this may be written first.
+        let latest = Latest { id: written.record.id.clone(), number };
+        self.put("latest", &latest).map_err(no_journal)?;
+        if let Err(error) = self.write(&written) {
+            // Nothing was begun, and nothing may look as if it was.
+            let _ = self.system.remove(&record_path(&written.record.id));
+            return Err(no_journal(error));
+        }
+        Ok(written)
+    }
+
+    /// The host is about to be told to boot: the step ends when it comes back.
+    pub(crate) fn boots(&mut self, begun: &mut Begun) -> Result<StepRecord, Failure> {
+        begun.written.boot_asked = Some(self.system.now());
+        begun.written.record.message = "the host boots".to_owned();
+        self.write(&begun.written).map_err(no_journal)?;
+        Ok(begun.written.record.clone())
+    }
+
+    /// Puts the end of a step on disk. What could not be written comes back, to be tried again: see [`Journal::save`].
+    pub(crate) fn end(
+        &mut self,
+        begun: Begun,
+        outcome: Outcome,
+        message: &str,
+        log: &Tail,
+    ) -> (StepRecord, Option<Begun>) {
+        let mut written = begun.written;
+        let record = &mut written.record;
+        record.ended = Some(self.system.now());
+        record.outcome = outcome;
+        record.message = clip(message, LONGEST_TAIL);
+        record.tail = last(log.as_str(), LONGEST_TAIL).to_owned();
+        if !log.as_str().is_empty() {
+            // What was printed helps people; the record is what counts.
+            let _ = self.system.write(&log_path(&record.id), log.as_str().as_bytes(), 0o600, "root", "root");
+        }
+        let mut unsaved = None;
+        if self.write(&written).is_err() {
+            let log = log_path(&written.record.id);
+            if self.system.remove(&log).and_then(|_| self.write(&written)).is_err() {
+                unsaved = Some(Begun { written: written.clone() });
+            }
+        }
+        self.unlock();
+        (written.record, unsaved)
+    }
+
+    /// Tries to write an end again that could not be written.
+    pub(crate) fn save(&mut self, unsaved: &Begun) -> Result<(), Failure> {
+        self.write(&unsaved.written).map_err(no_journal)
+    }
+
+    /// What became of a step; none if it was never heard of.
+    pub(crate) fn recall(&self, id: &str) -> Result<Option<StepRecord>, Failure> {
+        checked(id)?;
+        let read = |error| Failure {
+            kind: FailureKind::Other,
+            message: format!("the record of {id} cannot be read: {error}"),
+        };
+        match self.system.read(&record_path(id), LIMIT) {
+            Ok(Some(bytes)) => match serde_json::from_slice(&bytes) {
+                Ok(written) => Ok(Some(self.judged(written))),
+                Err(_) => Ok(Some(broken(id))),
+            },
+            Ok(None) => {
+                let lines = self.earlier().map_err(read)?;
+                let about = |line: &&str| line.contains(&format!("\"{id}\""));
+                // A line that cannot be understood and has the id in it means that something was begun.
+                Ok(lines.lines().find(about).map(|line| serde_json::from_str(line).map_or_else(|_| broken(id), of_old)))
+            }
+            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => Ok(Some(broken(id))),
+            Err(error) => Err(read(error)),
+        }
+    }
+
+    /// The record as it must be understood now.
+    fn judged(&self, written: Written) -> StepRecord {
+        let mut record = written.record;
+        if record.outcome != Outcome::Running {
+            return record;
+        }
+        let boot_id = self.system.facts().map(|facts| facts.boot_id).unwrap_or_default();
+        let booted = boot_id != record.boot_id;
+        if record.verb == Verb::Reboot {
+            // Whether it was told to boot or went down by itself: it runs with another boot id.
+            if booted {
+                record.outcome = Outcome::Done;
+                record.ended = Some(self.system.now());
+                record.message = "the host came back".to_owned();
+                return record;
+            }
+            if let Some(asked) = written.boot_asked {
+                let since = self.system.now() - asked;
+                if (0..BOOT_WITHIN).contains(&since) {
+                    return record;
+                }
+                record.outcome = Outcome::Failed;
+                record.message =
+                    format!("the host was told to boot, and {since} s later it still runs in the same boot");
+                return record;
+            }
+        }
+        if booted || !self.system.lives(&written.process) {
+            record.outcome = Outcome::Interrupted;
+            record.message =
+                if booted { "the host went down while it ran" } else { "its process is gone without a word" }
+                    .to_owned();
+        }
+        record
+    }
+
+    /// The step that runs now, if one does.
+    pub(crate) fn running(&self) -> Result<Option<StepRecord>, Failure> {
+        let id = self.latest()?.id;
+        if id.is_empty() {
+            return Ok(None);
+        }
+        Ok(self.recall(&id)?.filter(|record| record.outcome == Outcome::Running))
+    }
+
+    /// See [`fleetwright_wire::Request::Refuse`].
+    pub(crate) fn refuse(&mut self, id: &str, fence: u64) -> Result<StepRecord, Failure> {
+        checked(id)?;
+        self.hold(|journal| {
+            journal.heard(fence)?;
+            if let Some(record) = journal.recall(id)? {
+                return Ok(record);
+            }
+            let now = journal.system.now();
+            let boot_id = journal.system.facts().map_err(no_journal)?.boot_id;
+            let mut record = broken(id);
+            record.outcome = Outcome::Refused;
+            record.boot_id = boot_id;
+            record.began = now;
+            record.ended = Some(now);
+            record.message = "never begun: refused before".to_owned();
+            let number = journal.latest()?.number;
+            let process = journal.system.own_process();
+            journal.prune().map_err(no_journal)?;
+            journal
+                .write(&Written { record: record.clone(), process, number, boot_asked: None })
+                .map_err(no_journal)?;
+            Ok(record)
+        })
+    }
+
+    /// What a step printed: its end, of at most so many bytes.
+    pub(crate) fn log(&self, id: &str, bytes: u64) -> Result<Vec<u8>, Failure> {
+        checked(id)?;
+        let path = log_path(id);
+        let log = self.system.read(&path, 4 * LOG as u64).map_err(|error| Failure {
+            kind: FailureKind::Other,
+            message: format!("{path} cannot be read: {error}"),
+        })?;
+        let mut log = log.unwrap_or_default();
+        let more = log.len().saturating_sub(usize::try_from(bytes).unwrap_or(usize::MAX));
+        log.drain(..more);
+        Ok(log)
+    }
+
+    /// Listens to a leader, unless a newer one was heard.
+    pub(crate) fn heard(&mut self, fence: u64) -> Result<(), Failure> {
+        let path = format!("{}/fence", folder());
+        let bytes = self.system.read(&path, 64).map_err(no_journal)?;
+        let highest: u64 = match &bytes {
+            None => 0,
+            Some(bytes) => std::str::from_utf8(bytes).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0),
+        };
+        if fence < highest {
+            return Err(Failure {
+                kind: FailureKind::Fenced,
+                message: format!("a newer leader was heard: this one has the number {fence}, the highest is {highest}"),
+            });
+        }
+        if fence > highest || bytes.is_none() {
+            self.system.write(&path, format!("{fence}\n").as_bytes(), 0o600, "root", "root").map_err(no_journal)?;
+            // The journal and what is kept may hold secrets: nobody else looks into it.
+            if self.system.stat(HOME).map_err(no_journal)?.is_none_or(|home| home.mode != 0o700) {
+                self.system.set_mode(HOME, 0o700, "root", "root").map_err(no_journal)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes the journal while no other process does.
+    pub(crate) fn hold<T>(&mut self, change: impl FnOnce(&mut Self) -> Result<T, Failure>) -> Result<T, Failure> {
+        let lock = journal_lock();
+        let mut tries = 0;
+        while !self.system.lock(&lock).map_err(no_journal)? {
+            tries += 1;
+            if tries > 50 {
+                return Err(busy("another process changes the journal".to_owned()));
+            }
+            self.system.pause(std::time::Duration::from_millis(20));
+        }
+        let changed = change(self);
+        let _ = self.system.unlock(&lock);
+        changed
+    }
+
+    /// Takes the place of a step, for as long as nothing may run; false if one runs.
+    pub(crate) fn lock(&mut self) -> Result<bool, Failure> {
+        self.system.lock(&step_lock()).map_err(no_journal)
+    }
+
+    pub(crate) fn unlock(&mut self) {
+        // It is given back with the process at the latest.
+        let _ = self.system.unlock(&step_lock());
+    }
+
+    fn write(&mut self, written: &Written) -> io::Result<()> {
+        let bytes = serde_json::to_vec(written).map_err(io::Error::other)?;
+        self.system.write(&record_path(&written.record.id), &bytes, 0o600, "root", "root")
+    }
+
+    fn put(&mut self, name: &str, value: &impl Serialize) -> io::Result<()> {
+        let bytes = serde_json::to_vec(value).map_err(io::Error::other)?;
+        self.system.write(&format!("{}/{name}", folder()), &bytes, 0o600, "root", "root")
+    }
+
+    fn latest(&self) -> Result<Latest, Failure> {
+        let bytes = self.system.read(&format!("{}/latest", folder()), LIMIT).map_err(no_journal)?;
+        Ok(match bytes {
+            None => Latest::default(),
+            Some(bytes) => serde_json::from_slice(&bytes).unwrap_or_else(|_| {
+                let newest = self.all().into_iter().max_by_key(|written| written.number);
+                newest.map(|written| Latest { id: written.record.id, number: written.number }).unwrap_or_default()
+            }),
+        })
+    }
+
+    /// All whole records that can be read.
+    fn all(&self) -> Vec<Written> {
+        let names = self.system.list(&format!("{}/steps", folder())).unwrap_or_default();
+        let ids = names.iter().filter_map(|name| name.strip_suffix(".json"));
+        let read = |id| self.system.read(&record_path(id), LIMIT).ok().flatten();
+        ids.filter_map(read).filter_map(|bytes| serde_json::from_slice(&bytes).ok()).collect()
+    }
+
+    /// The earlier steps, one a line, so that damage to one costs no other.
+    fn earlier(&self) -> io::Result<String> {
+        let bytes = self.system.read(&format!("{}/earlier", folder()), 4 << 20)?.unwrap_or_default();
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Old records become mere ids. The ids are on disk before the records go.
+    fn prune(&mut self) -> io::Result<()> {
+        let names = self.system.list(&format!("{}/steps", folder()))?;
+        if names.len() <= 2 * RECORDS {
+            return Ok(());
+        }
+        let mut old = self.all();
+        old.sort_by(|a, b| (a.number, &a.record.id).cmp(&(b.number, &b.record.id)));
+        old.truncate(old.len().saturating_sub(RECORDS));
+        let mut going = Vec::new();
+        for written in old {
+            let record = self.judged(written);
+            if record.outcome != Outcome::Running {
+                going.push(Earlier { id: record.id, verb: record.verb, outcome: record.outcome, began: record.began });
+            }
+        }
+        let earlier = self.earlier()?;
+        let mut lines: Vec<String> = earlier.lines().map(str::to_owned).collect();
+        for going in &going {
+            // Already there if the last pruning was interrupted.
+            let line = serde_json::to_string(going).map_err(io::Error::other)?;
+            if !lines.contains(&line) {
+                lines.push(line);
+            }
+        }
+        let more = lines.len().saturating_sub(IDS);
+        lines.drain(..more);
+        let text = lines.join("\n");
+        self.system.write(&format!("{}/earlier", folder()), text.as_bytes(), 0o600, "root", "root")?;
+        for going in &going {
+            self.system.remove(&log_path(&going.id))?;
+            self.system.remove(&record_path(&going.id))?;
+        }
+        Ok(())
+    }
+}
+
+/// Something was written under that id, and nobody can say what.
+fn broken(id: &str) -> StepRecord {
+    StepRecord {
+        id: id.to_owned(),
+        // Nothing better is known; what the step did must be seen by looking anyway.
+        verb: Verb::Install,
+        component: None,
+        digest: None,
+        boot_id: String::new(),
+        began: 0,
+        ended: None,
+        outcome: Outcome::Interrupted,
+        message: "the journal on the host is damaged: what became of this step must be seen by looking".to_owned(),
+        tail: String::new(),
+    }
+}
+
+fn of_old(earlier: Earlier) -> StepRecord {
+    StepRecord {
+        verb: earlier.verb,
+        outcome: earlier.outcome,
+        began: earlier.began,
+        message: "long ago: only its end is remembered".to_owned(),
+        ..broken(&earlier.id)
+    }
+}

@@ -1,0 +1,107 @@
+//! Looks at everything that is managed. Changes nothing.
+
+use fleetwright_wire::{ComponentSeen, Deviation, Installed, Package};
+
+use crate::method::{self, MethodError};
+use crate::text::clip;
+use crate::{System, checks, files, store, units};
+
+/// No list of differences is longer: a host that differs in thousands of ways is told with the first of them.
+const MOST: usize = 200;
+
+/// How the host differs from a package.
+pub(crate) fn deviations(system: &dyn System, package: &Package) -> Result<Vec<Deviation>, MethodError> {
+    let mut deviations = method::of(package).deviations(system, package)?;
+    deviations.extend(files::deviations(system, package)?);
+    deviations.extend(units::deviations(system, package)?);
+    Ok(deviations)
+}
+
+/// What is seen of a component that should carry this package.
+pub(crate) fn component(system: &dyn System, package: &Package, health: bool) -> ComponentSeen {
+    let mut seen = ComponentSeen { component: package.component.clone(), ..ComponentSeen::default() };
+    let looked = look(system, package, &mut seen);
+    if let Err(error) = looked {
+        // One component that cannot be looked at keeps nobody from seeing the others.
+        seen.deviations.push(Deviation {
+            what: "observation".to_owned(),
+            found: clip(&error.to_string(), 500),
+            wanted: "to be looked at".to_owned(),
+            disrupts: false,
+        });
+    }
+    if seen.deviations.len() > MOST {
+        let more = seen.deviations.len() - MOST;
+        seen.deviations.truncate(MOST);
+        seen.deviations.push(Deviation {
+            what: "and more".to_owned(),
+            found: format!("{more} other differences"),
+            wanted: "none".to_owned(),
+            disrupts: false,
+        });
+    }
+    if health {
+        seen.health = package.health.checks.iter().map(|check| checks::ask(system, check)).collect();
+    }
+    seen
+}
+
+fn look(system: &dyn System, package: &Package, seen: &mut ComponentSeen) -> Result<(), MethodError> {
+    crate::steps::checked_component(&package.component)?;
+    let state = store::state(system, &package.component)?;
+    let unfinished = unfinished(&state);
+    seen.installed = state.installed;
+    seen.previous = state.previous;
+    seen.deviations = deviations(system, package)?;
+    let is_this = |installed: &Installed| installed.digest == package.digest();
+    if let Some(found) = unfinished
+        && seen.installed.as_ref().is_some_and(is_this)
+    {
+        seen.deviations.push(Deviation {
+            what: "step".to_owned(),
+            found,
+            wanted: format!("{} to its end", package.reference),
+            disrupts: package.units.iter().any(|unit| unit.running == Some(true)),
+        });
+    }
+    let method = method::of(package);
+    seen.version = method.version(system, package)?;
+    // Where nothing but the declared things can tell: it is there when they are as declared.
+    if seen.version.is_none() && seen.deviations.is_empty() {
+        seen.version = seen.installed.as_ref().map(|installed| installed.version.clone());
+    }
+    seen.needs_reboot = method.needs_reboot(system, package)?;
+    Ok(())
+}
+
+fn unfinished(state: &store::State) -> Option<String> {
+    if state.removing {
+        return Some("a removal that did not end".to_owned());
+    }
+    let trying = state.trying.last()?;
+    Some(format!("a step to {} that did not end", trying.reference))
+}
+
+/// What is seen of a component that nobody asked about. One of which only parts are there has no installed version.
+pub(crate) fn unasked(system: &dyn System, component: &str) -> Option<ComponentSeen> {
+    let mut seen = ComponentSeen { component: component.to_owned(), ..ComponentSeen::default() };
+    match store::state(system, component) {
+        Ok(state) if state.is_empty() => return None,
+        Ok(state) => {
+            let installed = state.installed.as_ref();
+            let package =
+                installed.and_then(|installed| store::package(system, component, &installed.digest).ok().flatten());
+            seen.version = package.and_then(|package| method::of(&package).version(system, &package).ok().flatten());
+            seen.version = seen.version.or_else(|| installed.map(|installed| installed.version.clone()));
+            seen.installed = state.installed;
+            seen.previous = state.previous;
+        }
+        Err(error) => seen.deviations.push(Deviation {
+            what: "observation".to_owned(),
+            found: clip(&error.to_string(), 500),
+            wanted: "to be looked at".to_owned(),
+            disrupts: false,
+        }),
+    }
+    Some(seen)
+}

@@ -1,0 +1,364 @@
+//! What steps do to a component. Each may be interrupted anywhere: what is on disk is enough for the next one to go on from there.
+
+use std::collections::BTreeSet;
+use std::mem::discriminant;
+use std::time::Duration;
+
+use fleetwright_wire::{Installed, Package};
+
+use crate::method::{self, MethodError, SHELL, Work, ended};
+use crate::store::State;
+use crate::text::Tail;
+use crate::units::Hands;
+use crate::{System, files, folders, observe, store, units};
+
+/// How a package comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum How {
+    /// From the operator.
+    Install,
+    /// It is there already; only what differs is put right.
+    Repair,
+    /// From what is kept on the host.
+    Back,
+}
+
+/// A step that runs.
+pub(crate) struct Doing<'a> {
+    pub system: &'a mut dyn System,
+    pub tell: &'a mut dyn FnMut(String),
+    pub log: &'a mut Tail,
+    /// When its time is over.
+    pub until: Duration,
+}
+
+impl Doing<'_> {
+    fn work<T>(
+        &mut self,
+        package: &Package,
+        before: Option<&Package>,
+        offline: bool,
+        act: impl FnOnce(&mut Work<'_>) -> Result<T, MethodError>,
+    ) -> Result<T, MethodError> {
+        let (cache, folder) = (store::cache(), method::folder(&package.component));
+        act(&mut Work {
+            system: self.system,
+            package,
+            before,
+            cache: &cache,
+            folder: &folder,
+            until: self.until,
+            offline,
+            tell: self.tell,
+            log: self.log,
+        })
+    }
+
+    fn say(&mut self, doing: String) {
+        (self.tell)(doing);
+    }
+
+    fn hands<T>(
+        &mut self,
+        done: &mut Vec<String>,
+        act: impl FnOnce(&mut Hands<'_>) -> Result<T, MethodError>,
+    ) -> Result<T, MethodError> {
+        act(&mut Hands { system: self.system, done, until: self.until })
+    }
+
+    /// Brings a component to a package, and answers what was done.
+    pub(crate) fn install(&mut self, package: &Package, digest: &str, how: How) -> Result<String, MethodError> {
+        checked(package)?;
+        let component = package.component.as_str();
+        let mut state = store::state(self.system, component)?;
+        if state.removing {
+            self.remove(component)?;
+            state = State::default();
+        }
+        let mut done = Vec::new();
+        if how == How::Repair {
+            if state.installed.as_ref().is_none_or(|installed| installed.digest != digest) {
+                let found = state.installed.map_or("nothing".to_owned(), |installed| installed.reference);
+                return Err(MethodError(format!("{} is not installed, {found} is: install it", package.reference)));
+            }
+            let found = observe::deviations(self.system, package)?;
+            done.extend(
+                found.iter().map(|found| format!("{} was {}, wanted {}", found.what, found.found, found.wanted)),
+            );
+        }
+        let there = self.packages(component, &state)?;
+        let installed = state.installed.as_ref().map(|installed| installed.digest.clone());
+        let before = there.iter().find(|(digest, _)| Some(digest) == installed.as_ref()).map(|(_, package)| package);
+        let method = method::of(package);
+        let offline = how == How::Back;
+
+        self.say(format!("preparing {}", package.reference));
+        self.work(package, before, offline, |work| method.prepare(work))?;
+
+        // From here on things change. What was begun and not ended leaves units that may run with what is no longer there.
+        let dirty = !state.trying.is_empty();
+        let paths = files::paths(package);
+        files::take_over(self.system, component, &mut state, &paths)?;
+        units::take_over(self.system, &mut state, package)?;
+        folders::note(self.system, paths.iter().map(String::as_str)).map_err(MethodError::io("folders"))?;
+        let entry = store::keep_package(self.system, package, digest)?;
+        state.trying.retain(|trying| trying.digest != digest);
+        state.trying.push(entry.clone());
+        store::keep_state(self.system, component, &state)?;
+
+        self.say(format!("applying {}", package.reference));
+        for (_, other) in there.iter().filter(|(_, other)| discriminant(&other.method) != discriminant(&package.method))
+        {
+            self.work(other, None, offline, |work| method::of(other).remove(work))?;
+        }
+        let mut changed = BTreeSet::new();
+        let mut content_changed = false;
+        if method.after_files() {
+            self.write_files(package, how, &mut changed)?;
+        }
+        content_changed |= self.work(package, before, offline, |work| method.apply(work))?;
+        if !method.after_files() {
+            self.write_files(package, how, &mut changed)?;
+        }
+        let dropped = self.drop_stale(package, &paths, &mut state, &mut done)?;
+
+        let unit_files = changed.iter().chain(&dropped).any(|path| path.starts_with("/etc/systemd/system/"));
+        let wrote = changed.len();
+        self.hands(&mut done, |hands| {
+            hands.reload(Some(package), unit_files)?;
+            hands.bring(package, &changed, dirty || content_changed)
+        })?;
+        folders::tidy(self.system).map_err(MethodError::io("folders"))?;
+
+        finished(&mut state, entry, package.keep, how);
+        store::keep_state(self.system, component, &state)?;
+        self.prune(package, &state);
+        if wrote > 0 {
+            done.push(format!("wrote {wrote} files"));
+        }
+        let what = match how {
+            How::Install => "installed",
+            How::Repair => "repaired",
+            How::Back => "went back to",
+        };
+        Ok(format!("{what} {}{}{}", package.reference, if done.is_empty() { "" } else { ": " }, done.join(", ")))
+    }
+
+    /// The packages of which parts may be on the host, the newest first, with their digests.
+    fn packages(&mut self, component: &str, state: &State) -> Result<Vec<(String, Package)>, MethodError> {
+        let mut packages = Vec::new();
+        for entry in state.there() {
+            match store::package(self.system, component, &entry.digest) {
+                Ok(Some(package)) => packages.push((entry.digest.clone(), package)),
+                Ok(None) => self.log.push(&format!("{} is not kept any more", entry.reference)),
+                Err(error) => self.log.push(&error.to_string()),
+            }
+        }
+        Ok(packages)
+    }
+
+    fn write_files(&mut self, package: &Package, how: How, changed: &mut BTreeSet<String>) -> Result<(), MethodError> {
+        for wanted in files::wanted(package) {
+            if wanted.once {
+                let there = self.system.stat(&wanted.path).map_err(MethodError::io(&wanted.path))?.is_some();
+                // What is kept of such a file is as old as the package.
+                if how == How::Repair || (how == How::Back && there) {
+                    continue;
+                }
+            }
+            if files::write(self.system, &wanted)? {
+                changed.insert(wanted.path);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes away what an earlier package has and this one has not. Answers the paths.
+    fn drop_stale(
+        &mut self,
+        package: &Package,
+        paths: &BTreeSet<String>,
+        state: &mut State,
+        done: &mut Vec<String>,
+    ) -> Result<Vec<String>, MethodError> {
+        let component = package.component.as_str();
+        let stale_units: Vec<String> =
+            state.units.keys().filter(|name| package.units.iter().all(|unit| unit.name != **name)).cloned().collect();
+        let stale: Vec<String> = state.paths.keys().filter(|path| !paths.contains(*path)).cloned().collect();
+        if stale.is_empty() && stale_units.is_empty() {
+            return Ok(stale);
+        }
+        for name in &stale_units {
+            let was = state.units[name].clone();
+            self.hands(done, |hands| hands.take_down(name, &was))?;
+        }
+        for path in &stale {
+            files::put_back(self.system, component, path, state.paths[path].as_ref())?;
+            done.push(format!("took {path} away"));
+        }
+        if !stale_units.is_empty() {
+            self.hands(done, |hands| {
+                hands.reload(None, stale.iter().any(|path| path.starts_with("/etc/systemd/system/")))?;
+                stale_units.iter().try_for_each(|name| hands.put_back(name, &state.units[name]))
+            })?;
+        }
+        for path in &stale {
+            state.paths.remove(path);
+        }
+        for name in &stale_units {
+            state.units.remove(name);
+        }
+        store::keep_state(self.system, component, state)?;
+        for path in &stale {
+            let aside = store::aside_path(component, path);
+            self.system.remove(&aside).map_err(MethodError::io(&aside))?;
+        }
+        Ok(stale)
+    }
+
+    /// What is left over takes room and harms nobody: failing to drop it is no failure of the step.
+    fn prune(&mut self, package: &Package, state: &State) {
+        let pruned = (|| {
+            let mut kept = Vec::new();
+            for entry in &state.previous {
+                kept.extend(store::package(self.system, &package.component, &entry.digest)?);
+            }
+            self.work(package, None, true, |work| method::of(package).prune(work, &kept))?;
+            store::prune_packages(self.system, &package.component, state)?;
+            store::prune_cache(self.system)
+        })();
+        if let Err(error) = pruned {
+            self.log.push(&format!("what is no longer needed could not be dropped: {error}"));
+        }
+    }
+
+    /// Brings a component back to a version that is kept.
+    pub(crate) fn back(&mut self, component: &str, to: &str) -> Result<String, MethodError> {
+        checked_component(component)?;
+        let state = store::state(self.system, component)?;
+        let kept = state.kept().any(|kept| kept.digest == to) && !state.removing;
+        let package = if kept { store::package(self.system, component, to)? } else { None };
+        let Some(package) = package else {
+            let known: Vec<&str> = state.kept().map(|kept| kept.reference.as_str()).collect();
+            return Err(MethodError(format!(
+                "the version of {component} with the digest {} is not kept on this host; kept are: {}",
+                crate::text::clip(to, 64),
+                if known.is_empty() { "none".to_owned() } else { known.join(", ") }
+            )));
+        };
+        self.install(&package, to, How::Back)
+    }
+
+    /// Takes a component away, by what the host remembers of it.
+    pub(crate) fn remove(&mut self, component: &str) -> Result<String, MethodError> {
+        checked_component(component)?;
+        let mut state = store::state(self.system, component)?;
+        if state.is_empty() {
+            store::forget(self.system, component)?;
+            return Ok(format!("nothing of {component} is here"));
+        }
+        let packages = self.packages(component, &state)?;
+        if !state.removing {
+            state.removing = true;
+            store::keep_state(self.system, component, &state)?;
+        }
+        let mut done = Vec::new();
+        if let Some((_, package)) = packages.last().or(packages.first())
+            && let Some(script) = &package.remove.before
+        {
+            self.say("running what is declared for before the removal".to_owned());
+            self.log.push("── remove.before");
+            let ran = self.work(package, None, true, |work| work.run(SHELL, script.as_bytes(), &[]))?;
+            if !ran.ok() {
+                return Err(MethodError(format!("what is declared for before the removal {}", ended(&ran))));
+            }
+        }
+        self.say(format!("removing {component}"));
+        self.hands(&mut done, |hands| state.units.iter().rev().try_for_each(|(name, was)| hands.take_down(name, was)))?;
+        for (_, package) in &packages {
+            self.work(package, None, true, |work| method::of(package).remove(work))?;
+        }
+        for (path, was) in state.paths.iter().rev() {
+            files::put_back(self.system, component, path, was.as_ref())?;
+        }
+        for path in packages.iter().flat_map(|(_, package)| &package.remove.paths) {
+            checked_path(path)?;
+            self.system.remove(path).map_err(MethodError::io(path))?;
+        }
+        self.hands(&mut done, |hands| {
+            let unit_files = state.paths.keys().any(|path| path.starts_with("/etc/systemd/system/"));
+            hands.reload(None, unit_files)?;
+            state.units.iter().try_for_each(|(name, was)| hands.put_back(name, was))
+        })?;
+        folders::tidy(self.system).map_err(MethodError::io("folders"))?;
+        store::forget(self.system, component)?;
+        store::prune_cache(self.system)?;
+        done.push(format!("{} files as they were before", state.paths.len()));
+        Ok(format!("removed {component}: {}", done.join(", ")))
+    }
+}
+
+fn finished(state: &mut State, entry: Installed, keep: u32, how: How) {
+    let digest = entry.digest.clone();
+    let old = state.installed.replace(entry).filter(|old| old.digest != digest);
+    match how {
+        How::Repair => {}
+        How::Install => {
+            state.previous.retain(|previous| previous.digest != digest);
+            state.previous.splice(0..0, old);
+            state.previous.truncate(keep as usize);
+        }
+        // What was gone back from did not do: only what is older is kept.
+        How::Back => {
+            if let Some(at) = state.previous.iter().position(|previous| previous.digest == digest) {
+                state.previous.drain(..=at);
+            }
+        }
+    }
+    state.trying.clear();
+}
+
+/// What a host does not take even from its operator: names that lead out of their folders.
+fn checked(package: &Package) -> Result<(), MethodError> {
+    checked_component(&package.component)?;
+    for path in files::paths(package) {
+        checked_path(&path)?;
+    }
+    for unit in &package.units {
+        let drop_ins = unit.drop_ins.keys();
+        for name in drop_ins.chain([&unit.name]) {
+            if name.is_empty() || name.contains('/') || name.starts_with(['.', '-']) {
+                return Err(MethodError(format!("`{}` is no name of a unit or drop-in", crate::text::clip(name, 100))));
+            }
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn checked_component(component: &str) -> Result<(), MethodError> {
+    let fine = (1..=63).contains(&component.len())
+        && component.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+        && !component.starts_with('-');
+    if fine {
+        return Ok(());
+    }
+    Err(MethodError(format!(
+        "`{}` is no name of a component: 1 to 63 lower-case letters, digits and `-`",
+        crate::text::clip(component, 100)
+    )))
+}
+
+fn checked_path(path: &str) -> Result<(), MethodError> {
+    let parts: Vec<&str> = path.split('/').collect();
+    let fine =
+        path.starts_with('/') && parts.len() > 2 && parts[1..].iter().all(|part| !["", ".", ".."].contains(part));
+    let ours = path.starts_with(&format!("{}/", fleetwright_wire::HOME));
+    if fine && !ours && !path.contains('\0') {
+        return Ok(());
+    }
+    Err(MethodError(format!(
+        "`{}` is no path that a package may have: absolute, in a folder, without `.` and `..`, and not in {}",
+        crate::text::clip(path, 300),
+        fleetwright_wire::HOME
+    )))
+}

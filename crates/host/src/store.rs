@@ -1,0 +1,205 @@
+//! What the host remembers of a component: the package that is installed, those that it can go back to, those on the way to which it was
+//! interrupted, and what was there before us.
+//!
+//! `HOME/packages/COMPONENT/state.json` is the one file that decides; packages are kept beside it by their digest. A folder without it is
+//! what is left of something that was removed.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use fleetwright_wire::{HOME, Installed, Package};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::System;
+use crate::method::MethodError;
+
+/// No package is larger: it came in one line.
+const LIMIT: u64 = 2 * fleetwright_wire::LONGEST_LINE as u64;
+
+/// What is known of a component.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct State {
+    /// What was installed last, to its end.
+    pub installed: Option<Installed>,
+    /// What it can go back to, the newest first.
+    pub previous: Vec<Installed>,
+    /// Begun since then and not ended, the oldest first: parts of each of them may be there.
+    pub trying: Vec<Installed>,
+    /// It is being taken away.
+    pub removing: bool,
+    /// What was at the paths that we write to, by path, before we first did.
+    pub paths: BTreeMap<String, Option<Was>>,
+    /// How the units were that we start, stop, enable or disable, before we first did.
+    pub units: BTreeMap<String, UnitWas>,
+}
+
+/// Something that was at a path before us.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Was {
+    pub mode: u32,
+    pub owner: String,
+    pub group: String,
+    /// Of a link. A file's content is kept beside.
+    #[serde(default)]
+    pub target: Option<String>,
+}
+
+/// How a unit was before us.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct UnitWas {
+    pub exists: bool,
+    pub enabled: bool,
+    pub active: bool,
+}
+
+impl State {
+    /// Nothing of it is on the host.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.installed.is_none() && self.trying.is_empty() && self.paths.is_empty() && !self.removing
+    }
+
+    /// Everything of which parts may be on the host, the newest first.
+    pub(crate) fn there(&self) -> impl Iterator<Item = &Installed> {
+        self.trying.iter().rev().chain(&self.installed)
+    }
+
+    /// Everything that is kept.
+    pub(crate) fn kept(&self) -> impl Iterator<Item = &Installed> {
+        self.there().chain(&self.previous)
+    }
+}
+
+/// Where the sources of packages are kept, by digest.
+pub(crate) fn cache() -> String {
+    format!("{HOME}/cache")
+}
+
+fn components_folder() -> String {
+    format!("{HOME}/packages")
+}
+
+pub(crate) fn folder(component: &str) -> String {
+    format!("{}/{component}", components_folder())
+}
+
+fn state_path(component: &str) -> String {
+    format!("{}/state.json", folder(component))
+}
+
+fn package_path(component: &str, digest: &str) -> String {
+    format!("{}/{digest}.json", folder(component))
+}
+
+/// Where the content is kept that was at a path before us.
+pub(crate) fn aside_path(component: &str, path: &str) -> String {
+    format!("{}/before/{}", folder(component), crate::text::sha256(path.as_bytes()))
+}
+
+/// The components of which something is known, sorted.
+pub(crate) fn components(system: &dyn System) -> io::Result<Vec<String>> {
+    let mut names = system.list(&components_folder())?;
+    names.retain(|name| !name.starts_with('.'));
+    Ok(names)
+}
+
+/// What is known of a component. One that cannot be read is an error: what is there would be taken for what was there before us.
+pub(crate) fn state(system: &dyn System, component: &str) -> Result<State, MethodError> {
+    let path = state_path(component);
+    let Some(bytes) = system.read(&path, LIMIT).map_err(MethodError::io(&path))? else { return Ok(State::default()) };
+    serde_json::from_slice(&bytes).map_err(|error| {
+        MethodError(format!(
+            "what the host remembers of {component} is damaged ({path}: {error}): remove {} by hand, then it is installed as if it were new",
+            folder(component)
+        ))
+    })
+}
+
+pub(crate) fn keep_state(system: &mut dyn System, component: &str, state: &State) -> Result<(), MethodError> {
+    let path = state_path(component);
+    let bytes = serde_json::to_vec(state).map_err(|error| MethodError(error.to_string()))?;
+    system.write(&path, &bytes, 0o600, "root", "root").map_err(MethodError::io(&path))
+}
+
+/// A kept package. What came with it inline is in the cache.
+pub(crate) fn package(system: &dyn System, component: &str, digest: &str) -> Result<Option<Package>, MethodError> {
+    let path = package_path(component, digest);
+    let Some(bytes) = system.read(&path, LIMIT).map_err(MethodError::io(&path))? else { return Ok(None) };
+    serde_json::from_slice(&bytes)
+        .map(Some)
+        .map_err(|error| MethodError(format!("the kept package {path} is damaged: {error}")))
+}
+
+/// Keeps a package, and answers its entry.
+pub(crate) fn keep_package(system: &mut dyn System, package: &Package, digest: &str) -> Result<Installed, MethodError> {
+    let path = package_path(&package.component, digest);
+    let mut kept = serde_json::to_value(package).map_err(|error| MethodError(error.to_string()))?;
+    each_source(&mut kept["method"], &mut |source| drop(source.remove("inline")));
+    let bytes = serde_json::to_vec(&kept).map_err(|error| MethodError(error.to_string()))?;
+    if system.read(&path, LIMIT).ok().flatten().as_deref() != Some(&bytes) {
+        system.write(&path, &bytes, 0o600, "root", "root").map_err(MethodError::io(&path))?;
+    }
+    Ok(Installed { reference: package.reference.clone(), version: package.version.clone(), digest: digest.to_owned() })
+}
+
+/// Drops the packages of a component that nothing refers to.
+pub(crate) fn prune_packages(system: &mut dyn System, component: &str, state: &State) -> Result<(), MethodError> {
+    let folder = folder(component);
+    for name in system.list(&folder).map_err(MethodError::io(&folder))? {
+        let Some(digest) = name.strip_suffix(".json").filter(|name| *name != "state") else { continue };
+        if !state.kept().any(|kept| kept.digest == digest) {
+            let path = package_path(component, digest);
+            system.remove(&path).map_err(MethodError::io(&path))?;
+        }
+    }
+    Ok(())
+}
+
+/// Drops the sources that no kept package of any component needs.
+pub(crate) fn prune_cache(system: &mut dyn System) -> Result<(), MethodError> {
+    let cache = cache();
+    let names = system.list(&cache).map_err(MethodError::io(&cache))?;
+    if names.is_empty() {
+        return Ok(());
+    }
+    let mut needed = Vec::new();
+    for component in components(system).map_err(MethodError::io("packages"))? {
+        for kept in state(system, &component)?.kept() {
+            if let Some(package) = package(system, &component, &kept.digest)? {
+                let mut method = serde_json::to_value(&package.method).unwrap_or_default();
+                each_source(&mut method, &mut |source| needed.extend(source["sha256"].as_str().map(str::to_owned)));
+            }
+        }
+    }
+    for name in names {
+        if !needed.contains(&name) {
+            let path = format!("{cache}/{name}");
+            system.remove(&path).map_err(MethodError::io(&path))?;
+        }
+    }
+    Ok(())
+}
+
+/// Forgets a component: all at once, then what is left of it.
+pub(crate) fn forget(system: &mut dyn System, component: &str) -> Result<(), MethodError> {
+    let (from, to) = (folder(component), format!("{}/.{component}", components_folder()));
+    system.remove(&to).map_err(MethodError::io(&to))?;
+    if system.stat(&from).map_err(MethodError::io(&from))?.is_some() {
+        system.rename(&from, &to).map_err(MethodError::io(&from))?;
+        system.remove(&to).map_err(MethodError::io(&to))?;
+    }
+    Ok(())
+}
+
+/// What belongs to sources in a package, whatever its method: each has a digest, and perhaps its bytes.
+fn each_source(value: &mut Value, act: &mut dyn FnMut(&mut Map<String, Value>)) {
+    match value {
+        Value::Object(fields) if fields.contains_key("sha256") => act(fields),
+        Value::Object(fields) => fields.values_mut().for_each(|value| each_source(value, act)),
+        Value::Array(items) => items.iter_mut().for_each(|value| each_source(value, act)),
+        _ => {}
+    }
+}

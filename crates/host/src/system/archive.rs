@@ -1,0 +1,73 @@
+//! Archives: tar, plain or compressed, told by their content.
+
+use std::io::{self, BufReader, Cursor, Read};
+use std::path::Component;
+
+/// What an archive may unpack to. One that is small and grows without end does not fill the disk.
+const LARGEST: u64 = 16 << 30;
+
+/// Calls for each entry with its path after `strip` leading folders were dropped. Entries with nothing left are passed over.
+///
+/// # Errors
+/// When it is no archive, or an entry would lead out of the folder that it is unpacked into.
+pub(super) fn each<R: Read>(
+    archive: R,
+    strip: u32,
+    mut act: impl FnMut(&mut tar::Entry<'_, Box<dyn Read + '_>>, &str) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut archive = tar::Archive::new(opened(archive)?);
+    for entry in archive.entries()? {
+        let mut entry = entry?;
+        let kind = entry.header().entry_type();
+        if !(kind.is_dir() || kind.is_file() || kind.is_symlink() || kind.is_hard_link()) {
+            if kind.is_character_special() || kind.is_block_special() || kind.is_fifo() {
+                return Err(refused(&entry.path()?.display(), "is a device or pipe"));
+            }
+            continue;
+        }
+        let path = entry.path()?.into_owned();
+        let mut kept = Vec::new();
+        for component in path.components() {
+            match component {
+                Component::CurDir | Component::RootDir => {}
+                Component::Normal(name) => match name.to_str() {
+                    Some(name) => kept.push(name.to_owned()),
+                    None => return Err(refused(&path.display(), "has a name that is not UTF-8")),
+                },
+                Component::ParentDir | Component::Prefix(_) => {
+                    return Err(refused(&path.display(), "leads out of the folder"));
+                }
+            }
+        }
+        let strip = strip as usize;
+        if kept.len() <= strip {
+            continue;
+        }
+        act(&mut entry, &kept[strip..].join("/"))?;
+    }
+    Ok(())
+}
+
+pub(super) fn refused(path: &dyn std::fmt::Display, why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("its entry {path} {why}"))
+}
+
+fn opened<'a, R: Read + 'a>(mut archive: R) -> io::Result<Box<dyn Read + 'a>> {
+    let mut magic = [0; 4];
+    let mut have = 0;
+    while have < magic.len() {
+        match archive.read(&mut magic[have..])? {
+            0 => break,
+            read => have += read,
+        }
+    }
+    let whole = Cursor::new(magic[..have].to_vec()).chain(archive);
+    Ok(match magic {
+        [0x1f, 0x8b, ..] => Box::new(flate2::read::MultiGzDecoder::new(BufReader::new(whole)).take(LARGEST)),
+        [0x28, 0xb5, 0x2f, 0xfd] => {
+            let decoder = ruzstd::decoding::StreamingDecoder::new(BufReader::new(whole)).map_err(io::Error::other)?;
+            Box::new(decoder.take(LARGEST))
+        }
+        _ => Box::new(whole.take(LARGEST)),
+    })
+}

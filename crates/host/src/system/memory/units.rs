@@ -1,0 +1,167 @@
+//! systemd, as far as a host in memory needs it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+use super::content::name;
+use super::machine::Machine;
+use crate::system::{Kind, UnitState, UnitVerb};
+
+/// The units of a host.
+#[derive(Debug, Default)]
+pub(super) struct Units {
+    states: BTreeMap<Arc<str>, Unit>,
+    /// When unit files were read last.
+    read_at: i64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Unit {
+    enabled: bool,
+    active: Active,
+    since: i64,
+    /// It is there though we see no file of it.
+    brought: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Active {
+    #[default]
+    No,
+    Yes,
+    Failed,
+}
+
+impl Machine {
+    /// A unit that the operating system brings, with or without being started at boot and now.
+    pub fn bring_unit(&mut self, unit: &str, enabled: bool, active: bool) {
+        let active = if active { Active::Yes } else { Active::No };
+        let since = self.now();
+        self.units.states.insert(name(unit), Unit { enabled, active, since, brought: true });
+    }
+
+    /// A unit that is taken away with the package that brought it.
+    pub fn take_unit(&mut self, unit: &str) {
+        self.units.states.remove(unit);
+    }
+
+    /// A unit ends by itself, and does not come back.
+    pub fn fail_unit(&mut self, unit: &str) {
+        self.units.states.entry(name(unit)).or_default().active = Active::Failed;
+    }
+
+    /// What systemd says of a unit.
+    pub fn unit(&self, unit: &str) -> UnitState {
+        let known = self.units.states.get(unit);
+        let files = self.unit_files(unit);
+        let exists = !files.is_empty() || known.is_some_and(|unit| unit.brought);
+        let state = known.cloned().unwrap_or_default();
+        let active = match state.active {
+            Active::No => "inactive",
+            Active::Yes => "active",
+            Active::Failed => "failed",
+        };
+        UnitState {
+            exists,
+            enabled: match (exists, state.enabled) {
+                (false, _) => "",
+                (true, true) => "enabled",
+                (true, false) => "disabled",
+            }
+            .to_owned(),
+            active: active.to_owned(),
+            needs_reload: files.iter().any(|changed| *changed > self.units.read_at),
+            active_since: (state.active == Active::Yes).then_some(state.since),
+        }
+    }
+
+    /// When the files of a unit changed.
+    fn unit_files(&self, unit: &str) -> Vec<i64> {
+        let mut files: Vec<i64> = ["/etc/systemd/system", "/lib/systemd/system", "/usr/lib/systemd/system"]
+            .iter()
+            .filter_map(|folder| Some(self.files.get(format!("{folder}/{unit}").as_str())?.changed))
+            .collect();
+        if !files.is_empty() || self.units.states.get(unit).is_some_and(|unit| unit.brought) {
+            let drop_ins = self.under(&format!("/etc/systemd/system/{unit}.d"));
+            files.extend(drop_ins.iter().filter_map(|path| Some(self.files.get(path)?.changed)));
+        }
+        files
+    }
+
+    pub(super) fn reload_units(&mut self) {
+        self.units.read_at = self.tick();
+    }
+
+    /// Changes a unit, as somebody with `systemctl` does.
+    pub fn unit_do(&mut self, unit: &str, verb: UnitVerb) -> io::Result<()> {
+        let there = self.unit(unit).exists;
+        let known = there || self.units.states.contains_key(unit);
+        if !there && !(known && verb == UnitVerb::Stop) {
+            return Err(io::Error::new(io::ErrorKind::NotFound, format!("Unit {unit} not found.")));
+        }
+        let up = matches!(verb, UnitVerb::Start | UnitVerb::Restart);
+        let spoilt = up && self.spoilt(unit);
+        let (now, lies) = (self.now(), self.faults.lies);
+        let state = self.units.states.entry(name(unit)).or_default();
+        match verb {
+            UnitVerb::Enable => state.enabled = true,
+            UnitVerb::Disable => state.enabled = false,
+            UnitVerb::Stop => state.active = Active::No,
+            UnitVerb::Start | UnitVerb::Restart if lies => {}
+            UnitVerb::Start | UnitVerb::Restart if spoilt => {
+                state.active = Active::Failed;
+                return Err(io::Error::other(format!(
+                    "Job for {unit} failed because the control process exited with error code."
+                )));
+            }
+            UnitVerb::Start if state.active == Active::Yes => {}
+            UnitVerb::Start | UnitVerb::Restart => {
+                state.active = Active::Yes;
+                state.since = now;
+            }
+        }
+        // Nothing is left of a unit whose file is gone.
+        if !there && verb == UnitVerb::Stop {
+            self.units.states.remove(unit);
+        }
+        Ok(())
+    }
+
+    fn spoilt(&self, unit: &str) -> bool {
+        self.faults.spoilt.iter().filter(|spoilt| spoilt.unit == unit).any(|spoilt| {
+            spoilt.contains.is_empty()
+                || match self.stat(&spoilt.path).map(|stat| stat.kind) {
+                    Some(Kind::Link(target)) => target.contains(&spoilt.contains),
+                    Some(Kind::File) => self
+                        .content(&spoilt.path)
+                        .is_some_and(|content| String::from_utf8_lossy(content.bytes()).contains(&spoilt.contains)),
+                    _ => false,
+                }
+        })
+    }
+
+    pub(super) fn units_down(&mut self) {
+        for unit in self.units.states.values_mut() {
+            unit.active = Active::No;
+        }
+    }
+
+    pub(super) fn boot_units(&mut self) {
+        self.reload_units();
+        let enabled: Vec<Arc<str>> =
+            self.units.states.iter().filter(|(_, unit)| unit.enabled).map(|(name, _)| name.clone()).collect();
+        for unit in enabled {
+            // One that does not come up is seen as failed.
+            let _ = self.unit_do(&unit, UnitVerb::Start);
+        }
+    }
+
+    /// Whether something answers at an address or URL.
+    pub(super) fn answers(&self, address: &str) -> bool {
+        match self.faults.served_by.get(address) {
+            Some(unit) => self.units.states.get(unit.as_str()).is_some_and(|unit| unit.active == Active::Yes),
+            None => self.units.states.values().all(|unit| unit.active != Active::Failed),
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! The units of packages.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use fleetwright_wire::{Deviation, Package, Unit};
+
+use crate::System;
+use crate::files;
+use crate::method::MethodError;
+use crate::store::{State, UnitWas};
+use crate::system::{UnitState, UnitVerb};
+
+/// How the host differs from a package's units.
+pub(crate) fn deviations(system: &dyn System, package: &Package) -> Result<Vec<Deviation>, MethodError> {
+    let mut deviations = Vec::new();
+    for unit in &package.units {
+        let state = system.unit(&unit.name).map_err(MethodError::io(&unit.name))?;
+        let name = &unit.name;
+        let mut differs = |what: &str, found: &str, wanted: &str, disrupts| {
+            deviations.push(Deviation {
+                what: format!("unit {name}{what}"),
+                found: found.to_owned(),
+                wanted: wanted.to_owned(),
+                disrupts,
+            });
+        };
+        if !state.exists && (unit.enabled.is_some() || unit.running.is_some()) {
+            differs("", "absent", "there", false);
+            continue;
+        }
+        if let Some(wanted) = unit.enabled
+            && !enabled_as(&state, wanted)
+        {
+            differs(" at boot", &state.enabled, if wanted { "enabled" } else { "disabled" }, false);
+        }
+        match unit.running {
+            // Starting what is down disrupts nobody.
+            Some(true) if !runs(&state) => differs("", &state.active, "active", false),
+            Some(false) if runs(&state) => differs("", &state.active, "inactive", true),
+            _ => {}
+        }
+        if state.needs_reload {
+            differs(" files", "changed since systemd read them", "as systemd knows them", unit.running == Some(true));
+        }
+    }
+    Ok(deviations)
+}
+
+fn runs(state: &UnitState) -> bool {
+    matches!(state.active.as_str(), "active" | "activating" | "reloading")
+}
+
+/// Units that nobody can enable are started by others: that counts as enabled.
+fn enabled_as(state: &UnitState, wanted: bool) -> bool {
+    match state.enabled.as_str() {
+        "enabled" | "enabled-runtime" => wanted,
+        "static" | "indirect" | "generated" | "alias" | "transient" => true,
+        _ => !wanted,
+    }
+}
+
+/// Remembers how units were before us. The state must be kept before anything is done to them.
+pub(crate) fn take_over(system: &dyn System, state: &mut State, package: &Package) -> Result<(), MethodError> {
+    for unit in &package.units {
+        if state.units.contains_key(&unit.name) {
+            continue;
+        }
+        let now = system.unit(&unit.name).map_err(MethodError::io(&unit.name))?;
+        let enabled = now.enabled == "enabled";
+        state.units.insert(unit.name.clone(), UnitWas { exists: now.exists, enabled, active: runs(&now) });
+    }
+    Ok(())
+}
+
+/// What is needed to change units.
+pub(crate) struct Hands<'a> {
+    pub system: &'a mut dyn System,
+    /// What was done, for people.
+    pub done: &'a mut Vec<String>,
+    /// When the step's time is over.
+    pub until: Duration,
+}
+
+impl Hands<'_> {
+    fn act(&mut self, name: &str, verb: UnitVerb, did: &str) -> Result<(), MethodError> {
+        let left = self.until.saturating_sub(self.system.elapsed());
+        if left.is_zero() {
+            return Err(MethodError(format!("unit {name} was not {did}: the step's time is over")));
+        }
+        self.system
+            .unit_do(name, verb, left)
+            .map_err(|error| MethodError(format!("unit {name} cannot be {did}: {error}")))?;
+        self.done.push(format!("{did} {name}"));
+        Ok(())
+    }
+
+    fn state(&self, name: &str) -> Result<UnitState, MethodError> {
+        self.system.unit(name).map_err(MethodError::io(name))
+    }
+
+    /// Lets systemd read its files if some changed.
+    pub(crate) fn reload(&mut self, package: Option<&Package>, files_changed: bool) -> Result<(), MethodError> {
+        let mut needed = files_changed;
+        for unit in package.iter().flat_map(|package| &package.units) {
+            needed = needed || self.state(&unit.name)?.needs_reload;
+        }
+        if needed {
+            self.system.reload_units().map_err(MethodError::io("systemd cannot read its files anew"))?;
+        }
+        Ok(())
+    }
+
+    /// Brings a package's units to what is wanted. Those that run are restarted if `all` or if one of these files changed for them.
+    pub(crate) fn bring(
+        &mut self,
+        package: &Package,
+        changed: &BTreeSet<String>,
+        all: bool,
+    ) -> Result<(), MethodError> {
+        for unit in &package.units {
+            self.bring_one(unit, all || changed_for(package, unit, changed))?;
+        }
+        Ok(())
+    }
+
+    fn bring_one(&mut self, unit: &Unit, restart: bool) -> Result<(), MethodError> {
+        let state = self.state(&unit.name)?;
+        if !state.exists {
+            // Nothing to be done about one that must not run; whatever else is wanted says so by failing.
+            if unit.enabled != Some(true) && unit.running != Some(true) {
+                return Ok(());
+            }
+            return Err(MethodError(format!(
+                "unit {} does not exist: neither the package brings it nor its method",
+                unit.name
+            )));
+        }
+        match unit.enabled {
+            Some(true) if !enabled_as(&state, true) => self.act(&unit.name, UnitVerb::Enable, "enabled")?,
+            Some(false) if !enabled_as(&state, false) => self.act(&unit.name, UnitVerb::Disable, "disabled")?,
+            _ => {}
+        }
+        match unit.running {
+            Some(true) if runs(&state) && restart => self.act(&unit.name, UnitVerb::Restart, "restarted"),
+            Some(true) if !runs(&state) => self.act(&unit.name, UnitVerb::Start, "started"),
+            Some(false) if runs(&state) => self.act(&unit.name, UnitVerb::Stop, "stopped"),
+            _ => Ok(()),
+        }
+    }
+
+    /// Stops and disables a unit that goes with us, before its files go.
+    pub(crate) fn take_down(&mut self, name: &str, was: &UnitWas) -> Result<(), MethodError> {
+        if was.exists {
+            return Ok(());
+        }
+        let state = self.state(name)?;
+        if runs(&state) || state.active == "failed" {
+            self.act(name, UnitVerb::Stop, "stopped")?;
+        }
+        if state.exists && state.enabled.starts_with("enabled") {
+            self.act(name, UnitVerb::Disable, "disabled")?;
+        }
+        Ok(())
+    }
+
+    /// Brings a unit back that was there before us, after its files are as they were.
+    pub(crate) fn put_back(&mut self, name: &str, was: &UnitWas) -> Result<(), MethodError> {
+        let state = self.state(name)?;
+        if !was.exists || !state.exists {
+            return Ok(());
+        }
+        if !enabled_as(&state, was.enabled) {
+            let (verb, did) = if was.enabled { (UnitVerb::Enable, "enabled") } else { (UnitVerb::Disable, "disabled") };
+            self.act(name, verb, did)?;
+        }
+        match (was.active, runs(&state)) {
+            // It ran with our settings: now with its own.
+            (true, true) => self.act(name, UnitVerb::Restart, "restarted"),
+            (true, false) => self.act(name, UnitVerb::Start, "started"),
+            (false, true) => self.act(name, UnitVerb::Stop, "stopped"),
+            (false, false) => Ok(()),
+        }
+    }
+}
+
+/// Whether a unit must be restarted because these files changed.
+fn changed_for(package: &Package, unit: &Unit, changed: &BTreeSet<String>) -> bool {
+    let own = files::wanted(package)
+        .into_iter()
+        .filter(|wanted| wanted.unit == Some(&unit.name))
+        .any(|own| changed.contains(&own.path));
+    own || unit.restart_on.iter().any(|path| changed.contains(path))
+}

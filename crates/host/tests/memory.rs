@@ -1,0 +1,439 @@
+//! Hosts in memory: steps, what is remembered of them, and what is seen.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::*;
+use fleetwright_host::system::memory::{Faults, Spoilt, Web};
+use fleetwright_host::system::UnitVerb;
+use fleetwright_host::{Host, Memory};
+use fleetwright_wire::*;
+
+#[test]
+fn a_package_is_installed_seen_and_removed_again() {
+    let mut host = host();
+    let before = host.system().host().tree();
+    let package = kubelet("1");
+    done(&apply(&mut host, "a", Step::Install(package.clone())));
+
+    let seen = observe(&mut host, std::slice::from_ref(&package));
+    assert_eq!(seen.components.len(), 1);
+    assert_eq!(seen.components[0].deviations, []);
+    assert_eq!(seen.components[0].version.as_deref(), Some("1"));
+    assert_eq!(seen.components[0].installed.as_ref().map(|installed| installed.digest.clone()), Some(package.digest()));
+    assert!(seen.components[0].health.iter().all(|check| check.holds));
+    assert_eq!(host.system().host().unit("kubelet.service").active, "active");
+
+    done(&apply(&mut host, "b", Step::Remove { component: "kubelet".to_owned() }));
+    assert!(observe(&mut host, &[]).components.is_empty());
+    assert_eq!(ask(&mut host, Request::Clean { fence: 1 }), Answer::Cleaned);
+    assert_eq!(host.system().host().tree(), before);
+    assert!(!host.system().host().unit("kubelet.service").exists);
+}
+
+#[test]
+fn a_step_is_never_run_twice() {
+    let mut host = host();
+    done(&apply(&mut host, "a", Step::Install(kubelet("1"))));
+    let calls = host.system().host().calls;
+    // Another package under the same id: what counts is the id.
+    let again = apply(&mut host, "a", Step::Install(kubelet("2")));
+    assert_eq!(again.digest, Some(kubelet("1").digest()));
+    assert_eq!(version(&mut host), Some("1".to_owned()));
+    // Nor in another process.
+    let mut other = Host::new(host.system().process());
+    assert_eq!(apply(&mut other, "a", Step::Install(kubelet("2"))), again);
+    // Locks are taken for a look into the journal; nothing else changes.
+    assert!(host.system().host().calls <= calls + 4);
+}
+
+#[test]
+fn drift_is_told_by_what_was_found_and_repaired() {
+    let mut host = host();
+    let package = kubelet("1");
+    done(&apply(&mut host, "a", Step::Install(package.clone())));
+    {
+        let mut machine = host.system().host();
+        machine.put("/etc/kubernetes/kubelet.yaml", b"version: 1\nhacked: true\n", 0o666);
+        machine.unit_do("kubelet.service", UnitVerb::Stop).unwrap();
+        machine.unit_do("kubelet.service", UnitVerb::Disable).unwrap();
+    }
+    let seen = observe(&mut host, std::slice::from_ref(&package));
+    let told: Vec<String> =
+        seen.components[0].deviations.iter().map(|it| format!("{}: {} / {}", it.what, it.found, it.wanted)).collect();
+    assert_eq!(told.len(), 4, "{told:#?}");
+    assert!(told[0].starts_with("file /etc/kubernetes/kubelet.yaml content: 24 bytes, sha256 "), "{told:#?}");
+    assert!(told[0].ends_with("1 lines differ"), "{told:#?}");
+    assert_eq!(told[1], "file /etc/kubernetes/kubelet.yaml mode: 0666 / 0640");
+    assert_eq!(told[2], "unit kubelet.service at boot: disabled / enabled");
+    assert_eq!(told[3], "unit kubelet.service: inactive / active");
+    assert!(!format!("{seen:?}").contains("hacked"), "the content of a file is never told");
+
+    let record = apply(&mut host, "b", Step::Repair(package.clone()));
+    done(&record);
+    assert!(record.message.contains("mode was 0666, wanted 0640"), "{}", record.message);
+    assert_eq!(observe(&mut host, &[package]).components[0].deviations, []);
+}
+
+#[test]
+fn units_restart_when_what_they_depend_on_changes_and_not_otherwise() {
+    let mut host = host();
+    let since = |host: &Host<Memory>| host.system().host().unit("kubelet.service").active_since;
+    done(&apply(&mut host, "a", Step::Install(kubelet("1"))));
+    let first = since(&host);
+    host.system().host().advance(std::time::Duration::from_secs(60));
+    let mut other = kubelet("1");
+    other.files[1].content = Content::Text("nobody restarts for this".to_owned());
+    done(&apply(&mut host, "b", Step::Install(other.clone())));
+    assert_eq!(since(&host), first);
+    other.files[0].content = Content::Text("for this it does".to_owned());
+    done(&apply(&mut host, "c", Step::Install(other)));
+    assert_ne!(since(&host), first);
+}
+
+#[test]
+fn what_was_there_before_us_is_kept_and_put_back() {
+    let mut host = host();
+    {
+        let mut machine = host.system().host();
+        machine.put("/etc/kubernetes/kubelet.yaml", b"by hand", 0o604);
+        machine.bring_unit("kubelet.service", false, true);
+    }
+    let before = host.system().host().tree();
+    done(&apply(&mut host, "a", Step::Install(kubelet("1"))));
+    done(&apply(&mut host, "b", Step::Install(kubelet("2"))));
+    done(&apply(&mut host, "c", Step::Remove { component: "kubelet".to_owned() }));
+    let unit = host.system().host().unit("kubelet.service");
+    assert_eq!((unit.enabled.as_str(), unit.active.as_str()), ("disabled", "active"));
+    assert_eq!(ask(&mut host, Request::Clean { fence: 1 }), Answer::Cleaned);
+    assert_eq!(host.system().host().tree(), before);
+}
+
+#[test]
+fn a_bad_version_fails_and_the_host_goes_back_by_what_it_keeps() {
+    let mut host = host();
+    done(&apply(&mut host, "a", Step::Install(kubelet("1"))));
+    let spoilt = Spoilt {
+        unit: "kubelet.service".to_owned(),
+        path: "/etc/kubernetes/kubelet.yaml".to_owned(),
+        contains: "version: 2".to_owned(),
+    };
+    host.system().host().faults.spoilt = Arc::new([spoilt]);
+    let record = apply(&mut host, "b", Step::Install(kubelet("2")));
+    assert_eq!(record.outcome, Outcome::Failed);
+    assert!(record.message.contains("unit kubelet.service cannot be restarted"), "{}", record.message);
+    let seen = observe(&mut host, &[kubelet("2")]);
+    assert!(!seen.components[0].health[0].holds);
+    assert_eq!(seen.components[0].installed.as_ref().map(|it| it.version.as_str()), Some("1"));
+
+    done(&apply(&mut host, "c", Step::Back { component: "kubelet".to_owned(), to: kubelet("1").digest() }));
+    let seen = observe(&mut host, &[kubelet("1")]);
+    assert_eq!(seen.components[0].deviations, []);
+    assert!(seen.components[0].health[0].holds);
+}
+
+#[test]
+fn going_back_needs_no_network_and_forgets_what_did_not_do() {
+    let mut host = host();
+    for (id, version) in [("a", "1"), ("b", "2"), ("c", "3")] {
+        done(&apply(&mut host, id, Step::Install(archive(version))));
+    }
+    host.system().host().faults.web = Web::Nothing;
+    let seen = observe(&mut host, &[archive("3")]);
+    let previous: Vec<&str> = seen.components[0].previous.iter().map(|it| it.version.as_str()).collect();
+    assert_eq!(previous, ["2", "1"]);
+    done(&apply(&mut host, "d", Step::Back { component: "tool".to_owned(), to: archive("2").digest() }));
+    let seen = observe(&mut host, &[archive("2")]);
+    assert_eq!(seen.components[0].deviations, []);
+    assert_eq!(seen.components[0].version.as_deref(), Some("2"));
+    let record = apply(&mut host, "e", Step::Back { component: "tool".to_owned(), to: archive("3").digest() });
+    assert_eq!(record.outcome, Outcome::Failed);
+    assert!(record.message.contains("kept are: tool-2, tool-1"), "{}", record.message);
+    // What nobody can go back to takes no room.
+    assert_eq!(host.system().host().list(&format!("{HOME}/cache")).len(), 2);
+    assert_eq!(host.system().host().list(&format!("{OPT}/tool")).len(), 3);
+}
+
+#[test]
+fn nothing_begins_without_a_journal() {
+    for faults in [Faults { full: true, ..Faults::default() }, Faults { read_only: true, ..Faults::default() }] {
+        let mut host = host();
+        host.system().host().set_faults(faults);
+        let before = host.system().host().tree();
+        let answer = ask(&mut host, request("a", 1, Step::Install(kubelet("1"))));
+        let Answer::Failed(failure) = answer else { panic!("{answer:?}") };
+        assert_eq!(failure.kind, FailureKind::NoJournal);
+        assert_eq!(host.system().host().tree(), before);
+        // The same id may run once there is room.
+        host.system().host().set_faults(Faults::default());
+        done(&apply(&mut host, "a", Step::Install(kubelet("1"))));
+    }
+}
+
+#[test]
+fn an_older_leader_is_not_heard() {
+    let mut host = host();
+    assert!(matches!(ask(&mut host, request("a", 7, Step::Install(kubelet("1")))), Answer::Ended(_)));
+    for asked in [
+        request("b", 6, Step::Install(kubelet("2"))),
+        Request::Refuse { id: "c".to_owned(), fence: 6 },
+        Request::Clean { fence: 6 },
+    ] {
+        let answer = ask(&mut Host::new(host.system().process()), asked);
+        let Answer::Failed(failure) = answer else { panic!("{answer:?}") };
+        assert_eq!(failure.kind, FailureKind::Fenced);
+    }
+    assert_eq!(version(&mut host), Some("1".to_owned()));
+    assert_eq!(recall(&mut host, "b"), None);
+}
+
+#[test]
+fn a_refused_step_never_runs_and_one_that_ran_is_told() {
+    let mut host = host();
+    done(&apply(&mut host, "a", Step::Install(kubelet("1"))));
+    let refuse = |host: &mut Host<Memory>, id: &str| match ask(host, Request::Refuse { id: id.to_owned(), fence: 1 }) {
+        Answer::Recalled(Some(record)) => record.outcome,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(refuse(&mut host, "a"), Outcome::Done);
+    assert_eq!(refuse(&mut host, "b"), Outcome::Refused);
+    assert_eq!(apply(&mut host, "b", Step::Install(kubelet("2"))).outcome, Outcome::Refused);
+    assert_eq!(version(&mut host), Some("1".to_owned()));
+}
+
+#[test]
+fn one_that_hangs_is_running_and_one_that_died_is_interrupted() {
+    let mut host = host();
+    host.system().host().set_faults(Faults { hang_at: Some(12), ..Faults::default() });
+    ask(&mut host, request("a", 1, Step::Install(kubelet("1"))));
+    assert!(host.system().gone());
+    let mut other = Host::new(host.system().process());
+    assert_eq!(recall(&mut other, "a").map(|record| record.outcome), Some(Outcome::Running));
+    assert_eq!(observe(&mut other, &[]).records.len(), 1);
+    let answer = ask(&mut other, request("b", 1, Step::Install(kubelet("1"))));
+    assert!(
+        matches!(&answer, Answer::Failed(failure) if failure.kind == FailureKind::Busy && failure.message.contains("step a")),
+        "{answer:?}"
+    );
+
+    other.system().host().kill_hung();
+    assert_eq!(recall(&mut other, "a").map(|record| record.outcome), Some(Outcome::Interrupted));
+    assert_eq!(apply(&mut other, "a", Step::Install(kubelet("1"))).outcome, Outcome::Interrupted);
+    done(&apply(&mut other, "b", Step::Install(kubelet("1"))));
+}
+
+#[test]
+fn a_boot_is_done_when_the_host_runs_in_another() {
+    let mut host = host();
+    assert_eq!(apply(&mut host, "boot", Step::Reboot).outcome, Outcome::Running);
+    // It waits for the boot, and nothing else begins.
+    let mut other = Host::new(host.system().process());
+    drop(host);
+    assert_eq!(recall(&mut other, "boot").map(|record| record.outcome), Some(Outcome::Running));
+    let answer = ask(&mut other, request("b", 1, Step::Install(kubelet("1"))));
+    assert!(matches!(&answer, Answer::Failed(failure) if failure.kind == FailureKind::Busy), "{answer:?}");
+    assert!(other.system().host().boot_asked());
+    other.system().host().boot();
+    let mut other = Host::new(other.system().process());
+    let record = recall(&mut other, "boot").unwrap();
+    assert_eq!((record.outcome, record.verb), (Outcome::Done, Verb::Reboot));
+    assert_eq!(apply(&mut other, "boot", Step::Reboot).outcome, Outcome::Done);
+    assert!(!other.system().host().boot_asked());
+}
+
+#[test]
+fn a_boot_that_does_not_come_failed() {
+    let mut host = host();
+    apply(&mut host, "boot", Step::Reboot);
+    host.system().host().advance(std::time::Duration::from_secs(600));
+    let record = recall(&mut host, "boot").unwrap();
+    assert_eq!(record.outcome, Outcome::Failed);
+    assert!(record.message.contains("still runs in the same boot"), "{}", record.message);
+    done(&apply(&mut host, "b", Step::Install(kubelet("1"))));
+}
+
+#[test]
+fn damage_to_a_record_means_interrupted_and_never_unknown() {
+    let mut host = host();
+    done(&apply(&mut host, "a", Step::Install(kubelet("1"))));
+    for garbage in [&b""[..], b"{\"record\":{\"id\":\"a\",", &[0; 300]] {
+        host.system().host().put(&format!("{HOME}/journal/steps/a.json"), garbage, 0o600);
+        assert_eq!(recall(&mut host, "a").map(|record| record.outcome), Some(Outcome::Interrupted));
+        assert_eq!(apply(&mut host, "a", Step::Install(kubelet("2"))).outcome, Outcome::Interrupted);
+        assert_eq!(version(&mut host), Some("1".to_owned()));
+    }
+    // And what the last step was is found without the file that says so.
+    host.system().host().put(&format!("{HOME}/journal/latest"), b"\0\0", 0o600);
+    done(&apply(&mut host, "b", Step::Install(kubelet("2"))));
+}
+
+#[test]
+fn the_journal_is_bounded_and_knows_old_ids() {
+    let mut host = host();
+    for number in 0..400 {
+        let step = Step::Install(kubelet(if number % 2 == 0 { "1" } else { "2" }));
+        done(&apply(&mut host, &format!("step-{number}"), step));
+    }
+    let kept = host.system().host().list(&format!("{HOME}/journal/steps")).len();
+    assert!((fleetwright_host::RECORDS..=2 * fleetwright_host::RECORDS + 1).contains(&kept), "{kept}");
+    assert_eq!(recall(&mut host, "step-3").map(|record| record.outcome), Some(Outcome::Done));
+    assert_eq!(recall(&mut host, "step-30000"), None);
+    assert_eq!(recall(&mut host, "step"), None);
+    let calls = host.system().host().unit("kubelet.service");
+    apply(&mut host, "step-4", Step::Remove { component: "kubelet".to_owned() });
+    assert_eq!(host.system().host().unit("kubelet.service"), calls);
+}
+
+#[test]
+fn names_that_lead_elsewhere_are_refused() {
+    let mut host = host();
+    for id in ["", "../a", ".a", "a/b", &"a".repeat(129)] {
+        let answer = ask(&mut host, request(id, 1, Step::Reboot));
+        assert!(
+            matches!(&answer, Answer::Failed(failure) if failure.kind == FailureKind::NotUnderstood),
+            "{id}: {answer:?}"
+        );
+    }
+    let mut package = kubelet("1");
+    package.files[0].path = "/etc/../shadow".to_owned();
+    assert!(apply(&mut host, "a", Step::Install(package)).message.contains("no path that a package may have"));
+    let mut package = kubelet("1");
+    package.component = "../x".to_owned();
+    assert!(apply(&mut host, "b", Step::Install(package)).message.contains("no name of a component"));
+    let mut package = kubelet("1");
+    package.files[0].path = format!("{HOME}/journal/fence");
+    assert!(apply(&mut host, "c", Step::Install(package)).message.contains("no path that a package may have"));
+}
+
+#[test]
+fn a_host_with_components_is_not_cleaned() {
+    let mut host = host();
+    done(&apply(&mut host, "a", Step::Install(kubelet("1"))));
+    let answer = ask(&mut host, Request::Clean { fence: 1 });
+    assert!(
+        matches!(&answer, Answer::Failed(failure) if failure.kind == FailureKind::InUse && failure.message.contains("kubelet"))
+    );
+}
+
+#[test]
+fn a_hung_script_is_killed_when_the_time_is_over_and_what_scripts_print_is_kept() {
+    let mut host = host();
+    let script = Script {
+        check: "test -e /etc/done".to_owned(),
+        apply: "echo working\ntouch /etc/done".to_owned(),
+        remove: "rm -f /etc/done".to_owned(),
+    };
+    let package = Package {
+        component: "fix".to_owned(),
+        version: "1".to_owned(),
+        reference: "fix-1".to_owned(),
+        method: Method::Script(script),
+        ..Package::default()
+    };
+    host.system().host().faults.hung = vec!["echo working".to_owned()];
+    let record = apply(&mut host, "a", Step::Install(package.clone()));
+    assert_eq!(record.outcome, Outcome::Failed);
+    assert!(record.message.contains("was killed after"), "{}", record.message);
+    host.system().host().faults.hung.clear();
+    let record = apply(&mut host, "b", Step::Install(package.clone()));
+    done(&record);
+    assert!(record.tail.contains("working"));
+    assert_eq!(observe(&mut host, std::slice::from_ref(&package)).components[0].version.as_deref(), Some("1"));
+    let Answer::Log(log) = ask(&mut host, Request::Log { id: "b".to_owned(), bytes: 8 }) else { panic!("no log") };
+    assert_eq!(log.0.len(), 8);
+    host.system().host().remove("/etc/done");
+    assert_eq!(observe(&mut host, std::slice::from_ref(&package)).components[0].deviations.len(), 1);
+    done(&apply(&mut host, "c", Step::Repair(package)));
+    done(&apply(&mut host, "d", Step::Remove { component: "fix".to_owned() }));
+    assert_eq!(host.system().host().stat("/etc/done"), None);
+}
+
+#[test]
+fn settings_are_set_now_and_for_the_next_boot_and_put_back() {
+    let mut host = host();
+    host.system().host().set_sysctl("vm.swappiness", "60");
+    let package = settings(&[("vm.swappiness", "1"), ("net.ipv4.tcp_mem", "1 2   3")]);
+    done(&apply(&mut host, "a", Step::Install(package.clone())));
+    assert_eq!(observe(&mut host, std::slice::from_ref(&package)).components[0].deviations, []);
+    host.system().host().boot();
+    let mut host = Host::new(host.system().process());
+    assert_eq!(observe(&mut host, std::slice::from_ref(&package)).components[0].deviations, []);
+    // One setting less: it gets its earlier value at once.
+    host.system().host().set_sysctl("net.ipv4.tcp_mem", "7 7 7");
+    let less = settings(&[("net.ipv4.tcp_mem", "1 2 3")]);
+    done(&apply(&mut host, "b", Step::Install(less)));
+    assert_eq!(host.system().host().sysctl("vm.swappiness").as_deref(), Some("60"));
+    done(&apply(&mut host, "c", Step::Remove { component: "settings".to_owned() }));
+    assert_eq!(host.system().host().stat("/etc/sysctl.d"), None);
+    let unknown = apply(&mut host, "d", Step::Install(settings(&[("dev.unknown", "1")])));
+    assert!(unknown.message.contains("the kernel has no sysctl dev.unknown"), "{}", unknown.message);
+}
+
+#[test]
+fn one_boot_is_enough_for_a_version_that_wants_one() {
+    let mut host = host();
+    let package = Package {
+        component: "boot".to_owned(),
+        version: "2026-11".to_owned(),
+        reference: "boot-2026-11".to_owned(),
+        method: Method::Reboot,
+        ..Package::default()
+    };
+    assert!(!observe(&mut host, std::slice::from_ref(&package)).components[0].needs_reboot);
+    done(&apply(&mut host, "a", Step::Install(package.clone())));
+    assert!(observe(&mut host, std::slice::from_ref(&package)).components[0].needs_reboot);
+    host.system().host().boot();
+    let mut host = Host::new(host.system().process());
+    assert!(!observe(&mut host, std::slice::from_ref(&package)).components[0].needs_reboot);
+    done(&apply(&mut host, "b", Step::Repair(package.clone())));
+    assert!(!observe(&mut host, &[package]).components[0].needs_reboot);
+}
+
+#[test]
+fn two_components_cannot_have_the_same_file() {
+    let mut host = host();
+    done(&apply(&mut host, "a", Step::Install(kubelet("1"))));
+    let mut other = kubelet("1");
+    other.component = "other".to_owned();
+    let record = apply(&mut host, "b", Step::Install(other));
+    assert_eq!(record.outcome, Outcome::Failed);
+    assert!(record.message.contains("belongs to the component kubelet"), "{}", record.message);
+}
+
+#[test]
+fn a_wrong_digest_names_the_url_and_both_digests() {
+    let mut host = host();
+    let table = [("http://one/tool-1.tar".to_owned(), b"something else".to_vec())].into();
+    host.system().host().faults.web = Web::These(Arc::new(table));
+    let record = apply(&mut host, "a", Step::Install(archive("1")));
+    assert_eq!(record.outcome, Outcome::Failed);
+    for part in ["http://one/tool-1.tar", "http://two/tool-1.tar: status 404", &archive_digest("1"), "and"] {
+        assert!(record.message.contains(part), "{}", record.message);
+    }
+    assert_eq!(host.system().host().list(&format!("{HOME}/cache")), [""; 0]);
+}
+
+#[test]
+fn a_host_that_lies_is_seen_to_differ() {
+    let mut host = host();
+    host.system().host().faults.lies = true;
+    done(&apply(&mut host, "a", Step::Install(Package { units: Vec::new(), ..kubelet("1") })));
+    assert!(!observe(&mut host, &[kubelet("1")]).components[0].deviations.is_empty());
+}
+
+#[test]
+fn ten_thousand_hosts_are_cheap() {
+    let hosts: Vec<Host<Memory>> = (0..500)
+        .map(|number| {
+            let mut host = Host::new(Memory::new(&format!("host-{number}")));
+            done(&apply(&mut host, "a", Step::Install(kubelet("1"))));
+            host
+        })
+        .collect();
+    let one = hosts[0].system().host();
+    let other = hosts[1].system().host();
+    // The same files are there once: what is left of a host is a table of them.
+    assert_eq!(one.tree().len(), other.tree().len());
+    assert!(one.tree().len() < 40, "{:#?}", one.tree());
+}
