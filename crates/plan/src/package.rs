@@ -4,6 +4,7 @@ mod check;
 mod places;
 mod render;
 mod set;
+pub mod shipped;
 mod template;
 #[cfg(test)]
 mod tests;

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fleetwright_api::{Disruption, MachinePackageVersionSpec, OnFailure, OsPackages};
+use fleetwright_api::{Disruption, MachinePackageVersionSpec, OnFailure, OsPackages, PackageSource};
 
+use super::shipped::NO_DIGEST;
 use super::{Finding, places, template, units};
 
 /// Everything that is wrong with a package version, or doubtful, that the schema does not say. Errors and warnings, in the order of
@@ -36,6 +37,12 @@ impl Findings {
         }
     }
 
+    fn digest(&mut self, field: &str, source: &PackageSource) {
+        if source.sha256 == NO_DIGEST {
+            self.warning(format!("{field}.sha256"), "it stands for a digest that is still to be filled in: no file has it; write what sha256sum prints for the file");
+        }
+    }
+
     fn method(&mut self, spec: &MachinePackageVersionSpec) {
         for (field, packages) in [("spec.deb", &spec.deb), ("spec.rpm", &spec.rpm)] {
             if let Some(packages) = packages {
@@ -43,6 +50,7 @@ impl Findings {
             }
         }
         if let Some(archive) = &spec.tarball {
+            self.digest("spec.tarball.source", &archive.source);
             for (link, target) in &archive.links {
                 let field = format!("spec.tarball.links[{link}]");
                 if let Some(why) = places::forbidden(link) {
@@ -101,6 +109,7 @@ impl Findings {
         }
         let mut digests = BTreeSet::new();
         for (at, source) in packages.sources.iter().enumerate() {
+            self.digest(&format!("{field}.sources[{at}]"), source);
             if !digests.insert(&source.sha256) {
                 self.warning(
                     format!("{field}.sources[{at}].sha256"),

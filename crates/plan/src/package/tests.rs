@@ -1,2 +1,3 @@
 mod checks;
 mod rendering;
+mod shipped;
