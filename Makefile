@@ -33,6 +33,8 @@ test-scenario: deps k8s ## On the embedded API server: its own tests, the confor
 	$(CARGO) test --locked -p fleetwright-apiserver --test '*'
 	$(CARGO) test --locked -p fleetwright-conformance --test conformance -- --embedded
 	$(CARGO) test --locked $(BOTH) --test '*' -- --skip _on_real
+	@hack/deps.sh ssh
+	$(CARGO) test --locked -p fleetwright-transport --test '*'
 
 .PHONY: test-real
 test-real: deps k8s ## On real etcd and kube-apiserver: lab, operators, commands, conformance and kubectl on both servers

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Installs the system packages that the build needs and that this machine lacks. Says what it does; does nothing twice.
+# Names of groups add what only some targets need: `ssh` for tests on real SSH servers, `ansible` for the benchmark against it.
 set -euo pipefail
 
 missing=()
@@ -7,6 +8,21 @@ command -v cc >/dev/null || missing+=(build-essential)
 command -v git >/dev/null || missing+=(git)
 command -v flock >/dev/null || missing+=(util-linux)
 [ -e /etc/ssl/certs/ca-certificates.crt ] || missing+=(ca-certificates)
+for group in "$@"; do
+  case $group in
+  ssh)
+    [ -x /usr/sbin/sshd ] || missing+=(openssh-server)
+    command -v ssh-keygen >/dev/null || missing+=(openssh-client)
+    ;;
+  ansible)
+    command -v ansible-playbook >/dev/null || missing+=(ansible-core)
+    ;;
+  *)
+    echo "deps: there is no group $group" >&2
+    exit 1
+    ;;
+  esac
+done
 command -v cargo >/dev/null || {
   echo "deps: cargo is missing; install Rust 1.90 or newer (https://rustup.rs) and try again" >&2
   exit 1

@@ -1,5 +1,12 @@
 //! Reaches hosts. The real way is SSH with a helper that is delivered on first contact; simulated machines have a way of their own.
 
+mod helpers;
+mod ssh;
+mod text;
+
+pub use helpers::{Helper, Helpers};
+pub use ssh::Ssh;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,7 +66,7 @@ pub struct Hop {
 }
 
 /// How we prove who we are. Shows nothing of it when printed.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Login {
     /// The private key, in OpenSSH's or PEM form, without a passphrase.
     pub key: Arc<str>,

@@ -1,0 +1,324 @@
+//! From an address to an authenticated connection, hop by hop.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use russh::client::{self, AuthResult, ChannelOpenHandle, Config, DisconnectReason, Handle, Msg};
+use russh::keys::ssh_key::public::KeyData;
+use russh::keys::{Algorithm, HashAlg, PrivateKeyWithHashAlg, PublicKey, PublicKeyOrCertificate};
+use russh::{Channel, ChannelOpenFailure, MethodSet, Preferred, SshId, cipher, compression};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::keys::{self, Identities, Identity, NotSigned, RsaSigner};
+use super::stream::{Owner, owned};
+use crate::text::shown;
+use crate::{Hop, Limits, ReachError, Route};
+
+/// Messages that wait to be read, of one channel. A helper's lines come in few of them.
+const CHANNEL_BUFFER: usize = 16;
+/// A host that says nothing is asked whether it lives after this long, at most.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+/// So many of these questions may go without an answer.
+const KEEPALIVES: usize = 3;
+
+/// An authenticated connection to a host. Dropping it ends it at once.
+pub(crate) struct Connection {
+    pub(crate) handle: Handle<Client>,
+    seen: Arc<Mutex<Seen>>,
+    _owner: Owner,
+}
+
+impl Connection {
+    /// The host key that it showed.
+    pub(crate) fn host_key(&self) -> String {
+        lock(&self.seen).key.as_ref().map(keys::line).unwrap_or_default()
+    }
+
+    /// Why it ended, if it did.
+    pub(crate) fn lost(&self) -> Option<String> {
+        if !self.handle.is_closed() {
+            return None;
+        }
+        Some(lock(&self.seen).ended.clone().unwrap_or_else(|| "the host ended it".into()))
+    }
+}
+
+/// What a connection saw.
+#[derive(Default)]
+struct Seen {
+    key: Option<PublicKey>,
+    refused: bool,
+    ended: Option<String>,
+}
+
+fn lock(seen: &Mutex<Seen>) -> std::sync::MutexGuard<'_, Seen> {
+    seen.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What is called for what a server does.
+pub(crate) struct Client {
+    trusted: Option<Vec<KeyData>>,
+    seen: Arc<Mutex<Seen>>,
+}
+
+/// Servers open no channels to us: dropping the reply refuses.
+macro_rules! refused {
+    ($($name:ident($($argument:ident: $type:ty),*);)*) => {
+        $(async fn $name(
+            &mut self,
+            _: Channel<Msg>,
+            $($argument: $type,)*
+            _: ChannelOpenHandle,
+            _: &mut client::Session,
+        ) -> Result<(), Self::Error> {
+            Ok(())
+        })*
+    };
+}
+
+impl client::Handler for Client {
+    type Error = russh::Error;
+
+    async fn check_server_key(&mut self, shown: &PublicKeyOrCertificate) -> Result<bool, Self::Error> {
+        let key = shown.public_key();
+        let good = self.trusted.as_ref().is_none_or(|trusted| trusted.contains(key.key_data()));
+        let mut seen = lock(&self.seen);
+        seen.key = Some(key);
+        seen.refused = !good;
+        Ok(good)
+    }
+
+    async fn openssh_ext_host_keys_announced(
+        &mut self,
+        _: Vec<PublicKey>,
+        _: &mut client::Session,
+    ) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    async fn disconnected(&mut self, reason: DisconnectReason<Self::Error>) -> Result<(), Self::Error> {
+        let why = match &reason {
+            DisconnectReason::ReceivedDisconnect(info) => format!("the host says: {}", shown(info.message.as_bytes())),
+            DisconnectReason::Error(russh::Error::KeepaliveTimeout | russh::Error::InactivityTimeout) => {
+                "the host says nothing any more".into()
+            }
+            DisconnectReason::Error(russh::Error::HUP | russh::Error::Disconnect) => "the host ended it".into(),
+            DisconnectReason::Error(error) => shown(error.to_string().as_bytes()),
+        };
+        lock(&self.seen).ended = Some(why);
+        Ok(())
+    }
+
+    refused! {
+        server_channel_open_forwarded_tcpip(_a: &str, _b: u32, _c: &str, _d: u32);
+        server_channel_open_forwarded_streamlocal(_a: &str);
+        server_channel_open_agent_forward();
+        server_channel_open_session();
+        server_channel_open_direct_tcpip(_a: &str, _b: u32, _c: &str, _d: u32);
+        server_channel_open_direct_streamlocal(_a: &str);
+        server_channel_open_x11(_a: &str, _b: u32);
+    }
+}
+
+/// Connects to the host of a route. The second part is the connections on the way: they live as long as the first.
+///
+/// Hosts behind the same jump host do not share a connection to it: within one, whoever does not read what came for it stops all others.
+pub(crate) async fn dial(route: &Route, identities: &Identities) -> Result<(Connection, Vec<Connection>), ReachError> {
+    let limits = &route.limits;
+    let mut hops = route.jumps.iter().chain([&route.host]);
+    let mut way: Vec<Connection> = Vec::new();
+    let first = hops.next().unwrap_or(&route.host);
+    let socket = tcp(first, limits).await?;
+    let mut at = first;
+    let mut last = enter(first, socket, limits, identities).await?;
+    for hop in hops {
+        let opening = last.handle.channel_open_direct_tcpip(hop.address.clone(), hop.port.into(), "127.0.0.1", 0);
+        let channel = match timeout(limits.connect, opening).await {
+            Err(_) => {
+                return Err(unreachable(format!(
+                    "{} was not reached from {} within {:?}",
+                    place(hop),
+                    place(at),
+                    limits.connect
+                )));
+            }
+            Ok(Err(russh::Error::ChannelOpenFailure(ChannelOpenFailure::AdministrativelyProhibited))) => {
+                return Err(unreachable(format!(
+                    "{} does not forward to {}: its sshd needs AllowTcpForwarding, or PermitOpen for that address",
+                    place(at),
+                    place(hop)
+                )));
+            }
+            Ok(Err(error)) => {
+                let why = shown(error.to_string().as_bytes());
+                return Err(unreachable(format!("{} was not reached from {}: {why}", place(hop), place(at))));
+            }
+            Ok(Ok(channel)) => channel,
+        };
+        let next = enter(hop, channel.into_stream(), limits, identities).await?;
+        way.push(std::mem::replace(&mut last, next));
+        at = hop;
+    }
+    Ok((last, way))
+}
+
+async fn tcp(hop: &Hop, limits: &Limits) -> Result<TcpStream, ReachError> {
+    let connecting = TcpStream::connect((hop.address.as_str(), hop.port));
+    let socket = match timeout(limits.connect, connecting).await {
+        Err(_) => return Err(unreachable(format!("{} did not answer within {:?}", place(hop), limits.connect))),
+        Ok(Err(error)) => return Err(unreachable(format!("{}: {error}", place(hop)))),
+        Ok(Ok(socket)) => socket,
+    };
+    // Requests are small, and each is waited for.
+    let _ = socket.set_nodelay(true);
+    Ok(socket)
+}
+
+async fn enter<S>(hop: &Hop, stream: S, limits: &Limits, identities: &Identities) -> Result<Connection, ReachError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let identity = identities.of(&hop.login)?;
+    let trusted = keys::trusted(&hop.trust, &place(hop))?;
+    let known = trusted.as_ref().map_or(0, Vec::len);
+    let config = config(trusted.as_deref(), limits);
+    let seen = Arc::new(Mutex::new(Seen::default()));
+    let client = Client { trusted, seen: seen.clone() };
+    let (owner, stream) = owned(stream);
+    let entering = async {
+        let mut handle = client::connect_stream(config, stream, client).await.map_err(|error| {
+            let seen = lock(&seen);
+            match (&seen.key, seen.refused) {
+                (Some(key), true) => ReachError::HostKeyChanged { address: place(hop), found: keys::line(key), known },
+                _ => unreachable(format!("{}: {}", place(hop), handshake(&error))),
+            }
+        })?;
+        login(&mut handle, hop, &identity).await?;
+        Ok(handle)
+    };
+    match timeout(limits.login, entering).await {
+        Err(_) => Err(unreachable(format!(
+            "{} accepts connections but did not let us in within {:?}: its SSH server hangs, or something else listens there",
+            place(hop),
+            limits.login
+        ))),
+        Ok(Err(error)) => Err(error),
+        Ok(Ok(handle)) => Ok(Connection { handle, seen, _owner: owner }),
+    }
+}
+
+async fn login(handle: &mut Handle<Client>, hop: &Hop, identity: &Identity) -> Result<(), ReachError> {
+    let lost =
+        |error: String| unreachable(format!("{}: the connection was lost during the login: {error}", place(hop)));
+    let hash = match identity.key.algorithm() {
+        Algorithm::Rsa { .. } => match handle.best_supported_rsa_hash().await {
+            Ok(Some(Some(hash))) => Some(hash),
+            Ok(Some(None)) => {
+                return Err(ReachError::LoginRefused(format!(
+                    "{} takes RSA keys with SHA-1 only, which is not safe: update its SSH server, or use an ed25519 key",
+                    place(hop)
+                )));
+            }
+            // It does not say. All servers of the last ten years know it.
+            Ok(None) => Some(HashAlg::Sha512),
+            Err(error) => return Err(lost(shown(error.to_string().as_bytes()))),
+        },
+        _ => None,
+    };
+    let result = match (&identity.certificate, hash) {
+        (None, hash) => {
+            let key = PrivateKeyWithHashAlg::new(identity.key.clone(), hash);
+            handle.authenticate_publickey(hop.user.clone(), key).await.map_err(|error| error.to_string())
+        }
+        (Some(certificate), Some(hash)) => handle
+            .authenticate_certificate_with(
+                hop.user.clone(),
+                certificate.clone(),
+                Some(hash),
+                &mut RsaSigner(&identity.key),
+            )
+            .await
+            .map_err(|NotSigned(error)| error),
+        (Some(certificate), None) => handle
+            .authenticate_openssh_cert(hop.user.clone(), identity.key.clone(), certificate.clone())
+            .await
+            .map_err(|error| error.to_string()),
+    };
+    match result {
+        Ok(AuthResult::Success) => Ok(()),
+        Ok(AuthResult::Failure { remaining_methods, partial_success }) => {
+            // A connection that died looks like a refusal that leaves no way.
+            if remaining_methods.is_empty() && handle.is_closed() && !partial_success {
+                return Err(lost(
+                    "the host ended it, as for too many attempts at once or an address that it does not like".into(),
+                ));
+            }
+            Err(ReachError::LoginRefused(refusal(hop, identity, &remaining_methods, partial_success)))
+        }
+        Err(error) => Err(lost(shown(error.as_bytes()))),
+    }
+}
+
+fn refusal(hop: &Hop, identity: &Identity, left: &MethodSet, partial: bool) -> String {
+    let what = if identity.certificate.is_some() { "certificate for the key" } else { "key" };
+    if partial {
+        let more: Vec<String> = left.iter().map(String::from).collect();
+        return format!(
+            "{} takes our {what} {} but wants more: {}",
+            place(hop),
+            identity.name,
+            shown(more.join(", ").as_bytes())
+        );
+    }
+    let todo = if identity.certificate.is_some() {
+        "see that its authority is among TrustedUserCAKeys there, that it is valid now and names this user"
+    } else {
+        "add it to the user's authorized_keys there"
+    };
+    format!("{} does not let {} in with the {what} {}: {todo}", place(hop), shown(hop.user.as_bytes()), identity.name)
+}
+
+fn handshake(error: &russh::Error) -> String {
+    match error {
+        russh::Error::Version => "what listens there does not speak SSH 2".into(),
+        russh::Error::HUP | russh::Error::Disconnect => {
+            "the host ended the connection before the login, as for too many at once (MaxStartups)".into()
+        }
+        russh::Error::NoCommonAlgo { kind, theirs, .. } => {
+            format!("no {kind:?} algorithm that is safe is offered there: {}", shown(theirs.join(" ").as_bytes()))
+        }
+        other => shown(other.to_string().as_bytes()),
+    }
+}
+
+fn config(trusted: Option<&[KeyData]>, limits: &Limits) -> Arc<Config> {
+    let keepalive = KEEPALIVE.min(limits.silence / 3).max(Duration::from_millis(100));
+    Arc::new(Config {
+        client_id: SshId::Standard("SSH-2.0-Fleetwright".into()),
+        channel_buffer_size: CHANNEL_BUFFER,
+        preferred: Preferred {
+            key: keys::algorithms(trusted).into(),
+            // Processors of servers do AES; the other is for those that do not.
+            cipher: (&[cipher::AES_128_GCM, cipher::AES_256_GCM, cipher::CHACHA20_POLY1305, cipher::AES_256_CTR][..])
+                .into(),
+            compression: (&[compression::NONE][..]).into(),
+            ..Preferred::DEFAULT
+        },
+        keepalive_interval: Some(keepalive),
+        keepalive_max: KEEPALIVES,
+        // Answers to the above count: this is for a host that does not even take what is sent.
+        inactivity_timeout: Some(keepalive * (KEEPALIVES as u32 + 2)),
+        ..Config::default()
+    })
+}
+
+pub(crate) fn place(hop: &Hop) -> String {
+    let address = shown(hop.address.as_bytes());
+    if address.contains(':') { format!("[{address}]:{}", hop.port) } else { format!("{address}:{}", hop.port) }
+}
+
+fn unreachable(message: String) -> ReachError {
+    ReachError::Unreachable(message)
+}

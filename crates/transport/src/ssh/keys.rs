@@ -1,0 +1,194 @@
+//! Keys: ours, parsed once, and those of hosts.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use russh::keys::ssh_key::private::KeypairData;
+use russh::keys::ssh_key::public::KeyData;
+use russh::keys::ssh_key::{Signature, certificate::CertType};
+use russh::keys::{Algorithm, Certificate, EcdsaCurve, HashAlg, PrivateKey, PublicKey, signature::Signer as _};
+use russh::keys::{agent::AgentIdentity, decode_secret_key, ssh_encoding::Encode as _};
+
+use crate::{Login, ReachError, Trust};
+
+/// No more logins are remembered: a fleet has a handful.
+const MOST_LOGINS: usize = 256;
+
+/// A login that was understood.
+pub(crate) struct Identity {
+    pub(crate) key: Arc<PrivateKey>,
+    pub(crate) certificate: Option<Certificate>,
+    /// For messages: type and fingerprint of the public key.
+    pub(crate) name: String,
+}
+
+/// Logins that were understood, so that a key is parsed once and not for each connection.
+#[derive(Default)]
+pub(crate) struct Identities(Mutex<HashMap<Login, Arc<Identity>>>);
+
+impl Identities {
+    pub(crate) fn of(&self, login: &Login) -> Result<Arc<Identity>, ReachError> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(identity) = known.get(login) {
+            return Ok(identity.clone());
+        }
+        let identity = Arc::new(parse(login)?);
+        if known.len() >= MOST_LOGINS {
+            known.clear();
+        }
+        known.insert(login.clone(), identity.clone());
+        Ok(identity)
+    }
+}
+
+fn parse(login: &Login) -> Result<Identity, ReachError> {
+    let bad = |message: String| ReachError::BadLogin(message);
+    // The error of a key never quotes it.
+    let key = decode_secret_key(&login.key, None).map_err(|error| match error {
+        russh::keys::Error::KeyIsEncrypted => {
+            bad("the private key is protected by a passphrase: give one without".into())
+        }
+        other => bad(format!("the private key cannot be read: {other}; an OpenSSH or PEM private key is expected")),
+    })?;
+    if key.is_encrypted() {
+        return Err(bad("the private key is protected by a passphrase: give one without".into()));
+    }
+    if matches!(key.algorithm(), Algorithm::Dsa) {
+        return Err(bad("the private key is a DSA key, which is not safe: use ed25519, ecdsa or rsa".into()));
+    }
+    let certificate = match &login.certificate {
+        None => None,
+        Some(text) => {
+            let certificate = Certificate::from_openssh(text.trim()).map_err(|error| {
+                bad(format!("the certificate cannot be read: {error}; the content of a file NAME-cert.pub is expected"))
+            })?;
+            if certificate.cert_type() != CertType::User {
+                return Err(bad("the certificate is for a host: one for users is needed".into()));
+            }
+            if certificate.public_key() != key.public_key().key_data() {
+                return Err(bad("the certificate is for another key than the private key that came with it".into()));
+            }
+            Some(certificate)
+        }
+    };
+    let name = format!("{} {}", key.algorithm().as_str(), key.public_key().fingerprint(HashAlg::Sha256));
+    Ok(Identity { key: Arc::new(key), certificate, name })
+}
+
+/// Signs with an RSA key for its certificate. russh's own way says `ssh-rsa-cert-v01`, which stands for SHA-1 and is refused nowadays.
+pub(crate) struct RsaSigner<'a>(pub(crate) &'a PrivateKey);
+
+/// Why it did not sign.
+#[derive(Debug)]
+pub(crate) struct NotSigned(pub(crate) String);
+
+impl From<russh::SendError> for NotSigned {
+    fn from(error: russh::SendError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl russh::Signer for RsaSigner<'_> {
+    type Error = NotSigned;
+
+    async fn auth_sign(
+        &mut self,
+        _: &AgentIdentity,
+        hash: Option<HashAlg>,
+        mut to_sign: Vec<u8>,
+    ) -> Result<Vec<u8>, NotSigned> {
+        let KeypairData::Rsa(pair) = self.0.key_data() else {
+            return Err(NotSigned("not an RSA key".into()));
+        };
+        let signature: Signature = (pair, hash).try_sign(&to_sign).map_err(|error| NotSigned(error.to_string()))?;
+        let encode = || {
+            let mut bytes = Vec::new();
+            signature.encode(&mut bytes)?;
+            bytes.encode(&mut to_sign)
+        };
+        let mut encode = encode;
+        encode().map_err(|error: russh::keys::ssh_encoding::Error| NotSigned(error.to_string()))?;
+        Ok(to_sign)
+    }
+}
+
+/// The keys by which a host may prove itself; none to take any.
+pub(crate) fn trusted(trust: &Trust, address: &str) -> Result<Option<Vec<KeyData>>, ReachError> {
+    let Trust::Keys(keys) = trust else {
+        return Ok(None);
+    };
+    let mut trusted = Vec::with_capacity(keys.len());
+    for text in keys {
+        let key = PublicKey::from_openssh(text.trim()).map_err(|error| {
+            ReachError::BadLogin(format!(
+                "a trusted host key of {address} cannot be read: {error}; a line as in a known_hosts file without the host is expected (ssh-ed25519 AAAA…)"
+            ))
+        })?;
+        trusted.push(key.key_data().clone());
+    }
+    Ok(Some(trusted))
+}
+
+/// The host key algorithms that are asked for: those of the trusted keys first, so that a host that has several keys shows the pinned one;
+/// then the others, so that one that has none of them is found to have changed. SHA-1 is not among them.
+pub(crate) fn algorithms(trusted: Option<&[KeyData]>) -> Vec<Algorithm> {
+    let mut all = vec![
+        Algorithm::Ed25519,
+        Algorithm::Ecdsa { curve: EcdsaCurve::NistP256 },
+        Algorithm::Ecdsa { curve: EcdsaCurve::NistP384 },
+        Algorithm::Ecdsa { curve: EcdsaCurve::NistP521 },
+        Algorithm::Rsa { hash: Some(HashAlg::Sha512) },
+        Algorithm::Rsa { hash: Some(HashAlg::Sha256) },
+    ];
+    let pinned = |algorithm: &Algorithm| {
+        trusted.is_some_and(|keys| {
+            keys.iter().any(|key| match algorithm {
+                Algorithm::Rsa { .. } => matches!(key, KeyData::Rsa(_)),
+                other => key.algorithm() == *other,
+            })
+        })
+    };
+    // Stable: the order among equals stays.
+    all.sort_by_key(|algorithm| !pinned(algorithm));
+    all
+}
+
+/// As in a `known_hosts` file, without the host.
+pub(crate) fn line(key: &PublicKey) -> String {
+    let plain = PublicKey::new(key.key_data().clone(), "");
+    plain.to_openssh().map(|line| line.trim().to_owned()).unwrap_or_else(|_| key.algorithm().as_str().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ED25519: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJdD7y3aLq454yWBdwLWbieU1ebz9/cu7/QEXn9OIeZJ";
+
+    #[test]
+    fn a_pinned_type_is_asked_for_first() {
+        let pinned = trusted(&Trust::Keys(vec![ED25519.into()]), "host").unwrap().unwrap();
+        assert_eq!(algorithms(Some(&pinned))[0], Algorithm::Ed25519);
+        assert_eq!(algorithms(Some(&pinned)).len(), algorithms(None).len());
+        assert_eq!(line(&PublicKey::new(pinned[0].clone(), "somebody@somewhere")), ED25519);
+    }
+
+    #[test]
+    fn an_unreadable_pin_trusts_nobody() {
+        let error = trusted(&Trust::Keys(vec!["ssh-ed25519 rubbish".into()]), "host").unwrap_err();
+        assert!(matches!(&error, ReachError::BadLogin(text) if text.contains("known_hosts")), "{error}");
+        assert!(trusted(&Trust::FirstUse, "host").unwrap().is_none());
+        assert!(trusted(&Trust::Keys(vec![]), "host").unwrap().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_login_that_cannot_be_used_says_why_and_shows_nothing() {
+        let login = Login {
+            key: "-----BEGIN OPENSSH PRIVATE KEY-----\nc2VjcmV0\n-----END OPENSSH PRIVATE KEY-----\n".into(),
+            certificate: None,
+        };
+        let error = parse(&login).err().unwrap().to_string();
+        assert!(error.contains("private key"), "{error}");
+        assert!(!error.contains("c2VjcmV0"), "{error}");
+    }
+}

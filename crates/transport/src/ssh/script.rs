@@ -1,0 +1,123 @@
+//! What is run on a host to start the helper there, and to put it there first if it is not.
+//!
+//! One line without single quotes and backslashes: it is an argument that any login shell can pass on to `sh`.
+
+use crate::Helpers;
+
+/// Words between the script and us. They are unlike anything that a profile or a banner prints.
+pub(crate) struct Words {
+    first: String,
+    second: String,
+}
+
+impl Words {
+    pub(crate) fn new() -> Self {
+        let word = || format!("{:016x}", fastrand::u64(..));
+        Self { first: format!("fw{}", word()), second: word() }
+    }
+
+    /// What each of the script's own lines begins with. The script puts it together from two halves: a shell that prints the command
+    /// does not print this.
+    pub(crate) fn mark(&self) -> String {
+        format!("{}{}", self.first, self.second)
+    }
+}
+
+/// What the script says.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Said {
+    /// The helper is started.
+    Ready,
+    /// There is none. The kernel's name, the machine, and what `/etc/os-release` says.
+    Missing { kernel: String, machine: String, os: String },
+    /// It was delivered and is started; what it says of its version.
+    Delivered { version: String },
+    /// It was not delivered: at which point.
+    Failed { at: String },
+}
+
+impl Said {
+    /// From a line without its mark.
+    pub(crate) fn parse(line: &str) -> Option<Self> {
+        let line = line.trim();
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match word {
+            "ready" => Some(Self::Ready),
+            "missing" => {
+                let mut parts = rest.splitn(3, ' ');
+                let mut part = || parts.next().unwrap_or_default().trim().to_owned();
+                Some(Self::Missing { kernel: part(), machine: part(), os: part() })
+            }
+            "delivered" => Some(Self::Delivered { version: rest.to_owned() }),
+            "failed" => Some(Self::Failed { at: rest.to_owned() }),
+            _ => None,
+        }
+    }
+}
+
+/// The command. With `verify` the helper's content is compared with its digest even if it was before.
+///
+/// The fast path runs no program but the helper: its name is its digest, and the file `DIGEST.ok` beside it is younger than it if its content
+/// was compared since it was last written to. All that is in a folder that only root can write to. Whoever is root there can make every
+/// program on the host lie, so that nothing that is asked of the host could tell; the check is for accidents: torn writes, a hand that
+/// slipped, a disk that rots.
+pub(crate) fn start(words: &Words, helpers: &Helpers, home: &str, verify: bool, root: bool) -> String {
+    let digests = helpers.iter().map(|helper| helper.digest()).collect::<Vec<_>>().join(" ");
+    let Words { first, second } = words;
+    let verify = u8::from(verify);
+    let script = [
+        format!("m={first};n={second};v={verify};H={home}/helper;"),
+        "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin;LC_ALL=C;export PATH LC_ALL;umask 077;cd /;"
+            .into(),
+        r#"good(){ [ "$(sha256sum <$1)" = "$d  -" ]; };"#.into(),
+        format!("for d in {digests};do h=$H/$d;"),
+        "if [ -x $h ]&&{ [ $v = 0 ]&&[ $h.ok -nt $h ]||{ good $h&&{ touch $h.ok 2>/dev/null;true;};};};".into(),
+        r#"then echo "$m$n ready";exec $h serve;fi;done;"#.into(),
+        r#"echo "$m$n missing $(uname -s) $(uname -m)" $(grep -E "^(ID|VERSION_ID)=" /etc/os-release);"#.into(),
+        "read -r d z||exit 0;h=$H/$d;t=$H/.$d.$$;".into(),
+        r#"fail(){ rm -f $t;echo "$m$n failed $1";exit 1;};"#.into(),
+        "mkdir -p $H||fail folder;head -c $z|gzip -dc >$t||fail write;good $t||fail digest;".into(),
+        "chmod 700 $t&&mv -f $t $h||fail write;w=$($h version)||fail run;touch $h.ok;".into(),
+        "for o in $H/*;do case $o in $h|$h.ok);;*)rm -f $o;;esac;done;".into(),
+        // What is left of deliveries that were cut long ago; those of others may be under way.
+        r#"find $H -name ".*" -type f -mmin +60 -exec rm -f {} +;"#.into(),
+        r#"echo "$m$n delivered $w";exec $h serve"#.into(),
+    ]
+    .concat();
+    let sudo = if root { "" } else { "sudo -n " };
+    format!("exec {sudo}sh -c '{script}'")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_passes_through_any_shell_and_does_not_hold_its_own_mark() {
+        let words = Words::new();
+        let command = start(&words, &Helpers::default(), "/var/lib/fleetwright", true, false);
+        assert!(command.starts_with("exec sudo -n sh -c '"), "{command}");
+        assert_eq!(command.matches('\'').count(), 2, "{command}");
+        assert!(!command.contains('\n') && !command.contains('\\') && !command.contains('!'), "{command}");
+        assert!(!command.contains(&words.mark()), "{command}");
+    }
+
+    #[test]
+    fn what_the_script_says_is_understood() {
+        assert_eq!(Said::parse(" ready\r"), Some(Said::Ready));
+        assert_eq!(
+            Said::parse(" missing Linux x86_64 ID=debian VERSION_ID=\"12\" "),
+            Some(Said::Missing {
+                kernel: "Linux".into(),
+                machine: "x86_64".into(),
+                os: "ID=debian VERSION_ID=\"12\"".into()
+            })
+        );
+        assert_eq!(
+            Said::parse(" missing"),
+            Some(Said::Missing { kernel: String::new(), machine: String::new(), os: String::new() })
+        );
+        assert_eq!(Said::parse(" failed write"), Some(Said::Failed { at: "write".into() }));
+        assert_eq!(Said::parse(" hello"), None);
+    }
+}

@@ -1,0 +1,445 @@
+//! One helper on a host, at the other end of one channel.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use fleetwright_wire::{Answer, LONGEST_LINE, LONGEST_TAIL, Progress, Request, StepRecord};
+use futures::FutureExt as _;
+use russh::client::Msg;
+use russh::{Channel, ChannelMsg, ChannelReadHalf, ChannelWriteHalf};
+use tokio::time::{Instant, timeout_at};
+
+use crate::LinkError;
+use crate::text::{shown, tamed};
+
+/// So much of what goes to standard error is kept, for messages.
+const KEPT_ERRORS: usize = 2 << 10;
+/// More than this beside what was asked for, and a host is not listened to any more: before the helper's first word, and on
+/// standard error during one request.
+const MOST_NOISE: usize = 64 << 20;
+/// No line of the script is longer.
+const LONGEST_WORD: usize = 16 << 10;
+/// Larger requests are sent in pieces; each that goes out is a sign of life.
+const PIECE: usize = 256 << 10;
+/// Buffers above this are given back after use.
+const KEPT_BUFFER: usize = 64 << 10;
+
+/// A process at the other end of a channel. Dropping it closes the channel.
+pub(crate) struct Session {
+    read: ChannelReadHalf,
+    write: Option<ChannelWriteHalf<Msg>>,
+    /// What came on standard output and was not used.
+    out: Vec<u8>,
+    /// So much of it was searched for the end of a line.
+    searched: usize,
+    /// The end of standard error.
+    errors: Vec<u8>,
+    /// Bytes on standard error since the last request.
+    noise: usize,
+    /// How the process ended.
+    status: Option<String>,
+}
+
+/// What came.
+enum Came {
+    /// More on standard output.
+    Out,
+    /// Something else.
+    Other,
+    /// Nothing more will.
+    End,
+}
+
+/// How a request went wrong.
+#[derive(Debug)]
+pub(crate) enum Trouble {
+    /// The channel ended.
+    Ended,
+    /// Too late, after that long.
+    Late(Duration),
+    /// Not understood.
+    Nonsense(String),
+}
+
+impl Session {
+    pub(crate) fn new(channel: Channel<Msg>) -> Self {
+        let (read, write) = channel.split();
+        Self { read, write: Some(write), out: Vec::new(), searched: 0, errors: Vec::new(), noise: 0, status: None }
+    }
+
+    /// Starts a command, without waiting for anything.
+    pub(crate) async fn exec(&self, command: String) -> Result<(), russh::Error> {
+        match &self.write {
+            Some(write) => write.exec(false, command).await,
+            None => Err(russh::Error::SendError),
+        }
+    }
+
+    /// The end of what came on standard error, for people.
+    pub(crate) fn errors(&self) -> String {
+        shown(&self.errors)
+    }
+
+    /// How the process ended, for people.
+    pub(crate) fn status(&self) -> &str {
+        self.status.as_deref().unwrap_or("the channel was closed")
+    }
+
+    /// Whether it can be asked: the process is there, and said nothing that nobody asked for.
+    pub(crate) fn fit(&mut self) -> bool {
+        loop {
+            match self.read.wait().now_or_never() {
+                None => return self.out.is_empty(),
+                Some(message) => match self.take(message) {
+                    Came::Other => {}
+                    Came::Out | Came::End => return false,
+                },
+            }
+        }
+    }
+
+    fn take(&mut self, message: Option<ChannelMsg>) -> Came {
+        match message {
+            None => return Came::End,
+            Some(ChannelMsg::Data { data }) => {
+                self.out.extend_from_slice(&data);
+                return Came::Out;
+            }
+            Some(ChannelMsg::ExtendedData { data, .. }) => {
+                self.noise = self.noise.saturating_add(data.len());
+                let keep = &data[data.len().saturating_sub(KEPT_ERRORS)..];
+                let over = (self.errors.len() + keep.len()).saturating_sub(KEPT_ERRORS);
+                self.errors.drain(..over.min(self.errors.len()));
+                self.errors.extend_from_slice(keep);
+            }
+            Some(ChannelMsg::ExitStatus { exit_status }) => self.status = Some(format!("exit status {exit_status}")),
+            Some(ChannelMsg::ExitSignal { signal_name, .. }) => {
+                self.status = Some(format!("killed by {}", shown(format!("{signal_name:?}").as_bytes())));
+            }
+            Some(ChannelMsg::Failure) => {
+                self.status = Some("the host does not run commands for us".into());
+                return Came::End;
+            }
+            Some(ChannelMsg::Close) => return Came::End,
+            // After the end of the output comes the exit status.
+            Some(_) => {}
+        }
+        Came::Other
+    }
+
+    /// The next line of the script that started us, without its mark. Whatever else is printed before it is passed over.
+    pub(crate) async fn word(&mut self, mark: &str, until: Instant) -> Result<String, Trouble> {
+        let mark = mark.as_bytes();
+        let mut passed = 0_usize;
+        loop {
+            if let Some(at) = find(&self.out, mark) {
+                if let Some(end) = self.out[at..].iter().position(|byte| *byte == b'\n') {
+                    let line = String::from_utf8_lossy(&self.out[at + mark.len()..at + end]).into_owned();
+                    self.out.drain(..=at + end);
+                    self.searched = 0;
+                    return Ok(line);
+                }
+                if self.out.len() - at > LONGEST_WORD {
+                    return Err(Trouble::Nonsense("a line without end".into()));
+                }
+            } else {
+                // The mark may have come in part.
+                let useless = self.out.len().saturating_sub(mark.len() - 1);
+                passed += useless;
+                self.out.drain(..useless);
+            }
+            if passed.saturating_add(self.noise) > MOST_NOISE {
+                return Err(Trouble::Nonsense(format!(
+                    "more than {} MiB before the first word of ours",
+                    MOST_NOISE >> 20
+                )));
+            }
+            match timeout_at(until, self.read.wait()).await {
+                Err(_) => return Err(Trouble::Late(Duration::ZERO)),
+                Ok(message) => {
+                    if matches!(self.take(message), Came::End) {
+                        return Err(Trouble::Ended);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Listens until the process ended, for its last words: standard error takes another way than standard output and may come later.
+    pub(crate) async fn end(&mut self, until: Instant) {
+        while self.noise <= MOST_NOISE && self.out.len() <= LONGEST_WORD {
+            let Ok(message) = timeout_at(until, self.read.wait()).await else { return };
+            if matches!(self.take(message), Came::End) {
+                return;
+            }
+        }
+    }
+
+    /// Sends bytes to the process' standard input, and keeps listening meanwhile. Ends early if the process says something on its
+    /// standard output: it does not want more.
+    pub(crate) async fn pour(&mut self, bytes: Bytes, until: Instant) -> Result<(), Trouble> {
+        let Some(write) = &self.write else {
+            return Err(Trouble::Ended);
+        };
+        let writer = Box::pin(write.make_writer());
+        let mut sending = std::pin::pin!(send(writer, bytes));
+        loop {
+            let message = tokio::select! {
+                sent = &mut sending => return sent.map_err(|_| Trouble::Ended),
+                message = timeout_at(until, self.read.wait()) => message.map_err(|_| Trouble::Late(Duration::ZERO))?,
+            };
+            match self.take(message) {
+                Came::Out => return Ok(()),
+                Came::End => return Err(Trouble::Ended),
+                Came::Other => {}
+            }
+        }
+    }
+
+    /// Asks, and waits for the answer.
+    pub(crate) async fn ask(
+        &mut self,
+        request: &Request,
+        line: Bytes,
+        (until, within): (Instant, Duration),
+        silence: Duration,
+        tell: &(dyn Fn(Progress) + Send + Sync),
+    ) -> Result<Answer, Trouble> {
+        self.noise = 0;
+        self.errors.clear();
+        let longest = longest(request);
+        let mut quiet = Instant::now() + silence;
+        let mut rest = line;
+        let Some(write) = &self.write else {
+            return Err(Trouble::Ended);
+        };
+        let mut writer = Box::pin(write.make_writer());
+        let mut piece = rest.split_to(rest.len().min(PIECE));
+        loop {
+            let end = until.min(quiet);
+            let late = if until <= quiet { within } else { silence };
+            let message = if piece.is_empty() {
+                timeout_at(end, self.read.wait()).await.map_err(|_| Trouble::Late(late))?
+            } else {
+                tokio::select! {
+                    // What was sent of a piece is cut from it, so that nothing is sent twice when something is read in between.
+                    sent = tokio::io::AsyncWriteExt::write(&mut writer, &piece) => {
+                        let sent = sent.map_err(|_| Trouble::Ended)?;
+                        let _ = piece.split_to(sent);
+                        if piece.is_empty() {
+                            piece = rest.split_to(rest.len().min(PIECE));
+                        }
+                        quiet = Instant::now() + silence;
+                        continue;
+                    }
+                    message = timeout_at(end, self.read.wait()) => message.map_err(|_| Trouble::Late(late))?,
+                }
+            };
+            match self.take(message) {
+                Came::Out => quiet = Instant::now() + silence,
+                Came::Other => {}
+                Came::End => return Err(Trouble::Ended),
+            }
+            if self.noise > MOST_NOISE {
+                return Err(Trouble::Nonsense(format!("more than {} MiB on standard error", MOST_NOISE >> 20)));
+            }
+            while let Some(line) = self.line(longest)? {
+                match understand(request, &line)? {
+                    Answer::Progress(progress) => tell(progress),
+                    answer => {
+                        if self.out.capacity() > KEPT_BUFFER {
+                            self.out = Vec::new();
+                        }
+                        return Ok(answer);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A line that came whole.
+    fn line(&mut self, longest: usize) -> Result<Option<Vec<u8>>, Trouble> {
+        match self.out[self.searched..].iter().position(|byte| *byte == b'\n') {
+            Some(found) => {
+                let end = self.searched + found;
+                self.searched = 0;
+                if end > longest {
+                    return Err(Trouble::Nonsense(format!("a line of {end} bytes, {longest} are allowed")));
+                }
+                let rest = self.out.split_off(end + 1);
+                let mut line = std::mem::replace(&mut self.out, rest);
+                line.truncate(end);
+                Ok(Some(line))
+            }
+            None if self.out.len() > longest => Err(Trouble::Nonsense(format!("a line of more than {longest} bytes"))),
+            None => {
+                self.searched = self.out.len();
+                Ok(None)
+            }
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // Without this a step that hangs would keep its channel, and a host that never ends to speak would be heard for as long as the
+        // connection lives.
+        if let Some(write) = self.write.take()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            runtime.spawn(async move {
+                let _ = write.close().await;
+            });
+        }
+    }
+}
+
+async fn send(mut writer: impl tokio::io::AsyncWrite + Unpin, bytes: Bytes) -> std::io::Result<()> {
+    tokio::io::AsyncWriteExt::write_all(&mut writer, &bytes).await
+}
+
+/// How long the answer's lines may be. A host that is not ours any more must not make us hold megabytes for a yes or no.
+fn longest(request: &Request) -> usize {
+    match request {
+        Request::Observe(_) => 8 << 20,
+        // In base64, in a small JSON document.
+        Request::Log { bytes, .. } => {
+            usize::try_from(bytes.saturating_mul(2)).unwrap_or(LONGEST_LINE).saturating_add(4 << 10)
+        }
+        _ => 1 << 20,
+    }
+    .min(LONGEST_LINE)
+}
+
+/// The answer in a line, if it is one to that request. Texts in it are bounded: what is shown to people is not for hosts to decide.
+fn understand(request: &Request, line: &[u8]) -> Result<Answer, Trouble> {
+    let answer = serde_json::from_slice(line)
+        .map_err(|error| Trouble::Nonsense(format!("{}: {}", shown(&line[..line.len().min(200)]), error)))?;
+    let fits = match (request, &answer) {
+        (_, Answer::Progress(_) | Answer::Failed(_)) => true,
+        (Request::Observe(_), Answer::Observed(_)) | (Request::Log { .. }, Answer::Log(_)) => true,
+        (Request::Clean { .. }, Answer::Cleaned) => true,
+        (Request::Apply(apply), Answer::Ended(record)) => record.id == apply.id,
+        (Request::Recall { id } | Request::Refuse { id, .. }, Answer::Recalled(record)) => {
+            record.as_ref().is_none_or(|record| record.id == *id)
+        }
+        _ => false,
+    };
+    if !fits {
+        return Err(Trouble::Nonsense(format!("an answer to something else: {}", shown(&line[..line.len().min(200)]))));
+    }
+    Ok(bounded(answer))
+}
+
+fn bounded(answer: Answer) -> Answer {
+    match answer {
+        Answer::Progress(progress) => Answer::Progress(Progress { doing: tamed(progress.doing, 256) }),
+        Answer::Ended(record) => Answer::Ended(bounded_record(record)),
+        Answer::Recalled(record) => Answer::Recalled(record.map(bounded_record)),
+        Answer::Failed(mut failure) => {
+            failure.message = tamed(failure.message, 1 << 10);
+            Answer::Failed(failure)
+        }
+        Answer::Observed(mut observation) => {
+            observation.records = std::mem::take(&mut observation.records).into_iter().map(bounded_record).collect();
+            for component in &mut observation.components {
+                for deviation in &mut component.deviations {
+                    for text in [&mut deviation.what, &mut deviation.found, &mut deviation.wanted] {
+                        *text = tamed(std::mem::take(text), 1 << 10);
+                    }
+                }
+                for check in &mut component.health {
+                    check.message = tamed(std::mem::take(&mut check.message), 1 << 10);
+                }
+            }
+            Answer::Observed(observation)
+        }
+        Answer::Log(_) | Answer::Cleaned => answer,
+    }
+}
+
+fn bounded_record(mut record: StepRecord) -> StepRecord {
+    record.message = tamed(record.message, 1 << 10);
+    record.tail = tamed(record.tail, LONGEST_TAIL);
+    record
+}
+
+impl Trouble {
+    /// For who asked.
+    pub(crate) fn told(self, session: &Session, lost: Option<String>) -> LinkError {
+        match self {
+            Self::Late(after) => LinkError::Late(after),
+            Self::Nonsense(what) => LinkError::Nonsense(what),
+            Self::Ended => match lost {
+                Some(why) => LinkError::Lost(why),
+                None => {
+                    let errors = session.errors();
+                    let errors = if errors.is_empty() { String::new() } else { format!(": {errors}") };
+                    LinkError::Lost(format!("the helper ended ({}){errors}", session.status()))
+                }
+            },
+        }
+    }
+}
+
+fn find(hay: &[u8], needle: &[u8]) -> Option<usize> {
+    let first = *needle.first()?;
+    let mut from = 0;
+    while let Some(at) = hay[from..].iter().position(|byte| *byte == first) {
+        let at = from + at;
+        if hay[at..].starts_with(needle) {
+            return Some(at);
+        }
+        from = at + 1;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fleetwright_wire::{Outcome, Verb};
+
+    fn record(id: &str) -> StepRecord {
+        StepRecord {
+            id: id.into(),
+            verb: Verb::Reboot,
+            component: None,
+            digest: None,
+            boot_id: String::new(),
+            began: 0,
+            ended: None,
+            outcome: Outcome::Running,
+            message: String::new(),
+            tail: "x".repeat(LONGEST_TAIL * 2),
+        }
+    }
+
+    #[test]
+    fn an_answer_to_something_else_is_nonsense() {
+        let recall = Request::Recall { id: "a".into() };
+        let line = |answer: &Answer| serde_json::to_vec(answer).unwrap();
+        assert!(understand(&recall, &line(&Answer::Recalled(Some(record("a"))))).is_ok());
+        assert!(understand(&recall, &line(&Answer::Recalled(None))).is_ok());
+        assert!(understand(&recall, &line(&Answer::Recalled(Some(record("b"))))).is_err());
+        assert!(understand(&recall, &line(&Answer::Cleaned)).is_err());
+        assert!(understand(&recall, b"Welcome!").is_err());
+        let nested = "[".repeat(100_000);
+        assert!(understand(&recall, nested.as_bytes()).is_err());
+    }
+
+    #[test]
+    fn no_record_is_longer_than_it_may_be() {
+        let recall = Request::Recall { id: "a".into() };
+        let line = serde_json::to_vec(&Answer::Recalled(Some(record("a")))).unwrap();
+        let Ok(Answer::Recalled(Some(record))) = understand(&recall, &line) else { panic!() };
+        assert_eq!(record.tail.len(), LONGEST_TAIL);
+    }
+
+    #[test]
+    fn the_mark_is_found_wherever_it_is() {
+        assert_eq!(find(b"motd without end fwfw1 ready", b"fw1"), Some(19));
+        assert_eq!(find(b"fw", b"fw1"), None);
+        assert_eq!(find(b"", b"fw1"), None);
+    }
+}

@@ -1,0 +1,66 @@
+//! A stream that ends when its owner is gone.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use futures::FutureExt as _;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::oneshot;
+
+/// Dropping it ends the stream that was made with it.
+///
+/// russh runs a connection in a task of its own. One whose server stops in the middle of the key exchange listens to nobody but the server:
+/// dropping what waits for it would leave the task and its socket there for ever. Its stream is what we hold in our hands.
+pub(crate) struct Owner(#[allow(dead_code, reason = "its drop is what is waited for")] oneshot::Sender<()>);
+
+/// The stream. Both halves of it are polled by one task.
+pub(crate) struct Owned<S> {
+    stream: S,
+    owner: Option<oneshot::Receiver<()>>,
+}
+
+/// Ties a stream to an owner.
+pub(crate) fn owned<S>(stream: S) -> (Owner, Owned<S>) {
+    let (sender, owner) = oneshot::channel();
+    (Owner(sender), Owned { stream, owner: Some(owner) })
+}
+
+impl<S> Owned<S> {
+    fn alone(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        if let Some(owner) = &mut self.owner
+            && owner.poll_unpin(context).is_pending()
+        {
+            return Ok(());
+        }
+        self.owner = None;
+        Err(io::ErrorKind::ConnectionAborted.into())
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Owned<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.alone(context)?;
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Owned<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.alone(context)?;
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.alone(context)?;
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

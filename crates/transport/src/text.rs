@@ -1,0 +1,71 @@
+//! What hosts say, made fit for people: short, and without anything that a terminal or a log would obey.
+
+/// At most so many characters of what a host said are shown in one message.
+const SHOWN: usize = 512;
+
+/// The end of what was said, in one line.
+pub(crate) fn shown(said: &[u8]) -> String {
+    // Every character takes at most four bytes: no more than that is ever looked at.
+    let tail = &said[said.len().saturating_sub(SHOWN * 4)..];
+    let text = String::from_utf8_lossy(tail);
+    let text = text.trim();
+    let from = text.chars().count().saturating_sub(SHOWN);
+    let mut shown = String::with_capacity(text.len().min(SHOWN));
+    for character in text.chars().skip(from) {
+        match character {
+            '\r' => {}
+            '\n' => shown.push_str("; "),
+            hidden if hidden.is_control() || reorders(hidden) => shown.extend(hidden.escape_unicode()),
+            plain => shown.push(plain),
+        }
+    }
+    shown
+}
+
+/// The beginning of a text that goes on in a message, bounded and made visible.
+pub(crate) fn tamed(text: String, longest: usize) -> String {
+    if text.len() <= longest && !text.chars().any(|c| (c.is_control() && c != '\n' && c != '\t') || reorders(c)) {
+        return text;
+    }
+    let mut tamed = String::with_capacity(text.len().min(longest));
+    for character in text.chars() {
+        if tamed.len() + character.len_utf8() > longest {
+            break;
+        }
+        match character {
+            '\n' | '\t' => tamed.push(character),
+            '\r' => {}
+            hidden if hidden.is_control() || reorders(hidden) => tamed.push('\u{fffd}'),
+            plain => tamed.push(plain),
+        }
+    }
+    tamed
+}
+
+/// Makes a terminal or a page show other characters than those that are there.
+fn reorders(character: char) -> bool {
+    matches!(character, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_host_says_is_shown_in_one_short_line() {
+        assert_eq!(shown(b"sh: 1: gzip: not found\r\n"), "sh: 1: gzip: not found");
+        assert_eq!(shown(b"one\ntwo\n"), "one; two");
+        assert_eq!(shown(b"\x1b[2Jgone"), "\\u{1b}[2Jgone");
+        assert_eq!(shown("a\u{202e}b".as_bytes()), "a\\u{202e}b");
+        assert_eq!(shown(b"\xff\xfe"), "\u{fffd}\u{fffd}");
+        let long = shown(&vec![b'x'; 10 << 20]);
+        assert_eq!(long.len(), SHOWN);
+    }
+
+    #[test]
+    fn a_text_of_a_host_is_cut_where_a_character_ends() {
+        assert_eq!(tamed("plain\ttext\n".into(), 100), "plain\ttext\n");
+        assert_eq!(tamed("äöü".into(), 3), "ä");
+        assert_eq!(tamed("a\x07b\x1b".into(), 100), "a\u{fffd}b\u{fffd}");
+    }
+}
