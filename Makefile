@@ -38,12 +38,18 @@ test-scenario: deps k8s ## On the embedded API server: its own tests, the confor
 
 .PHONY: test-real
 test-real: deps k8s ## On real etcd and kube-apiserver: lab, operators, commands, conformance and kubectl on both servers
-	$(CARGO) test --locked -p fleetwright-lab
+	$(CARGO) test --locked -p fleetwright-lab -- --skip _on_hosts
 	$(CARGO) test --locked -p fleetwright-conformance --test conformance
 	$(CARGO) test --locked -p fleetwright-conformance --test facts --test protobuf
 	$(CARGO) test --locked $(BOTH) --test '*' -- _on_real
 	hack/shape.sh --check
 	$(CARGO) test --locked -p fleetwright-conformance --test kubectl
+
+.PHONY: e2e
+e2e: deps k8s ## On real hosts: Debian machines booted here, real SSH, real kubelets (needs root; minutes)
+	@hack/deps.sh hosts
+	@k8s/build.sh 1.36 kubelet >/dev/null
+	$(CARGO) test --locked -p fleetwright-lab -- _on_hosts
 
 .PHONY: bench
 bench: deps k8s ## Speed and memory: the embedded and the real API server, readiness at ten thousand machines; tables and JSON

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs the system packages that the build needs and that this machine lacks. Says what it does; does nothing twice.
-# Names of groups add what only some targets need: `ssh` for tests on real SSH servers, `ansible` for the benchmark against it.
+# Names of groups add what only some targets need: `ssh` for tests on real SSH servers, `ansible` for the benchmark against it,
+# `hosts` for real hosts on this machine.
 set -euo pipefail
 
 missing=()
@@ -17,8 +18,27 @@ for group in "$@"; do
   ansible)
     command -v ansible-playbook >/dev/null || missing+=(ansible-core)
     ;;
+  hosts)
+    if [ "$(uname -s)" != Linux ] || [ "$(id -u)" != 0 ]; then
+      echo "deps: real hosts need Linux and root; this is $(uname -s) and user $(id -un)" >&2
+      exit 1
+    fi
+    need() { command -v "$1" >/dev/null || [ -x "/usr/sbin/$1" ] || missing+=("$2"); }
+    need debootstrap debootstrap
+    need systemd-nspawn systemd-container
+    need ip iproute2
+    need mount mount
+    need ssh openssh-client
+    need apt-ftparchive apt-utils
+    need dpkg-deb dpkg
+    need zstd zstd
+    need busybox busybox-static
+    need qemu-system-x86_64 qemu-system-x86
+    need mkfs.ext4 e2fsprogs
+    need pgrep procps
+    ;;
   *)
-    echo "deps: there is no group $group" >&2
+    echo "deps: there is no group $group; there are: ssh, ansible, hosts" >&2
     exit 1
     ;;
   esac

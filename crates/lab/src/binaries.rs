@@ -52,11 +52,15 @@ fn cached(minor: &str) -> Result<PathBuf> {
     let Some((_, version)) = VERSIONS.iter().find(|(known, _)| *known == minor) else {
         bail!("there is no Kubernetes {minor} here; there are: {}", VERSIONS.map(|(minor, _)| minor).join(", "));
     };
-    let cache = match env::var_os("FLEETWRIGHT_CACHE").filter(|folder| !folder.is_empty()) {
+    Ok(cache()?.join("k8s").join(version))
+}
+
+/// What is made once and kept, outside of any checkout: `FLEETWRIGHT_CACHE`, by default `~/.cache/fleetwright`.
+pub(crate) fn cache() -> Result<PathBuf> {
+    Ok(match env::var_os("FLEETWRIGHT_CACHE").filter(|folder| !folder.is_empty()) {
         Some(folder) => PathBuf::from(folder),
         None => env::home_dir().context("no home folder; set FLEETWRIGHT_CACHE")?.join(".cache/fleetwright"),
-    };
-    Ok(cache.join("k8s").join(version))
+    })
 }
 
 fn hint(minor: &str) -> String {

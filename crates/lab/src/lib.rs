@@ -13,6 +13,7 @@
 //! killed, even with SIGKILL.
 
 mod binaries;
+pub mod hosts;
 pub mod measure;
 mod plane;
 mod process;

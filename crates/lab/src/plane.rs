@@ -1,5 +1,5 @@
 use std::fs;
-use std::net::TcpListener;
+use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -32,6 +32,7 @@ pub struct Builder {
     scheduler: bool,
     features: Vec<String>,
     apiserver_args: Vec<String>,
+    address: IpAddr,
 }
 
 impl Builder {
@@ -44,6 +45,12 @@ impl Builder {
     /// Runs kube-controller-manager with these controllers; `*` stands for the usual ones.
     pub fn controller_manager(mut self, controllers: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.controllers = Some(controllers.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// Serves on another address of this machine than loopback, such as that of a bridge with hosts on it.
+    pub fn address(mut self, address: impl Into<IpAddr>) -> Self {
+        self.address = address.into();
         self
     }
 
@@ -114,10 +121,11 @@ impl ControlPlane {
             scheduler: false,
             features: Vec::new(),
             apiserver_args: Vec::new(),
+            address: Ipv4Addr::LOCALHOST.into(),
         }
     }
 
-    /// Where the API server is, as `https://127.0.0.1:PORT`.
+    /// Where the API server is, as `https://ADDRESS:PORT`.
     pub fn url(&self) -> &str {
         &self.url
     }
@@ -254,7 +262,7 @@ impl ControlPlane {
     }
 
     fn start_etcd(&mut self) -> Result<()> {
-        self.etcd = format!("http://127.0.0.1:{}", free_port()?);
+        self.etcd = format!("http://127.0.0.1:{}", free_port(Ipv4Addr::LOCALHOST.into())?);
         let arguments = [
             "--name=lab".to_owned(),
             format!("--data-dir={}", self.folder().join("etcd").display()),
@@ -269,19 +277,22 @@ impl ControlPlane {
     }
 
     fn start_apiserver(&mut self, wanted: &Builder) -> Result<()> {
-        let port = free_port()?;
-        self.url = format!("https://127.0.0.1:{port}");
+        let address = wanted.address;
+        let port = free_port(address)?;
+        self.url = format!("https://{address}:{port}");
         let names = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"];
         let serving = self.authority.issue(Leaf::server(
             "kube-apiserver",
             names,
-            [[127, 0, 0, 1].into(), [10, 96, 0, 1].into()],
+            [[127, 0, 0, 1].into(), [10, 96, 0, 1].into(), address],
         ))?;
+        // What it shows to kubelets when somebody wants a pod's log.
+        let kubelets = self.authority.issue(Leaf::client("kube-apiserver-kubelet-client", ["system:masters"]))?;
         let accounts = ServiceAccountKey::generate()?;
         let arguments = [
             format!("--etcd-servers={}", self.etcd),
-            "--bind-address=127.0.0.1".to_owned(),
-            "--advertise-address=127.0.0.1".to_owned(),
+            format!("--bind-address={address}"),
+            format!("--advertise-address={address}"),
             // Without it v1.37 refuses to advertise a loopback address.
             "--endpoint-reconciler-type=none".to_owned(),
             format!("--secure-port={port}"),
@@ -295,6 +306,12 @@ impl ControlPlane {
             format!("--service-account-signing-key-file={}", self.keep_file("accounts.key", &accounts.private_pem)?),
             "--service-cluster-ip-range=10.96.0.0/16".to_owned(),
             "--allow-privileged=true".to_owned(),
+            "--enable-bootstrap-token-auth=true".to_owned(),
+            "--enable-admission-plugins=NodeRestriction".to_owned(),
+            format!("--kubelet-certificate-authority={}", self.folder().join("ca.crt").display()),
+            format!("--kubelet-client-certificate={}", self.keep_file("kubelets.crt", &kubelets.cert_pem)?),
+            format!("--kubelet-client-key={}", self.keep_file("kubelets.key", &kubelets.key_pem)?),
+            "--kubelet-preferred-address-types=InternalIP,Hostname".to_owned(),
         ];
         let arguments = arguments.into_iter().chain(gates(&wanted.features)).chain(wanted.apiserver_args.clone());
         write_private(self.kubeconfig_path(), self.kubeconfig())?;
@@ -393,8 +410,8 @@ fn gates(features: &[String]) -> Option<String> {
     (!features.is_empty()).then(|| format!("--feature-gates={}", features.join(",")))
 }
 
-fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+fn free_port(address: IpAddr) -> Result<u16> {
+    Ok(TcpListener::bind((address, 0))?.local_addr()?.port())
 }
 
 /// A client that repeats nothing by itself.

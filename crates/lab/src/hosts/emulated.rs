@@ -1,0 +1,318 @@
+//! A machine with a kernel of its own, for kernel packages and true reboots: emulated, so it is slow.
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::command::{aside, call};
+use super::host::{last_words, seed, ssh, wait_for_sshd};
+use super::supervisor::Supervisor;
+use super::template::{digest as key, once};
+use super::{Network, Repository, Template, means};
+use crate::binaries::cache;
+
+/// Emulation on a busy machine.
+const BOOT: Duration = Duration::from_secs(400);
+const MEMORY: &str = "640";
+
+/// Makes the initial RAM disk of a kernel, as its package asks for when it is installed. Debian's own generator would take minutes under
+/// emulation, and is meant for hardware that this machine does not have.
+const INITRD: &str = r#"#!/bin/sh
+set -e
+version=$1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir -p "$work/bin" "$work/lib" "$work/proc" "$work/dev" "$work/new"
+cp /bin/busybox "$work/bin/busybox"
+depmod "$version"
+: >"$work/order"
+for module in crc32c_generic crc32c_intel virtio_pci virtio_blk virtio_net ext4; do
+  modprobe --set-version "$version" --show-depends "$module" 2>/dev/null || true
+done | awk '$1 == "insmod" && !seen[$2]++ {print $2}' | while read -r file; do
+  cp "$file" "$work/lib/"
+  basename "$file" >>"$work/order"
+done
+cat >"$work/init" <<'INIT'
+#!/bin/busybox sh
+/bin/busybox mount -t proc proc /proc
+/bin/busybox mount -t devtmpfs dev /dev
+while read -r module; do /bin/busybox insmod "/lib/$module"; done </order
+tries=0
+until /bin/busybox mount -t ext4 /dev/vda /new || [ $tries -gt 50 ]; do /bin/busybox sleep 0.2; tries=$((tries + 1)); done
+/bin/busybox umount /proc
+/bin/busybox mount --move /dev /new/dev
+exec /bin/busybox switch_root /new /sbin/init
+INIT
+chmod 755 "$work/init"
+(cd "$work" && find . | cpio --quiet -o -H newc | gzip -1) >"/boot/initrd.img-$version.tmp"
+mv "/boot/initrd.img-$version.tmp" "/boot/initrd.img-$version"
+"#;
+
+/// Makes the tree of an emulated machine out of that of a host: a kernel, and a package that stands for the generator of RAM disks.
+const FINISH: &str = r#"
+template=$1 apt=$2 kernel=$3 initrd=$4 root=$5
+cp -a "$template" "$root"
+mkdir -p "$root/tmp/lab/DEBIAN" "$root/tmp/lab/etc/kernel/postinst.d" "$root/tmp/lab/etc/kernel/postrm.d"
+cat >"$root/tmp/lab/DEBIAN/control" <<'CONTROL'
+Package: lab-initrd
+Version: 1
+Architecture: all
+Maintainer: Fleetwright <lab@fleetwright.io>
+Depends: busybox-static, cpio, kmod
+Provides: linux-initramfs-tool
+Description: makes small initial RAM disks
+CONTROL
+printf '%s' "$initrd" >"$root/tmp/lab/etc/kernel/postinst.d/lab-initrd"
+printf '#!/bin/sh\nrm -f "/boot/initrd.img-$1"\n' >"$root/tmp/lab/etc/kernel/postrm.d/lab-initrd"
+chmod 755 "$root"/tmp/lab/etc/kernel/*/lab-initrd
+dpkg-deb --build --root-owner-group "$root/tmp/lab" "$root/tmp/lab.deb"
+cp "$apt"/linux-base_*.deb "$apt/$kernel" "$root/tmp/"
+chroot "$root" dpkg -i /tmp/lab.deb
+chroot "$root" sh -c 'dpkg -i /tmp/linux-*.deb'
+rm -rf "$root"/tmp/*
+test -s "$root/vmlinuz"
+test -s "$root/initrd.img"
+printf '/dev/vda / ext4 defaults 0 1\n' >"$root/etc/fstab"
+mkdir -p "$root/etc/systemd/system/multi-user.target.wants" "$root/etc/systemd/network"
+ln -sf /lib/systemd/system/systemd-networkd.service "$root/etc/systemd/system/multi-user.target.wants/systemd-networkd.service"
+ln -sf /dev/null "$root/etc/systemd/system/systemd-networkd-wait-online.service"
+"#;
+
+/// Makes a disk of a tree with something on top of it.
+const DISK: &str = r#"
+root=$1 folder=$2
+mkdir -p "$folder/mnt" && mount -t tmpfs tmpfs "$folder/mnt"
+mkdir "$folder/mnt/upper" "$folder/mnt/work" "$folder/mnt/all"
+mount -t overlay -o "lowerdir=$root,upperdir=$folder/mnt/upper,workdir=$folder/mnt/work" overlay "$folder/mnt/all"
+cd "$folder/seed"
+find . -type f | while read -r file; do
+  mkdir -p "$folder/mnt/all/${file%/*}"
+  cp -p "$file" "$folder/mnt/all/$file"
+done
+mkfs.ext4 -q -F -L root -d "$folder/mnt/all" "$folder/disk.ext4" 3g
+"#;
+
+/// An emulated machine: Debian with a kernel of its own. Dropping it ends it and leaves nothing.
+#[derive(Debug)]
+pub struct Emulated {
+    inner: Arc<Mutex<Inner>>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    network: Network,
+    name: String,
+    folder: PathBuf,
+    address: Ipv4Addr,
+    host_key: String,
+    tap: String,
+    supervisor: Option<Supervisor>,
+}
+
+/// The kernels that an emulated machine can run: the newest of Debian 12, and the one before, which it begins with.
+#[derive(Clone, Debug)]
+pub struct Kernels {
+    /// The repository with both.
+    pub repository: Repository,
+    /// The package that a machine begins with.
+    pub first: String,
+    /// Another one.
+    pub second: String,
+}
+
+impl Kernels {
+    /// Finds and fetches them.
+    pub async fn find() -> Result<Self> {
+        let template = Template::debian().await?;
+        let place = cache()?.join("hosts").join("kernels");
+        // Debian makes new ones every few weeks: what was chosen once stays, so that the cache stays of use.
+        if !place.exists() {
+            let found = Repository::search(&template, "^linux-image-6.1.0-[0-9]+-cloud-amd64$").await?;
+            let [.., first, second] = found.as_slice() else { bail!("Debian's mirror has too few kernels: {found:?}") };
+            fs::write(&place, format!("{first}\n{second}\n"))?;
+        }
+        let chosen = fs::read_to_string(&place)?;
+        let [first, second] = chosen.lines().collect::<Vec<_>>()[..] else {
+            bail!("{}: not two kernels", place.display())
+        };
+        // apt would bring a generator of RAM disks along; the machine has one of its own by then.
+        let repository = Repository::with(&template, &[first, second, "linux-base"]).await?;
+        Ok(Self { repository, first: first.to_owned(), second: second.to_owned() })
+    }
+
+    /// What `uname -r` says with a package's kernel.
+    pub fn release(package: &str) -> &str {
+        package.trim_start_matches("linux-image-")
+    }
+}
+
+impl Emulated {
+    /// Boots one and waits for its sshd.
+    ///
+    /// # Errors
+    /// When this machine cannot emulate, or it does not boot: the error has the end of what it said on its console.
+    pub async fn start(network: &Network, name: &str) -> Result<Self> {
+        for program in ["qemu-system-x86_64", "debugfs", "mkfs.ext4", "e2fsck", "dpkg-deb"] {
+            if !means::installed(program) {
+                bail!("this machine cannot emulate another: it lacks the program {program}");
+            }
+        }
+        let template = Template::debian().await?;
+        let kernels = Kernels::find().await?;
+        let (network, name) = (network.clone(), name.to_owned());
+        aside(move || {
+            let tree = tree(&template, &kernels)?;
+            let mut inner = Inner::prepare(network, name)?;
+            inner.install(&tree)?;
+            inner.boot()?;
+            Ok(Self { inner: Arc::new(Mutex::new(inner)) })
+        })
+        .await
+    }
+
+    /// Its name.
+    pub fn name(&self) -> String {
+        self.lock().name.clone()
+    }
+
+    /// Its address.
+    pub fn address(&self) -> Ipv4Addr {
+        self.lock().address
+    }
+
+    /// The private key that opens it for root.
+    pub fn ssh_key(&self) -> String {
+        self.lock().network.ssh_key().to_owned()
+    }
+
+    /// Its host key, as in a `known_hosts` file, without the host.
+    pub fn host_key(&self) -> String {
+        self.lock().host_key.clone()
+    }
+
+    /// Runs a command by SSH and gives its standard output.
+    pub async fn ssh(&self, command: &str) -> Result<String> {
+        let (network, folder, address, host_key) = {
+            let inner = self.lock();
+            (inner.network.clone(), inner.folder.clone(), inner.address, inner.host_key.clone())
+        };
+        let command = command.to_owned();
+        aside(move || ssh(&network, &folder, address, &host_key, &command)).await
+    }
+
+    /// Changes with every boot.
+    pub async fn boot_id(&self) -> Result<String> {
+        Ok(self.ssh("cat /proc/sys/kernel/random/boot_id").await?.trim().to_owned())
+    }
+
+    /// What `uname -r` says.
+    pub async fn kernel(&self) -> Result<String> {
+        Ok(self.ssh("uname -r").await?.trim().to_owned())
+    }
+
+    /// Reboots it as a person would, and waits until it is back.
+    pub async fn reboot(&self) -> Result<()> {
+        let before = self.boot_id().await?;
+        let _ = self.ssh("systemctl reboot").await;
+        let deadline = Instant::now() + BOOT;
+        loop {
+            match self.boot_id().await {
+                Ok(now) if now != before => return Ok(()),
+                _ if Instant::now() > deadline => bail!("{} did not come back from its reboot", self.name()),
+                _ => tokio::time::sleep(Duration::from_millis(500)).await,
+            }
+        }
+    }
+
+    /// Takes its power away.
+    pub async fn cut_power(&self) -> Result<()> {
+        self.with(|inner| inner.tell("off")).await
+    }
+
+    /// Boots it after it was shut down or [`Emulated::cut_power`], and waits for its sshd.
+    pub async fn power_on(&self) -> Result<()> {
+        self.with(Inner::boot).await
+    }
+
+    /// Takes it off the network; it runs on.
+    pub async fn cut(&self) -> Result<()> {
+        self.with(|inner| call("ip", ["link", "set", &inner.tap, "down"]).map(drop)).await
+    }
+
+    /// Puts it back on the network.
+    pub async fn mend(&self) -> Result<()> {
+        self.with(|inner| call("ip", ["link", "set", &inner.tap, "up"]).map(drop)).await
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(|broken| broken.into_inner())
+    }
+
+    async fn with<T: Send + 'static>(&self, act: impl FnOnce(&mut Inner) -> Result<T> + Send + 'static) -> Result<T> {
+        let inner = self.inner.clone();
+        aside(move || act(&mut inner.lock().unwrap_or_else(|broken| broken.into_inner()))).await
+    }
+}
+
+impl Inner {
+    fn prepare(network: Network, name: String) -> Result<Self> {
+        let address = network.take_address()?;
+        let folder = network.folder().join(&name);
+        let tap = network.link_name();
+        fs::create_dir(&folder).with_context(|| format!("{}: two hosts of one name?", folder.display()))?;
+        Ok(Self { network, name, folder, address, host_key: String::new(), tap, supervisor: None })
+    }
+
+    fn install(&mut self, tree: &Path) -> Result<()> {
+        let gateway = self.network.address();
+        let link = format!("[Match]\nName=eth0\n\n[Network]\nAddress={}/24\nGateway={gateway}\n", self.address);
+        let files = [("etc/systemd/network/10-eth0.network".to_owned(), 0o644, link.into_bytes())];
+        self.host_key = seed(&self.folder.join("seed"), &self.name, self.address, &self.network, &files)?;
+        let (root, folder) = (tree.to_string_lossy(), self.folder.to_string_lossy());
+        // In a mount namespace: nothing stays mounted, whatever happens.
+        let arguments = ["--mount", "--propagation", "private", "sh", "-euc", DISK, "disk", &root, &folder];
+        call("unshare", arguments).context("cannot make the disk")?;
+        let [_, b, c, d] = self.address.octets();
+        let mac = format!("52:54:00:{b:02x}:{c:02x}:{d:02x}");
+        let mut command = Command::new("sh");
+        command.args(["-c", include_str!("emulator.sh"), "emulator"]).arg(&self.folder);
+        command.args([&self.tap, self.network.bridge(), &mac, MEMORY]);
+        self.supervisor.insert(Supervisor::start(&self.name, command)?).answer("link")
+    }
+
+    fn tell(&mut self, command: &str) -> Result<()> {
+        self.supervisor.as_mut().with_context(|| format!("{} is gone", self.name))?.tell(command)
+    }
+
+    fn boot(&mut self) -> Result<()> {
+        self.tell("on")?;
+        wait_for_sshd(self.address, BOOT)
+            .map_err(|error| last_words(&self.folder.join("serial.log"), error.context(self.name.clone())))
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        drop(self.supervisor.take());
+        self.network.give_back(self.address);
+    }
+}
+
+/// The tree of all emulated machines, in the cache.
+fn tree(template: &Template, kernels: &Kernels) -> Result<PathBuf> {
+    let base = template.folder().to_string_lossy();
+    let folder = cache()?.join("hosts").join(format!("emulated-{}", key(&[&base, &kernels.first, INITRD, FINISH])));
+    once(&folder, |unfinished| {
+        eprintln!("lab: making the tree of emulated machines, with {} (once)", kernels.first);
+        let apt = kernels.repository.folder().to_string_lossy();
+        let kernel = kernels.repository.deb(&kernels.first)?.file.file_name().context("a package is a file")?;
+        let arguments = [&*base, &*apt, &*kernel.to_string_lossy(), INITRD, &*unfinished.to_string_lossy()];
+        call("sh", ["-euc", FINISH, "finish"].into_iter().chain(arguments)).map(drop)
+    })?;
+    Ok(folder)
+}

@@ -1,0 +1,474 @@
+//! One host by systemd-nspawn.
+
+use std::fs;
+use std::io::Read as _;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+
+use super::command::{aside, call, told};
+use super::network::keygen;
+use super::supervisor::Supervisor;
+use super::{Network, Template, Tree};
+
+/// How long a host may take to boot: seconds, but the machine may be busy.
+const BOOT: Duration = Duration::from_secs(120);
+const END: Duration = Duration::from_secs(30);
+/// A host's environment for commands that come in from outside.
+const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// What a host is to have.
+#[derive(Clone, Debug)]
+pub struct HostBuilder {
+    network: Network,
+    template: Template,
+    name: String,
+    disk: String,
+    files: Vec<(String, u32, Vec<u8>)>,
+}
+
+impl HostBuilder {
+    /// How large its disk is, as mount(8) says it: `3g`. It is memory, used as far as it is filled.
+    pub fn disk(mut self, size: impl Into<String>) -> Self {
+        self.disk = size.into();
+        self
+    }
+
+    /// A file that it has from the beginning.
+    pub fn file(mut self, path: impl Into<String>, mode: u32, content: impl Into<Vec<u8>>) -> Self {
+        self.files.push((path.into(), mode, content.into()));
+        self
+    }
+
+    /// Boots it and waits for its sshd.
+    ///
+    /// # Errors
+    /// When it does not boot: the error has the end of what it said on its console.
+    pub async fn start(self) -> Result<Host> {
+        aside(move || {
+            let mut inner = Inner::prepare(self)?;
+            inner.install()?;
+            let host = Host { inner: Arc::new(Mutex::new(inner)) };
+            host.lock().boot()?;
+            Ok(host)
+        })
+        .await
+    }
+}
+
+/// A host: Debian with systemd, sshd and an address of its own. Dropping it ends it and leaves nothing; its console's log stays with the
+/// network's folder if that is kept.
+#[derive(Debug)]
+pub struct Host {
+    inner: Arc<Mutex<Inner>>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    wanted: HostBuilder,
+    folder: PathBuf,
+    address: Ipv4Addr,
+    host_key: String,
+    link: String,
+    supervisor: Option<Supervisor>,
+}
+
+impl Host {
+    /// Says what a host is to have.
+    pub fn builder(network: &Network, template: &Template, name: &str) -> HostBuilder {
+        HostBuilder {
+            network: network.clone(),
+            template: template.clone(),
+            name: name.to_owned(),
+            disk: "4g".to_owned(),
+            files: Vec::new(),
+        }
+    }
+
+    /// Boots a bare one and waits for its sshd.
+    pub async fn start(network: &Network, template: &Template, name: &str) -> Result<Self> {
+        Self::builder(network, template, name).start().await
+    }
+
+    /// Its name.
+    pub fn name(&self) -> String {
+        self.lock().wanted.name.clone()
+    }
+
+    /// Its address.
+    pub fn address(&self) -> Ipv4Addr {
+        self.lock().address
+    }
+
+    /// The private key that opens it for root.
+    pub fn ssh_key(&self) -> String {
+        self.lock().wanted.network.ssh_key().to_owned()
+    }
+
+    /// Its host key, as in a `known_hosts` file, without the host: `ssh-ed25519 AAAA…`.
+    pub fn host_key(&self) -> String {
+        self.lock().host_key.clone()
+    }
+
+    /// The name of its link to the bridge, on this machine; its cgroups have it in their names.
+    pub fn link(&self) -> String {
+        self.lock().link.clone()
+    }
+
+    /// Runs a shell command as root and gives its standard output; an error has everything that it said. Needs no network.
+    pub async fn run(&self, command: &str) -> Result<String> {
+        let (entered, command) = (self.lock().enter()?, command.to_owned());
+        aside(move || {
+            let mut entered = entered;
+            entered.args(["sh", "-c", &command]);
+            told(entered)
+        })
+        .await
+    }
+
+    /// The same by SSH, as anybody else would.
+    pub async fn ssh(&self, command: &str) -> Result<String> {
+        let (network, folder, address, host_key) = {
+            let inner = self.lock();
+            (inner.wanted.network.clone(), inner.folder.clone(), inner.address, inner.host_key.clone())
+        };
+        let command = command.to_owned();
+        aside(move || ssh(&network, &folder, address, &host_key, &command)).await
+    }
+
+    /// Whether it runs.
+    pub fn is_on(&self) -> bool {
+        self.lock().leader().is_some()
+    }
+
+    /// Shuts it down as a person would, and waits.
+    pub async fn poweroff(&self) -> Result<()> {
+        // The answer may be cut off by what was asked for.
+        let _ = self.run("systemctl poweroff").await;
+        self.until(END, "to be off", |inner| Ok(inner.leader().is_none())).await
+    }
+
+    /// Takes its power away.
+    pub async fn cut_power(&self) -> Result<()> {
+        self.with(|inner| inner.tell("off")).await
+    }
+
+    /// Boots it after [`Host::poweroff`] or [`Host::cut_power`], and waits for its sshd.
+    pub async fn power_on(&self) -> Result<()> {
+        self.with(Inner::boot).await
+    }
+
+    /// Reboots it as a person would, and waits until it is back.
+    pub async fn reboot(&self) -> Result<()> {
+        let before = self.boot_id().await?;
+        let _ = self.run("systemctl reboot").await;
+        let deadline = Instant::now() + BOOT;
+        loop {
+            match self.boot_id().await {
+                Ok(now) if now != before => break,
+                _ if Instant::now() > deadline => bail!("{} did not come back from its reboot", self.name()),
+                _ => tokio::time::sleep(Duration::from_millis(100)).await,
+            }
+        }
+        self.with(|inner| inner.wait_for_sshd()).await
+    }
+
+    /// Changes with every boot.
+    pub async fn boot_id(&self) -> Result<String> {
+        Ok(self.run("cat /proc/sys/kernel/random/boot_id").await?.trim().to_owned())
+    }
+
+    /// Installs it anew: all of its files are gone, and it has another host key.
+    pub async fn wipe(&self) -> Result<()> {
+        self.with(|inner| {
+            inner.seed()?;
+            inner.tell("wipe")?;
+            inner.boot()
+        })
+        .await
+    }
+
+    /// Takes it off the network; it runs on.
+    pub async fn cut(&self) -> Result<()> {
+        self.with(|inner| call("ip", ["link", "set", &inner.link, "down"]).map(drop)).await
+    }
+
+    /// Puts it back on the network.
+    pub async fn mend(&self) -> Result<()> {
+        self.with(|inner| call("ip", ["link", "set", &inner.link, "up"]).map(drop)).await
+    }
+
+    /// Leaves it with so few bytes of free disk space.
+    pub async fn fill_disk(&self, free: u64) -> Result<()> {
+        self.with(move |inner| {
+            let used = inner.used()?;
+            inner.tell(&format!("limit {}", used + free))
+        })
+        .await
+    }
+
+    /// Gives it all of its disk again.
+    pub async fn empty_disk(&self) -> Result<()> {
+        self.with(|inner| inner.tell(&format!("limit {}", inner.wanted.disk.clone()))).await
+    }
+
+    /// Makes its file systems read-only, as a kernel does that does not trust a disk any more. Fails if files are open for writing.
+    pub async fn read_only(&self) -> Result<()> {
+        // The journal is open all the time; it can do without its disk.
+        self.run("journalctl --relinquish-var && mount -o remount,bind,ro /var && mount -o remount,bind,ro /")
+            .await
+            .map(drop)
+    }
+
+    /// Makes them writable again.
+    pub async fn writable(&self) -> Result<()> {
+        self.run("mount -o remount,bind,rw / && mount -o remount,bind,rw /var").await.map(drop)
+    }
+
+    /// Sends packets for a subnet, such as another host's pods, that way. Lasts until the host is dropped.
+    pub async fn route(&self, subnet: &str, via: Ipv4Addr) -> Result<()> {
+        let route = format!("route {subnet} via {via}");
+        self.with(move |inner| inner.tell(&route)).await
+    }
+
+    /// All of its files, now.
+    pub async fn tree(&self) -> Result<Tree> {
+        let leader = self.lock().leader().context("the host is off")?;
+        aside(move || Tree::read(&Path::new("/proc").join(leader.to_string()).join("root"))).await
+    }
+
+    /// Ends it and waits until nothing of it is left. Dropping it does the same.
+    pub async fn stop(self) -> Result<()> {
+        aside(move || {
+            drop(self);
+            Ok(())
+        })
+        .await
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(|broken| broken.into_inner())
+    }
+
+    async fn with<T: Send + 'static>(&self, act: impl FnOnce(&mut Inner) -> Result<T> + Send + 'static) -> Result<T> {
+        let inner = self.inner.clone();
+        aside(move || act(&mut inner.lock().unwrap_or_else(|broken| broken.into_inner()))).await
+    }
+
+    async fn until(&self, within: Duration, what: &str, holds: impl Fn(&mut Inner) -> Result<bool>) -> Result<()> {
+        let deadline = Instant::now() + within;
+        while !holds(&mut self.lock())? {
+            if Instant::now() > deadline {
+                bail!("waited {within:?} for {} {what}", self.name());
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        Ok(())
+    }
+}
+
+impl Inner {
+    fn prepare(wanted: HostBuilder) -> Result<Self> {
+        let address = wanted.network.take_address()?;
+        let folder = wanted.network.folder().join(&wanted.name);
+        let link = wanted.network.link_name();
+        fs::create_dir(&folder).with_context(|| format!("{}: two hosts of one name?", folder.display()))?;
+        Ok(Self { wanted, folder, address, host_key: String::new(), link, supervisor: None })
+    }
+
+    /// Starts the supervisor, which makes the disk, and links the host to the bridge.
+    fn install(&mut self) -> Result<()> {
+        self.seed()?;
+        let cgroup = format!("fleetwright-{}-{}-{}", std::process::id(), self.link, self.wanted.name);
+        let mut command = Command::new("unshare");
+        command
+            .args([
+                "--mount",
+                "--net",
+                "--propagation",
+                "private",
+                "sh",
+                "-c",
+                include_str!("supervisor.sh"),
+                "supervisor",
+            ])
+            .args([&self.folder, self.wanted.template.folder()])
+            .args([&self.wanted.name, &cgroup, &self.wanted.disk]);
+        let supervisor = self.supervisor.insert(Supervisor::start(&self.wanted.name, command)?);
+        supervisor.answer("cgroups")?;
+        supervisor.answer("disk")?;
+        let process = supervisor.process().to_string();
+        let bridge = self.wanted.network.bridge().to_owned();
+        call("ip", ["link", "add", &self.link, "type", "veth", "peer", "name", "eth0", "netns", &process])?;
+        call("ip", ["link", "set", &self.link, "master", &bridge, "up"])?;
+        self.tell(&format!("network {}/24 {}", self.address, self.wanted.network.address()))
+    }
+
+    fn seed(&mut self) -> Result<()> {
+        let wanted = &self.wanted;
+        self.host_key = seed(&self.folder.join("seed"), &wanted.name, self.address, &wanted.network, &wanted.files)?;
+        Ok(())
+    }
+
+    fn tell(&mut self, command: &str) -> Result<()> {
+        self.supervisor.as_mut().with_context(|| format!("{} is gone", self.wanted.name))?.tell(command)
+    }
+
+    fn boot(&mut self) -> Result<()> {
+        self.tell("on")?;
+        let deadline = Instant::now() + BOOT;
+        while self.leader().is_none() {
+            if Instant::now() > deadline {
+                return Err(self.last_words(anyhow!("{} does not boot", self.wanted.name)));
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        self.wait_for_sshd()
+    }
+
+    fn wait_for_sshd(&self) -> Result<()> {
+        wait_for_sshd(self.address, BOOT).map_err(|error| self.last_words(error.context(self.wanted.name.clone())))
+    }
+
+    fn last_words(&self, error: anyhow::Error) -> anyhow::Error {
+        last_words(&self.folder.join("console.log"), error)
+    }
+
+    /// The first process of the host, as this machine numbers it; none if it is off.
+    fn leader(&self) -> Option<u32> {
+        let nspawn = fs::read_to_string(self.folder.join("nspawn.pid")).ok()?;
+        let parent = format!("PPid:\t{}", nspawn.trim());
+        fs::read_dir("/proc").ok()?.flatten().find_map(|entry| {
+            let process = entry.file_name().to_str()?.parse::<u32>().ok()?;
+            let status = fs::read_to_string(entry.path().join("status")).ok()?;
+            let first = |line: &str| line.starts_with("NSpid:") && line.ends_with("\t1");
+            // Before it became init it is still nspawn itself.
+            let init = !status.starts_with("Name:\t(sd-") && !status.starts_with("Name:\tsystemd-nspawn");
+            (init && status.lines().any(|line| line == parent) && status.lines().any(first)).then_some(process)
+        })
+    }
+
+    /// A command that enters the host; its program is to be added.
+    fn enter(&self) -> Result<Command> {
+        let leader = self.leader().with_context(|| format!("{} is off", self.wanted.name))?;
+        let mut command = Command::new("nsenter");
+        command.args([
+            "--target",
+            &leader.to_string(),
+            "--all",
+            "--root",
+            "--wd",
+            "env",
+            "-i",
+            PATH,
+            "HOME=/root",
+            "LANG=C.UTF-8",
+        ]);
+        command.stdin(Stdio::null());
+        Ok(command)
+    }
+
+    fn used(&self) -> Result<u64> {
+        let mut entered = self.enter()?;
+        entered.args(["df", "--output=used", "-B1", "/var"]);
+        let said = told(entered)?;
+        said.lines().nth(1).and_then(|line| line.trim().parse().ok()).with_context(|| format!("df said {said:?}"))
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if thread::panicking() || self.wanted.network.keeps_logs() {
+            // Whoever looks for what went wrong needs what systemd saw.
+            if let Ok(mut entered) = self.enter() {
+                entered.args(["timeout", "10", "journalctl", "--no-pager", "--boot"]);
+                if let Ok(output) = entered.output() {
+                    let _ = fs::write(self.folder.join("journal.log"), output.stdout);
+                }
+            }
+        }
+        drop(self.supervisor.take());
+        let _ = fs::remove_dir_all(self.folder.join("seed"));
+        self.wanted.network.give_back(self.address);
+    }
+}
+
+/// Waits until somebody who speaks SSH answers there.
+pub(crate) fn wait_for_sshd(address: Ipv4Addr, within: Duration) -> Result<()> {
+    let deadline = Instant::now() + within;
+    let place = SocketAddr::from((address, 22));
+    loop {
+        let greeted = TcpStream::connect_timeout(&place, Duration::from_secs(2)).and_then(|mut stream| {
+            stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+            let mut greeting = [0; 4];
+            stream.read_exact(&mut greeting)?;
+            Ok(&greeting == b"SSH-")
+        });
+        match greeted {
+            Ok(true) => return Ok(()),
+            _ if Instant::now() > deadline => bail!("no sshd at {place} after {within:?}"),
+            _ => thread::sleep(Duration::from_millis(50)),
+        }
+    }
+}
+
+/// The end of what was said on a console, with an error.
+pub(crate) fn last_words(console: &Path, error: anyhow::Error) -> anyhow::Error {
+    let said = fs::read(console).unwrap_or_default();
+    let said = String::from_utf8_lossy(&said);
+    let lines: Vec<_> = said.lines().collect();
+    error.context(format!("its console's last lines:\n{}", lines[lines.len().saturating_sub(20)..].join("\n")))
+}
+
+/// Runs a command by SSH, with a host key that is known.
+pub(crate) fn ssh(
+    network: &Network,
+    folder: &Path,
+    address: Ipv4Addr,
+    host_key: &str,
+    command: &str,
+) -> Result<String> {
+    let known = folder.join("known_hosts");
+    fs::write(&known, format!("{address} {host_key}\n"))?;
+    let known = format!("UserKnownHostsFile={}", known.display());
+    let key = network.ssh_key_path();
+    let key = key.to_string_lossy();
+    let options = ["-F", "/dev/null", "-i", &key, "-o", &known, "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"];
+    call("ssh", options.into_iter().chain([format!("root@{address}").as_str(), command]))
+}
+
+/// Writes what makes one host another than the next below a folder, and gives its host key.
+pub(crate) fn seed(
+    seed: &Path,
+    name: &str,
+    address: Ipv4Addr,
+    network: &Network,
+    files: &[(String, u32, Vec<u8>)],
+) -> Result<String> {
+    let _ = fs::remove_dir_all(seed);
+    let machine_id = uuid::Uuid::new_v4().simple().to_string();
+    let put = |path: &str, mode: u32, content: &[u8]| -> Result<()> {
+        let path = seed.join(path.trim_start_matches('/'));
+        fs::create_dir_all(path.parent().context("a file is in a folder")?)?;
+        fs::write(&path, content)?;
+        Ok(fs::set_permissions(&path, fs::Permissions::from_mode(mode))?)
+    };
+    put("etc/hostname", 0o644, format!("{name}\n").as_bytes())?;
+    put("etc/hosts", 0o644, format!("127.0.0.1 localhost\n{address} {name}\n").as_bytes())?;
+    put("etc/machine-id", 0o444, format!("{machine_id}\n").as_bytes())?;
+    put("root/.ssh/authorized_keys", 0o600, format!("{}\n", network.ssh_public_key()).as_bytes())?;
+    for (path, mode, content) in files {
+        put(path, *mode, content)?;
+    }
+    fs::create_dir_all(seed.join("etc/ssh"))?;
+    let key = seed.join("etc/ssh/ssh_host_ed25519_key");
+    keygen(&key, name)?;
+    let public = fs::read_to_string(key.with_extension("pub"))?;
+    Ok(public.split_whitespace().take(2).collect::<Vec<_>>().join(" "))
+}

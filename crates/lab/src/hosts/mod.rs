@@ -1,0 +1,42 @@
+//! Real hosts on this machine: Debian with systemd and sshd, each with an address of its own, by systemd-nspawn; and machines with a kernel
+//! of their own, by emulation.
+//!
+//! ```no_run
+//! # async fn doc() -> anyhow::Result<()> {
+//! use fleetwright_lab::hosts::{Host, Network, Template};
+//!
+//! let network = Network::start().await?;
+//! let host = Host::start(&network, &Template::debian().await?, "host-1").await?;
+//! assert_eq!(host.run("hostname").await?.trim(), "host-1");
+//! # Ok(()) }
+//! ```
+//!
+//! Needs root, namespaces and some programs: [`means`] tells what is missing.
+//!
+//! Guarantees: processes, mounts, network namespaces, links, bridges and cgroups are gone when their owner is dropped, when the test panics,
+//! and when its process is killed, even with SIGKILL. What an even worse end left behind is removed by the next [`Network::start`].
+//!
+//! Caveat: nspawn hosts share this machine's kernel. Settings that have no namespace (`vm.*`, `kernel.*`) are everybody's.
+
+pub mod archives;
+mod command;
+mod emulated;
+mod host;
+pub mod images;
+mod means;
+mod network;
+mod reaper;
+mod repository;
+mod server;
+mod supervisor;
+mod template;
+mod tree;
+
+pub use emulated::{Emulated, Kernels};
+pub use host::{Host, HostBuilder};
+pub use means::{means, require};
+pub use network::Network;
+pub use repository::{Deb, Repository};
+pub use server::{Misbehaviour, PackageServer, Published};
+pub use template::Template;
+pub use tree::{Entry, Tree};

@@ -1,0 +1,141 @@
+//! The file tree that hosts begin with, made once and kept in the cache.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use aws_lc_rs::digest::{Context as Sum, SHA256};
+
+use super::command::{aside, call};
+use super::means;
+use super::tree::hex;
+use crate::binaries::cache;
+
+const SUITE: &str = "bookworm";
+const PACKAGES: &str =
+    "systemd,systemd-sysv,dbus,openssh-server,iproute2,ca-certificates,procps,kmod,sudo,cpio,busybox-static";
+
+/// What is done to the tree that debootstrap made. It is part of the recipe: changing it makes a new template.
+const FINISH: &str = r#"
+root=$1
+# Every host gets its own.
+rm -f "$root"/etc/ssh/ssh_host_* "$root"/etc/hostname "$root"/var/lib/dbus/machine-id "$root"/etc/resolv.conf
+: >"$root/etc/machine-id"
+# There is no network to update from; a host that is to have a repository is told.
+rm -rf "$root"/etc/apt/sources.list "$root"/var/lib/apt/lists/* "$root"/var/cache/apt/*.bin "$root"/var/cache/apt/archives/*.deb "$root"/var/log/*.log
+# Nothing changes by itself while somebody compares.
+for unit in apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer fstrim.timer systemd-tmpfiles-clean.timer; do
+  ln -sf /dev/null "$root/etc/systemd/system/$unit"
+done
+# nspawn mounts the controllers of cgroup v1 read-only. They are the host's own: a kubelet may write there.
+cat >"$root/usr/lib/systemd/system/lab-cgroups.service" <<'UNIT'
+[Unit]
+Description=Writable cgroups
+DefaultDependencies=no
+Before=sysinit.target
+ConditionVirtualization=container
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/bin/sh -c 'for each in /sys/fs/cgroup/*; do mountpoint -q $each && mount -o remount,bind,rw $each; done; mount -o remount,bind,rw /sys/fs/cgroup; true'
+UNIT
+mkdir -p "$root/usr/lib/systemd/system/sysinit.target.wants"
+ln -sf ../lab-cgroups.service "$root/usr/lib/systemd/system/sysinit.target.wants/lab-cgroups.service"
+mkdir -p "$root/usr/lib/systemd/system.conf.d"
+printf '[Manager]\nDefaultTimeoutStopSec=10s\n' >"$root/usr/lib/systemd/system.conf.d/lab.conf"
+printf 'PasswordAuthentication no\nMaxStartups 100\n' >"$root/etc/ssh/sshd_config.d/lab.conf"
+"#;
+
+/// A file tree that hosts begin with. Never written to.
+#[derive(Clone, Debug)]
+pub struct Template {
+    folder: PathBuf,
+}
+
+impl Template {
+    /// A bare Debian 12 with systemd, D-Bus and sshd. Made by debootstrap the first time, which takes a minute or two and is said.
+    ///
+    /// # Errors
+    /// When this machine cannot run hosts, or the packages cannot be fetched.
+    pub async fn debian() -> Result<Self> {
+        aside(Self::made).await
+    }
+
+    /// Where it is.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    fn made() -> Result<Self> {
+        means::require()?;
+        let digest = digest(&[SUITE, PACKAGES, FINISH]);
+        let folder = cache()?.join("hosts").join(format!("debian-{SUITE}-{digest}"));
+        once(&folder, |unfinished| {
+            let mirror = mirror();
+            eprintln!("lab: making a template of hosts: Debian {SUITE} from {mirror} (about two minutes, once)");
+            let packages = format!("--include={PACKAGES}");
+            let target = unfinished.to_string_lossy();
+            call("debootstrap", ["--variant=minbase", &packages, SUITE, &target, &mirror])
+                .context("debootstrap failed")?;
+            call("sh", ["-euc", FINISH, "finish", &target])?;
+            fs::set_permissions(unfinished, fs::Permissions::from_mode(0o755))?;
+            eprintln!("lab: the template is in {}", folder.display());
+            Ok(())
+        })?;
+        Ok(Self { folder })
+    }
+}
+
+/// The first characters of a digest of all these texts.
+pub(crate) fn digest(parts: &[&str]) -> String {
+    let mut sum = Sum::new(&SHA256);
+    for part in parts {
+        sum.update(part.as_bytes());
+        sum.update(&[0]);
+    }
+    hex(&sum.finish().as_ref()[..6])
+}
+
+/// Makes something in the cache, unless it is there: beside its place, renamed when it is whole. Who comes second waits.
+pub(crate) fn once(place: &Path, make: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    let parent = place.parent().context("a place in the cache has a parent")?;
+    let name = place.file_name().context("a place in the cache has a name")?.to_string_lossy().into_owned();
+    fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
+    let lock = File::create(parent.join(format!(".{name}.lock")))?;
+    lock.lock().context("cannot lock the cache")?;
+    if place.exists() {
+        return Ok(());
+    }
+    let unfinished = parent.join(format!(".{name}.tmp"));
+    if unfinished.is_dir() {
+        // debootstrap may have been killed while it had its /proc mounted in there.
+        call("sh", ["-c", "umount -l \"$1/proc\" \"$1/sys\" 2>/dev/null; true", "sh", &unfinished.to_string_lossy()])?;
+        fs::remove_dir_all(&unfinished).with_context(|| format!("cannot remove {}", unfinished.display()))?;
+    } else if unfinished.exists() {
+        fs::remove_file(&unfinished)?;
+    }
+    make(&unfinished)?;
+    std::io::stderr().flush()?;
+    fs::rename(&unfinished, place).with_context(|| format!("cannot rename to {}", place.display()))
+}
+
+/// Where Debian comes from: what `FLEETWRIGHT_DEBIAN_MIRROR` says, else what this machine itself uses, else Debian's own.
+pub(crate) fn mirror() -> String {
+    if let Ok(mirror) = std::env::var("FLEETWRIGHT_DEBIAN_MIRROR")
+        && !mirror.is_empty()
+    {
+        return mirror;
+    }
+    let format = ["indextargets", "--format", "$(ORIGIN) $(CODENAME) $(REPO_URI)", "Created-By: Packages"];
+    let configured = call("apt-get", format).unwrap_or_default();
+    let prefix = format!("Debian {SUITE} ");
+    configured
+        .lines()
+        .find_map(|line| line.strip_prefix(&prefix))
+        .unwrap_or("http://deb.debian.org/debian")
+        .trim_end_matches('/')
+        .to_owned()
+}
