@@ -182,6 +182,7 @@ impl<'s> Journal<'s> {
             began: self.system.now(),
             ended: None,
             outcome: Outcome::Running,
+            untouched: false,
             message: String::new(),
             tail: String::new(),
         };
@@ -490,6 +491,7 @@ fn broken(id: &str) -> StepRecord {
         began: 0,
         ended: None,
         outcome: Outcome::Interrupted,
+        untouched: false,
         message: "the journal on the host is damaged: what became of this step must be seen by looking".to_owned(),
         tail: String::new(),
     }
@@ -499,6 +501,7 @@ fn of_old(earlier: Earlier) -> StepRecord {
     StepRecord {
         verb: earlier.verb,
         outcome: earlier.outcome,
+        untouched: false,
         began: earlier.began,
         message: "long ago: only its end is remembered".to_owned(),
         ..broken(&earlier.id)
