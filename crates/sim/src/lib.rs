@@ -1,1 +1,18 @@
 //! Simulated machines: hosts in memory behind the real operator, and their kubelets.
+//!
+//! A [`Fleet`] is a [`Transport`](fleetwright_transport::Transport): what is asked of its hosts is answered by the very code that runs on real
+//! ones, over a system in memory. All waiting is on the fleet's clock, so that a scenario runs in virtual time. What happens to a host from
+//! outside goes through its [`SimHost`]: the network, the power, hands on its files, a helper that lies.
+//!
+//! [`Kubelets`] play the kubelet of each host on which its unit runs, and the little of a control plane that nodes and pods need.
+
+mod fleet;
+mod host;
+mod kubelet;
+mod link;
+
+pub use fleet::{Fleet, Pace};
+pub use host::{Network, SimHost, Speech};
+pub use kubelet::{Kubelets, Manner};
+
+pub use fleetwright_host::system::memory::{Faults, Machine, Spoilt, Web};

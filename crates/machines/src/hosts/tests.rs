@@ -255,6 +255,7 @@ fn ended(id: &str) -> StepRecord {
         began: 0,
         ended: Some(1),
         outcome: Outcome::Done,
+        untouched: false,
         message: String::new(),
         tail: String::new(),
     }

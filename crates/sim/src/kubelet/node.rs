@@ -1,0 +1,307 @@
+//! A kubelet's Node: how it joins, and what it says of itself.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fleetwright_kit::Clock;
+use jiff::Timestamp;
+use k8s_openapi::api::authentication::v1::TokenReview;
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
+use serde_json::{Value, json};
+
+use super::config::Kubelet;
+use super::{Known, Manner};
+use crate::host::SimHost;
+
+/// The taint that the API server gives a new Node, until its controllers have seen it ready.
+const NOT_READY: &str = "node.kubernetes.io/not-ready";
+/// Who signs for kubelets.
+const SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+/// A request that nobody answered for so long is made anew.
+const REQUEST_LASTS: Duration = Duration::from_secs(120);
+
+/// A request for a certificate.
+#[derive(Clone, Debug)]
+pub(super) struct Requested {
+    name: String,
+    key: Arc<str>,
+    since: Duration,
+}
+
+/// Brings the Node to what the kubelet is, or to what its absence means.
+pub(super) async fn attend(
+    client: &Client,
+    clock: &Clock,
+    manner: &Manner,
+    host: &SimHost,
+    kubelet: Option<Kubelet>,
+    known: &mut Known,
+) -> Result<(), String> {
+    let Some(kubelet) = kubelet else {
+        known.runs = false;
+        known.request = None;
+        if let (true, true, Some(ran)) = (known.overdue, known.ready, &known.ran) {
+            unknown(client, clock, &ran.node).await?;
+            known.ready = false;
+        }
+        return Ok(());
+    };
+    let by = if manner.credentials {
+        match admitted(client, clock, host, &kubelet, known).await? {
+            Some(client) => client,
+            // It is asked for; the answer comes.
+            None => return Ok(()),
+        }
+    } else {
+        client.clone()
+    };
+    let registered = known.ran.as_ref().is_some_and(|ran| ran.node == kubelet.node);
+    if !registered || !status(&by, clock, &kubelet).await? {
+        register(&by, client, clock, &kubelet).await?;
+    }
+    if !known.runs && manner.lease.is_some() {
+        renew(client, &kubelet.node, clock.now()).await?;
+    }
+    known.ran = Some(Arc::new(kubelet));
+    (known.runs, known.ready, known.overdue) = (true, true, false);
+    Ok(())
+}
+
+fn seconds(time: Timestamp) -> String {
+    Timestamp::from_second(time.as_second()).unwrap_or(time).to_string()
+}
+
+fn conditions(clock: &Clock, ready: &str, reason: &str, message: &str) -> Value {
+    let now = seconds(clock.now());
+    json!([{
+        "type": "Ready", "status": ready, "reason": reason, "message": message,
+        "lastHeartbeatTime": now, "lastTransitionTime": now,
+    }])
+}
+
+fn said(clock: &Clock, kubelet: &Kubelet) -> Value {
+    json!({
+        "conditions": conditions(clock, "True", "KubeletReady", "kubelet is posting ready status"),
+        "addresses": [{ "type": "Hostname", "address": kubelet.node }],
+        "capacity": { "cpu": "8", "memory": "32Gi", "pods": "110" },
+        "allocatable": { "cpu": "8", "memory": "32Gi", "pods": "110" },
+        "nodeInfo": {
+            "architecture": "amd64", "bootID": kubelet.boot_id, "machineID": kubelet.node,
+            "containerRuntimeVersion": "containerd://simulated", "kernelVersion": kubelet.kernel,
+            "kubeProxyVersion": "", "kubeletVersion": kubelet.version, "operatingSystem": "linux",
+            "osImage": "simulated", "systemUUID": kubelet.node,
+        },
+    })
+}
+
+/// False if there is no such Node.
+async fn status(client: &Client, clock: &Clock, kubelet: &Kubelet) -> Result<bool, String> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    let patch = json!({ "status": said(clock, kubelet) });
+    match nodes.patch_status(&kubelet.node, &PatchParams::default(), &Patch::Strategic(patch)).await {
+        Ok(_) => Ok(true),
+        Err(kube::Error::Api(error)) if error.code == 404 => Ok(false),
+        Err(error) => Err(format!("cannot say that it is ready: {error}")),
+    }
+}
+
+async fn register(client: &Client, admin: &Client, clock: &Clock, kubelet: &Kubelet) -> Result<(), String> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    let mut labels = kubelet.labels.clone();
+    for (key, value) in [("kubernetes.io/os", "linux"), ("kubernetes.io/arch", "amd64")] {
+        labels.insert(key.to_owned(), value.to_owned());
+    }
+    labels.insert("kubernetes.io/hostname".to_owned(), kubelet.node.clone());
+    let node = json!({
+        "apiVersion": "v1", "kind": "Node",
+        "metadata": { "name": kubelet.node, "labels": labels },
+        "spec": { "taints": kubelet.taints, "providerID": kubelet.provider_id },
+        "status": said(clock, kubelet),
+    });
+    let node: Node = serde_json::from_value(node).map_err(|error| format!("its settings make no Node: {error}"))?;
+    let made = match nodes.create(&PostParams::default(), &node).await {
+        Ok(made) => made,
+        Err(kube::Error::Api(error)) if error.code == 409 => {
+            status(client, clock, kubelet).await?;
+            return Ok(());
+        }
+        Err(error) => return Err(format!("cannot register: {error}")),
+    };
+    // The node lifecycle controller's part: a Node that is ready loses the taint that it was born with.
+    let taints = made.spec.and_then(|spec| spec.taints).unwrap_or_default();
+    let kept: Vec<_> = taints.iter().filter(|taint| taint.key != NOT_READY).collect();
+    if kept.len() < taints.len() {
+        let patch = json!({
+            "metadata": { "resourceVersion": made.metadata.resource_version },
+            "spec": { "taints": kept },
+        });
+        let nodes: Api<Node> = Api::all(admin.clone());
+        match nodes.patch(&kubelet.node, &PatchParams::default(), &Patch::Merge(patch)).await {
+            Ok(_) => {}
+            // Somebody was faster, and may have changed the taints: once more, from what is there.
+            Err(kube::Error::Api(error)) if error.code == 409 => welcome(&nodes, &kubelet.node).await?,
+            Err(error) => return Err(format!("cannot be taken for ready: {error}")),
+        }
+    }
+    Ok(())
+}
+
+async fn welcome(nodes: &Api<Node>, name: &str) -> Result<(), String> {
+    for _ in 0..10 {
+        let node = nodes.get(name).await.map_err(|error| error.to_string())?;
+        let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
+        let kept: Vec<_> = taints.iter().filter(|taint| taint.key != NOT_READY).collect();
+        let patch = json!({
+            "metadata": { "resourceVersion": node.metadata.resource_version },
+            "spec": { "taints": kept },
+        });
+        match nodes.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await {
+            Err(kube::Error::Api(error)) if error.code == 409 => {}
+            Err(error) => return Err(error.to_string()),
+            Ok(_) => return Ok(()),
+        }
+    }
+    Err("its Node changes all the time".to_owned())
+}
+
+/// As the node lifecycle controller says it.
+async fn unknown(client: &Client, clock: &Clock, node: &str) -> Result<(), String> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    let silent = conditions(clock, "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.");
+    let patch = json!({ "status": { "conditions": silent } });
+    match nodes.patch_status(node, &PatchParams::default(), &Patch::Strategic(patch)).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(error)) if error.code == 404 => Ok(()),
+        Err(error) => Err(format!("cannot be taken for gone: {error}")),
+    }
+}
+
+/// Renews the lease of a Node.
+pub(super) async fn renew(client: &Client, node: &str, now: Timestamp) -> Result<(), String> {
+    let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-node-lease");
+    let lease = json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": { "name": node },
+        "spec": { "holderIdentity": node, "leaseDurationSeconds": 40, "renewTime": format!("{now:.6}") },
+    });
+    let manager = PatchParams::apply("kubelet").force();
+    leases.patch(node, &manager, &Patch::Apply(lease)).await.map(drop).map_err(|error| error.to_string())
+}
+
+/// The API server as this kubelet sees it, once it has its certificate.
+async fn admitted(
+    client: &Client,
+    clock: &Clock,
+    host: &SimHost,
+    kubelet: &Kubelet,
+    known: &mut Known,
+) -> Result<Option<Client>, String> {
+    let user = format!("system:node:{}", kubelet.node);
+    let own = kubelet.kubeconfig.as_deref().ok_or("it was told no --kubeconfig")?;
+    let as_node = || impersonate(client, &user, &["system:nodes".to_owned()]);
+    if host.machine().stat(own).is_some() {
+        known.request = None;
+        return Ok(Some(as_node()));
+    }
+    let Some(requested) = known.request.clone() else {
+        known.request = Some(request(client, clock, host, kubelet, &user).await?);
+        return Ok(None);
+    };
+    let requests: Api<CertificateSigningRequest> = Api::all(client.clone());
+    let status = match requests.get_opt(&requested.name).await.map_err(|error| error.to_string())? {
+        Some(request) => request.status.unwrap_or_default(),
+        None => {
+            known.request = None;
+            return Err("its request is gone".to_owned());
+        }
+    };
+    if status.conditions.iter().flatten().any(|condition| condition.type_ == "Denied") {
+        known.request = None;
+        return Err("its request was denied".to_owned());
+    }
+    let Some(certificate) = status.certificate else {
+        if clock.monotonic().saturating_sub(requested.since) > REQUEST_LASTS {
+            known.request = None;
+        }
+        return Ok(None);
+    };
+    let current = format!("{}/kubelet-client-current.pem", kubelet.cert_dir);
+    let pem = format!("{}{}", String::from_utf8_lossy(&certificate.0), requested.key);
+    let points =
+        format!("users: [{{name: default, user: {{client-certificate: {current}, client-key: {current}}}}}]\n");
+    {
+        let mut machine = host.machine();
+        machine.put(&current, pem.as_bytes(), 0o600);
+        machine.put(own, points.as_bytes(), 0o600);
+    }
+    known.request = None;
+    Ok(Some(as_node()))
+}
+
+/// Asks for a certificate with the credential that the host was given.
+async fn request(
+    client: &Client,
+    clock: &Clock,
+    host: &SimHost,
+    kubelet: &Kubelet,
+    user: &str,
+) -> Result<Requested, String> {
+    let path = kubelet.bootstrap.as_deref().ok_or("it was told no --bootstrap-kubeconfig")?;
+    let text = host.machine().read(path, 1 << 20).ok().flatten().ok_or("it has no credential to begin with")?;
+    let config: Value = serde_saphyr::from_str(&String::from_utf8_lossy(&text)).map_err(|error| error.to_string())?;
+    let token = config["users"].as_array().into_iter().flatten().find_map(|user| user["user"]["token"].as_str());
+    let token = token.ok_or("the credential that it begins with has no token")?;
+    let review = json!({
+        "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": { "token": token },
+    });
+    let review: TokenReview = serde_json::from_value(review).map_err(|error| error.to_string())?;
+    let reviews: Api<TokenReview> = Api::all(client.clone());
+    let review = reviews.create(&PostParams::default(), &review).await.map_err(|error| error.to_string())?;
+    let status = review.status.unwrap_or_default();
+    let who = status.user.filter(|_| status.authenticated == Some(true)).ok_or("its token is not accepted")?;
+    let by = impersonate(client, &who.username.unwrap_or_default(), &who.groups.unwrap_or_default());
+
+    let key = KeyPair::generate().map_err(|error| error.to_string())?;
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
+    params.distinguished_name.push(DnType::CommonName, user);
+    let pem = params.serialize_request(&key).and_then(|request| request.pem()).map_err(|error| error.to_string())?;
+    let request = json!({
+        "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
+        "metadata": { "generateName": "csr-" },
+        "spec": {
+            "request": k8s_openapi::ByteString(pem.into_bytes()),
+            "signerName": SIGNER, "usages": ["digital signature", "client auth"],
+        },
+    });
+    let request: CertificateSigningRequest = serde_json::from_value(request).map_err(|error| error.to_string())?;
+    let requests: Api<CertificateSigningRequest> = Api::all(by);
+    let made = requests.create(&PostParams::default(), &request).await;
+    let made = made.map_err(|error| format!("cannot ask for a certificate: {error}"))?;
+    let name = made.metadata.name.unwrap_or_default();
+    Ok(Requested { name, key: key.serialize_pem().into(), since: clock.monotonic() })
+}
+
+/// The same API server, as somebody else.
+fn impersonate(client: &Client, user: &str, groups: &[String]) -> Client {
+    let inner = client.clone();
+    let user = http::HeaderValue::from_str(user).ok();
+    let groups: Vec<http::HeaderValue> =
+        groups.iter().filter_map(|group| http::HeaderValue::from_str(group).ok()).collect();
+    let service = tower::service_fn(move |mut request: http::Request<kube::client::Body>| {
+        let inner = inner.clone();
+        if let Some(user) = &user {
+            request.headers_mut().insert("impersonate-user", user.clone());
+        }
+        for group in &groups {
+            request.headers_mut().append("impersonate-group", group.clone());
+        }
+        async move { inner.send(request).await }
+    });
+    Client::new(service, client.default_namespace())
+}

@@ -1,0 +1,127 @@
+//! Pods that are bound to simulated Nodes: they run, and go when they are told to.
+
+use std::collections::{HashMap, HashSet};
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use kube::{Api, Client, ResourceExt};
+use serde_json::json;
+
+/// What a kubelet does about a pod.
+pub(super) struct Act {
+    namespace: String,
+    name: String,
+    uid: String,
+    what: What,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum What {
+    Run,
+    End,
+}
+
+type Id = (String, String);
+
+#[derive(Clone, PartialEq, Eq)]
+struct Bound {
+    node: String,
+    uid: String,
+    what: Option<What>,
+}
+
+/// All pods that are bound, and what is to be done about them.
+#[derive(Default)]
+pub(super) struct Pods {
+    bound: HashMap<Id, Bound>,
+    by_node: HashMap<String, HashSet<Id>>,
+    alive: HashSet<String>,
+    due: Vec<Act>,
+}
+
+impl Pods {
+    /// A pod was made or changed.
+    pub(super) fn seen(&mut self, pod: &Pod) {
+        let Some(node) = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()) else { return };
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or("Pending");
+        let what = match (pod.metadata.deletion_timestamp.is_some(), phase) {
+            (true, _) => Some(What::End),
+            (false, "Pending") => Some(What::Run),
+            _ => None,
+        };
+        let id = (pod.namespace().unwrap_or_default(), pod.name_any());
+        let bound = Bound { node: node.clone(), uid: pod.uid().unwrap_or_default(), what };
+        if self.bound.get(&id) == Some(&bound) {
+            return;
+        }
+        self.bound.insert(id.clone(), bound);
+        self.by_node.entry(node.clone()).or_default().insert(id.clone());
+        if self.alive.contains(&node) {
+            self.want(&id);
+        }
+    }
+
+    /// A pod is gone.
+    pub(super) fn gone(&mut self, pod: &Pod) {
+        let id = (pod.namespace().unwrap_or_default(), pod.name_any());
+        if let Some(bound) = self.bound.remove(&id)
+            && let Some(ids) = self.by_node.get_mut(&bound.node)
+        {
+            ids.remove(&id);
+        }
+    }
+
+    /// Whether the kubelet of a Node does anything.
+    pub(super) fn alive(&mut self, node: &str, alive: bool) {
+        if !alive {
+            self.alive.remove(node);
+        } else if self.alive.insert(node.to_owned()) {
+            for id in self.by_node.get(node).cloned().unwrap_or_default() {
+                self.want(&id);
+            }
+        }
+    }
+
+    fn want(&mut self, id: &Id) {
+        if let Some(Bound { uid, what: Some(what), .. }) = self.bound.get(id) {
+            self.due.push(Act { namespace: id.0.clone(), name: id.1.clone(), uid: uid.clone(), what: *what });
+        }
+    }
+
+    /// What is to be done now.
+    pub(super) fn due(&mut self) -> Vec<Act> {
+        std::mem::take(&mut self.due)
+    }
+}
+
+/// Does it; says what went wrong.
+pub(super) async fn act(client: Client, act: Act) -> Option<String> {
+    let Act { namespace, name, uid, what } = act;
+    let pods: Api<Pod> = Api::namespaced(client, &namespace);
+    let done = match what {
+        What::Run => {
+            let now = jiff::Timestamp::from_second(jiff::Timestamp::now().as_second()).unwrap_or_default().to_string();
+            let on = |type_: &str| json!({ "type": type_, "status": "True", "lastTransitionTime": now });
+            let status = json!({ "metadata": { "uid": uid }, "status": {
+                "phase": "Running", "startTime": now,
+                "conditions": [on("PodScheduled"), on("Initialized"), on("ContainersReady"), on("Ready")],
+            } });
+            pods.patch_status(&name, &PatchParams::default(), &Patch::Strategic(status)).await.map(drop)
+        }
+        What::End => {
+            let preconditions = Preconditions { uid: Some(uid), resource_version: None };
+            let params = DeleteParams {
+                grace_period_seconds: Some(0),
+                preconditions: Some(preconditions),
+                ..Default::default()
+            };
+            pods.delete(&name, &params).await.map(drop)
+        }
+    };
+    match done {
+        Ok(()) => None,
+        // Gone, or another of the same name.
+        Err(kube::Error::Api(error)) if matches!(error.code, 404 | 409) => None,
+        Err(error) => Some(format!("the pod {namespace}/{name}: {error}")),
+    }
+}

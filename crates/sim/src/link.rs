@@ -1,0 +1,232 @@
+//! A connection to a simulated host.
+
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+use fleetwright_host::{Host, Memory};
+use fleetwright_transport::{Limits, Link, LinkError};
+use fleetwright_wire::{
+    Answer, Apply, ComponentSeen, LONGEST_LINE, Observation, Outcome, Progress, Request, StepRecord,
+};
+use futures::future::BoxFuture;
+use tokio::sync::{mpsc as channel, oneshot};
+
+use crate::fleet::Busy;
+use crate::host::{Network, SimHost, Speech};
+
+/// A connection, and the helper at its other end.
+pub(crate) struct SimLink {
+    host: SimHost,
+    key: String,
+    limits: Limits,
+    /// How often the host's connections had been cut when this one was made.
+    cuts: u64,
+    helper: Arc<Mutex<Host<Memory>>>,
+}
+
+impl SimLink {
+    pub(crate) fn new(host: SimHost, key: String, limits: Limits) -> Self {
+        let (cuts, helper) = (host.cuts(), Host::new(host.process()));
+        Self { host, key, limits, cuts, helper: Arc::new(Mutex::new(helper)) }
+    }
+
+    fn lost(&self) -> Option<LinkError> {
+        (self.host.cuts() != self.cuts).then(|| LinkError::Lost("reset by peer".to_owned()))
+    }
+
+    async fn latency(&self) {
+        let fleet = &self.host.inner.fleet;
+        match self.host.network() {
+            Network::Slow(latency) => fleet.wait(latency).await,
+            _ => fleet.wait(fleet.pace().latency).await,
+        }
+    }
+
+    async fn answer(
+        &self,
+        request: &Request,
+        within: Duration,
+        tell: &(dyn Fn(Progress) + Send + Sync),
+    ) -> Result<Answer, LinkError> {
+        let fleet = &self.host.inner.fleet;
+        fleet.count_request();
+        if let Some(lost) = self.lost() {
+            return Err(lost);
+        }
+        self.latency().await;
+        let silence = within.min(self.limits.silence);
+        if !matches!(self.host.network(), Network::Fine | Network::Slow(_)) {
+            fleet.wait(silence).await;
+            return Err(LinkError::Late(silence));
+        }
+        match self.host.speech() {
+            Speech::Honest => {}
+            Speech::Nonsense => return Err(LinkError::Nonsense("`%%%` is no answer".to_owned())),
+            Speech::Lies => {
+                if let Request::Apply(apply) = request {
+                    return Ok(Answer::Ended(claimed(apply)));
+                }
+            }
+            Speech::Endless => return endless(request),
+        }
+        let step = if matches!(request, Request::Apply(_)) { self.host.step() } else { Duration::ZERO };
+        let cut = matches!(request, Request::Apply(_)) && self.host.takes_cut();
+        let answer = if step.is_zero() {
+            self.at_once(request, tell)
+        } else {
+            self.over_time(request, step, within, cut, tell).await?
+        };
+        if cut {
+            self.host.cut();
+        }
+        self.latency().await;
+        if let Some(lost) = self.lost() {
+            return Err(lost);
+        }
+        match answer {
+            Some(answer) => Ok(answer),
+            // The process hangs, and nothing is heard of it.
+            None => {
+                fleet.wait(silence).await;
+                Err(LinkError::Late(silence))
+            }
+        }
+    }
+
+    fn at_once(&self, request: &Request, tell: &(dyn Fn(Progress) + Send + Sync)) -> Option<Answer> {
+        let _busy = Busy::new(&self.host.inner.fleet);
+        ask(&self.host, &self.helper, request.clone(), &mut |progress| tell(progress))
+    }
+
+    /// The step waits in its middle, in a thread of its own: it goes on whatever becomes of the connection and of who asked.
+    async fn over_time(
+        &self,
+        request: &Request,
+        step: Duration,
+        within: Duration,
+        cut: bool,
+        tell: &(dyn Fn(Progress) + Send + Sync),
+    ) -> Result<Option<Answer>, LinkError> {
+        let fleet = self.host.inner.fleet.clone();
+        let (answered, mut answer) = oneshot::channel();
+        let (told, mut tells) = channel::unbounded_channel();
+        let (host, helper, request) = (self.host.clone(), self.helper.clone(), request.clone());
+        let mut busy = Some(Busy::new(&fleet));
+        let runtime = fleet.runtime.clone();
+        fleet.runtime.spawn_blocking(move || {
+            let mut waited = false;
+            let answer = ask(&host, &helper, request, &mut |progress| {
+                let _ = told.send(progress);
+                if std::mem::replace(&mut waited, true) {
+                    return;
+                }
+                let (go_on, gone_on) = mpsc::channel();
+                let (fleet, busy_now) = (host.inner.fleet.clone(), busy.take());
+                runtime.spawn(async move {
+                    let _ = go_on.send(fleet.rest(busy_now, step).await);
+                });
+                busy = gone_on.recv().ok();
+            });
+            let _ = answered.send((answer, busy));
+        });
+        let silence = within.min(self.limits.silence);
+        loop {
+            tokio::select! {
+                biased;
+                Some(progress) = tells.recv() => {
+                    tell(progress);
+                    if cut {
+                        self.host.cut();
+                        return Err(LinkError::Lost("reset by peer".to_owned()));
+                    }
+                }
+                answer = &mut answer => return Ok(answer.ok().and_then(|(answer, _busy)| answer)),
+                () = fleet.clock.sleep(silence.max(step + silence)) => return Err(LinkError::Late(silence)),
+            }
+        }
+    }
+}
+
+/// Lets the helper work. None if its process did not live to answer.
+fn ask(
+    host: &SimHost,
+    helper: &Mutex<Host<Memory>>,
+    request: Request,
+    tell: &mut dyn FnMut(Progress),
+) -> Option<Answer> {
+    host.tell_time();
+    let changes = matches!(request, Request::Apply(_) | Request::Clean { .. });
+    let mut tell = |answer: Answer| {
+        if let Answer::Progress(progress) = answer {
+            tell(progress);
+        }
+    };
+    let mut work = |helper: &mut Host<Memory>| {
+        let answer = helper.answer(request.clone(), &mut tell);
+        let gone = helper.system().gone();
+        (!gone).then_some(answer)
+    };
+    // A helper that is busy with a step does not keep another from being started.
+    let answer = match helper.try_lock() {
+        Ok(mut helper) => work(&mut helper),
+        Err(std::sync::TryLockError::Poisoned(poisoned)) => work(&mut poisoned.into_inner()),
+        Err(std::sync::TryLockError::WouldBlock) => work(&mut Host::new(host.process())),
+    };
+    if answer.is_none() {
+        host.crashed();
+    }
+    if changes {
+        if host.machine().boot_asked() {
+            host.reboot_soon();
+        } else {
+            host.inner.fleet.look(host);
+        }
+    }
+    answer
+}
+
+impl Link for SimLink {
+    fn ask<'a>(
+        &'a self,
+        request: &'a Request,
+        within: Duration,
+        tell: &'a (dyn Fn(Progress) + Send + Sync),
+    ) -> BoxFuture<'a, Result<Answer, LinkError>> {
+        Box::pin(self.answer(request, within, tell))
+    }
+
+    fn host_key(&self) -> &str {
+        &self.key
+    }
+
+    fn open(&self) -> bool {
+        self.lost().is_none()
+    }
+}
+
+/// What a liar says of a step.
+fn claimed(apply: &Apply) -> StepRecord {
+    StepRecord {
+        id: apply.id.clone(),
+        verb: apply.step.verb(),
+        component: apply.step.component().map(str::to_owned),
+        digest: None,
+        boot_id: "none".to_owned(),
+        began: 0,
+        ended: Some(0),
+        outcome: Outcome::Done,
+        untouched: false,
+        message: String::new(),
+        tail: String::new(),
+    }
+}
+
+/// Far too much: an observation as long as a line may be, or a line without an end.
+fn endless(request: &Request) -> Result<Answer, LinkError> {
+    if !matches!(request, Request::Observe(_)) {
+        return Err(LinkError::Nonsense(format!("a line of more than {LONGEST_LINE} bytes")));
+    }
+    let component = ComponentSeen { component: "x".repeat(100_000), ..ComponentSeen::default() };
+    let components = vec![component; LONGEST_LINE / 100_000 - 1];
+    Ok(Answer::Observed(Box::new(Observation { components, ..Observation::default() })))
+}
