@@ -78,9 +78,23 @@ rm -rf "$root"/tmp/*
 test -s "$root/vmlinuz"
 test -s "$root/initrd.img"
 printf '/dev/vda / ext4 defaults 0 1\n' >"$root/etc/fstab"
-mkdir -p "$root/etc/systemd/system/multi-user.target.wants" "$root/etc/systemd/network"
-ln -sf /lib/systemd/system/systemd-networkd.service "$root/etc/systemd/system/multi-user.target.wants/systemd-networkd.service"
-ln -sf /dev/null "$root/etc/systemd/system/systemd-networkd-wait-online.service"
+# No udev tells that a link or a console is there: nothing waits for it.
+cat >"$root/usr/lib/systemd/system/lab-network.service" <<'UNIT'
+[Unit]
+Description=The address of this machine
+DefaultDependencies=no
+After=systemd-sysctl.service local-fs.target
+Before=network-pre.target network.target ssh.service
+Wants=network-pre.target
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/bin/sh -e /etc/lab-network
+UNIT
+mkdir -p "$root/usr/lib/systemd/system/sysinit.target.wants"
+ln -sf ../lab-network.service "$root/usr/lib/systemd/system/sysinit.target.wants/lab-network.service"
+ln -sf /dev/null "$root/etc/systemd/system/serial-getty@ttyS0.service"
 "#;
 
 /// Makes a disk of a tree with something on top of it.
@@ -270,8 +284,11 @@ impl Inner {
 
     fn install(&mut self, tree: &Path) -> Result<()> {
         let gateway = self.network.address();
-        let link = format!("[Match]\nName=eth0\n\n[Network]\nAddress={}/24\nGateway={gateway}\n", self.address);
-        let files = [("etc/systemd/network/10-eth0.network".to_owned(), 0o644, link.into_bytes())];
+        let link = format!(
+            "ip link set lo up\nip link set eth0 up\nip address add {}/24 dev eth0\nip route add default via {gateway}\n",
+            self.address
+        );
+        let files = [("etc/lab-network".to_owned(), 0o644, link.into_bytes())];
         self.host_key = seed(&self.folder.join("seed"), &self.name, self.address, &self.network, &files)?;
         let (root, folder) = (tree.to_string_lossy(), self.folder.to_string_lossy());
         // In a mount namespace: nothing stays mounted, whatever happens.

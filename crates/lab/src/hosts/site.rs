@@ -1,0 +1,150 @@
+//! All that machines need around them: a network, a control plane on it, and packages to install.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use super::{Host, Network, PackageServer, Published, Repository, Template, archives, images};
+use crate::{Binaries, ControlPlane};
+
+/// The Debian packages that a node of Kubernetes needs, besides what the template has.
+const DEBS: [&str; 4] = ["containerd", "runc", "containernetworking-plugins", "iptables"];
+
+/// The versions of the kubelet that can be installed, oldest first.
+pub const KUBELETS: [(&str, &str); 2] = [("1.36", "1.36.4"), ("1.37", "1.37.1")];
+
+/// A network with real Kubernetes on it and everything from which a bare host can be made a node. Nothing else is reachable from there.
+pub struct Site {
+    /// Where the hosts are.
+    pub network: Network,
+    /// Kubernetes' control plane, with all controllers and a scheduler, but without nodes.
+    pub plane: ControlPlane,
+    /// Where packages come from.
+    pub packages: PackageServer,
+    /// What hosts begin with.
+    pub template: Template,
+    /// Debian packages.
+    pub repository: Repository,
+    apt: String,
+    kubelets: BTreeMap<String, Published>,
+    detector: Published,
+    images: Published,
+}
+
+impl Site {
+    /// Starts everything but hosts. What has to be fetched or built once is said.
+    ///
+    /// # Errors
+    /// When this machine cannot run hosts, or something cannot be had.
+    pub async fn start() -> Result<Self> {
+        let network = Network::start().await?;
+        let template = Template::debian().await?;
+        let packages = PackageServer::start(network.address())?;
+        let repository = Repository::with(&template, &DEBS).await?;
+        let apt = repository.serve(&packages)?;
+        let mut kubelets = BTreeMap::new();
+        for (minor, version) in KUBELETS {
+            // With ready-made binaries there may be one version only.
+            if Binaries::find(minor).and_then(|found| found.path("kubelet")).is_err() {
+                continue;
+            }
+            let archive = archives::kubelet(minor).await?;
+            kubelets.insert(version.to_owned(), packages.publish(&format!("kubelet-{version}.tar.zst"), &archive)?);
+        }
+        let name = format!("node-problem-detector-{}.tar.zst", archives::NODE_PROBLEM_DETECTOR);
+        let detector = packages.publish(&name, &archives::node_problem_detector().await?)?;
+        let images = packages.publish("images.tar.zst", &archives::images().await?)?;
+        let plane = ControlPlane::builder()
+            .address(network.address())
+            .controller_manager(["*"])
+            .scheduler(true)
+            .start()
+            .await?;
+        Ok(Self { network, plane, packages, template, repository, apt, kubelets, detector, images })
+    }
+
+    /// Boots a bare host that knows the site's Debian repository.
+    pub async fn host(&self, name: &str) -> Result<Host> {
+        Host::builder(&self.network, &self.template, name)
+            .file("/etc/apt/sources.list.d/site.list", 0o644, self.apt.clone())
+            .start()
+            .await
+    }
+
+    /// The addresses of the pods of the `number`-th host: `10.244.N.0/24`.
+    pub fn pods(number: u8) -> String {
+        format!("10.244.{number}.0/24")
+    }
+
+    /// Lets the pods of all these hosts reach each other, in the order of [`Site::pods`]: what a network does.
+    pub async fn connect(&self, hosts: &[&Host]) -> Result<()> {
+        for (from, host) in hosts.iter().enumerate() {
+            for (to, other) in hosts.iter().enumerate().filter(|(to, _)| *to != from) {
+                let number = u8::try_from(to).context("too many hosts")?;
+                host.route(&Self::pods(number), other.address()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A kubelet's archive, with `bin/kubelet` in it.
+    pub fn kubelet(&self, version: &str) -> Result<&Published> {
+        self.kubelets.get(version).with_context(|| format!("there is no kubelet {version} here; run make k8s MINOR=…"))
+    }
+
+    /// The node-problem-detector's archive, with `bin/node-problem-detector` in it.
+    pub fn node_problem_detector(&self) -> &Published {
+        &self.detector
+    }
+
+    /// The archive with `pause.tar` and `web.tar`: [`images::PAUSE`] and [`images::WEB`].
+    pub fn images(&self) -> &Published {
+        &self.images
+    }
+
+    /// What packages may know of the cluster, for the ConfigMap `cluster-values`.
+    pub fn cluster_values(&self) -> BTreeMap<String, String> {
+        let values = [
+            ("server", self.plane.url()),
+            ("caBundle", self.plane.ca_pem()),
+            // Nobody answers there: pods of tests know each other's addresses.
+            ("dnsAddress", "10.96.0.10"),
+            ("cgroupDriver", "cgroupfs"),
+            ("cgroupV1", if unified() { "false" } else { "true" }),
+            ("nested", "true"),
+            ("sandboxImage", images::PAUSE),
+        ];
+        values.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+    }
+
+    /// Leaves all logs behind and says where they are, for a test that failed without a panic.
+    pub fn keep_logs(&mut self) {
+        self.network.keep_logs();
+        self.plane.keep_logs();
+    }
+}
+
+/// Whether this machine has cgroups of version 2 only.
+fn unified() -> bool {
+    Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
+}
+
+/// A package version that comes with the project, as YAML, filled in as `fleetwright package new` does.
+///
+/// # Errors
+/// When there is none of that name.
+pub fn shipped(package: &str, version: &str, source: Option<&Published>) -> Result<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packages").join(format!("{package}.yaml"));
+    let text = fs::read_to_string(&path).with_context(|| format!("no package {}", path.display()))?;
+    let lines = text.lines().filter(|line| source.is_some() || !line.ends_with("#@url"));
+    let text: String = lines.map(|line| format!("{}\n", line.trim_end_matches("#@url").trim_end())).collect();
+    let name =
+        format!("{package}-{version}").to_lowercase().replace(|c: char| !c.is_ascii_alphanumeric() && c != '.', "-");
+    let text = text.replace("@NAME@", &name).replace("@VERSION@", version);
+    Ok(match source {
+        Some(source) => text.replace("@URL@", &source.url).replace("@SHA256@", &source.sha256),
+        None => text,
+    })
+}
