@@ -4,7 +4,7 @@ export FLEETWRIGHT_CACHE ?= $(HOME)/.cache/fleetwright
 CARGO ?= cargo
 MINOR ?= 1.37
 # The crates without servers whose tests stand in a folder of their own.
-PURE := cel merge
+PURE := cel merge host
 # The crates whose tests run on both API servers. A test on the real one has a name that ends in `_on_real`.
 BOTH := $(addprefix -p fleetwright-,api cli kit readiness rig)
 
@@ -20,13 +20,17 @@ up: deps ## Build Fleetwright and start it; Ctrl-C stops it
 	@$(CARGO) build --locked --bin fleetwright $(if $(RELEASE),--release)
 	@exec $${CARGO_TARGET_DIR:-target}/$(if $(RELEASE),release,debug)/fleetwright up
 
+.PHONY: helper
+helper: deps ## Build the static helper that runs on hosts
+	@hack/helper.sh
+
 .PHONY: test
 test: test-unit test-scenario test-real ## All tests, on the embedded API server and on real Kubernetes
 
 .PHONY: test-unit
 test-unit: deps ## Decisions, parsers, stores: no servers
 	$(CARGO) test --workspace --locked --lib --bins
-	$(CARGO) test --locked $(addprefix -p fleetwright-,$(PURE)) --test '*'
+	$(CARGO) test --locked $(addprefix -p fleetwright-,$(PURE)) --test '*' -- --skip _on_hosts
 
 .PHONY: test-scenario
 test-scenario: deps k8s ## On the embedded API server: its own tests, the conformance suite, operators, commands (kubectl is needed)

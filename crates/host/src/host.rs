@@ -142,7 +142,7 @@ impl<S: System> Host<S> {
                     Journal::of(&mut self.system).unlock();
                     Ok(record)
                 }
-                Err(failure) => Ok(self.end(begun, Outcome::Failed, &failure.message, &log)),
+                Err(failure) => Ok(self.end(begun, Outcome::Failed, true, &failure.message, &log)),
             };
         }
         let until = self.system.elapsed() + Duration::from_secs(apply.within);
@@ -151,6 +151,7 @@ impl<S: System> Host<S> {
             tell: &mut |doing| tell(Answer::Progress(Progress { doing: clip(&doing, 500) })),
             log: &mut log,
             until,
+            touched: false,
         };
         let ended = match &apply.step {
             Step::Install(package) => doing.install(package, &package.digest(), How::Install),
@@ -159,14 +160,15 @@ impl<S: System> Host<S> {
             Step::Back { component, to } => doing.back(component, to),
             Step::Reboot => Ok(String::new()),
         };
+        let touched = doing.touched;
         Ok(match ended {
-            Ok(message) => self.end(begun, Outcome::Done, &message, &log),
-            Err(error) => self.end(begun, Outcome::Failed, &error.to_string(), &log),
+            Ok(message) => self.end(begun, Outcome::Done, false, &message, &log),
+            Err(error) => self.end(begun, Outcome::Failed, !touched, &error.to_string(), &log),
         })
     }
 
-    fn end(&mut self, begun: Begun, outcome: Outcome, message: &str, log: &Tail) -> StepRecord {
-        let (record, unsaved) = Journal::of(&mut self.system).end(begun, outcome, message, log);
+    fn end(&mut self, begun: Begun, outcome: Outcome, untouched: bool, message: &str, log: &Tail) -> StepRecord {
+        let (record, unsaved) = Journal::of(&mut self.system).end(begun, outcome, untouched, message, log);
         self.unsaved = unsaved;
         record
     }

@@ -220,6 +220,7 @@ impl<'s> Journal<'s> {
         &mut self,
         begun: Begun,
         outcome: Outcome,
+        untouched: bool,
         message: &str,
         log: &Tail,
     ) -> (StepRecord, Option<Begun>) {
@@ -227,6 +228,7 @@ impl<'s> Journal<'s> {
         let record = &mut written.record;
         record.ended = Some(self.system.now());
         record.outcome = outcome;
+        record.untouched = untouched;
         record.message = clip(message, LONGEST_TAIL);
         record.tail = last(log.as_str(), LONGEST_TAIL).to_owned();
         if !log.as_str().is_empty() {

@@ -11,6 +11,7 @@ mod host;
 mod journal;
 pub mod method;
 mod observe;
+mod serve;
 mod steps;
 mod store;
 pub mod system;
@@ -19,5 +20,6 @@ mod units;
 
 pub use host::Host;
 pub use journal::{BOOT_WITHIN, IDS, LOG, RECORDS};
+pub use serve::serve;
 pub use system::System;
 pub use system::memory::Memory;

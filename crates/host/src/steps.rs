@@ -30,6 +30,8 @@ pub(crate) struct Doing<'a> {
     pub log: &'a mut Tail,
     /// When its time is over.
     pub until: Duration,
+    /// Something on the host was changed, or may have been.
+    pub touched: bool,
 }
 
 impl Doing<'_> {
@@ -104,6 +106,7 @@ impl Doing<'_> {
         let entry = store::keep_package(self.system, package, digest)?;
         state.trying.retain(|trying| trying.digest != digest);
         state.trying.push(entry.clone());
+        self.touched = true;
         store::keep_state(self.system, component, &state)?;
 
         self.say(format!("applying {}", package.reference));
@@ -258,6 +261,7 @@ impl Doing<'_> {
             return Ok(format!("nothing of {component} is here"));
         }
         let packages = self.packages(component, &state)?;
+        self.touched = true;
         if !state.removing {
             state.removing = true;
             store::keep_state(self.system, component, &state)?;

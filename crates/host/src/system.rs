@@ -2,10 +2,13 @@
 
 mod archive;
 pub mod memory;
+mod real;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
+
+pub use real::Real;
 
 /// A host, as the helper sees it. All paths are absolute. Every call may fail; no call changes anything that its name does not say.
 pub trait System: Send {

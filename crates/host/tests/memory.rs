@@ -5,8 +5,8 @@ mod common;
 use std::sync::Arc;
 
 use common::*;
-use fleetwright_host::system::memory::{Faults, Spoilt, Web};
 use fleetwright_host::system::UnitVerb;
+use fleetwright_host::system::memory::{Faults, Spoilt, Web};
 use fleetwright_host::{Host, Memory};
 use fleetwright_wire::*;
 

@@ -1,7 +1,7 @@
 //! Archives: tar, plain or compressed, told by their content.
 
 use std::io::{self, BufReader, Cursor, Read};
-use std::path::Component;
+use std::path::{Component, Path};
 
 /// What an archive may unpack to. One that is small and grows without end does not fill the disk.
 const LARGEST: u64 = 16 << 30;
@@ -26,26 +26,30 @@ pub(super) fn each<R: Read>(
             continue;
         }
         let path = entry.path()?.into_owned();
-        let mut kept = Vec::new();
-        for component in path.components() {
-            match component {
-                Component::CurDir | Component::RootDir => {}
-                Component::Normal(name) => match name.to_str() {
-                    Some(name) => kept.push(name.to_owned()),
-                    None => return Err(refused(&path.display(), "has a name that is not UTF-8")),
-                },
-                Component::ParentDir | Component::Prefix(_) => {
-                    return Err(refused(&path.display(), "leads out of the folder"));
-                }
-            }
+        let inside = inside(&path, strip)?;
+        if !inside.is_empty() {
+            act(&mut entry, &inside)?;
         }
-        let strip = strip as usize;
-        if kept.len() <= strip {
-            continue;
-        }
-        act(&mut entry, &kept[strip..].join("/"))?;
     }
     Ok(())
+}
+
+/// The path in the folder that an archive is unpacked into; empty if nothing is left of it.
+pub(super) fn inside(path: &Path, strip: u32) -> io::Result<String> {
+    let mut kept = Vec::new();
+    for component in path.components() {
+        match component {
+            Component::CurDir | Component::RootDir => {}
+            Component::Normal(name) => match name.to_str() {
+                Some(name) => kept.push(name),
+                None => return Err(refused(&path.display(), "has a name that is not UTF-8")),
+            },
+            Component::ParentDir | Component::Prefix(_) => {
+                return Err(refused(&path.display(), "leads out of the folder"));
+            }
+        }
+    }
+    Ok(kept.get(strip as usize..).unwrap_or_default().join("/"))
 }
 
 pub(super) fn refused(path: &dyn std::fmt::Display, why: &str) -> io::Error {

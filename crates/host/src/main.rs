@@ -1,0 +1,44 @@
+//! The helper on a host: see the library.
+
+use std::io;
+use std::process::ExitCode;
+
+use fleetwright_host::system::Real;
+use fleetwright_host::{Host, System as _, serve};
+
+const USAGE: &str = "usage: fleetwright-host serve    answer requests, one JSON document a line, until the input ends
+       fleetwright-host version  say which version this is
+       fleetwright-host facts    say what this host is";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["serve"] => {
+            // Away from whatever session started us: its end is not ours. Fails if we lead one already, which is as good.
+            let _ = rustix::process::setsid();
+            serve(&mut Host::new(Real::default()), io::stdin().lock(), io::stdout());
+            ExitCode::SUCCESS
+        }
+        ["version"] => {
+            println!("fleetwright-host {} protocol {}", env!("CARGO_PKG_VERSION"), fleetwright_wire::PROTOCOL);
+            ExitCode::SUCCESS
+        }
+        ["facts"] => match Real::default().facts().map(|facts| serde_json::to_string_pretty(&facts)) {
+            Ok(Ok(facts)) => {
+                println!("{facts}");
+                ExitCode::SUCCESS
+            }
+            Ok(Err(error)) => failed(&error),
+            Err(error) => failed(&error),
+        },
+        _ => {
+            eprintln!("{USAGE}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn failed(error: &dyn std::fmt::Display) -> ExitCode {
+    eprintln!("fleetwright-host: {error}");
+    ExitCode::FAILURE
+}

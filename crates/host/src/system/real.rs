@@ -1,0 +1,273 @@
+//! The host that this process runs on.
+
+mod accounts;
+mod facts;
+mod files;
+mod programs;
+mod web;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime};
+
+use super::{DebState, Ran, Run, Stat, System, UnitState, UnitVerb};
+
+/// The host that this process runs on.
+#[derive(Debug)]
+pub struct Real {
+    /// Every path is in here: the root folder, but for tests.
+    root: PathBuf,
+    accounts: RefCell<accounts::Accounts>,
+    locks: BTreeMap<String, std::fs::File>,
+    begin: Instant,
+}
+
+/// Asking systemd or a package manager takes no longer; whoever hangs in there is not waited for.
+const ASKING: Duration = Duration::from_secs(60);
+
+impl Default for Real {
+    fn default() -> Self {
+        Self::at("/")
+    }
+}
+
+impl Real {
+    /// With all files in that folder. Programs, units and the kernel are those of the host all the same.
+    pub fn at(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into(), accounts: RefCell::default(), locks: BTreeMap::new(), begin: Instant::now() }
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.root.join(path.trim_start_matches('/'))
+    }
+
+    /// Asks a program that only looks, and answers what it printed.
+    fn ask(&self, argv: &[&str]) -> io::Result<Ran> {
+        let ran = programs::run(&Run { argv, input: b"", env: &[], within: ASKING })?;
+        if ran.timed_out {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, format!("{} gives no answer", argv[0])));
+        }
+        Ok(ran)
+    }
+
+    fn systemctl(&self, arguments: &[&str], within: Duration) -> io::Result<()> {
+        let argv: Vec<&str> = ["systemctl", "--no-ask-password"].iter().chain(arguments).copied().collect();
+        let ran = programs::run(&Run { argv: &argv, input: b"", env: &[], within })?;
+        if ran.ok() { Ok(()) } else { Err(io::Error::other(crate::method::ended(&ran))) }
+    }
+}
+
+impl System for Real {
+    fn read(&self, path: &str, limit: u64) -> io::Result<Option<Vec<u8>>> {
+        files::read(&self.path(path), limit)
+    }
+
+    fn stat(&self, path: &str) -> io::Result<Option<Stat>> {
+        files::stat(&self.path(path), &mut self.accounts.borrow_mut())
+    }
+
+    fn sha256(&self, path: &str) -> io::Result<Option<String>> {
+        files::sha256(&self.path(path))
+    }
+
+    fn write(&mut self, path: &str, content: &[u8], mode: u32, owner: &str, group: &str) -> io::Result<()> {
+        let owners = self.accounts.borrow_mut().numbers(owner, group)?;
+        files::write(&self.path(path), content, mode, owners)
+    }
+
+    fn set_mode(&mut self, path: &str, mode: u32, owner: &str, group: &str) -> io::Result<()> {
+        let owners = self.accounts.borrow_mut().numbers(owner, group)?;
+        files::set_mode(&self.path(path), mode, owners)
+    }
+
+    fn link(&mut self, path: &str, target: &str) -> io::Result<()> {
+        files::link(&self.path(path), target)
+    }
+
+    fn remove(&mut self, path: &str) -> io::Result<bool> {
+        files::remove(&self.path(path))
+    }
+
+    fn list(&self, path: &str) -> io::Result<Vec<String>> {
+        files::list(&self.path(path))
+    }
+
+    fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {
+        files::rename(&self.path(from), &self.path(to))
+    }
+
+    fn unpack(&mut self, archive: &str, into: &str, strip: u32) -> io::Result<()> {
+        files::unpack(&self.path(archive), &self.path(into), strip)
+    }
+
+    fn fetch(
+        &mut self,
+        url: &str,
+        to: &str,
+        limit: u64,
+        within: Duration,
+        tell: &mut dyn FnMut(u64, Option<u64>),
+    ) -> io::Result<()> {
+        web::fetch(url, &self.path(to), limit, within, tell)
+    }
+
+    fn connects(&self, address: &str, within: Duration) -> io::Result<()> {
+        web::connects(address, within)
+    }
+
+    fn http_status(&self, url: &str, within: Duration) -> io::Result<u16> {
+        web::status(url, within)
+    }
+
+    fn run(&mut self, run: &Run<'_>) -> io::Result<Ran> {
+        programs::run(run)
+    }
+
+    fn look(&self, run: &Run<'_>) -> io::Result<Ran> {
+        programs::run(run)
+    }
+
+    fn unit(&self, name: &str) -> io::Result<UnitState> {
+        let properties = "LoadState,UnitFileState,ActiveState,NeedDaemonReload,ActiveEnterTimestampMonotonic";
+        let ran = self.ask(&["systemctl", "show", "--no-pager", "--property", properties, "--", name])?;
+        if !ran.ok() {
+            return Err(io::Error::other(format!("systemctl {}", crate::method::ended(&ran))));
+        }
+        let said: BTreeMap<&str, &str> = ran.stdout.lines().filter_map(|line| line.split_once('=')).collect();
+        let get = |key: &str| said.get(key).copied().unwrap_or_default();
+        let active = get("ActiveState").to_owned();
+        let since: u64 = get("ActiveEnterTimestampMonotonic").parse().unwrap_or(0);
+        let uptime = facts::uptime()?;
+        let active_since = (active == "active" && since > 0)
+            .then(|| self.now() - i64::try_from(uptime.as_secs().saturating_sub(since / 1_000_000)).unwrap_or(0));
+        Ok(UnitState {
+            exists: !matches!(get("LoadState"), "not-found" | ""),
+            enabled: get("UnitFileState").to_owned(),
+            active,
+            needs_reload: get("NeedDaemonReload") == "yes",
+            active_since,
+        })
+    }
+
+    fn unit_do(&mut self, name: &str, verb: UnitVerb, within: Duration) -> io::Result<()> {
+        let verb = match verb {
+            UnitVerb::Enable => "enable",
+            UnitVerb::Disable => "disable",
+            UnitVerb::Start => "start",
+            UnitVerb::Stop => "stop",
+            UnitVerb::Restart => "restart",
+        };
+        if matches!(verb, "start" | "restart" | "stop") {
+            // A unit that failed too often would not be started again, and one that failed would be remembered for ever.
+            let _ = self.systemctl(&["reset-failed", "--", name], ASKING);
+        }
+        self.systemctl(&[verb, "--", name], within)
+    }
+
+    fn reload_units(&mut self) -> io::Result<()> {
+        self.systemctl(&["daemon-reload"], ASKING)
+    }
+
+    fn debs(&self, names: &[&str]) -> io::Result<BTreeMap<String, DebState>> {
+        if names.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        let format = "${Package}\\t${Version}\\t${db:Status-Want}\\t${db:Status-Status}\\n";
+        let mut argv = vec!["dpkg-query", "--show", "--showformat", format, "--"];
+        argv.extend(names);
+        // It ends with 1 if one of them is not there.
+        let ran = self.ask(&argv)?;
+        let lines = ran.stdout.lines().map(|line| line.split('\t').collect::<Vec<_>>());
+        Ok(lines
+            .filter_map(|fields| match fields[..] {
+                [name, version, want, "installed"] => {
+                    Some((name.to_owned(), DebState { version: version.to_owned(), held: want == "hold" }))
+                }
+                _ => None,
+            })
+            .collect())
+    }
+
+    fn rpms(&self, names: &[&str]) -> io::Result<BTreeMap<String, String>> {
+        if names.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        let mut argv = vec!["rpm", "--query", "--queryformat", "%{NAME}\\t%{VERSION}-%{RELEASE}\\n", "--"];
+        argv.extend(names);
+        let ran = self.ask(&argv)?;
+        let known = ran.stdout.lines().filter_map(|line| line.split_once('\t'));
+        Ok(known.map(|(name, version)| (name.to_owned(), version.to_owned())).collect())
+    }
+
+    fn sysctl(&self, name: &str) -> io::Result<Option<String>> {
+        let value = files::read(&facts::sysctl_path(name), 64 << 10)?;
+        Ok(value.map(|value| String::from_utf8_lossy(&value).split_whitespace().collect::<Vec<_>>().join(" ")))
+    }
+
+    fn set_sysctl(&mut self, name: &str, value: &str) -> io::Result<()> {
+        std::fs::write(facts::sysctl_path(name), value)
+    }
+
+    fn command_line(&self) -> io::Result<String> {
+        Ok(std::fs::read_to_string("/proc/cmdline")?.trim().to_owned())
+    }
+
+    fn module(&self, name: &str) -> io::Result<bool> {
+        facts::module(name)
+    }
+
+    fn facts(&self) -> io::Result<fleetwright_wire::Facts> {
+        facts::facts(&self.path("/var/lib"), self.now())
+    }
+
+    fn reboot(&mut self) -> io::Result<()> {
+        // A moment later: whoever asked hears that it was heard.
+        programs::detached(&["/bin/sh", "-c", "sleep 1; systemctl reboot || reboot || reboot -f"])
+    }
+
+    fn own_process(&self) -> String {
+        facts::process(std::process::id()).unwrap_or_default()
+    }
+
+    fn lives(&self, process: &str) -> bool {
+        let number = process.split(' ').next().and_then(|number| number.parse().ok());
+        number.and_then(facts::process).is_some_and(|lives| lives == process)
+    }
+
+    fn lock(&mut self, path: &str) -> io::Result<bool> {
+        if self.locks.contains_key(path) {
+            return Ok(true);
+        }
+        let file = files::lockable(&self.path(path))?;
+        match file.try_lock() {
+            Ok(()) => {
+                self.locks.insert(path.to_owned(), file);
+                Ok(true)
+            }
+            Err(std::fs::TryLockError::WouldBlock) => Ok(false),
+            Err(std::fs::TryLockError::Error(error)) => Err(error),
+        }
+    }
+
+    fn unlock(&mut self, path: &str) -> io::Result<()> {
+        match self.locks.remove(path) {
+            Some(file) => file.unlock(),
+            None => Ok(()),
+        }
+    }
+
+    fn now(&self) -> i64 {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.begin.elapsed()
+    }
+
+    fn pause(&self, time: Duration) {
+        std::thread::sleep(time);
+    }
+}

@@ -1,0 +1,144 @@
+//! What the host is, by what its kernel and files say.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use fleetwright_wire::Facts;
+
+use crate::text::clip;
+
+pub(super) fn facts(ours: &Path, clock: i64) -> io::Result<Facts> {
+    let line = |path: &str| fs::read_to_string(path).map(|text| clip(text.trim(), 253)).unwrap_or_default();
+    Ok(Facts {
+        hostname: line("/proc/sys/kernel/hostname"),
+        os: os(),
+        kernel: line("/proc/sys/kernel/osrelease"),
+        arch: match std::env::consts::ARCH {
+            "x86_64" => "amd64",
+            "aarch64" => "arm64",
+            other => other,
+        }
+        .to_owned(),
+        cpus: cpus(&line("/sys/devices/system/cpu/online")),
+        memory: memory(),
+        boot_id: line("/proc/sys/kernel/random/boot_id"),
+        machine_id: line("/etc/machine-id"),
+        clock,
+        free: free(ours)?,
+    })
+}
+
+/// `ID-VERSION_ID` of os-release.
+fn os() -> String {
+    let text = fs::read_to_string("/etc/os-release")
+        .or_else(|_| fs::read_to_string("/usr/lib/os-release"))
+        .unwrap_or_default();
+    let field = |name: &str| {
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+        clip(value.unwrap_or_default().trim_matches(['"', '\'']), 64)
+    };
+    match (field("ID"), field("VERSION_ID")) {
+        (id, version) if version.is_empty() => id,
+        (id, version) => format!("{id}-{version}"),
+    }
+}
+
+/// Counts a list such as `0-3,8`.
+fn cpus(online: &str) -> u32 {
+    online
+        .split(',')
+        .map(|part| match part.split_once('-') {
+            Some((first, last)) => match (first.trim().parse::<u32>(), last.trim().parse::<u32>()) {
+                (Ok(first), Ok(last)) if last >= first => last - first + 1,
+                _ => 0,
+            },
+            None => u32::from(part.trim().parse::<u32>().is_ok()),
+        })
+        .sum()
+}
+
+fn memory() -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total =
+        text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse::<u64>().ok());
+    total.unwrap_or(0) * 1024
+}
+
+/// Of the nearest folder that exists.
+fn free(path: &Path) -> io::Result<u64> {
+    let there = path.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
+    let found = rustix::fs::statvfs(there)?;
+    Ok(found.f_bavail.saturating_mul(found.f_frsize))
+}
+
+pub(super) fn uptime() -> io::Result<Duration> {
+    let text = fs::read_to_string("/proc/uptime")?;
+    let seconds = text.split(' ').next().and_then(|seconds| seconds.parse().ok()).unwrap_or(0.0);
+    Ok(Duration::try_from_secs_f64(seconds).unwrap_or_default())
+}
+
+/// `NUMBER START BOOT` of a process that lives. A number is used again; the moment of the start tells them apart.
+pub(super) fn process(number: u32) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{number}/stat")).ok()?;
+    // The name in parentheses may hold anything.
+    let after = stat.rsplit_once(')')?.1;
+    let fields: Vec<&str> = after.split_whitespace().collect();
+    // One that ended and was not yet waited for does not live.
+    if fields.first().is_some_and(|state| matches!(*state, "Z" | "X")) {
+        return None;
+    }
+    let start = fields.get(19)?;
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(format!("{number} {start} {}", boot.trim()))
+}
+
+/// Dots lead down, unless there are slashes: then they are part of a name, as in `net/ipv4/conf/eth0.100/forwarding`.
+pub(super) fn sysctl_path(name: &str) -> PathBuf {
+    let name = if name.contains('/') { name.to_owned() } else { name.replace('.', "/") };
+    Path::new("/proc/sys").join(name)
+}
+
+/// Loaded modules and those built in that have parameters are folders; the others that are built in are listed.
+pub(super) fn module(name: &str) -> io::Result<bool> {
+    let name = name.replace('-', "_");
+    if name.is_empty() || name.contains(['/', '.']) {
+        return Ok(false);
+    }
+    if Path::new("/sys/module").join(&name).exists() {
+        return Ok(true);
+    }
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    let built_in = fs::read_to_string(format!("/lib/modules/{}/modules.builtin", release.trim())).unwrap_or_default();
+    let names = built_in.lines().filter_map(|line| line.rsplit('/').next()?.strip_suffix(".ko"));
+    Ok(names.into_iter().any(|known| known.replace('-', "_") == name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processors_are_counted() {
+        assert_eq!(cpus("0-3,8"), 5);
+        assert_eq!(cpus("0"), 1);
+        assert_eq!(cpus(""), 0);
+    }
+
+    #[test]
+    fn dots_lead_down_unless_there_are_slashes() {
+        assert_eq!(sysctl_path("vm.swappiness"), Path::new("/proc/sys/vm/swappiness"));
+        assert_eq!(
+            sysctl_path("net/ipv4/conf/eth0.100/rp_filter"),
+            Path::new("/proc/sys/net/ipv4/conf/eth0.100/rp_filter")
+        );
+    }
+
+    #[test]
+    fn this_process_lives_and_another_with_its_number_does_not() {
+        let own = process(std::process::id()).unwrap();
+        assert_eq!(own.split(' ').count(), 3);
+        assert_eq!(process(u32::MAX), None);
+    }
+}

@@ -1,0 +1,288 @@
+//! Files of the host. What was written is on disk when a function returns: file, name and folder.
+
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, ErrorKind, Read, Write as _};
+use std::os::unix::fs::{
+    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown, lchown, symlink,
+};
+use std::path::{Path, PathBuf};
+
+use sha2::Digest as _;
+
+use super::accounts::Accounts;
+use crate::system::{Kind, Stat, archive};
+use crate::text;
+
+/// Whatever is in the way of a path means that nothing is there.
+fn absent(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+}
+
+/// Opens a file for reading; none if there is none. Does not wait for somebody at the other end of a pipe.
+fn open(path: &Path) -> io::Result<Option<File>> {
+    let file = match OpenOptions::new().read(true).custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32).open(path) {
+        Ok(file) => file,
+        Err(error) if absent(&error) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    if file.metadata()?.is_dir() {
+        return Err(ErrorKind::IsADirectory.into());
+    }
+    Ok(Some(file))
+}
+
+pub(super) fn read(path: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
+    let Some(file) = open(path)? else { return Ok(None) };
+    let mut content = Vec::new();
+    file.take(limit.saturating_add(1)).read_to_end(&mut content)?;
+    if content.len() as u64 > limit {
+        return Err(io::Error::new(ErrorKind::FileTooLarge, format!("more than {limit} bytes")));
+    }
+    Ok(Some(content))
+}
+
+pub(super) fn sha256(path: &Path) -> io::Result<Option<String>> {
+    let Some(mut file) = open(path)? else { return Ok(None) };
+    let mut digest = sha2::Sha256::new();
+    let mut buffer = vec![0; 256 << 10];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(Some(text::hex(&digest.finalize()))),
+            read => digest.update(&buffer[..read]),
+        }
+    }
+}
+
+pub(super) fn stat(path: &Path, accounts: &mut Accounts) -> io::Result<Option<Stat>> {
+    let found = match fs::symlink_metadata(path) {
+        Ok(found) => found,
+        Err(error) if absent(&error) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let kind = if found.is_file() {
+        Kind::File
+    } else if found.is_dir() {
+        Kind::Folder
+    } else if found.is_symlink() {
+        Kind::Link(fs::read_link(path)?.to_string_lossy().into_owned())
+    } else {
+        Kind::Other
+    };
+    Ok(Some(Stat {
+        kind,
+        mode: found.mode() & 0o7777,
+        owner: accounts.user(found.uid()),
+        group: accounts.group(found.gid()),
+        size: found.size(),
+        changed: found.ctime().wrapping_mul(1_000_000_000).wrapping_add(found.ctime_nsec()),
+    }))
+}
+
+/// Where something is written before it takes its name: always the same beside each path, so that what a crash leaves is found again.
+fn beside(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default();
+    let digest = text::sha256(name.as_encoded_bytes());
+    let mut beside = OsString::from(".fleetwright-");
+    beside.push(&digest[..16]);
+    path.with_file_name(beside)
+}
+
+fn above(path: &Path) -> &Path {
+    path.parent().unwrap_or(path)
+}
+
+fn make_above(path: &Path) -> io::Result<()> {
+    let folder = above(path);
+    if folder.is_dir() {
+        return Ok(());
+    }
+    make_above(folder)?;
+    match DirBuilder::new().mode(0o755).create(folder) {
+        Ok(()) => {
+            // Whatever the caller's umask is.
+            fs::set_permissions(folder, Permissions::from_mode(0o755))?;
+            sync(above(folder))
+        }
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn sync(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+fn gone(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if !absent(&error) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn write(path: &Path, content: &[u8], mode: u32, (user, group): (u32, u32)) -> io::Result<()> {
+    make_above(path)?;
+    let beside = beside(path);
+    gone(&beside)?;
+    let written = (|| {
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
+        file.write_all(content)?;
+        fchown(&file, Some(user), Some(group))?;
+        // After the owner: changing that drops some bits.
+        file.set_permissions(Permissions::from_mode(mode))?;
+        file.sync_all()?;
+        fs::rename(&beside, path)?;
+        sync(above(path))
+    })();
+    if written.is_err() {
+        // A full disk is not made fuller.
+        let _ = gone(&beside);
+    }
+    written
+}
+
+pub(super) fn set_mode(path: &Path, mode: u32, (user, group): (u32, u32)) -> io::Result<()> {
+    lchown(path, Some(user), Some(group))?;
+    if !fs::symlink_metadata(path)?.is_symlink() {
+        fs::set_permissions(path, Permissions::from_mode(mode))?;
+    }
+    Ok(())
+}
+
+pub(super) fn link(path: &Path, target: &str) -> io::Result<()> {
+    make_above(path)?;
+    let beside = beside(path);
+    gone(&beside)?;
+    symlink(target, &beside)?;
+    if let Err(error) = fs::rename(&beside, path) {
+        let _ = gone(&beside);
+        return Err(error);
+    }
+    sync(above(path))
+}
+
+pub(super) fn remove(path: &Path) -> io::Result<bool> {
+    // What a crash may have left of writing it.
+    gone(&beside(path))?;
+    let found = match fs::symlink_metadata(path) {
+        Ok(found) => found,
+        Err(error) if absent(&error) => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    if found.is_dir() {
+        // Somebody's volume may be mounted in there: its content is not ours to delete.
+        if let Some(mounted) = mounted_in(path)? {
+            return Err(io::Error::new(
+                ErrorKind::ResourceBusy,
+                format!("something is mounted at {}: unmount it first", mounted.display()),
+            ));
+        }
+        fs::remove_dir_all(path)?;
+    } else {
+        fs::remove_file(path)?;
+    }
+    sync(above(path))?;
+    Ok(true)
+}
+
+/// A mount point at or below that folder.
+fn mounted_in(path: &Path) -> io::Result<Option<PathBuf>> {
+    let path = path.canonicalize()?;
+    let mounts = fs::read("/proc/self/mountinfo")?;
+    let mounts = String::from_utf8_lossy(&mounts).into_owned();
+    let points = mounts.lines().filter_map(|line| line.split(' ').nth(4)).map(unescaped).map(PathBuf::from);
+    Ok(points.into_iter().find(|point| point.starts_with(&path)))
+}
+
+/// Blanks and the like are written as octal numbers.
+fn unescaped(text: &str) -> String {
+    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
+        .iter()
+        .fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
+}
+
+pub(super) fn list(path: &Path) -> io::Result<Vec<String>> {
+    let entries = match fs::read_dir(path) {
+        Ok(entries) => entries,
+        Err(error) if absent(&error) => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        names.push(entry?.file_name().to_string_lossy().into_owned());
+    }
+    // What a crash left of writing a file is nobody's: see `beside`.
+    names.retain(|name| name.strip_prefix(".fleetwright-").is_none_or(|rest| rest.len() != 16));
+    names.sort();
+    Ok(names)
+}
+
+pub(super) fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    make_above(to)?;
+    fs::rename(from, to)?;
+    sync(above(to))?;
+    if above(from) == above(to) { Ok(()) } else { sync(above(from)) }
+}
+
+pub(super) fn lockable(path: &Path) -> io::Result<File> {
+    make_above(path)?;
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+}
+
+pub(super) fn unpack(from: &Path, into: &Path, strip: u32) -> io::Result<()> {
+    let file = open(from)?.ok_or(ErrorKind::NotFound)?;
+    make_above(into)?;
+    DirBuilder::new().mode(0o755).create(into)?;
+    fs::set_permissions(into, Permissions::from_mode(0o755))?;
+    archive::each(file, strip, |entry, path| {
+        let at = into.join(path);
+        make_inside(into, above(&at))?;
+        let mode = entry.header().mode()? & 0o7777;
+        let kind = entry.header().entry_type();
+        if kind.is_dir() {
+            make_inside(into, &at)?;
+            return fs::set_permissions(&at, Permissions::from_mode(mode));
+        }
+        // A later entry of the same name replaces the one before, and is never written through a link.
+        gone(&at)?;
+        if kind.is_symlink() {
+            let target = entry.link_name()?.ok_or_else(|| archive::refused(&path, "is a link without a target"))?;
+            return symlink(target, &at);
+        }
+        if kind.is_hard_link() {
+            let target = entry.link_name()?.ok_or_else(|| archive::refused(&path, "is a link without a target"))?;
+            let inside = archive::inside(&target, strip)?;
+            let source = into.join(inside);
+            make_inside(into, above(&source))?;
+            return fs::hard_link(source, &at);
+        }
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&at)?;
+        io::copy(entry, &mut file)?;
+        fchown(&file, Some(0), Some(0))
+            .or_else(|error| if error.kind() == ErrorKind::PermissionDenied { Ok(()) } else { Err(error) })?;
+        file.set_permissions(Permissions::from_mode(mode))
+    })?;
+    // All of it at once: one sync a file would take minutes for large archives.
+    rustix::fs::syncfs(File::open(into)?)?;
+    sync(above(into))
+}
+
+/// Makes the folders down to that one, and refuses to go through a link: an archive could lead out of its folder with one.
+fn make_inside(into: &Path, folder: &Path) -> io::Result<()> {
+    let inside =
+        folder.strip_prefix(into).map_err(|_| archive::refused(&folder.display(), "leads out of the folder"))?;
+    let mut at = into.to_owned();
+    for part in inside {
+        at.push(part);
+        match fs::symlink_metadata(&at) {
+            Ok(found) if found.is_dir() => {}
+            Ok(_) => return Err(archive::refused(&inside.display(), "goes through something that is no folder")),
+            Err(error) if absent(&error) => {
+                DirBuilder::new().mode(0o755).create(&at)?;
+                fs::set_permissions(&at, Permissions::from_mode(0o755))?;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
