@@ -11,6 +11,7 @@ use crate::text::Tail;
 mod config;
 mod deb;
 mod kernel;
+mod os;
 mod reboot;
 mod rpm;
 mod script;

@@ -20,6 +20,7 @@ use std::time::Duration;
 pub use content::Content;
 pub use faults::{Faults, Spoilt, Web};
 pub use machine::Machine;
+pub use packages::Packages;
 
 use super::{DebState, Ran, Run, Stat, System, UnitState, UnitVerb};
 
@@ -155,6 +156,7 @@ impl System for Memory {
             return Err(io::Error::other(format!("{} bytes, more than {limit}", content.size())));
         }
         let size = content.size();
+        machine.packages.fetched(url, content.sha256());
         machine.write(to, content, 0o600, "root", "root")?;
         // Whoever listens may want to look at the host.
         drop(machine);

@@ -42,10 +42,14 @@ const BARE: &[&str] = &[
     "/run",
     "/tmp",
     "/usr",
+    "/usr/bin",
     "/usr/local",
     "/usr/local/bin",
+    "/usr/sbin",
     "/var",
     "/var/lib",
+    "/var/lib/dpkg",
+    "/var/lib/dpkg/updates",
 ];
 
 pub(super) fn bare() -> Files {

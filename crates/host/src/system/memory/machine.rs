@@ -178,15 +178,14 @@ impl Machine {
         self.boot_units();
     }
 
-    /// The kernel that the links lead to, if they lead to one, and what is written for its command line.
+    /// The kernel and the command line that its loader finds, if it finds one, and the modules that are listed.
     fn boot_kernel(&mut self) {
-        if let Some(crate::system::Kind::Link(target)) = self.stat("/vmlinuz").map(|stat| stat.kind)
-            && let Some(release) = target.rsplit('/').next().and_then(|file| file.strip_prefix("vmlinuz-"))
-        {
-            Arc::make_mut(&mut self.facts).kernel = release.to_owned();
+        let (release, line) = super::packages::boot(self);
+        if let Some(release) = release {
+            Arc::make_mut(&mut self.facts).kernel = release;
         }
-        if let Ok(Some(line)) = self.read("/boot/fleetwright-cmdline", 4096) {
-            self.command_line = String::from_utf8_lossy(&line).trim().into();
+        if let Some(line) = line {
+            self.command_line = line.into();
         }
         self.modules.clear();
         for file in self.list("/etc/modules-load.d") {

@@ -27,6 +27,7 @@ pub(super) fn run(machine: &mut Machine, run: &Run<'_>) -> io::Result<Ran> {
 
 /// What is left of a program that was interrupted.
 pub(super) fn run_half(machine: &mut Machine, run: &Run<'_>) {
+    packages::run_half(machine, run);
     if let ["/bin/sh", "-eu", ..] = run.argv {
         let input = String::from_utf8_lossy(run.input);
         shell(machine, &input, input.lines().count() / 2);

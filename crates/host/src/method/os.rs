@@ -1,0 +1,280 @@
+//! What is remembered of packages of the host's operating system, so that taking a component away leaves the host as it was.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fleetwright_wire::{Deviation, Package};
+use serde::{Deserialize, Serialize};
+
+use super::{MethodError, Work};
+use crate::System;
+
+/// No record is larger.
+const LARGEST: u64 = 4 << 20;
+
+/// What one component did to the packages of a host. Written before it is done.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Record {
+    /// The packages that were declared since it was installed, and how they were before; null if they were not there.
+    pub before: BTreeMap<String, Option<Earlier>>,
+    /// Packages that were not there and came because others need them.
+    pub pulled: BTreeSet<String>,
+    /// Those of them whose transaction was begun and not seen to end: who wants them is not known to the package manager yet.
+    pub pending: BTreeSet<String>,
+    /// Packages that we keep others from changing.
+    pub held: BTreeSet<String>,
+    /// Package files that were taken from a repository and are kept to go back to, with their digests.
+    pub kept: BTreeMap<String, String>,
+}
+
+/// A package that was there before us.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Earlier {
+    /// Its version.
+    pub version: String,
+    /// Somebody held it.
+    #[serde(default)]
+    pub held: bool,
+}
+
+impl Record {
+    /// The record of the component at work; empty if there is none.
+    pub fn load(work: &Work<'_>, name: &str) -> Result<Self, MethodError> {
+        read(&*work.system, &path(work.folder, name))
+    }
+
+    /// Writes it.
+    pub fn save(&self, work: &mut Work<'_>, name: &str) -> Result<(), MethodError> {
+        write(&mut *work.system, &path(work.folder, name), self)
+    }
+
+    /// Removes it.
+    pub fn forget(work: &mut Work<'_>, name: &str) -> Result<(), MethodError> {
+        let path = path(work.folder, name);
+        work.system.remove(&path).map(|_| ()).map_err(MethodError::io(&path))
+    }
+
+    /// Remembers what comes along with the transaction that begins now.
+    pub fn pull(&mut self, names: impl Iterator<Item = String>) {
+        for name in names.filter(|name| !self.before.contains_key(name)) {
+            self.pending.insert(name.clone());
+            self.pulled.insert(name);
+        }
+    }
+
+    /// What is ours to take away: it was not there before.
+    pub fn ours(&self) -> BTreeSet<String> {
+        let declared = self.before.iter().filter(|(_, earlier)| earlier.is_none()).map(|(name, _)| name);
+        declared.chain(&self.pulled).cloned().collect()
+    }
+
+    /// Remembers how packages are that we did not touch yet.
+    pub fn note<'a>(&mut self, names: impl Iterator<Item = &'a String>, now: impl Fn(&str) -> Option<Earlier>) {
+        for name in names {
+            if self.before.contains_key(name) {
+                continue;
+            }
+            // What we pulled in ourselves was not there before.
+            self.pending.remove(name);
+            let earlier = if self.pulled.remove(name) { None } else { now(name) };
+            self.before.insert(name.clone(), earlier);
+        }
+    }
+}
+
+/// The records of the other components: what they declare or pulled in stays, and becomes theirs.
+pub(super) struct Others {
+    records: Vec<(String, Record)>,
+}
+
+impl Others {
+    /// Reads them.
+    pub fn load(work: &Work<'_>, name: &str) -> Result<Self, MethodError> {
+        let mut records = Vec::new();
+        let own = &work.package.component;
+        let Some(parent) = work.folder.strip_suffix(&format!("/{own}/method")) else { return Ok(Self { records }) };
+        for other in work.system.list(parent).map_err(MethodError::io(parent))? {
+            if other == *own {
+                continue;
+            }
+            let path = path(&format!("{parent}/{other}/method"), name);
+            if work.system.stat(&path).map_err(MethodError::io(&path))?.is_some() {
+                let record = read(&*work.system, &path)?;
+                records.push((path, record));
+            }
+        }
+        Ok(Self { records })
+    }
+
+    /// Gives a package that was not there before us to a component that declares it or pulled it in; false if there is none.
+    pub fn inherit(&mut self, work: &mut Work<'_>, name: &str) -> Result<bool, MethodError> {
+        for (path, record) in &mut self.records {
+            if let Some(earlier) = record.before.get_mut(name) {
+                if earlier.take().is_some() {
+                    write(&mut *work.system, path, record)?;
+                }
+                return Ok(true);
+            }
+            if record.pulled.contains(name) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Gives a package to a component that owns one of those that need it; false if none does.
+    pub fn inherit_for(
+        &mut self,
+        work: &mut Work<'_>,
+        name: &str,
+        needed_by: &BTreeSet<String>,
+    ) -> Result<bool, MethodError> {
+        for (path, record) in &mut self.records {
+            if needed_by.iter().any(|needs| record.before.contains_key(needs) || record.pulled.contains(needs)) {
+                record.pulled.insert(name.to_owned());
+                write(&mut *work.system, path, record)?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// What taking packages away would do.
+pub(super) struct Effects {
+    /// They would go.
+    pub removes: BTreeSet<String>,
+    /// They would come.
+    pub installs: BTreeSet<String>,
+}
+
+/// Asks the package manager what taking these away would do.
+pub(super) type Simulate<'a> = dyn FnMut(&mut Work<'_>, &BTreeSet<String>) -> Result<Effects, MethodError> + 'a;
+
+/// Which of these packages can go without taking anything with them that is not ours: all of `sure`, or it is an error, and as many of
+/// `maybe` as nobody else needs. What somebody else needs is given to that component.
+pub(super) fn removable(
+    work: &mut Work<'_>,
+    others: &mut Others,
+    sure: &BTreeSet<String>,
+    maybe: &BTreeSet<String>,
+    simulate: &mut Simulate<'_>,
+) -> Result<BTreeSet<String>, MethodError> {
+    let all: BTreeSet<String> = sure.union(maybe).cloned().collect();
+    if all.is_empty() || harmless(&simulate(work, &all)?, &all) {
+        return Ok(all);
+    }
+    let mut accepted = sure.clone();
+    if !sure.is_empty() {
+        let effects = simulate(work, sure)?;
+        // What only our own dependencies need may go with them.
+        let foreign: Vec<_> = effects.removes.difference(&all).chain(&effects.installs).map(String::as_str).collect();
+        if !foreign.is_empty() {
+            return Err(MethodError(format!(
+                "taking away {} would also change {}, which we did not bring: remove what needs it first, or keep the component",
+                shown(sure),
+                foreign.join(", ")
+            )));
+        }
+        accepted.extend(effects.removes);
+    }
+    // One that is needed by another of them can go only once that one may: until nothing changes.
+    let mut open: BTreeSet<String> = maybe.difference(&accepted).cloned().collect();
+    loop {
+        let mut refused = BTreeMap::new();
+        for name in &open {
+            let mut tried = accepted.clone();
+            tried.insert(name.clone());
+            let effects = simulate(work, &tried)?;
+            if harmless(&effects, &tried) {
+                accepted = tried;
+            } else {
+                refused.insert(name.clone(), effects.removes);
+            }
+        }
+        if refused.len() == open.len() {
+            for (name, needed_by) in refused {
+                others.inherit_for(work, &name, &needed_by)?;
+            }
+            return Ok(accepted);
+        }
+        open = refused.into_keys().collect();
+    }
+}
+
+fn harmless(effects: &Effects, allowed: &BTreeSet<String>) -> bool {
+    effects.installs.is_empty() && effects.removes.is_subset(allowed)
+}
+
+/// The component's version: the declared one if all packages are as declared, otherwise what is there.
+pub(super) fn version(
+    declared: &str,
+    packages: &BTreeMap<String, String>,
+    there: impl Fn(&str) -> Option<String>,
+) -> Option<String> {
+    let found: Vec<(&String, &String, Option<String>)> =
+        packages.iter().map(|(name, wanted)| (name, wanted, there(name))).collect();
+    if !found.is_empty() && found.iter().all(|(_, wanted, version)| version.as_ref() == Some(*wanted)) {
+        return Some(declared.to_owned());
+    }
+    let found: Vec<(&String, String)> =
+        found.into_iter().filter_map(|(name, _, version)| Some((name, version?))).collect();
+    match found.as_slice() {
+        [] => None,
+        [(_, version)] if packages.len() == 1 => Some(version.clone()),
+        several => {
+            Some(several.iter().map(|(name, version)| format!("{name} {version}")).collect::<Vec<_>>().join(", "))
+        }
+    }
+}
+
+/// Packages that are absent or of another version.
+pub(super) fn version_deviations(
+    package: &Package,
+    packages: &BTreeMap<String, String>,
+    there: impl Fn(&str) -> Option<String>,
+) -> Vec<Deviation> {
+    let disrupts = package.units.iter().any(|unit| unit.running == Some(true));
+    let deviation = |(name, wanted): (&String, &String)| {
+        let found = there(name);
+        (found.as_ref() != Some(wanted)).then(|| Deviation {
+            what: format!("package {name}"),
+            found: found.unwrap_or_else(|| "absent".to_owned()),
+            wanted: wanted.clone(),
+            disrupts,
+        })
+    };
+    packages.iter().filter_map(deviation).collect()
+}
+
+/// `NAME=VERSION` of each.
+pub(super) fn exact(packages: &BTreeMap<String, String>, between: &str) -> Vec<String> {
+    packages.iter().map(|(name, version)| format!("{name}{between}{version}")).collect()
+}
+
+/// Names in a sentence.
+pub(super) fn shown<'a>(names: impl IntoIterator<Item = &'a String>) -> String {
+    names.into_iter().map(String::as_str).collect::<Vec<_>>().join(", ")
+}
+
+fn path(folder: &str, name: &str) -> String {
+    format!("{folder}/{name}.json")
+}
+
+fn read(system: &dyn System, path: &str) -> Result<Record, MethodError> {
+    match system.read(path, LARGEST).map_err(MethodError::io(path))? {
+        None => Ok(Record::default()),
+        Some(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
+            MethodError(format!(
+                "{path}, which says what was on the host before us, cannot be understood ({error}): \
+                 put it right or remove it; without it, packages that are there count as having been there before"
+            ))
+        }),
+    }
+}
+
+fn write(system: &mut dyn System, path: &str, record: &Record) -> Result<(), MethodError> {
+    let bytes = serde_json::to_vec_pretty(record).map_err(|error| MethodError(format!("{path}: {error}")))?;
+    system.write(path, &bytes, 0o600, "root", "root").map_err(MethodError::io(path))
+}

@@ -1,0 +1,104 @@
+//! Kernels, modules and GRUB on a host in memory.
+
+use super::ran;
+use crate::system::Ran;
+use crate::system::memory::Machine;
+
+const MENU: &str = "/boot/grub/grub.cfg";
+const SETTINGS: &str = "/etc/default/grub.d";
+
+pub(super) fn run(machine: &mut Machine, program: &str, arguments: &[&str]) -> Option<Ran> {
+    Some(match (program, arguments) {
+        ("modprobe", ["--", name]) => {
+            machine.modules.insert((*name).to_owned());
+            ran(0, "")
+        }
+        ("modprobe", ["--remove", .., name]) => {
+            machine.modules.remove(*name);
+            ran(0, "")
+        }
+        ("update-initramfs", [.., release]) => {
+            machine.put(&format!("/boot/initrd.img-{release}"), b"", 0o644);
+            ran(0, "")
+        }
+        ("update-grub", []) => {
+            update(machine);
+            ran(0, "done\n")
+        }
+        _ => return None,
+    })
+}
+
+/// The menu is written beside and renamed: there is no half of it.
+pub(super) fn run_half(_machine: &mut Machine, _program: &str) {}
+
+/// A kernel package brings its files, and tells GRUB.
+pub(super) fn bring(machine: &mut Machine, release: &str) {
+    machine.put(&format!("/boot/vmlinuz-{release}"), b"", 0o644);
+    machine.put(&format!("/boot/initrd.img-{release}"), b"", 0o644);
+    if machine.stat(MENU).is_some() {
+        update(machine);
+    }
+}
+
+pub(super) fn take(machine: &mut Machine, release: &str) {
+    machine.remove(&format!("/boot/vmlinuz-{release}"));
+    machine.remove(&format!("/boot/initrd.img-{release}"));
+    if machine.stat(MENU).is_some() {
+        update(machine);
+    }
+}
+
+fn text(machine: &Machine, path: &str) -> String {
+    String::from_utf8_lossy(&machine.read(path, 1 << 20).ok().flatten().unwrap_or_default()).into_owned()
+}
+
+/// As `update-grub` does: the settings' last default, all their parameters, an entry for each kernel.
+fn update(machine: &mut Machine) {
+    let (mut default, mut line) = ("0".to_owned(), "root=/dev/vda1 ro".to_owned());
+    for file in machine.list(SETTINGS) {
+        for setting in text(machine, &format!("{SETTINGS}/{file}")).lines() {
+            let quoted = setting.rsplit('\'').nth(1).unwrap_or_default();
+            if setting.starts_with("GRUB_DEFAULT=") {
+                default = quoted.to_owned();
+            } else if setting.starts_with("GRUB_CMDLINE_LINUX=") {
+                line = format!("{line} {quoted}");
+            }
+        }
+    }
+    let mut menu =
+        format!("set default=\"{default}\"\nsubmenu 'Advanced' $menuentry_id_option 'gnulinux-advanced-x' {{\n");
+    for file in machine.list("/boot") {
+        if let Some(release) = file.strip_prefix("vmlinuz-") {
+            menu.push_str(&format!(
+                "\tmenuentry '{release}' $menuentry_id_option 'gnulinux-{release}-advanced-x' {{\n\t\tlinux\t/boot/vmlinuz-{release} {line}\n\t}}\n"
+            ));
+        }
+    }
+    menu.push_str("}\n");
+    machine.put(MENU, menu.as_bytes(), 0o600);
+}
+
+/// The release and the command line that the host boots with: by GRUB if it is there, otherwise by the links.
+pub(in crate::system::memory) fn boot(machine: &Machine) -> (Option<String>, Option<String>) {
+    let menu = text(machine, MENU);
+    if menu.is_empty() {
+        let target = match machine.stat("/vmlinuz").map(|stat| stat.kind) {
+            Some(crate::system::Kind::Link(target)) => target,
+            _ => String::new(),
+        };
+        let release = target.rsplit_once("vmlinuz-").map(|(_, release)| release.to_owned());
+        let line = text(machine, "/boot/fleetwright-cmdline");
+        return (release, Some(format!("root=/dev/vda1 ro {}", line.trim()).trim_end().to_owned()));
+    }
+    let default = menu.lines().find_map(|line| line.strip_prefix("set default=\"")).unwrap_or_default();
+    let default = default.trim_end_matches('"').rsplit('>').next().unwrap_or_default().to_owned();
+    let release =
+        default.strip_prefix("gnulinux-").and_then(|rest| rest.strip_suffix("-advanced-x")).map(str::to_owned);
+    let entry = |line: &str| {
+        let (image, rest) = line.trim().strip_prefix("linux\t/boot/vmlinuz-")?.split_once(' ')?;
+        (release.as_deref().is_none_or(|release| release == image)).then(|| rest.to_owned())
+    };
+    let line = menu.lines().find_map(entry);
+    (release, line)
+}
