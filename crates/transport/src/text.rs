@@ -12,6 +12,11 @@ pub(crate) fn shown(said: &[u8]) -> String {
     let from = text.chars().count().saturating_sub(SHOWN);
     let mut shown = String::with_capacity(text.len().min(SHOWN));
     for character in text.chars().skip(from) {
+        // What is escaped becomes longer.
+        if shown.len() > SHOWN {
+            shown.push('…');
+            break;
+        }
         match character {
             '\r' => {}
             '\n' => shown.push_str("; "),
@@ -58,8 +63,8 @@ mod tests {
         assert_eq!(shown(b"\x1b[2Jgone"), "\\u{1b}[2Jgone");
         assert_eq!(shown("a\u{202e}b".as_bytes()), "a\\u{202e}b");
         assert_eq!(shown(b"\xff\xfe"), "\u{fffd}\u{fffd}");
-        let long = shown(&vec![b'x'; 10 << 20]);
-        assert_eq!(long.len(), SHOWN);
+        assert_eq!(shown(&vec![b'x'; 10 << 20]).len(), SHOWN);
+        assert!(shown(&vec![7; 10 << 20]).len() < SHOWN + 16);
     }
 
     #[test]

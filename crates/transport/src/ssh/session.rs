@@ -411,6 +411,7 @@ mod tests {
             ended: None,
             outcome: Outcome::Running,
             message: String::new(),
+            untouched: false,
             tail: "x".repeat(LONGEST_TAIL * 2),
         }
     }

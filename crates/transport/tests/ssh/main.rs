@@ -1,6 +1,7 @@
 //! Against real SSH servers on loopback.
 
 mod delivery;
+mod hostile;
 mod keys;
 mod requests;
 mod servers;
