@@ -4,10 +4,10 @@ use std::time::{Duration, SystemTime};
 
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, PublicKeyData, SanType,
+    KeyUsagePurpose, PublicKeyData, SanType, SubjectPublicKeyInfo,
 };
 
-use crate::{Error, der};
+use crate::{Error, Request, der};
 
 /// Hosts whose clocks lag a little must not refuse a certificate that was made a moment ago.
 const BACKDATE: Duration = Duration::from_secs(5 * 60);
@@ -165,31 +165,51 @@ impl Authority {
         self.issuer.key().serialize_pem()
     }
 
+    /// Signs what a request asks for: its subject and names, for its key.
+    ///
+    /// # Errors
+    /// When the key is of a kind that nobody uses, or a name is none.
+    pub fn sign(&self, request: &Request, usages: &[Usage], lifetime: Duration) -> Result<String, Error> {
+        let key = SubjectPublicKeyInfo::from_der(&request.key_der)?;
+        let mut params = leaf(usages, lifetime);
+        names(&mut params, &request.dns_names, &request.ips)?;
+        let cert = params.signed_by(&key, &self.issuer)?;
+        let signed = der::with_subject(cert.der(), &request.subject_der, self.issuer.key())?;
+        Ok(der::to_pem("CERTIFICATE", &signed))
+    }
+
     /// Makes a key and signs a certificate for it.
     pub fn issue(&self, leaf: Leaf) -> Result<Pair, Error> {
         let key = KeyPair::generate()?;
-        let mut params = validity(CertificateParams::default(), leaf.lifetime);
-        params.distinguished_name = DistinguishedName::new();
-        params.use_authority_key_identifier_extension = true;
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = leaf
-            .usages
-            .iter()
-            .map(|usage| match usage {
-                Usage::Server => ExtendedKeyUsagePurpose::ServerAuth,
-                Usage::Client => ExtendedKeyUsagePurpose::ClientAuth,
-            })
-            .collect();
-        for name in &leaf.dns_names {
-            let name = name.as_str().try_into().map_err(|_| Error::DnsName(name.clone()))?;
-            params.subject_alt_names.push(SanType::DnsName(name));
-        }
-        params.subject_alt_names.extend(leaf.ips.iter().map(|ip| SanType::IpAddress(*ip)));
+        let mut params = self::leaf(&leaf.usages, leaf.lifetime);
+        names(&mut params, &leaf.dns_names, &leaf.ips)?;
         let cert = params.signed_by(&key, &self.issuer)?;
         let subject = der::name(&leaf.organizations, &leaf.common_name);
         let signed = der::with_subject(cert.der(), &subject, self.issuer.key())?;
         Ok(Pair { cert_pem: der::to_pem("CERTIFICATE", &signed), key_pem: key.serialize_pem() })
     }
+}
+
+fn leaf(usages: &[Usage], lifetime: Duration) -> CertificateParams {
+    let mut params = validity(CertificateParams::default(), lifetime);
+    params.distinguished_name = DistinguishedName::new();
+    params.use_authority_key_identifier_extension = true;
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    let purpose = |usage: &Usage| match usage {
+        Usage::Server => ExtendedKeyUsagePurpose::ServerAuth,
+        Usage::Client => ExtendedKeyUsagePurpose::ClientAuth,
+    };
+    params.extended_key_usages = usages.iter().map(purpose).collect();
+    params
+}
+
+fn names(params: &mut CertificateParams, dns_names: &[String], ips: &[IpAddr]) -> Result<(), Error> {
+    for name in dns_names {
+        let name = name.as_str().try_into().map_err(|_| Error::DnsName(name.clone()))?;
+        params.subject_alt_names.push(SanType::DnsName(name));
+    }
+    params.subject_alt_names.extend(ips.iter().map(|ip| SanType::IpAddress(*ip)));
+    Ok(())
 }
 
 fn validity(mut params: CertificateParams, lifetime: Duration) -> CertificateParams {
@@ -254,6 +274,44 @@ mod tests {
         let then = SystemTime::now() - Duration::from_secs(240);
         let then = then.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
         assert!(parsed(&pair.cert_pem, |cert| cert.validity().not_before.timestamp() <= then as i64));
+    }
+
+    #[test]
+    fn a_request_is_signed_as_it_asks() {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(["host-17".to_owned(), "10.0.0.17".to_owned()]).unwrap();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
+        params.distinguished_name.push(DnType::CommonName, "system:node:host-17");
+        let pem = params.serialize_request(&key).unwrap().pem().unwrap();
+        let request = Request::from_pem(pem.as_bytes()).unwrap();
+        assert_eq!(request.common_names, ["system:node:host-17"]);
+        assert_eq!(request.organizations, ["system:nodes"]);
+        assert_eq!(request.dns_names, ["host-17"]);
+        assert_eq!(request.ips, ["10.0.0.17".parse::<IpAddr>().unwrap()]);
+        let authority = Authority::new("test").unwrap();
+        let signed = authority.sign(&request, &[Usage::Server], Duration::from_secs(3600)).unwrap();
+        parsed(&signed, |cert| {
+            assert_eq!(cert.subject().to_string(), "O=system:nodes, CN=system:node:host-17");
+            assert_eq!(cert.public_key().raw, key.subject_public_key_info());
+            assert!(parsed(authority.cert_pem(), |ca| cert.verify_signature(Some(ca.public_key())).is_ok()));
+            assert_eq!(cert.subject_alternative_name().unwrap().unwrap().value.general_names.len(), 2);
+        });
+    }
+
+    #[test]
+    fn a_request_that_was_changed_after_it_was_signed_is_refused() {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, "system:node:host-17");
+        let der = params.serialize_request(&key).unwrap().der().to_vec();
+        let text = b"system:node:host-17";
+        let at = der.windows(text.len()).position(|window| window == text).unwrap();
+        let mut forged = der.clone();
+        forged[at + text.len() - 1] = b'8';
+        assert!(Request::from_pem(der::to_pem("CERTIFICATE REQUEST", &der).as_bytes()).is_ok());
+        let error = Request::from_pem(der::to_pem("CERTIFICATE REQUEST", &forged).as_bytes()).unwrap_err();
+        assert!(error.to_string().contains("not signed with its own key"), "{error}");
     }
 
     #[test]

@@ -6,10 +6,12 @@ mod authority;
 mod der;
 mod files;
 mod kubeconfig;
+mod request;
 
 pub use authority::{Authority, Leaf, Pair, ServiceAccountKey, Usage};
 pub use files::write_private;
 pub use kubeconfig::{Identity, kubeconfig};
+pub use request::Request;
 
 /// What can go wrong while making or reading certificates.
 #[derive(Debug, thiserror::Error)]

@@ -1,0 +1,92 @@
+use std::net::IpAddr;
+
+use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::extensions::{GeneralName, ParsedExtension};
+use x509_parser::oid_registry::{OID_X509_COMMON_NAME, OID_X509_ORGANIZATION_NAME};
+use x509_parser::prelude::FromDer;
+
+use crate::Error;
+
+/// What a certificate signing request asks for, its own signature proven: who sent it holds the key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The subject's common names; a sound request has one.
+    pub common_names: Vec<String>,
+    /// The subject's organizations, in order.
+    pub organizations: Vec<String>,
+    /// The subject says more than that.
+    pub more_subject: bool,
+    /// DNS names under which a server wants to be reached.
+    pub dns_names: Vec<String>,
+    /// Addresses under which a server wants to be reached.
+    pub ips: Vec<IpAddr>,
+    /// Names of other kinds: e-mail, URI and so on, as they are shown to people.
+    pub other_names: Vec<String>,
+    pub(crate) subject_der: Vec<u8>,
+    pub(crate) key_der: Vec<u8>,
+}
+
+impl Request {
+    /// Reads a request.
+    ///
+    /// # Errors
+    /// When it is not well-formed, or not signed with the key that it is for.
+    pub fn from_pem(pem: &[u8]) -> Result<Self, Error> {
+        let malformed = |error: String| Error::Malformed(error);
+        let (rest, pem) = x509_parser::pem::parse_x509_pem(pem).map_err(|error| malformed(error.to_string()))?;
+        if pem.label != "CERTIFICATE REQUEST" || !rest.trim_ascii().is_empty() {
+            return Err(malformed("it must be one PEM block of the type CERTIFICATE REQUEST".to_owned()));
+        }
+        let (rest, parsed) =
+            X509CertificationRequest::from_der(&pem.contents).map_err(|error| malformed(error.to_string()))?;
+        if !rest.is_empty() {
+            return Err(malformed("something follows it".to_owned()));
+        }
+        parsed.verify_signature().map_err(|_| malformed("it is not signed with its own key".to_owned()))?;
+        let info = &parsed.certification_request_info;
+        let mut request = Self {
+            common_names: Vec::new(),
+            organizations: Vec::new(),
+            more_subject: false,
+            dns_names: Vec::new(),
+            ips: Vec::new(),
+            other_names: Vec::new(),
+            subject_der: info.subject.as_raw().to_vec(),
+            key_der: info.subject_pki.raw.to_vec(),
+        };
+        for attribute in info.subject.iter_attributes() {
+            let text = || attribute.as_str().map(ToOwned::to_owned);
+            let unreadable = |_| malformed("its subject is not text".to_owned());
+            if *attribute.attr_type() == OID_X509_COMMON_NAME {
+                request.common_names.push(text().map_err(unreadable)?);
+            } else if *attribute.attr_type() == OID_X509_ORGANIZATION_NAME {
+                request.organizations.push(text().map_err(unreadable)?);
+            } else {
+                request.more_subject = true;
+            }
+        }
+        for extension in parsed.requested_extensions().into_iter().flatten() {
+            if let ParsedExtension::SubjectAlternativeName(names) = extension {
+                names.general_names.iter().for_each(|name| request.name(name));
+            }
+        }
+        Ok(request)
+    }
+
+    fn name(&mut self, name: &GeneralName<'_>) {
+        match name {
+            GeneralName::DNSName(name) => self.dns_names.push((*name).to_owned()),
+            GeneralName::IPAddress(bytes) => match (<[u8; 4]>::try_from(*bytes), <[u8; 16]>::try_from(*bytes)) {
+                (Ok(four), _) => self.ips.push(four.into()),
+                (_, Ok(sixteen)) => self.ips.push(sixteen.into()),
+                _ => self.other_names.push(format!("{name}")),
+            },
+            other => self.other_names.push(format!("{other}")),
+        }
+    }
+
+    /// Whether it asks for names besides its subject.
+    pub fn has_names(&self) -> bool {
+        !(self.dns_names.is_empty() && self.ips.is_empty() && self.other_names.is_empty())
+    }
+}

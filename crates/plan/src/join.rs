@@ -1,0 +1,281 @@
+//! Whether a kubelet gets the certificate that it asks for.
+//!
+//! A machine's first request comes with a bootstrap token of its own, which says for which machine it was made; later ones come from the
+//! node itself. Either gets a certificate for its own name and for nothing else.
+
+#[cfg(test)]
+mod tests;
+
+use std::net::IpAddr;
+
+use fleetwright_pki::Request;
+
+/// The signer of certificates with which kubelets call the API server.
+pub const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+/// The signer of certificates with which kubelets are called.
+pub const SERVING_SIGNER: &str = "kubernetes.io/kubelet-serving";
+
+/// The group of all machines that join, which may ask for certificates.
+pub const BOOTSTRAPPERS: &str = "system:bootstrappers:fleetwright";
+/// What the name of a bootstrap token's user begins with; its id follows.
+const TOKEN_USER: &str = "system:bootstrap:";
+/// What the name of a node's user begins with; the node's name follows.
+const NODE_USER: &str = "system:node:";
+/// The group of all nodes.
+const NODES: &str = "system:nodes";
+
+/// The group of one machine's bootstrap token, by which its requests are known. Tokens allow lower-case letters, digits, `:` and `-`, which
+/// is what namespaces and uids are made of.
+pub fn token_group(namespace: &str, uid: &str) -> String {
+    format!("{BOOTSTRAPPERS}:{namespace}:{uid}")
+}
+
+/// Who asks, as the API server found out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Requestor {
+    /// The bootstrap token of the machine with that uid.
+    Token {
+        /// The machine's uid.
+        uid: String,
+    },
+    /// The node of that name.
+    Node {
+        /// Its name.
+        name: String,
+    },
+    /// Somebody else, with whom others deal.
+    Other,
+}
+
+impl Requestor {
+    /// Who that user is, for the machines of one namespace.
+    pub fn of(username: &str, groups: &[String], namespace: &str) -> Self {
+        if username.starts_with(TOKEN_USER) {
+            let ours = format!("{BOOTSTRAPPERS}:{namespace}:");
+            let mut uids = groups.iter().filter_map(|group| group.strip_prefix(&ours));
+            // A token with two of them is none that we made.
+            return match (uids.next(), uids.next()) {
+                (Some(uid), None) => Self::Token { uid: uid.to_owned() },
+                (Some(_), Some(_)) => Self::Token { uid: String::new() },
+                _ => Self::Other,
+            };
+        }
+        match username.strip_prefix(NODE_USER) {
+            Some(name) if groups.iter().any(|group| group == NODES) => Self::Node { name: name.to_owned() },
+            _ => Self::Other,
+        }
+    }
+}
+
+/// A request for a certificate.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    /// Who should sign.
+    pub signer: &'a str,
+    /// What the certificate should be good for.
+    pub usages: &'a [String],
+    /// The request itself, PEM.
+    pub request: &'a [u8],
+}
+
+/// What is known of the machine that asks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Joiner {
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+    /// The name of its Node.
+    pub node: String,
+    /// Its declared addresses, IP or DNS names.
+    pub addresses: Vec<String>,
+    /// It is being deleted.
+    pub deleted: bool,
+    /// Nothing is to be done to it.
+    pub paused: bool,
+}
+
+/// What is known around it.
+#[derive(Clone, Copy)]
+pub struct Around<'a> {
+    /// The machine that asks; none if there is none any more.
+    pub machine: Option<&'a Joiner>,
+    /// The addresses and names that its Node says it has.
+    pub node_addresses: &'a [String],
+    /// Whether another machine declares that address or name.
+    pub taken: &'a dyn Fn(&str) -> bool,
+}
+
+/// What to do with a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is none of our business.
+    LeftAlone,
+    /// It matches the machine.
+    Approved {
+        /// For people.
+        message: String,
+    },
+    /// It waits for a person.
+    Waits {
+        /// What for.
+        message: String,
+    },
+    /// It does not match.
+    Denied {
+        /// One word in CamelCase.
+        reason: &'static str,
+        /// What does not match, and what would.
+        message: String,
+    },
+}
+
+/// What to do with a request of that requestor.
+pub fn decide(requestor: &Requestor, asked: &Asked<'_>, around: &Around<'_>) -> Verdict {
+    use Verdict::LeftAlone;
+    let serving = match asked.signer {
+        CLIENT_SIGNER => false,
+        SERVING_SIGNER => true,
+        _ => return LeftAlone,
+    };
+    let machine = match (requestor, around.machine) {
+        (Requestor::Other, _) => return LeftAlone,
+        // A node without a machine is somebody else's.
+        (Requestor::Node { .. }, None) => return LeftAlone,
+        (Requestor::Token { .. }, None) => {
+            return denied(
+                "MachineGone",
+                "the machine that this token was made for does not exist any more".to_owned(),
+            );
+        }
+        (_, Some(machine)) => machine,
+    };
+    let known = match requestor {
+        Requestor::Token { uid } => *uid == machine.uid,
+        Requestor::Node { name } => *name == machine.node,
+        Requestor::Other => false,
+    };
+    if !known {
+        return denied("OtherMachine", format!("it was not asked for by Machine {}", machine.name));
+    }
+    if machine.deleted {
+        return denied("MachineDeleted", format!("Machine {} is being deleted and joins no more", machine.name));
+    }
+    if let Some(verdict) = refuse(requestor, asked, machine, serving, around) {
+        return verdict;
+    }
+    if machine.paused {
+        let message =
+            format!("Machine {} is paused: set spec.paused to false and it gets its certificate", machine.name);
+        return Verdict::Waits { message };
+    }
+    let what = if serving { "serving certificate" } else { "client certificate" };
+    Verdict::Approved { message: format!("{what} of Machine {} for its Node {}", machine.name, machine.node) }
+}
+
+fn denied(reason: &'static str, message: String) -> Verdict {
+    Verdict::Denied { reason, message }
+}
+
+/// What is wrong with the request itself, if anything.
+fn refuse(
+    requestor: &Requestor,
+    asked: &Asked<'_>,
+    machine: &Joiner,
+    serving: bool,
+    around: &Around<'_>,
+) -> Option<Verdict> {
+    // A token is good for one thing: the node's first certificate. Everything after that the node asks for itself.
+    if serving && matches!(requestor, Requestor::Token { .. }) {
+        let message =
+            "a bootstrap token gets a client certificate only: the node asks for its serving certificate itself";
+        return Some(denied("WrongSigner", message.to_owned()));
+    }
+    if let Some(message) = wrong_usages(asked.usages, serving) {
+        return Some(denied("WrongUsages", message));
+    }
+    let request = match Request::from_pem(asked.request) {
+        Ok(request) => request,
+        Err(error) => return Some(denied("RequestInvalid", format!("the request cannot be read: {error}"))),
+    };
+    let user = format!("{NODE_USER}{}", machine.node);
+    if request.common_names != [user.as_str()] || request.organizations != [NODES] || request.more_subject {
+        let message = format!(
+            "the subject must be O={NODES}, CN={user} and nothing else, it is O={}, CN={}{}",
+            shown(&request.organizations),
+            shown(&request.common_names),
+            if request.more_subject { " and more" } else { "" }
+        );
+        return Some(denied("WrongSubject", message));
+    }
+    if serving { wrong_names(&request, machine, around) } else { unwanted_names(&request) }
+}
+
+/// The exact usages; keys of the kind RSA also encipher keys, and kubelets say so.
+fn wrong_usages(usages: &[String], serving: bool) -> Option<String> {
+    let own = if serving { "server auth" } else { "client auth" };
+    let mut found: Vec<&str> = usages.iter().map(String::as_str).collect();
+    found.sort_unstable();
+    let mut exact = ["digital signature", own];
+    exact.sort_unstable();
+    let mut with_keys = ["digital signature", "key encipherment", own];
+    with_keys.sort_unstable();
+    if found == exact || found == with_keys {
+        return None;
+    }
+    Some(format!(
+        "the usages must be digital signature and {own}, and key encipherment if need be; they are {}",
+        shown(usages)
+    ))
+}
+
+fn unwanted_names(request: &Request) -> Option<Verdict> {
+    let message =
+        "a client certificate carries no names besides its subject: leave DNS names, addresses and others out";
+    request.has_names().then(|| denied("WrongNames", message.to_owned()))
+}
+
+/// A serving certificate names what the machine is, as declared; and what its Node says, as long as that is nobody else's: a node writes its
+/// addresses itself.
+fn wrong_names(request: &Request, machine: &Joiner, around: &Around<'_>) -> Option<Verdict> {
+    if !request.other_names.is_empty() {
+        let message = format!("only DNS names and IP addresses are allowed, not {}", shown(&request.other_names));
+        return Some(denied("WrongNames", message));
+    }
+    if !request.has_names() {
+        let message = "a serving certificate must name at least one DNS name or IP address of the machine";
+        return Some(denied("WrongNames", message.to_owned()));
+    }
+    let own = |name: &str| name == machine.node || machine.addresses.iter().any(|address| same(address, name));
+    let said = |name: &str| around.node_addresses.iter().any(|address| same(address, name)) && !(around.taken)(name);
+    let ips = request.ips.iter().map(IpAddr::to_string);
+    let wrong: Vec<String> =
+        request.dns_names.iter().cloned().chain(ips).filter(|name| !own(name) && !said(name)).collect();
+    if wrong.is_empty() {
+        return None;
+    }
+    let message = format!(
+        "{} are not of Machine {}: list them in its spec.addresses if they should be",
+        shown(&wrong),
+        machine.name
+    );
+    Some(denied("WrongNames", message))
+}
+
+/// Whether two texts are the same address or name.
+pub fn same(one: &str, two: &str) -> bool {
+    match (one.parse::<IpAddr>(), two.parse::<IpAddr>()) {
+        (Ok(one), Ok(two)) => one == two,
+        _ => one.eq_ignore_ascii_case(two),
+    }
+}
+
+/// What somebody else wrote, bounded and on one line.
+fn shown(texts: &[String]) -> String {
+    if texts.is_empty() {
+        return "(none)".to_owned();
+    }
+    let text = texts.iter().map(|text| text.escape_debug().take(253).collect::<String>()).collect::<Vec<_>>();
+    let more = if text.len() > 8 { format!(" and {} more", text.len() - 8) } else { String::new() };
+    format!("{}{more}", text[..text.len().min(8)].join(", "))
+}

@@ -1,0 +1,287 @@
+use proptest::prelude::*;
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
+
+use super::*;
+
+const NAMESPACE: &str = "fleet";
+const UID: &str = "0b1c2d3e-0000-4000-8000-000000000017";
+
+/// What a kubelet puts into its request, and what a liar may.
+#[derive(Clone, Debug)]
+struct Form {
+    signer: &'static str,
+    usages: Vec<String>,
+    common_name: String,
+    organization: Option<String>,
+    country: bool,
+    dns: Vec<String>,
+    ips: Vec<IpAddr>,
+    email: bool,
+}
+
+impl Form {
+    fn client() -> Self {
+        Self {
+            signer: CLIENT_SIGNER,
+            usages: words(&["digital signature", "client auth"]),
+            common_name: "system:node:host-17".to_owned(),
+            organization: Some("system:nodes".to_owned()),
+            country: false,
+            dns: vec![],
+            ips: vec![],
+            email: false,
+        }
+    }
+
+    fn serving() -> Self {
+        Self {
+            signer: SERVING_SIGNER,
+            usages: words(&["digital signature", "server auth"]),
+            dns: words(&["host-17"]),
+            ips: vec!["10.0.0.17".parse().unwrap()],
+            ..Self::client()
+        }
+    }
+
+    fn pem(&self) -> String {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, self.common_name.as_str());
+        if let Some(organization) = &self.organization {
+            params.distinguished_name.push(DnType::OrganizationName, organization.as_str());
+        }
+        if self.country {
+            params.distinguished_name.push(DnType::CountryName, "XX");
+        }
+        let dns = self.dns.iter().map(|name| SanType::DnsName(name.as_str().try_into().unwrap()));
+        let mut names: Vec<SanType> = dns.chain(self.ips.iter().map(|ip| SanType::IpAddress(*ip))).collect();
+        if self.email {
+            names.push(SanType::Rfc822Name("root@host-17".try_into().unwrap()));
+        }
+        params.subject_alt_names = names;
+        let key = KeyPair::generate().unwrap();
+        params.serialize_request(&key).unwrap().pem().unwrap()
+    }
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|&word| word.to_owned()).collect()
+}
+
+fn machine() -> Joiner {
+    Joiner {
+        name: "host-17".to_owned(),
+        uid: UID.to_owned(),
+        node: "host-17".to_owned(),
+        addresses: words(&["10.0.0.17", "host-17.example.com"]),
+        deleted: false,
+        paused: false,
+    }
+}
+
+fn token() -> Requestor {
+    Requestor::of("system:bootstrap:abcdef", &words(&["system:bootstrappers", &token_group(NAMESPACE, UID)]), NAMESPACE)
+}
+
+fn node() -> Requestor {
+    Requestor::of("system:node:host-17", &words(&["system:nodes"]), NAMESPACE)
+}
+
+/// The verdict, with a Node that says it has 10.1.0.17, and another machine at 10.0.0.18.
+fn ask(requestor: &Requestor, form: &Form, machine: Option<&Joiner>) -> Verdict {
+    let pem = form.pem();
+    let asked = Asked { signer: form.signer, usages: &form.usages, request: pem.as_bytes() };
+    let said = words(&["host-17", "10.1.0.17", "10.0.0.18"]);
+    let around = Around { machine, node_addresses: &said, taken: &|address| address == "10.0.0.18" };
+    decide(requestor, &asked, &around)
+}
+
+fn is_denied(verdict: &Verdict, reason: &str) {
+    assert!(matches!(verdict, Verdict::Denied { reason: found, .. } if *found == reason), "{reason}: {verdict:?}");
+}
+
+fn is_approved(verdict: &Verdict) {
+    assert!(matches!(verdict, Verdict::Approved { .. }), "{verdict:?}");
+}
+
+#[test]
+fn a_machine_gets_the_certificate_of_its_own_name() {
+    is_approved(&ask(&token(), &Form::client(), Some(&machine())));
+    is_approved(&ask(&node(), &Form::client(), Some(&machine())));
+    is_approved(&ask(&node(), &Form::serving(), Some(&machine())));
+    let rsa = Form { usages: words(&["key encipherment", "digital signature", "client auth"]), ..Form::client() };
+    is_approved(&ask(&token(), &rsa, Some(&machine())));
+}
+
+#[test]
+fn another_machines_name_is_refused() {
+    let other = Form { common_name: "system:node:host-18".to_owned(), ..Form::client() };
+    is_denied(&ask(&token(), &other, Some(&machine())), "WrongSubject");
+    is_denied(&ask(&node(), &other, Some(&machine())), "WrongSubject");
+}
+
+#[test]
+fn a_subject_that_says_more_or_less_is_refused() {
+    for form in [
+        Form { organization: Some("system:masters".to_owned()), ..Form::client() },
+        Form { organization: None, ..Form::client() },
+        Form { country: true, ..Form::client() },
+        Form { common_name: "host-17".to_owned(), ..Form::client() },
+        Form { common_name: "system:node:host-17\n".to_owned(), ..Form::client() },
+    ] {
+        is_denied(&ask(&token(), &form, Some(&machine())), "WrongSubject");
+    }
+}
+
+#[test]
+fn names_are_for_serving_and_of_the_machine_only() {
+    is_denied(&ask(&token(), &Form { dns: words(&["host-17"]), ..Form::client() }, Some(&machine())), "WrongNames");
+    is_denied(&ask(&token(), &Form { email: true, ..Form::client() }, Some(&machine())), "WrongNames");
+    let serving = |dns: &[&str], ips: &[&str]| Form {
+        dns: words(dns),
+        ips: ips.iter().map(|ip| ip.parse().unwrap()).collect(),
+        ..Form::serving()
+    };
+    // Declared, or said by its Node.
+    is_approved(&ask(&node(), &serving(&["host-17.example.com"], &["10.1.0.17"]), Some(&machine())));
+    for form in [
+        serving(&[], &[]),
+        serving(&["kubernetes"], &[]),
+        serving(&["host-17"], &["10.96.0.1"]),
+        // Its Node says so, and another machine is declared to be there.
+        serving(&["host-17"], &["10.0.0.18"]),
+        Form { email: true, ..Form::serving() },
+    ] {
+        is_denied(&ask(&node(), &form, Some(&machine())), "WrongNames");
+    }
+}
+
+#[test]
+fn other_usages_are_refused() {
+    for usages in [&["client auth"][..], &["digital signature", "client auth", "server auth"], &["any"], &[]] {
+        is_denied(&ask(&token(), &Form { usages: words(usages), ..Form::client() }, Some(&machine())), "WrongUsages");
+    }
+    let client = Form { signer: SERVING_SIGNER, ..Form::client() };
+    is_denied(&ask(&node(), &client, Some(&machine())), "WrongUsages");
+}
+
+#[test]
+fn a_token_gets_no_serving_certificate() {
+    is_denied(&ask(&token(), &Form::serving(), Some(&machine())), "WrongSigner");
+}
+
+#[test]
+fn a_machine_that_is_gone_or_going_joins_no_more_and_a_paused_one_waits() {
+    is_denied(&ask(&token(), &Form::client(), None), "MachineGone");
+    let going = Joiner { deleted: true, ..machine() };
+    is_denied(&ask(&token(), &Form::client(), Some(&going)), "MachineDeleted");
+    is_denied(&ask(&node(), &Form::serving(), Some(&going)), "MachineDeleted");
+    let paused = Joiner { paused: true, ..machine() };
+    assert!(matches!(ask(&token(), &Form::client(), Some(&paused)), Verdict::Waits { .. }));
+    // A request that will never do does not wait.
+    is_denied(&ask(&token(), &Form { country: true, ..Form::client() }, Some(&paused)), "WrongSubject");
+}
+
+#[test]
+fn what_is_none_of_our_business_is_left_alone() {
+    let other = Requestor::of("ann", &words(&["system:nodes", &token_group(NAMESPACE, UID)]), NAMESPACE);
+    assert_eq!(other, Requestor::Other);
+    let elsewhere = Requestor::of("system:bootstrap:abcdef", &words(&[&token_group("elsewhere", UID)]), NAMESPACE);
+    assert_eq!(elsewhere, Requestor::Other);
+    assert_eq!(Requestor::of("system:node:host-17", &[], NAMESPACE), Requestor::Other);
+    assert_eq!(ask(&other, &Form::client(), Some(&machine())), Verdict::LeftAlone);
+    // A node that no machine stands for.
+    assert_eq!(ask(&node(), &Form::client(), None), Verdict::LeftAlone);
+    let signer = Form { signer: "kubernetes.io/kube-apiserver-client", ..Form::client() };
+    assert_eq!(ask(&token(), &signer, Some(&machine())), Verdict::LeftAlone);
+}
+
+#[test]
+fn what_is_no_request_is_refused() {
+    let pem = Form::client().pem();
+    let (twice, cut) = (format!("{pem}{pem}"), &pem[..pem.len() / 2]);
+    for request in ["", "x", cut, &twice, &pem.replace("CERTIFICATE REQUEST", "CERTIFICATE")] {
+        let usages = Form::client().usages;
+        let asked = Asked { signer: CLIENT_SIGNER, usages: &usages, request: request.as_bytes() };
+        let machine = machine();
+        let around = Around { machine: Some(&machine), node_addresses: &[], taken: &|_| false };
+        is_denied(&decide(&token(), &asked, &around), "RequestInvalid");
+    }
+}
+
+fn forms() -> impl Strategy<Value = Form> {
+    let usage =
+        prop::sample::select(vec!["digital signature", "key encipherment", "client auth", "server auth", "any"]);
+    let name = prop::sample::select(vec!["host-17", "host-18", "host-17.example.com", "kubernetes"]);
+    let ip = prop::sample::select(vec!["10.0.0.17", "10.0.0.18", "10.1.0.17", "10.96.0.1", "::1"]);
+    let common_name = prop::sample::select(vec!["system:node:host-17", "system:node:host-18", "host-17", "admin", ""]);
+    let organization = prop::option::of(prop::sample::select(vec!["system:nodes", "system:masters", ""]));
+    (
+        prop::sample::select(vec![CLIENT_SIGNER, SERVING_SIGNER]),
+        prop::collection::vec(usage, 0..4),
+        common_name,
+        organization,
+        any::<bool>(),
+        prop::collection::vec(name, 0..3),
+        prop::collection::vec(ip, 0..3),
+        any::<bool>(),
+    )
+        .prop_map(|(signer, usages, common_name, organization, country, dns, ips, email)| Form {
+            signer,
+            usages: words(&usages),
+            common_name: common_name.to_owned(),
+            organization: organization.map(ToOwned::to_owned),
+            country,
+            dns: words(&dns),
+            ips: ips.into_iter().map(|ip| ip.parse().unwrap()).collect(),
+            email,
+        })
+}
+
+proptest! {
+    /// Said anew, from what an approver must never let pass.
+    #[test]
+    fn no_forged_request_is_approved(form in forms(), from_token: bool, deleted: bool, paused: bool) {
+        let machine = Joiner { deleted, paused, ..machine() };
+        let requestor = if from_token { token() } else { node() };
+        if let Verdict::Approved { .. } = ask(&requestor, &form, Some(&machine)) {
+            prop_assert!(!deleted && !paused);
+            prop_assert_eq!(&form.common_name, "system:node:host-17");
+            prop_assert_eq!(form.organization.as_deref(), Some("system:nodes"));
+            prop_assert!(!form.country && !form.email);
+            let has = |usage: &str| form.usages.iter().any(|found| found == usage);
+            prop_assert!(has("digital signature") && !has("any"));
+            let serving = form.signer == SERVING_SIGNER;
+            prop_assert!(has("server auth") == serving && has("client auth") == !serving);
+            prop_assert!(serving || (form.dns.is_empty() && form.ips.is_empty()));
+            prop_assert!(!(serving && from_token));
+            prop_assert!(form.dns.iter().all(|name| name.starts_with("host-17")));
+            prop_assert!(form.ips.iter().all(|ip| ["10.0.0.17", "10.1.0.17"].contains(&&*ip.to_string())));
+        }
+    }
+
+    #[test]
+    fn nobody_else_is_taken_for_a_machine(user in "(system:(bootstrap|node|serviceaccount):)?[a-z0-9:-]{0,12}", groups in prop::collection::vec("(system:(nodes|bootstrappers(:fleetwright(:fleet)?)?):?)?[a-z0-9:-]{0,8}", 0..4)) {
+        match Requestor::of(&user, &groups, NAMESPACE) {
+            Requestor::Token { uid } => {
+                prop_assert!(user.starts_with("system:bootstrap:"));
+                prop_assert!(uid.is_empty() || groups.contains(&token_group(NAMESPACE, &uid)));
+            }
+            Requestor::Node { name } => {
+                prop_assert_eq!(user, format!("system:node:{name}"));
+                prop_assert!(groups.iter().any(|group| group == "system:nodes"));
+            }
+            Requestor::Other => {}
+        }
+    }
+
+    #[test]
+    fn no_bytes_make_a_decision_panic(bytes in prop::collection::vec(any::<u8>(), 0..256)) {
+        let usages = Form::client().usages;
+        let machine = machine();
+        let around = Around { machine: Some(&machine), node_addresses: &[], taken: &|_| false };
+        let verdict = decide(&token(), &Asked { signer: CLIENT_SIGNER, usages: &usages, request: &bytes }, &around);
+        let invalid = matches!(verdict, Verdict::Denied { reason: "RequestInvalid", .. });
+        prop_assert!(invalid);
+    }
+}
