@@ -95,6 +95,8 @@ pub struct RequestInfo {
     pub name: String,
     /// The name that the field selector of a collection request asks for: rights by name count for it.
     pub selected: String,
+    /// The node that the field selector of a collection request asks for.
+    pub selected_node: String,
     /// Path segments after the subresource: only proxies have them, and they are not served.
     pub excess: bool,
 }
@@ -145,16 +147,16 @@ impl RequestInfo {
         let collection = info.name.is_empty();
         info.verb = resource_verb(method, collection, watch_prefix || (collection && query.flag("watch")));
         if matches!(info.verb, "list" | "watch" | "deletecollection") && collection {
-            info.selected = selected_name(query).unwrap_or_default();
+            info.selected = selected(query, "metadata.name=").unwrap_or_default();
+            info.selected_node = selected(query, "spec.nodeName=").unwrap_or_default();
         }
         info
     }
 }
 
-fn selected_name(query: &Query) -> Option<String> {
+fn selected(query: &Query, field: &str) -> Option<String> {
     let terms = query.get("fieldSelector")?.split(',');
-    let mut names =
-        terms.filter_map(|term| term.strip_prefix("metadata.name=")).map(|name| name.trim_start_matches('='));
+    let mut names = terms.filter_map(|term| term.strip_prefix(field)).map(|name| name.trim_start_matches('='));
     names.next().map(str::to_owned)
 }
 

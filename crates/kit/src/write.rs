@@ -295,6 +295,42 @@ impl Writer {
         Ok(())
     }
 
+    /// A merge patch of a subresource, such as the approval of a CertificateSigningRequest, provided that the object still has that
+    /// resourceVersion.
+    ///
+    /// # Errors
+    /// See [`WriteError`].
+    pub async fn merge_subresource<V: View>(
+        &self,
+        cache: &Cache<V>,
+        key: &Key,
+        subresource: &str,
+        version: &str,
+        mut patch: Value,
+    ) -> Result<(), WriteError> {
+        patch["metadata"]["resourceVersion"] = version.into();
+        self.patch(cache, key, &format!("/{subresource}"), "application/merge-patch+json", "", &patch).await
+    }
+
+    /// Deletes an object whose name is enough to know that it is ours, without ever having read it; `Ok(false)` if there is none.
+    ///
+    /// # Errors
+    /// See [`WriteError`].
+    pub async fn delete_by_name<K>(&self, key: &Key) -> Result<bool, WriteError>
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        let what = what::<K>(key);
+        let uri = format!("{}/{}", path::<K>(key), key.name);
+        let body = json(&what, &DeleteParams::default())?;
+        let request = request(&what, Method::DELETE, &uri, "application/json", &body)?;
+        match self.client.request::<Value>(request).await.map_err(|error| WriteError::of(what, error)) {
+            Ok(_) => Ok(true),
+            Err(WriteError::Gone(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     async fn patch<V: View>(
         &self,
         cache: &Cache<V>,

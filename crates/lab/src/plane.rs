@@ -301,6 +301,8 @@ impl ControlPlane {
             format!("--client-ca-file={}", self.keep_file("ca.crt", self.authority.cert_pem())?),
             format!("--cert-dir={}", self.folder().display()),
             "--authorization-mode=Node,RBAC".to_owned(),
+            "--enable-admission-plugins=NodeRestriction".to_owned(),
+            "--enable-bootstrap-token-auth=true".to_owned(),
             format!("--service-account-issuer={ISSUER}"),
             format!("--service-account-key-file={}", self.keep_file("accounts.pub", &accounts.public_pem)?),
             format!("--service-account-signing-key-file={}", self.keep_file("accounts.key", &accounts.private_pem)?),

@@ -27,7 +27,7 @@ impl fmt::Display for Kind {
 }
 
 /// The controllers of kube-controller-manager whose work the embedded server does as well.
-const CONTROLLERS: [&str; 8] = [
+const CONTROLLERS: [&str; 11] = [
     "namespace-controller",
     "garbage-collector-controller",
     "serviceaccount-controller",
@@ -36,6 +36,9 @@ const CONTROLLERS: [&str; 8] = [
     "clusterrole-aggregation-controller",
     "persistentvolume-protection-controller",
     "persistentvolumeclaim-protection-controller",
+    "certificatesigningrequest-signing-controller",
+    "certificatesigningrequest-cleaner-controller",
+    "token-cleaner-controller",
 ];
 
 /// A running server.

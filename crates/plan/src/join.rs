@@ -100,6 +100,8 @@ pub struct Joiner {
 pub struct Around<'a> {
     /// The machine that asks; none if there is none any more.
     pub machine: Option<&'a Joiner>,
+    /// Other machines that say their Node has the same name.
+    pub rivals: &'a [String],
     /// The addresses and names that its Node says it has.
     pub node_addresses: &'a [String],
     /// Whether another machine declares that address or name.
@@ -163,6 +165,15 @@ pub fn decide(requestor: &Requestor, asked: &Asked<'_>, around: &Around<'_>) -> 
     }
     if let Some(verdict) = refuse(requestor, asked, machine, serving, around) {
         return verdict;
+    }
+    if !around.rivals.is_empty() {
+        let message = format!(
+            "Machines {} and {} both claim the Node {}: set spec.hostname of all but one, or delete them",
+            machine.name,
+            shown(around.rivals),
+            machine.node
+        );
+        return Verdict::Waits { message };
     }
     if machine.paused {
         let message =

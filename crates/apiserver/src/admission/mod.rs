@@ -6,6 +6,7 @@ mod certificates;
 mod eviction;
 mod namespaces;
 mod networks;
+mod nodes;
 mod pod_defaults;
 pub(crate) mod pods;
 mod storage;
@@ -31,6 +32,7 @@ impl Inner {
         if op.resource.custom().is_some() {
             return self.definition_stays(op.resource, object);
         }
+        nodes::write(op, None, object)?;
         match (&*op.resource.group, &*op.resource.plural) {
             ("", "pods") => pod_defaults::create(op, object)?,
             ("", "nodes") => pod_defaults::taint_new_node(object),
@@ -76,7 +78,11 @@ impl Inner {
 
     /// Before an update: may change the new object.
     pub(crate) fn admit_update(&self, op: &Operation<'_>, old: &Value, new: &mut Value) -> Result<(), ApiError> {
-        if op.resource.custom().is_some() || op.subresource().is_some() {
+        if op.resource.custom().is_some() {
+            return Ok(());
+        }
+        nodes::write(op, Some(old), new)?;
+        if op.subresource().is_some() {
             return Ok(());
         }
         match (&*op.resource.group, &*op.resource.plural) {
@@ -104,6 +110,7 @@ impl Inner {
         if op.resource.is("", "namespaces") {
             return namespaces::may_be_deleted(op, meta_text(old, "name"));
         }
+        nodes::delete(op, old)?;
         let name = meta_text(old, "name");
         if op.resource.is("scheduling.k8s.io", "priorityclasses")
             && matches!(name, "system-node-critical" | "system-cluster-critical")

@@ -5,7 +5,7 @@ use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use jiff::Timestamp;
 
-use super::{ClientCertificate, Objects, TokenIssuer};
+use super::{ClientCertificate, Objects, TokenIssuer, bootstrap_token};
 use crate::error::ApiError;
 
 /// Finds out who sent a request: by client certificate, else by bearer token, else nobody in particular.
@@ -35,9 +35,12 @@ impl Authenticator<'_> {
         if let Ok(Some(user)) = by_certificate {
             return Ok(authenticated(user));
         }
-        let by_token = bearer_token(headers).map(|token| self.issuer.verify(token, &[], self.objects, now));
+        let by_token = bearer_token(headers).map(|token| match bootstrap_token::user(token, self.objects, now) {
+            Some(user) => Ok(user),
+            None => self.issuer.verify(token, &[], self.objects, now).map(|verified| verified.user),
+        });
         match (by_token, by_certificate) {
-            (Some(Ok(verified)), _) => Ok(authenticated(verified.user)),
+            (Some(Ok(user)), _) => Ok(authenticated(user)),
             (None, Ok(_)) => Ok(User::anonymous()),
             (Some(Err(_)), _) | (None, Err(_)) => Err(ApiError::unauthorized()),
         }

@@ -6,18 +6,22 @@
 
 mod authenticate;
 mod authorizer;
+mod bootstrap_token;
 mod certificate;
 mod impersonation;
 mod names;
+mod node;
 mod reviews;
 mod token;
 mod token_request;
 
 pub use authenticate::{Authenticator, authenticated};
 pub use authorizer::{Authorizer, authorize, check_role_write};
+pub(crate) use bootstrap_token::is_over;
 pub use certificate::ClientCertificate;
 pub use fleetwright_rbac::{Attributes, User};
 pub use impersonation::impersonate;
+pub use node::{Graph, node_may, node_of};
 pub use reviews::{
     local_subject_access_review, self_subject_access_review, self_subject_review, self_subject_rules_review,
     subject_access_review, token_review,

@@ -7,8 +7,9 @@ use fleetwright_schema::FieldError;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
+use super::token::Verified;
 use super::token_request::seconds_only;
-use super::{Objects, TokenIssuer, authenticated, text, texts};
+use super::{Objects, TokenIssuer, authenticated, bootstrap_token, text, texts};
 use crate::error::ApiError;
 use crate::selectors::{FieldSelector, LabelSelector};
 
@@ -127,7 +128,14 @@ pub fn token_review(
     if text(&body, "/spec/token").is_empty() {
         return Err(ApiError::bad_request("token is required for TokenReview in authentication"));
     }
-    let status = match issuer.verify(token, &texts(&body, "/spec/audiences"), objects, now) {
+    let audiences = texts(&body, "/spec/audiences");
+    let bootstrapper = bootstrap_token::user(token, objects, now)
+        .filter(|_| audiences.is_empty() || audiences.iter().any(|audience| issuer.audiences().contains(audience)));
+    let verified = match bootstrapper {
+        Some(user) => Ok(Verified { user, audiences: issuer.audiences().to_vec() }),
+        None => issuer.verify(token, &audiences, objects, now),
+    };
+    let status = match verified {
         Ok(verified) => json!({
             "authenticated": true,
             "user": user_info(&authenticated(verified.user)),

@@ -1,11 +1,12 @@
 //! What keeps a server's own objects in order, as kube-controller-manager does for a real one: custom resource
-//! definitions, namespaces, garbage, service accounts, aggregated roles, volumes in use.
+//! definitions, namespaces, garbage, service accounts, aggregated roles, volumes in use, certificates.
 //!
 //! One task follows everything that changes and hands each change to those whom it concerns; they note what to do and do
 //! it after the batch. Nobody polls, and a server in which nothing happens does nothing.
 
 pub(crate) mod accounts;
 mod actor;
+mod certificates;
 mod cleanup;
 pub(crate) mod crds;
 mod events;
@@ -62,6 +63,7 @@ struct Controllers {
     roles: roles::Roles,
     volumes: volumes::Volumes,
     cleanup: cleanup::Cleanup,
+    certificates: certificates::Certificates,
 }
 
 /// `settled` is what [`roles::settle`] returned at the start.
@@ -87,6 +89,7 @@ async fn follow(inner: Arc<Inner>, settled: u64) {
                 _ = trim.tick() => {
                     inner.store.trim();
                     events::sweep(&inner);
+                    certificates::sweep(&inner);
                 }
             }
         }
@@ -117,6 +120,7 @@ impl Controllers {
             self.tokens.changed(resource, prev, now);
             self.roles.changed(resource);
             self.volumes.changed(resource, prev, now);
+            self.certificates.changed(resource, now);
         }
     }
 
@@ -126,6 +130,7 @@ impl Controllers {
         self.roles.work(inner);
         self.garbage.work(inner).await;
         self.volumes.work(inner);
+        self.certificates.work(inner);
         self.namespaces.work(inner).await;
         self.cleanup.work(inner).await;
     }

@@ -92,7 +92,7 @@ fn ask(requestor: &Requestor, form: &Form, machine: Option<&Joiner>) -> Verdict 
     let pem = form.pem();
     let asked = Asked { signer: form.signer, usages: &form.usages, request: pem.as_bytes() };
     let said = words(&["host-17", "10.1.0.17", "10.0.0.18"]);
-    let around = Around { machine, node_addresses: &said, taken: &|address| address == "10.0.0.18" };
+    let around = Around { machine, rivals: &[], node_addresses: &said, taken: &|address| address == "10.0.0.18" };
     decide(requestor, &asked, &around)
 }
 
@@ -183,6 +183,16 @@ fn a_machine_that_is_gone_or_going_joins_no_more_and_a_paused_one_waits() {
 }
 
 #[test]
+fn of_two_machines_that_claim_one_node_neither_gets_a_certificate() {
+    let (machine, rivals, form) = (machine(), words(&["host-17b"]), Form::client());
+    let pem = form.pem();
+    let asked = Asked { signer: form.signer, usages: &form.usages, request: pem.as_bytes() };
+    let around = Around { machine: Some(&machine), rivals: &rivals, node_addresses: &[], taken: &|_| false };
+    let verdict = decide(&token(), &asked, &around);
+    assert!(matches!(&verdict, Verdict::Waits { message } if message.contains("host-17b")), "{verdict:?}");
+}
+
+#[test]
 fn what_is_none_of_our_business_is_left_alone() {
     let other = Requestor::of("ann", &words(&["system:nodes", &token_group(NAMESPACE, UID)]), NAMESPACE);
     assert_eq!(other, Requestor::Other);
@@ -204,7 +214,7 @@ fn what_is_no_request_is_refused() {
         let usages = Form::client().usages;
         let asked = Asked { signer: CLIENT_SIGNER, usages: &usages, request: request.as_bytes() };
         let machine = machine();
-        let around = Around { machine: Some(&machine), node_addresses: &[], taken: &|_| false };
+        let around = Around { machine: Some(&machine), rivals: &[], node_addresses: &[], taken: &|_| false };
         is_denied(&decide(&token(), &asked, &around), "RequestInvalid");
     }
 }
@@ -279,7 +289,7 @@ proptest! {
     fn no_bytes_make_a_decision_panic(bytes in prop::collection::vec(any::<u8>(), 0..256)) {
         let usages = Form::client().usages;
         let machine = machine();
-        let around = Around { machine: Some(&machine), node_addresses: &[], taken: &|_| false };
+        let around = Around { machine: Some(&machine), rivals: &[], node_addresses: &[], taken: &|_| false };
         let verdict = decide(&token(), &Asked { signer: CLIENT_SIGNER, usages: &usages, request: &bytes }, &around);
         let invalid = matches!(verdict, Verdict::Denied { reason: "RequestInvalid", .. });
         prop_assert!(invalid);

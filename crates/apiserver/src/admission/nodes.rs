@@ -1,0 +1,113 @@
+//! What a node may write: its own Node and Lease, and the status of its own pods. As the plugin NodeRestriction of kube-apiserver.
+
+use serde_json::Value;
+
+use super::forbidden;
+use crate::auth::node_of;
+use crate::error::ApiError;
+use crate::write::{Operation, meta_text};
+
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// Labels of Kubernetes' own that a kubelet may write; other keys of `kubernetes.io` and `k8s.io` are for administrators.
+const LABELS: [&str; 13] = [
+    "kubernetes.io/hostname",
+    "kubernetes.io/arch",
+    "kubernetes.io/os",
+    "node.kubernetes.io/instance-type",
+    "beta.kubernetes.io/instance-type",
+    "beta.kubernetes.io/arch",
+    "beta.kubernetes.io/os",
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region",
+    "kubelet.kubernetes.io/",
+    "node.kubernetes.io/",
+];
+
+/// Refuses a write of a node that is about another. `old` is none for a create.
+pub(super) fn write(op: &Operation<'_>, old: Option<&Value>, new: &Value) -> Result<(), ApiError> {
+    let Some(node) = node_of(op.user) else { return Ok(()) };
+    let name = meta_text(new, "name");
+    let refuse = |why: String| Err(forbidden(op, new, why));
+    match (&*op.resource.group, &*op.resource.plural) {
+        ("", "nodes") => {
+            if name != node {
+                return refuse(format!("node {node:?} is not allowed to modify node {name:?}"));
+            }
+            let none = Value::Null;
+            let before = old.unwrap_or(&none);
+            let labels = changed_labels(before, new);
+            let wrong: Vec<&str> = labels.into_iter().filter(|label| !may_label(label)).collect();
+            if !wrong.is_empty() {
+                return refuse(format!("is not allowed to modify labels: {}", wrong.join(", ")));
+            }
+            if old.is_some() && before["spec"]["taints"] != new["spec"]["taints"] {
+                return refuse(format!("node {node:?} is not allowed to modify taints"));
+            }
+            Ok(())
+        }
+        ("coordination.k8s.io", "leases") if op.namespace == "kube-node-lease" && name != node => {
+            refuse("can only access node lease with the same name as the requesting node".to_owned())
+        }
+        ("storage.k8s.io", "csinodes") if name != node => {
+            refuse("can only access CSINode with the same name as the requesting node".to_owned())
+        }
+        ("", "pods") => pod(op, node, old, new),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses that a node deletes a pod of another.
+pub(super) fn delete(op: &Operation<'_>, old: &Value) -> Result<(), ApiError> {
+    let Some(node) = node_of(op.user) else { return Ok(()) };
+    if op.resource.is("", "pods") && old["spec"]["nodeName"] != node {
+        let why = format!("node {node:?} can only delete pods with spec.nodeName set to itself");
+        return Err(forbidden(op, old, why));
+    }
+    Ok(())
+}
+
+fn pod(op: &Operation<'_>, node: &str, old: Option<&Value>, new: &Value) -> Result<(), ApiError> {
+    let refuse = |why: String| Err(forbidden(op, new, why));
+    match old {
+        None if new["metadata"]["annotations"][MIRROR].as_str().is_none() => {
+            refuse(format!("pod does not have {MIRROR:?} annotation, node {node:?} can only create mirror pods"))
+        }
+        None if new["spec"]["nodeName"] != node => {
+            refuse(format!("node {node:?} can only create pods with spec.nodeName set to itself"))
+        }
+        Some(old) if old["spec"]["nodeName"] != node => {
+            refuse(format!("node {node:?} can only update pod status for pods with spec.nodeName set to itself"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn changed_labels<'a>(old: &'a Value, new: &'a Value) -> Vec<&'a str> {
+    let labels = |value: &'a Value| value["metadata"]["labels"].as_object();
+    let (before, after) = (labels(old), labels(new));
+    let keys = [before, after].into_iter().flatten().flat_map(|labels| labels.keys());
+    let mut keys: Vec<&str> = keys
+        .filter(|key| before.and_then(|l| l.get(*key)) != after.and_then(|l| l.get(*key)))
+        .map(String::as_str)
+        .collect();
+    keys.sort_unstable();
+    keys.dedup();
+    keys
+}
+
+fn may_label(key: &str) -> bool {
+    let Some((domain, _)) = key.split_once('/') else { return true };
+    let of = |suffix: &str| domain == suffix || domain.ends_with(&format!(".{suffix}"));
+    if of("node-restriction.kubernetes.io") {
+        return false;
+    }
+    let kubernetes = of("kubernetes.io") || of("k8s.io");
+    let own = LABELS.iter().any(|known| match known.strip_suffix('/') {
+        Some(prefix) => of(prefix),
+        None => *known == key,
+    });
+    !kubernetes || own
+}

@@ -1,0 +1,170 @@
+//! Approved certificate requests are signed by the server's own authority, as kube-controller-manager does with that of a cluster; old
+//! requests and bootstrap tokens that ended go.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use fleetwright_pki::{Request, Usage};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+
+use super::actor::{Actor, log};
+use crate::auth;
+use crate::registry::Resource;
+use crate::server::Inner;
+use crate::store::{Key, Object};
+use crate::write::options::DeleteOptions;
+
+const GROUP: &str = "certificates.k8s.io";
+const PLURAL: &str = "certificatesigningrequests";
+/// The longest that a certificate is signed for, and the time when a request asks for none.
+const LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
+/// How long requests are kept: answered ones, and those that nobody answers.
+const ANSWERED: SignedDuration = SignedDuration::from_hours(1);
+const PENDING: SignedDuration = SignedDuration::from_hours(24);
+
+/// The requests to look at.
+#[derive(Default)]
+pub(super) struct Certificates {
+    requests: BTreeSet<Key>,
+}
+
+impl Certificates {
+    pub(super) fn changed(&mut self, resource: &Arc<Resource>, now: Option<&Arc<Object>>) {
+        if let Some(now) = now
+            && resource.is(GROUP, PLURAL)
+        {
+            self.requests.insert(now.key.clone());
+        }
+    }
+
+    pub(super) fn work(&mut self, inner: &Arc<Inner>) {
+        let Some(resource) = inner.registry.by_plural(GROUP, PLURAL) else { return };
+        for key in std::mem::take(&mut self.requests) {
+            if let Some(live) = inner.store.get(&resource.storage, &key).filter(|live| !live.deleting) {
+                settle(inner, &resource, &live);
+            }
+        }
+    }
+}
+
+fn has(request: &Value, type_: &str) -> bool {
+    request["status"]["conditions"].as_array().into_iter().flatten().any(|condition| condition["type"] == type_)
+}
+
+fn settle(inner: &Arc<Inner>, resource: &Arc<Resource>, live: &Arc<Object>) {
+    let request = live.value();
+    let signed = request["status"]["certificate"].as_str().is_some_and(|text| !text.is_empty());
+    if signed || !has(&request, "Approved") || has(&request, "Denied") || has(&request, "Failed") {
+        return;
+    }
+    let Some(signer) = Signer::of(request["spec"]["signerName"].as_str().unwrap_or_default()) else { return };
+    let actor = Actor::manager(inner, "certificate-controller");
+    let answer = signer.sign(inner, &request);
+    let now = inner.timestamp();
+    let done = actor.change(resource, live, "status", |live| match &answer {
+        Ok(certificate) => live["status"]["certificate"] = STANDARD.encode(certificate).into(),
+        Err(why) => {
+            let failed = json!({
+                "type": "Failed", "status": "True", "reason": "SignerValidationFailure", "message": why,
+                "lastUpdateTime": now, "lastTransitionTime": now,
+            });
+            match live["status"]["conditions"].as_array_mut() {
+                Some(conditions) => conditions.push(failed),
+                None => live["status"]["conditions"] = json!([failed]),
+            }
+        }
+    });
+    log("certificates", done);
+}
+
+/// The signers that a server has of its own.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Signer {
+    Client,
+    KubeletClient,
+    KubeletServing,
+}
+
+impl Signer {
+    fn of(name: &str) -> Option<Self> {
+        match name {
+            "kubernetes.io/kube-apiserver-client" => Some(Self::Client),
+            "kubernetes.io/kube-apiserver-client-kubelet" => Some(Self::KubeletClient),
+            "kubernetes.io/kubelet-serving" => Some(Self::KubeletServing),
+            _ => None,
+        }
+    }
+
+    fn sign(self, inner: &Inner, request: &Value) -> Result<String, String> {
+        let pem = STANDARD.decode(request["spec"]["request"].as_str().unwrap_or_default());
+        let asked = Request::from_pem(&pem.map_err(|error| error.to_string())?).map_err(|error| error.to_string())?;
+        let usages: BTreeSet<&str> =
+            request["spec"]["usages"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        self.check(&asked, &usages)?;
+        let wanted = request["spec"]["expirationSeconds"].as_u64().map_or(LIFETIME, Duration::from_secs);
+        let lifetime = wanted.clamp(Duration::from_secs(600), LIFETIME);
+        let usage = if self == Self::KubeletServing { Usage::Server } else { Usage::Client };
+        inner.authority.sign(&asked, &[usage], lifetime).map_err(|error| error.to_string())
+    }
+
+    /// What each signer asks for, whoever approved.
+    fn check(self, asked: &Request, usages: &BTreeSet<&str>) -> Result<(), String> {
+        let own = if self == Self::KubeletServing { "server auth" } else { "client auth" };
+        if !usages.contains(own)
+            || usages.iter().any(|usage| ![own, "digital signature", "key encipherment"].contains(usage))
+        {
+            return Err(format!("usages did not match: {own} with digital signature and key encipherment are allowed"));
+        }
+        if self == Self::Client {
+            return Ok(());
+        }
+        if !usages.contains("digital signature") {
+            return Err("usages did not match: digital signature is required".to_owned());
+        }
+        if asked.organizations != ["system:nodes"] {
+            return Err("subject organization is not system:nodes".to_owned());
+        }
+        if asked.common_names.len() != 1 || !asked.common_names[0].starts_with("system:node:") {
+            return Err("subject common name does not begin with system:node: ".to_owned());
+        }
+        match self {
+            Self::KubeletClient if asked.has_names() => Err("subjectAltNames are not allowed".to_owned()),
+            Self::KubeletServing if !asked.other_names.is_empty() => {
+                Err("only DNS and IP subjectAltNames are allowed".to_owned())
+            }
+            Self::KubeletServing if !asked.has_names() => Err("DNS or IP subjectAltName is required".to_owned()),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Removes requests that are old and bootstrap tokens whose time is over.
+pub(super) fn sweep(inner: &Arc<Inner>) {
+    let now = inner.now();
+    let actor = Actor::manager(inner, "certificate-controller");
+    if let Some(requests) = inner.registry.by_plural(GROUP, PLURAL) {
+        for object in super::all(inner, &requests.storage) {
+            if is_old(&object.value(), now) {
+                log("certificates", actor.delete(&requests, &object, DeleteOptions::default()));
+            }
+        }
+    }
+    let Some(secrets) = inner.registry.by_plural("", "secrets") else { return };
+    let page = inner.store.page(&secrets.storage, Some("kube-system"), None, None, 0, |_| true);
+    for object in page.map(|page| page.objects).unwrap_or_default() {
+        if object.key.name.starts_with("bootstrap-token-") && auth::is_over(&object.value(), now) {
+            log("bootstrap tokens", actor.delete(&secrets, &object, DeleteOptions::default()));
+        }
+    }
+}
+
+fn is_old(request: &Value, now: Timestamp) -> bool {
+    let answered = has(request, "Approved") || has(request, "Denied") || has(request, "Failed");
+    let kept = if answered { ANSWERED } else { PENDING };
+    let made = request["metadata"]["creationTimestamp"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
+    made.is_some_and(|made| made + kept < now)
+}

@@ -1,0 +1,233 @@
+//! Bootstrap tokens.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use fleetwright_api::names;
+use fleetwright_kit::{Pass, Remedy, StepError, WriteError};
+use fleetwright_pki::{Identity, kubeconfig};
+use fleetwright_plan::join::{BOOTSTRAPPERS, token_group};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use sha2::{Digest, Sha256};
+
+use super::token_key;
+
+/// Where bootstrap tokens are.
+pub const TOKENS_NAMESPACE: &str = "kube-system";
+/// How long a token is valid.
+pub const LIFETIME: Duration = Duration::from_secs(15 * 60);
+/// One that is valid for less than this is not given away any more: installing a kubelet takes its time.
+const LEFT: Duration = Duration::from_secs(5 * 60);
+/// Label of a token's Secret: the namespace of the machine.
+const NAMESPACE: &str = "fleetwright.io/namespace";
+
+/// Why a machine gets no bootstrap credential.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// Packages cannot know where to join.
+    #[error("ConfigMap {namespace}/{}, data.{key}: is missing or empty: {what}", names::CLUSTER_VALUES)]
+    NoValue {
+        /// The ConfigMap's namespace.
+        namespace: String,
+        /// The key.
+        key: &'static str,
+        /// What it should hold.
+        what: &'static str,
+    },
+    /// The token was not written.
+    #[error("the bootstrap token: {0}")]
+    Token(#[from] WriteError),
+    /// Its name is taken again and again.
+    #[error("the bootstrap token: Secret {0} was made by somebody else at the same time")]
+    Taken(String),
+}
+
+impl StepError for JoinError {
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::NoValue { .. } => "ClusterValueMissing",
+            Self::Token(error) => error.reason(),
+            Self::Taken(_) => "BootstrapTokenTaken",
+        }
+    }
+
+    fn remedy(&self) -> Remedy {
+        match self {
+            Self::NoValue { .. } => Remedy::Person,
+            // A refusal may be mended by a role, which nobody watches.
+            Self::Token(error) => match error.remedy() {
+                Remedy::Person => Remedy::Wait(Duration::from_secs(60)),
+                remedy => remedy,
+            },
+            Self::Taken(_) => Remedy::Retry,
+        }
+    }
+}
+
+/// The bootstrap tokens that this process made. Cheap to clone; lost with the process, which costs a new token.
+#[derive(Clone, Default)]
+pub struct Credentials {
+    given: Arc<Mutex<HashMap<String, Given>>>,
+}
+
+/// What is known of the token of one machine.
+#[derive(Clone)]
+enum Given {
+    Valid {
+        token: String,
+        until: Timestamp,
+    },
+    /// Deleted, and not made again since.
+    Withdrawn {
+        at: Timestamp,
+    },
+}
+
+impl Credentials {
+    /// None were made yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The kubeconfig with which the kubelet of the machine of this pass, with that uid, asks for its certificate. Made once and given again while
+    /// it is valid for some minutes more. `cluster` holds the cluster's values, of which `server` and `caBundle` are needed.
+    ///
+    /// Writes: two at most (an older token of the same machine goes), none if it was given before.
+    ///
+    /// # Errors
+    /// See [`JoinError`].
+    pub async fn credential(
+        &self,
+        pass: &Pass,
+        uid: &str,
+        cluster: &BTreeMap<String, String>,
+    ) -> Result<String, JoinError> {
+        let namespace = &*pass.key().namespace;
+        let value = |key: &'static str, what: &'static str| {
+            let found = cluster.get(key).map(|value| value.trim()).filter(|value| !value.is_empty());
+            found.ok_or_else(|| JoinError::NoValue { namespace: namespace.to_owned(), key, what })
+        };
+        let server =
+            value("server", "set it to the URL of the API server as machines reach it, such as https://10.0.0.1:6443")?;
+        let ca = value("caBundle", "set it to the certificate of the API server's authority, PEM")?;
+        let token = self.token(pass, uid).await?;
+        // As an authority signed it: a file that ends without a line's end is still one.
+        Ok(kubeconfig("fleetwright", server, &format!("{ca}\n"), Identity::Token(&token)))
+    }
+
+    async fn token(&self, pass: &Pass, uid: &str) -> Result<String, JoinError> {
+        if let Some(Given::Valid { token, until }) = self.given().get(uid)
+            && *until > pass.now() + LEFT
+        {
+            return Ok(token.clone());
+        }
+        let (id, secret) = (token_id(&pass.key().namespace, uid), secret());
+        let until = pass.now() + LIFETIME;
+        let object = token_object(pass, uid, &id, &secret, until);
+        let key = token_key(&id);
+        if !pass.writer().create(&object).await? {
+            // Of an earlier join, or of a process before this one: nobody can know its secret any more.
+            pass.writer().delete_by_name::<Secret>(&key).await?;
+            if !pass.writer().create(&object).await? {
+                return Err(JoinError::Taken(key.to_string()));
+            }
+        }
+        let token = format!("{id}.{secret}");
+        let mut given = self.given();
+        given.retain(|_, given| match given {
+            Given::Valid { until, .. } => *until > pass.now(),
+            Given::Withdrawn { at } => *at + 2 * LIFETIME > pass.now(),
+        });
+        given.insert(uid.to_owned(), Given::Valid { token: token.clone(), until });
+        Ok(token)
+    }
+
+    /// Deletes the token of the machine with that uid, if there is one. It is asked for no more: its Node is there, or the machine goes.
+    ///
+    /// # Errors
+    /// See [`WriteError`].
+    pub async fn withdraw(&self, pass: &Pass, namespace: &str, uid: &str) -> Result<bool, WriteError> {
+        let deleted = pass.writer().delete_by_name::<Secret>(&token_key(&token_id(namespace, uid))).await?;
+        self.given().insert(uid.to_owned(), Given::Withdrawn { at: pass.now() });
+        Ok(deleted)
+    }
+
+    /// Whether this process deleted it already.
+    pub(super) fn is_withdrawn(&self, uid: &str) -> bool {
+        matches!(self.given().get(uid), Some(Given::Withdrawn { .. }))
+    }
+
+    fn given(&self) -> MutexGuard<'_, HashMap<String, Given>> {
+        self.given.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn token_object(pass: &Pass, uid: &str, id: &str, secret: &str, until: Timestamp) -> Secret {
+    let (namespace, name) = (&*pass.key().namespace, &*pass.key().name);
+    let data = [
+        ("token-id", id.to_owned()),
+        ("token-secret", secret.to_owned()),
+        // Whole seconds, as Kubernetes writes times.
+        ("expiration", until.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()),
+        ("usage-bootstrap-authentication", "true".to_owned()),
+        ("auth-extra-groups", format!("{BOOTSTRAPPERS},{}", token_group(namespace, uid))),
+        ("description", format!("Machine {namespace}/{name} joins with it")),
+    ];
+    let labels = [(NAMESPACE, namespace), (names::MACHINE, name)];
+    Secret {
+        metadata: ObjectMeta {
+            name: Some(token_key(id).name.to_string()),
+            namespace: Some(TOKENS_NAMESPACE.to_owned()),
+            labels: Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
+            ..ObjectMeta::default()
+        },
+        type_: Some("bootstrap.kubernetes.io/token".to_owned()),
+        string_data: Some(data.map(|(key, value)| (key.to_owned(), value)).into()),
+        ..Secret::default()
+    }
+}
+
+const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+
+/// The public half of a machine's token. The same for the same machine, so that its Secret is found without reading any.
+fn token_id(namespace: &str, uid: &str) -> String {
+    let digest = Sha256::digest(format!("{namespace}/{uid}"));
+    digest.iter().take(6).map(|byte| char::from(DIGITS[usize::from(*byte) % 36])).collect()
+}
+
+/// The secret half: 16 letters and digits, 82 bits of the system's randomness.
+fn secret() -> String {
+    let mut out = String::with_capacity(16);
+    while out.len() < 16 {
+        let random = uuid::Uuid::new_v4();
+        // Bytes of an uuid that are not all random are left out, and those that would favour some digits.
+        let bytes = random.as_bytes().iter().enumerate().filter(|(at, byte)| ![6, 8].contains(at) && **byte < 252);
+        out.extend(bytes.map(|(_, byte)| char::from(DIGITS[usize::from(*byte) % 36])).take(16 - out.len()));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_of_the_form_that_kubernetes_asks_for() {
+        let digits = |text: &str| text.bytes().all(|byte| DIGITS.contains(&byte));
+        for n in 0..100 {
+            let (id, secret) = (token_id("fleet", &n.to_string()), secret());
+            assert!(id.len() == 6 && digits(&id), "{id}");
+            assert!(secret.len() == 16 && digits(&secret), "{secret}");
+        }
+    }
+
+    #[test]
+    fn no_two_secrets_are_the_same_and_the_same_machine_has_the_same_id() {
+        assert_ne!(secret(), secret());
+        assert_eq!(token_id("fleet", "a"), token_id("fleet", "a"));
+        assert_ne!(token_id("fleet", "a"), token_id("fleet", "b"));
+    }
+}

@@ -1,0 +1,119 @@
+//! Joining: a machine's kubelet gets a bootstrap credential of its own, and a certificate for its own name.
+//!
+//! - [`Credentials`] makes bootstrap tokens: one for each join, valid for minutes, known by a group that carries the machine's uid.
+//! - The controller of CertificateSigningRequests approves what matches the machine, denies the rest of what its requestors ask for, and
+//!   leaves alone what comes from others.
+//!
+//! Guarantees: no Secret of kube-system is ever read; what was approved or denied is never changed; a token is deleted when its Node is there
+//! or its machine is deleted.
+
+mod credential;
+mod requests;
+mod tokens;
+mod view;
+
+use fleetwright_kit::{Budget, Controller, Key, Operator, Options, Source};
+use fleetwright_plan::join::{CLIENT_SIGNER, SERVING_SIGNER};
+use k8s_openapi::api::rbac::v1::PolicyRule;
+use kube::Api;
+
+pub use credential::{Credentials, JoinError, LIFETIME, TOKENS_NAMESPACE};
+use requests::Requests;
+use tokens::Tokens;
+use view::{BY_ADDRESS, BY_NODE, BY_REQUESTOR, BY_UID, Eyes, JoinerView, NodeView, RequestView, addresses};
+
+/// Adds the caches and controllers that let the machines of one namespace join.
+pub fn add(operator: &mut Operator, namespace: &str, credentials: &Credentials) {
+    add_with(operator, namespace, credentials, Options::default());
+}
+
+/// As [`add`], run otherwise.
+pub fn add_with(operator: &mut Operator, namespace: &str, credentials: &Credentials, options: Options) {
+    let client = operator.client();
+    let eyes = Eyes {
+        namespace: namespace.into(),
+        machines: operator.cache(
+            Source::new(Api::namespaced(client.clone(), namespace))
+                .index(BY_UID, |_, machine: &JoinerView| vec![machine.joiner.uid.clone()])
+                .index(BY_NODE, |_, machine: &JoinerView| vec![machine.joiner.node.clone()])
+                .index(BY_ADDRESS, |_, machine: &JoinerView| addresses(&machine.joiner.addresses)),
+        ),
+        nodes: operator.cache(Source::new(Api::all(client.clone()))),
+        requests: operator
+            .cache(Source::new(Api::all(client)).index(BY_REQUESTOR, |_, request: &RequestView| request.requestors())),
+    };
+    let (for_machine, for_node) = (eyes.clone(), eyes.clone());
+    let _ = operator
+        .controller(Requests { eyes: eyes.clone(), credentials: credentials.clone() }, options)
+        .on(&eyes.requests, |change| vec![change.key.clone()])
+        .on(&eyes.machines, move |change| {
+            let machine = change.new.or(change.old);
+            machine.map(|machine| for_machine.requests_of(&machine.joiner)).unwrap_or_default()
+        })
+        .on(&eyes.nodes, move |change| {
+            if change.old.map(|node| &node.addresses) == change.new.map(|node| &node.addresses) {
+                return Vec::new();
+            }
+            for_node.requests_of_node(&change.key.name)
+        });
+    // Only machines that go are looked at: for all others there is nothing to do.
+    let _ = operator
+        .controller(Tokens { machines: eyes.machines.clone(), credentials: credentials.clone() }, options)
+        .on(&eyes.machines, |change| {
+            let going = change.new.is_some_and(|machine| machine.joiner.deleted);
+            if going || change.new.is_none() { vec![change.key.clone()] } else { Vec::new() }
+        });
+}
+
+/// The most calls that a pass of each controller makes.
+pub fn budgets() -> [(&'static str, Budget); 2] {
+    [(Requests::NAME, Requests::BUDGET), (Tokens::NAME, Tokens::BUDGET)]
+}
+
+/// What joining needs, and no more.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rules {
+    /// In the namespace of the machines.
+    pub namespaced: Vec<PolicyRule>,
+    /// In kube-system, where bootstrap tokens are. Secrets there are made and deleted, never read.
+    pub tokens: Vec<PolicyRule>,
+    /// In the whole cluster.
+    pub cluster: Vec<PolicyRule>,
+}
+
+/// The exact rules that joining needs.
+pub fn rules() -> Rules {
+    let requests = "certificates.k8s.io";
+    let mut signers = rule(requests, &["signers"], &["approve"]);
+    signers.resource_names = Some(vec![CLIENT_SIGNER.to_owned(), SERVING_SIGNER.to_owned()]);
+    Rules {
+        namespaced: vec![
+            rule(fleetwright_api::GROUP, &["machines"], &["list", "watch"]),
+            rule("", &["events"], &["create"]),
+        ],
+        tokens: vec![rule("", &["secrets"], &["create", "delete"])],
+        cluster: vec![
+            rule(requests, &["certificatesigningrequests"], &["list", "watch"]),
+            rule(requests, &["certificatesigningrequests/approval"], &["patch"]),
+            signers,
+            rule("", &["nodes"], &["list", "watch"]),
+            // What is said of a request, which has no namespace, is kept in the namespace default.
+            rule("", &["events"], &["create"]),
+        ],
+    }
+}
+
+fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> PolicyRule {
+    let owned = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
+    PolicyRule {
+        api_groups: Some(vec![group.to_owned()]),
+        resources: Some(owned(resources)),
+        verbs: owned(verbs),
+        ..PolicyRule::default()
+    }
+}
+
+/// The key of a token's Secret.
+fn token_key(id: &str) -> Key {
+    Key::new(TOKENS_NAMESPACE, &format!("bootstrap-token-{id}"))
+}
