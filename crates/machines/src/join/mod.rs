@@ -20,7 +20,7 @@ use kube::Api;
 pub use credential::{Credentials, JoinError, LIFETIME, TOKENS_NAMESPACE};
 use requests::Requests;
 use tokens::Tokens;
-use view::{BY_ADDRESS, BY_NODE, BY_REQUESTOR, BY_UID, Eyes, JoinerView, NodeView, RequestView, addresses};
+use view::{BY_ADDRESS, BY_NODE, BY_REQUESTOR, BY_UID, Eyes, JoinerView, RequestView, addresses};
 
 /// Adds the caches and controllers that let the machines of one namespace join.
 pub fn add(operator: &mut Operator, namespace: &str, credentials: &Credentials) {
