@@ -268,6 +268,13 @@ impl Machine {
         self.counted_from = self.calls;
     }
 
+    /// Whether the call has come that [`Faults`] wait for.
+    pub fn faults_reached(&self) -> bool {
+        let made = self.calls - self.counted_from;
+        let faults = &self.faults;
+        [faults.crash_at, faults.hang_at, faults.fail_at].iter().flatten().any(|at| *at <= made)
+    }
+
     pub(super) fn count(&mut self, process: u64, half: impl FnOnce(&mut Self)) -> io::Result<()> {
         self.calls += 1;
         let now = Some(self.calls - self.counted_from);
