@@ -83,16 +83,6 @@ fn a_file_is_written_whole_with_its_mode_and_owner() {
 }
 
 #[test]
-fn a_folder_with_something_mounted_in_it_is_not_removed() {
-    let Some(root) = root() else { return };
-    // The test's own folder cannot have mounts without changing the machine: /proc/sys stands for a volume in /proc.
-    let mut real = Real::at("/");
-    let error = real.remove("/proc").unwrap_err();
-    assert!(error.to_string().contains("is mounted at"), "{error}");
-    drop(root);
-}
-
-#[test]
 fn steps_work_on_real_files_and_leave_none_behind() {
     let Some(root) = root() else { return };
     fs::create_dir_all(root.path().join("etc/kubernetes")).unwrap();
@@ -244,9 +234,11 @@ fn an_archive_cannot_lead_out_of_its_folder() {
     let mut header = tar::Header::new_gnu();
     header.set_entry_type(tar::EntryType::Symlink);
     header.set_size(0);
+    header.set_mode(0o777);
     archive.append_link(&mut header, "door", folder.path().join("outside")).unwrap();
     let mut header = tar::Header::new_gnu();
     header.set_size(3);
+    header.set_mode(0o644);
     archive.append_data(&mut header, "door/x", &b"out"[..]).unwrap();
     fs::write(folder.path().join("door"), archive.into_inner().unwrap()).unwrap();
     let error = real.unpack("/door", "/into-door", 0).unwrap_err();

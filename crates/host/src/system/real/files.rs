@@ -171,7 +171,7 @@ pub(super) fn remove(path: &Path) -> io::Result<bool> {
     };
     if found.is_dir() {
         // Somebody's volume may be mounted in there: its content is not ours to delete.
-        if let Some(mounted) = mounted_in(path)? {
+        if let Some(mounted) = mounted_in(&path.canonicalize()?, &fs::read("/proc/self/mountinfo")?) {
             return Err(io::Error::new(
                 ErrorKind::ResourceBusy,
                 format!("something is mounted at {}: unmount it first", mounted.display()),
@@ -185,13 +185,11 @@ pub(super) fn remove(path: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// A mount point at or below that folder.
-fn mounted_in(path: &Path) -> io::Result<Option<PathBuf>> {
-    let path = path.canonicalize()?;
-    let mounts = fs::read("/proc/self/mountinfo")?;
-    let mounts = String::from_utf8_lossy(&mounts).into_owned();
+/// A mount point at or below that folder, by what the kernel says of mounts.
+fn mounted_in(path: &Path, mounts: &[u8]) -> Option<PathBuf> {
+    let mounts = String::from_utf8_lossy(mounts).into_owned();
     let points = mounts.lines().filter_map(|line| line.split(' ').nth(4)).map(unescaped).map(PathBuf::from);
-    Ok(points.into_iter().find(|point| point.starts_with(&path)))
+    points.into_iter().find(|point| point.starts_with(path))
 }
 
 /// Blanks and the like are written as octal numbers.
@@ -285,4 +283,18 @@ fn make_inside(into: &Path, folder: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_in_a_folder_is_seen() {
+        let mounts = b"36 35 98:0 / /var/lib/kubelet/pods/1/volume\\040one rw,noatime - ext3 /dev/root rw\n37 35 0:5 / /var/lib/other rw - tmpfs t rw\n";
+        let in_kubelet = mounted_in(Path::new("/var/lib/kubelet"), mounts);
+        assert_eq!(in_kubelet.as_deref(), Some(Path::new("/var/lib/kubelet/pods/1/volume one")));
+        assert_eq!(mounted_in(Path::new("/var/lib/oth"), mounts), None);
+        assert_eq!(mounted_in(Path::new("/var/lib/other"), mounts).as_deref(), Some(Path::new("/var/lib/other")));
+    }
 }
