@@ -7,6 +7,8 @@ MINOR ?= 1.37
 PURE := cel merge host
 # The crates whose tests run on both API servers. A test on the real one has a name that ends in `_on_real`.
 BOTH := $(addprefix -p fleetwright-,api cli kit readiness rig)
+# The crates with tests on real hosts. Such a test has a name that ends in `_on_hosts`.
+ON_HOSTS := $(addprefix -p fleetwright-,lab machines)
 
 .DEFAULT_GOAL := help
 
@@ -51,9 +53,11 @@ test-real: deps k8s ## On real etcd and kube-apiserver: lab, operators, commands
 
 .PHONY: e2e
 e2e: deps k8s ## On real hosts: Debian machines booted here, real SSH, real kubelets (needs root; minutes)
-	@hack/deps.sh hosts
+	@hack/deps.sh hosts ssh
 	@k8s/build.sh 1.36 kubelet >/dev/null
-	$(CARGO) test --locked -p fleetwright-lab -- _on_hosts
+	@hack/helper.sh
+	$(CARGO) build --locked --bin fleetwright
+	$(CARGO) test --locked $(ON_HOSTS) --test '*' -- _on_hosts
 
 .PHONY: bench
 bench: deps k8s ## Speed and memory: the embedded and the real API server, readiness at ten thousand machines; tables and JSON

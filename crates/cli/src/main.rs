@@ -5,6 +5,7 @@ mod cluster;
 mod crds;
 mod home;
 mod install;
+mod lab;
 mod operators;
 mod preflight;
 mod reference;
@@ -58,6 +59,8 @@ enum Command {
     Why(why::Args),
     /// Say what became of an operation whose outcome nobody else can know.
     Resolve(resolve::Args),
+    /// Run a real fleet on this machine: hosts, control plane, operators.
+    Lab(lab::LabArgs),
     /// Print the version.
     Version(version::Args),
     /// Print a completion script for a shell.
@@ -104,6 +107,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Operators(args) => operators::run(&args, &cli.log),
         Command::Why(args) => why::run(&args),
         Command::Resolve(args) => resolve::run(&args),
+        Command::Lab(args) => lab::run(args, &cli.log),
         Command::Version(args) => version::run(&args),
         Command::Completion { shell } => {
             let mut script = Vec::new();

@@ -21,4 +21,5 @@ mod target;
 
 pub use binaries::{Binaries, DEFAULT_MINOR};
 pub use plane::{Builder, ControlPlane};
+pub use process::Process;
 pub use target::{Kind, Target};

@@ -38,9 +38,9 @@ exit $status
 /// Longer than the supervisor takes to lose patience.
 const END: Duration = Duration::from_secs(8);
 
-/// A supervised process.
+/// A supervised process: ended when it is dropped, and when we are killed.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub struct Process {
     name: String,
     supervisor: Child,
     log: PathBuf,
@@ -48,7 +48,10 @@ pub(crate) struct Process {
 
 impl Process {
     /// Starts `program` with its output appended to a file of the folder `logs`.
-    pub(crate) fn start<A: AsRef<OsStr>>(
+    ///
+    /// # Errors
+    /// When there is no such program, or its log cannot be written.
+    pub fn start<A: AsRef<OsStr>>(
         name: &str,
         program: &Path,
         arguments: impl IntoIterator<Item = A>,
@@ -70,21 +73,27 @@ impl Process {
         Ok(Self { name: name.to_owned(), supervisor, log })
     }
 
-    pub(crate) fn name(&self) -> &str {
+    /// What it is called.
+    pub fn name(&self) -> &str {
         &self.name
     }
 
     /// How the process ended, when it has.
-    pub(crate) fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
+    pub fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
         self.supervisor.try_wait()
     }
 
     /// The last lines of its log.
-    pub(crate) fn tail(&self) -> String {
+    pub fn tail(&self) -> String {
         let text = fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
         let lines: Vec<_> = text.lines().collect();
         lines[lines.len().saturating_sub(12)..].join("\n")
+    }
+
+    /// The file with all that it said.
+    pub fn log(&self) -> &Path {
+        &self.log
     }
 
     /// Whether it said that somebody else has its port.
@@ -93,12 +102,12 @@ impl Process {
     }
 
     /// Asks it to end (SIGTERM, and SIGKILL when that does not help) without waiting.
-    pub(crate) fn ask_to_end(&mut self) {
+    pub fn ask_to_end(&mut self) {
         drop(self.supervisor.stdin.take());
     }
 
     /// Ends it and waits until it is gone.
-    pub(crate) fn end(&mut self) {
+    pub fn end(&mut self) {
         self.ask_to_end();
         let deadline = Instant::now() + END;
         while Instant::now() < deadline {

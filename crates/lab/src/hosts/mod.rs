@@ -21,6 +21,7 @@
 pub mod archives;
 mod command;
 mod emulated;
+mod fleet;
 mod host;
 pub mod images;
 mod means;
@@ -34,6 +35,7 @@ mod template;
 mod tree;
 
 pub use emulated::{Emulated, Kernels};
+pub use fleet::{Described, apply};
 pub use host::{Host, HostBuilder};
 pub use means::{means, require};
 pub use network::Network;

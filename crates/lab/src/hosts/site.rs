@@ -94,6 +94,11 @@ impl Site {
         self.kubelets.get(version).with_context(|| format!("there is no kubelet {version} here; run make k8s MINOR=…"))
     }
 
+    /// The versions of the kubelet that there are, oldest first.
+    pub fn kubelet_versions(&self) -> impl Iterator<Item = &str> {
+        self.kubelets.keys().map(String::as_str)
+    }
+
     /// The node-problem-detector's archive, with `bin/node-problem-detector` in it.
     pub fn node_problem_detector(&self) -> &Published {
         &self.detector

@@ -1,0 +1,354 @@
+//! `fleetwright lab`: a real fleet on this machine, for a person to try things on.
+
+use std::fs::{self, File};
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand};
+use fleetwright_lab::Process;
+use fleetwright_lab::hosts::{self, Described, Emulated, Host, Kernels, Site};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::home::{Home, Opened};
+use crate::{FLEET_NAMESPACE, install};
+
+/// The first time, Debian and Kubernetes' packages are fetched and built.
+const START: Duration = Duration::from_secs(30 * 60);
+const STOP: Duration = Duration::from_secs(120);
+
+#[derive(Args)]
+pub(crate) struct LabArgs {
+    #[command(subcommand)]
+    command: Lab,
+}
+
+#[derive(Subcommand)]
+enum Lab {
+    /// Start real hosts, a real control plane and the operators on this machine, and leave them running.
+    ///
+    /// Hosts are Debian with systemd and sshd, each with an address of its own. Needs Linux and root.
+    #[command(after_help = "Examples:
+  fleetwright lab up --machines 3
+  fleetwright lab up --machines 1 --emulated --kubelet 1.36.4
+  fleetwright lab status
+  fleetwright lab down")]
+    Up(Up),
+    /// Show whether a lab runs, and what to try.
+    Status(Where),
+    /// End the lab. Nothing of it is left.
+    Down(Where),
+    /// What `up` leaves running.
+    #[command(hide = true)]
+    Run(Up),
+}
+
+#[derive(Args, Clone)]
+struct Where {
+    /// The folder that holds its kubeconfig and logs. [default: ~/.fleetwright/lab]
+    #[arg(long, value_name = "DIR", env = "FLEETWRIGHT_LAB")]
+    home: Option<PathBuf>,
+}
+
+#[derive(Args, Clone)]
+struct Up {
+    /// How many hosts.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(0..=50))]
+    machines: u8,
+
+    /// One more machine with a kernel of its own, emulated: slow, but it can be given another kernel.
+    #[arg(long)]
+    emulated: bool,
+
+    /// The kubelet that the hosts begin with.
+    #[arg(long, value_name = "VERSION", default_value = "1.36.4")]
+    kubelet: String,
+
+    /// Start hosts, control plane and objects, but no operators.
+    #[arg(long)]
+    no_operators: bool,
+
+    /// The folder with the helper for hosts. [default: that of the operators]
+    #[arg(long, value_name = "DIR")]
+    helpers: Option<PathBuf>,
+
+    #[command(flatten)]
+    place: Where,
+}
+
+/// What is known of a lab that is up.
+#[derive(Debug, Serialize, Deserialize)]
+struct State {
+    process: u32,
+    server: String,
+    packages: String,
+    key: PathBuf,
+    logs: Vec<PathBuf>,
+    machines: Vec<(String, String)>,
+    kernel: Option<String>,
+}
+
+pub(crate) fn run(args: LabArgs, log: &str) -> Result<()> {
+    match args.command {
+        Lab::Up(args) => up(&args, log),
+        Lab::Status(place) => status(&place.path()?),
+        Lab::Down(place) => down(&place.path()?),
+        Lab::Run(args) => crate::runtime()?.block_on(stay(&args, log)),
+    }
+}
+
+impl Where {
+    fn path(&self) -> Result<PathBuf> {
+        match &self.home {
+            Some(path) => Ok(std::path::absolute(path)?),
+            None => Ok(Home::default_path()?.join("lab")),
+        }
+    }
+}
+
+/// Starts another process that stays, and shows what it says until the lab is up.
+fn up(args: &Up, log: &str) -> Result<()> {
+    hosts::require()?;
+    let path = args.place.path()?;
+    match Home::open(&path)? {
+        Opened::Ours(home) => drop(home),
+        Opened::Running => {
+            println!("A lab is running already.");
+            return status(&path);
+        }
+    }
+    let _ = fs::remove_file(path.join("state.json"));
+    let place = path.join("lab.log");
+    let output = File::create(&place)?;
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["--log", log, "lab", "run", "--home"]).arg(&path);
+    command.args(["--machines", &args.machines.to_string(), "--kubelet", &args.kubelet]);
+    command.args(args.emulated.then_some("--emulated")).args(args.no_operators.then_some("--no-operators"));
+    if let Some(helpers) = &args.helpers {
+        command.arg("--helpers").arg(std::path::absolute(helpers)?);
+    }
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(output.try_clone()?)
+        .stderr(output)
+        // Ctrl-C here is not meant for the lab.
+        .process_group(0)
+        .spawn()
+        .context("cannot start the lab")?;
+    let mut shown = Follow { file: File::open(&place)?, at: 0 };
+    let deadline = Instant::now() + START;
+    loop {
+        shown.show()?;
+        if path.join("state.json").exists() {
+            return status(&path);
+        }
+        if let Some(ended) = child.try_wait()? {
+            shown.show()?;
+            bail!("the lab did not start ({ended}); all that was said is in {}", place.display());
+        }
+        if Instant::now() > deadline {
+            let _ = Command::new("kill").arg(child.id().to_string()).status();
+            let _ = child.wait();
+            bail!("the lab did not start within {START:?}; all that was said is in {}", place.display());
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// A file that somebody else writes.
+struct Follow {
+    file: File,
+    at: u64,
+}
+
+impl Follow {
+    fn show(&mut self) -> Result<()> {
+        let mut text = String::new();
+        self.file.seek(SeekFrom::Start(self.at))?;
+        // What is not whole yet is shown the next time.
+        if self.file.read_to_string(&mut text).is_ok()
+            && let Some(end) = text.rfind('\n')
+        {
+            print!("{}", &text[..=end]);
+            self.at += end as u64 + 1;
+        }
+        Ok(())
+    }
+}
+
+fn status(path: &Path) -> Result<()> {
+    let Some(state) = running(path)? else {
+        println!("No lab is running. Start one with: fleetwright lab up");
+        return Ok(());
+    };
+    let kubeconfig = Home::kubeconfig(path);
+    println!("The lab is up: Kubernetes at {}, packages at {}.", state.server, state.packages);
+    for (name, address) in &state.machines {
+        println!("  {name:<12} ssh -i {} root@{address}", state.key.display());
+    }
+    println!("Try, with export KUBECONFIG={}", kubeconfig.display());
+    println!("  kubectl get machines,nodes -n {FLEET_NAMESPACE} -o wide");
+    println!("  kubectl get machinepackageversions -n {FLEET_NAMESPACE}");
+    if let Some((name, address)) = state.machines.first() {
+        let other = r#"[{"component":"kubelet","ref":"kubelet-1.37.1"}]"#;
+        println!("  # an upgrade:      kubectl edit machine -n {FLEET_NAMESPACE} {name}   # packages: {other}");
+        println!(
+            "  # drift, repaired: ssh -i {} root@{address} systemctl disable --now node-problem-detector",
+            state.key.display()
+        );
+        println!("  # leaving:         kubectl delete machine -n {FLEET_NAMESPACE} {name}");
+    }
+    if let Some(kernel) = &state.kernel {
+        println!(
+            "  # a kernel:        add {{component: kernel, ref: {kernel}}} to the packages of the emulated machine"
+        );
+    }
+    println!("Logs: {}", state.logs.iter().map(|log| log.display().to_string()).collect::<Vec<_>>().join(", "));
+    println!("End it with: fleetwright lab down");
+    Ok(())
+}
+
+fn down(path: &Path) -> Result<()> {
+    if let Opened::Running = Home::open(path)? {
+        let state = running(path)?.context("the lab is starting; wait until it is up, or end its process")?;
+        // Who holds the lock is who wrote the number.
+        let told = Command::new("kill").args(["-TERM", &state.process.to_string()]).status()?;
+        if !told.success() {
+            bail!("cannot end process {}; are you its owner?", state.process);
+        }
+        let deadline = Instant::now() + STOP;
+        while let Opened::Running = Home::open(path)? {
+            if Instant::now() > deadline {
+                bail!("process {} does not end; what it says is in {}", state.process, path.join("lab.log").display());
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        println!("The lab has ended.");
+    } else {
+        println!("No lab is running.");
+    }
+    fs::remove_dir_all(path).with_context(|| format!("cannot remove {}", path.display()))
+}
+
+/// The lab that runs with that folder, once it is up.
+fn running(path: &Path) -> Result<Option<State>> {
+    if !path.exists() || matches!(Home::open(path)?, Opened::Ours(_)) {
+        return Ok(None);
+    }
+    match fs::read(path.join("state.json")) {
+        Ok(state) => Ok(Some(serde_json::from_slice(&state).context("state.json cannot be read")?)),
+        Err(_) => Ok(None),
+    }
+}
+
+/// The lab itself, until it is told to end.
+async fn stay(args: &Up, log: &str) -> Result<()> {
+    let path = args.place.path()?;
+    let Opened::Ours(_home) = Home::open(&path)? else { bail!("another lab has {}", path.display()) };
+    let stop = crate::stop_signal()?;
+    let mut stop = std::pin::pin!(stop);
+    let started = tokio::select! {
+        started = start(args, &path, log) => started?,
+        () = &mut stop => return Ok(()),
+    };
+    stop.await;
+    println!("ending");
+    let _ = fs::remove_file(path.join("state.json"));
+    // Ending hosts blocks, and there is nobody else to wait for.
+    drop(started);
+    Ok(())
+}
+
+/// All that is dropped when the lab ends: operators first, then hosts, then what they stand on.
+struct Started {
+    _operators: Option<Process>,
+    _hosts: Vec<Host>,
+    _emulated: Option<Emulated>,
+    _site: Site,
+}
+
+async fn start(args: &Up, path: &Path, log: &str) -> Result<Started> {
+    println!("starting a control plane and a package server");
+    let site = Site::start().await?;
+    let kubeconfig = Home::kubeconfig(path);
+    fleetwright_pki::write_private(&kubeconfig, site.plane.kubeconfig())?;
+    let client = site.plane.client();
+    install::kinds_and_namespace(&client).await?;
+    hosts::apply(&client, &site.objects(FLEET_NAMESPACE)?).await?;
+    let worker = site.worker(&args.kubelet)?;
+    if !worker.iter().any(|(component, _)| component == "kubelet") {
+        let there: Vec<_> = site.kubelet_versions().collect();
+        bail!("there is no kubelet {}; there are: {}", args.kubelet, there.join(", "));
+    }
+
+    println!(
+        "booting {} hosts{}",
+        args.machines,
+        if args.emulated { " and an emulated machine (a minute or more)" } else { "" }
+    );
+    let names: Vec<_> = (1..=args.machines).map(|number| format!("host-{number}")).collect();
+    let booting = futures::future::try_join_all(names.iter().map(|name| site.host(name)));
+    let emulating = async {
+        match args.emulated {
+            true => {
+                let kernels = Kernels::find().await?;
+                Ok::<_, anyhow::Error>(Some((Emulated::start(&site.network, "emulated").await?, kernels)))
+            }
+            false => Ok(None),
+        }
+    };
+    let (booted, emulated) = tokio::try_join!(booting, emulating)?;
+    site.connect(&booted.iter().collect::<Vec<_>>()).await?;
+
+    let mut machines: Vec<Value> = Vec::new();
+    let mut known = Vec::new();
+    for (number, host) in (0..).zip(&booted) {
+        machines.push(Described::host(host, number).machine(FLEET_NAMESPACE, &worker));
+        known.push((host.name(), host.address().to_string()));
+    }
+    let mut kernel = None;
+    if let Some((machine, kernels)) = &emulated {
+        let package = site.kernel_package(kernels, &kernels.second, FLEET_NAMESPACE)?;
+        kernel = package["metadata"]["name"].as_str().map(str::to_owned);
+        machines.push(package);
+        let network: Vec<_> = worker.iter().filter(|(component, _)| component == "sysctl-network").cloned().collect();
+        machines.push(Described::emulated(machine, args.machines).machine(FLEET_NAMESPACE, &network));
+        known.push((machine.name(), machine.address().to_string()));
+    }
+    hosts::apply(&client, &machines).await?;
+
+    let mut logs = vec![path.to_owned(), site.plane.logs(), site.network.folder().to_owned()];
+    let operators = match args.no_operators {
+        true => None,
+        false => {
+            let config = kubeconfig.to_string_lossy().into_owned();
+            let mut arguments = vec!["--log".to_owned(), if log == "warn" { "info" } else { log }.to_owned()];
+            arguments.extend(["operators", "--kubeconfig", &config, "--listen", "127.0.0.1:0"].map(str::to_owned));
+            if let Some(helpers) = &args.helpers {
+                arguments.extend(["--helpers".to_owned(), helpers.display().to_string()]);
+            }
+            let process = Process::start("operators", &std::env::current_exe()?, arguments, path)?;
+            logs.push(process.log().to_owned());
+            Some(process)
+        }
+    };
+    let state = State {
+        process: std::process::id(),
+        server: site.plane.url().to_owned(),
+        packages: site.packages.url(""),
+        key: site.network.ssh_key_path(),
+        logs,
+        machines: known,
+        kernel,
+    };
+    // Renamed: whoever waits for it finds all of it.
+    fs::write(path.join("state.tmp"), serde_json::to_vec_pretty(&state)?)?;
+    fs::rename(path.join("state.tmp"), path.join("state.json"))?;
+    println!("up");
+    let emulated = emulated.map(|(machine, _)| machine);
+    Ok(Started { _operators: operators, _hosts: booted, _emulated: emulated, _site: site })
+}

@@ -1,0 +1,208 @@
+//! The packages that come with the project, on a real host without an operator: if this fails, it is the packages, the helper or the
+//! transport.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use fleetwright_api::{Machine, MachinePackageVersion};
+use fleetwright_lab::hosts::{Described, Host, Site, Tree};
+use fleetwright_plan::package::{Lookup, Rendered, Values, render};
+use fleetwright_transport::{Helpers, Hop, Limits, Link, Login, Route, Ssh, Transport as _, Trust};
+use fleetwright_wire::{Answer, Apply, Content, Observation, Observe, Outcome, Request, Step};
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{ListParams, PostParams};
+use kube::{Api, Client};
+use serde_json::json;
+
+use crate::{NAMESPACE, helpers};
+
+/// What is not part of a host's state: logs, caches, and what systemd remembers for its own sake.
+pub(crate) const PASSING: [&str; 7] = [
+    "/var/log",
+    "/var/cache",
+    "/var/lib/apt/lists",
+    "/var/lib/systemd",
+    "/var/lib/dpkg/status-old",
+    "/var/tmp",
+    "/root/.bash_history",
+];
+
+struct Nothing;
+
+impl Lookup for Nothing {
+    fn secret(&self, _: &str, _: &str) -> Option<Vec<u8>> {
+        None
+    }
+
+    fn config_map(&self, _: &str, _: &str) -> Option<Vec<u8>> {
+        None
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn shipped_packages_make_a_node_and_leave_a_clean_host_on_hosts() -> Result<()> {
+    let mut site = Site::start().await?;
+    let host = site.host("by-hand").await?;
+    let tried = by_hand(&site, &host).await;
+    if tried.is_err() {
+        site.keep_logs();
+    }
+    tried
+}
+
+async fn by_hand(site: &Site, host: &Host) -> Result<()> {
+    host.run("apt-get update -qq").await?;
+    let before = host.tree().await?;
+    let described = Described::host(host, 0);
+    let wanted = site.worker("1.37.1")?;
+    let machine: Machine = serde_json::from_value(described.machine(NAMESPACE, &wanted))?;
+    let link = connect(site, host).await?;
+    let rendered = rendered(site, &machine)?;
+    tokio::spawn(approve_all(site.plane.client()));
+
+    let mut fence = 0;
+    for package in &rendered {
+        let mut package = package.package.clone();
+        for file in package.files.iter_mut().filter(|file| file.path.ends_with("bootstrap-kubelet.conf")) {
+            file.content = Content::Text(site.plane.kubeconfig());
+        }
+        fence += 1;
+        apply(&*link, fence, Step::Install(package)).await?;
+    }
+    let nodes: Api<Node> = Api::all(site.plane.client());
+    eventually("the Node to be ready", || async {
+        let conditions = nodes.get_opt("by-hand").await?.and_then(|node| node.status?.conditions).unwrap_or_default();
+        Ok(conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True"))
+    })
+    .await?;
+    let observed = eventually_healthy(&*link, &rendered).await?;
+    for component in &observed.components {
+        assert_eq!(component.deviations, [], "{}", component.component);
+    }
+
+    for package in rendered.iter().rev() {
+        fence += 1;
+        apply(&*link, fence, Step::Remove { component: package.package.component.clone() }).await?;
+    }
+    let cleaned = ask(&*link, Request::Clean { fence }).await?;
+    assert_eq!(cleaned, Answer::Cleaned);
+    drop(link);
+    assert_clean(&before, &host.tree().await?);
+    Ok(())
+}
+
+/// Fails if anything is left on a host, or missing from it.
+pub(crate) fn assert_clean(before: &Tree, after: &Tree) {
+    let left = before.clone().without(&PASSING).changes(&after.clone().without(&PASSING));
+    assert!(left.is_empty(), "the host is not as it was before:\n{}", left.join("\n"));
+}
+
+async fn connect(site: &Site, host: &Host) -> Result<Box<dyn Link>> {
+    let transport = Ssh::new(Helpers::find(&helpers()?)?);
+    let route = Route {
+        machine: host.name(),
+        host: Hop {
+            address: host.address().to_string(),
+            port: 22,
+            user: "root".to_owned(),
+            login: Login { key: Arc::from(site.network.ssh_key()), certificate: None },
+            trust: Trust::Keys(vec![host.host_key()]),
+        },
+        jumps: Vec::new(),
+        limits: Limits::default(),
+    };
+    transport.connect(Arc::new(route)).await.context("the host is not reached")
+}
+
+/// All packages of a machine for its host, what others depend on first.
+fn rendered(site: &Site, machine: &Machine) -> Result<Vec<Rendered>> {
+    let cluster: BTreeMap<_, _> = site.cluster_values();
+    let values = Values { machine, facts: None, cluster: &cluster };
+    let mut waiting = Vec::new();
+    for version in site.package_versions(NAMESPACE)? {
+        let version: MachinePackageVersion = serde_json::from_value(version)?;
+        if machine.spec.packages.iter().any(|package| Some(&package.ref_) == version.metadata.name.as_ref()) {
+            waiting.push(render(&version, &values, &Nothing)?);
+        }
+    }
+    let mut ordered: Vec<Rendered> = Vec::new();
+    while !waiting.is_empty() {
+        let there = |name: &String| ordered.iter().any(|package| &package.package.component == name);
+        let Some(next) = waiting.iter().position(|package| package.depends_on.iter().all(there)) else {
+            bail!("packages depend on what is not there: {:?}", waiting[0].depends_on);
+        };
+        ordered.push(waiting.remove(next));
+    }
+    Ok(ordered)
+}
+
+async fn ask(link: &dyn Link, request: Request) -> Result<Answer> {
+    Ok(link.ask(&request, Duration::from_secs(300), &|_| {}).await?)
+}
+
+async fn apply(link: &dyn Link, fence: u64, step: Step) -> Result<()> {
+    let what = format!("{:?} {}", step.verb(), step.component().unwrap_or_default());
+    let begun = Instant::now();
+    let apply = Apply { id: format!("by-hand-{fence}"), fence, step, within: 240 };
+    match ask(link, Request::Apply(Box::new(apply))).await? {
+        Answer::Ended(record) if record.outcome == Outcome::Done => {
+            eprintln!("{what} took {:?}", begun.elapsed());
+            Ok(())
+        }
+        other => bail!("{what}: {other:#?}"),
+    }
+}
+
+async fn eventually_healthy(link: &dyn Link, rendered: &[Rendered]) -> Result<Observation> {
+    let deadline = Instant::now() + Duration::from_secs(90);
+    loop {
+        let packages = rendered.iter().map(|package| package.package.clone()).collect();
+        let asked = Observe { packages, health: true, ..Observe::default() };
+        let Answer::Observed(observed) = ask(link, Request::Observe(Box::new(asked))).await? else {
+            bail!("no observation");
+        };
+        let ill: Vec<_> =
+            observed.components.iter().flat_map(|seen| &seen.health).filter(|check| !check.holds).cloned().collect();
+        if ill.is_empty() {
+            return Ok(*observed);
+        }
+        if Instant::now() > deadline {
+            bail!("not healthy: {ill:#?}");
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+/// Stands for the approver: this test has no operator.
+async fn approve_all(client: Client) {
+    let requests: Api<CertificateSigningRequest> = Api::all(client);
+    loop {
+        for mut request in requests.list(&ListParams::default()).await.map(|list| list.items).unwrap_or_default() {
+            let status = request.status.get_or_insert_default();
+            if status.conditions.is_none() {
+                let approved = json!([{ "type": "Approved", "status": "True", "reason": "Test" }]);
+                status.conditions = serde_json::from_value(approved).ok();
+                let name = request.metadata.name.clone().unwrap_or_default();
+                let _ = requests.replace_subresource("approval", &name, &PostParams::default(), &request).await;
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+}
+
+pub(crate) async fn eventually<F: Future<Output = Result<bool>>>(
+    what: &str,
+    mut look: impl FnMut() -> F,
+) -> Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(180);
+    while !look().await? {
+        if Instant::now() > deadline {
+            bail!("waited three minutes for {what}");
+        }
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+    Ok(())
+}
