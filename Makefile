@@ -38,7 +38,7 @@ test-unit: deps ## Decisions, parsers, stores: no servers
 test-scenario: deps k8s ## On the embedded API server: its own tests, the conformance suite, operators, commands (kubectl is needed)
 	$(CARGO) test --locked -p fleetwright-apiserver --test '*'
 	$(CARGO) test --locked -p fleetwright-conformance --test conformance -- --embedded
-	$(CARGO) test --locked $(BOTH) --test '*' -- --skip _on_real
+	$(CARGO) test --locked $(BOTH) --test '*' -- --skip _on_real --skip _on_hosts
 	@hack/deps.sh ssh
 	$(CARGO) test --locked -p fleetwright-transport --test '*'
 
