@@ -38,6 +38,25 @@ pub(crate) fn token(call: &Call) -> Result<Response<Body>, ApiError> {
     call.options("CreateOptions", false)?;
     let body: Value = decode::body(&call.headers, &call.body)?.map_err(ApiError::bad_request)?.0;
     let (namespace, name) = (&call.info.namespace, &call.info.name);
+    if let Some(node) = auth::node_of(&call.user) {
+        // A node gets tokens for its pods, not for itself.
+        let bound = &body["spec"]["boundObjectRef"];
+        let pod = bound["name"].as_str().filter(|_| bound["kind"] == "Pod").unwrap_or_default();
+        let pod = auth::Graph::pod(&*call.server, namespace, pod);
+        let why = match pod {
+            None => "node requested token not bound to a pod",
+            Some(pod) if pod["spec"]["nodeName"] != node => {
+                "node requested token bound to a pod scheduled on a different node"
+            }
+            Some(pod) if pod["metadata"]["uid"] != bound["uid"] => {
+                "node requested token with a pod binding without a uid"
+            }
+            Some(_) => "",
+        };
+        if !why.is_empty() {
+            return Err(ApiError::forbidden("", "serviceaccounts", name, why));
+        }
+    }
     let answer = auth::token_request(&call.server.tokens, &*call.server, namespace, name, body, call.server.now())?;
     Ok(view.plain(201, &answer))
 }

@@ -5,6 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use fleetwright_rbac::{Attributes, MASTERS};
 use serde_json::Value;
 use x509_parser::prelude::{FromDer, X509CertificationRequest};
+use x509_parser::x509::X509Name;
 
 use super::forbidden;
 use crate::error::ApiError;
@@ -28,12 +29,24 @@ pub(super) fn create(op: &Operation<'_>, request: &Value) -> Result<(), ApiError
 
 /// The organizations of a request, which become the groups of a user.
 fn organizations(request: &str) -> Result<Vec<String>, String> {
+    subject(request, |subject| {
+        subject.iter_organization().filter_map(|name| name.as_str().ok()).map(str::to_owned).collect()
+    })
+}
+
+/// The common names of a request, the last of which becomes the user.
+pub(super) fn common_names(request: &str) -> Result<Vec<String>, String> {
+    subject(request, |subject| {
+        subject.iter_common_name().filter_map(|name| name.as_str().ok()).map(str::to_owned).collect()
+    })
+}
+
+fn subject<T>(request: &str, read: impl FnOnce(&X509Name<'_>) -> T) -> Result<T, String> {
     let text = STANDARD.decode(request).map_err(|error| error.to_string())?;
     let (_, pem) =
         x509_parser::pem::parse_x509_pem(&text).map_err(|_| "PEM block type must be CERTIFICATE REQUEST".to_owned())?;
     let (_, parsed) = X509CertificationRequest::from_der(&pem.contents).map_err(|error| error.to_string())?;
-    let subject = &parsed.certification_request_info.subject;
-    Ok(subject.iter_organization().filter_map(|name| name.as_str().ok()).map(str::to_owned).collect())
+    Ok(read(&parsed.certification_request_info.subject))
 }
 
 /// Approving needs the right to approve for the signer of the request.

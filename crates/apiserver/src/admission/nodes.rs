@@ -1,9 +1,10 @@
-//! What a node may write: its own Node and Lease, and the status of its own pods. As the plugin NodeRestriction of kube-apiserver.
+//! What a node may write: its own Node and Lease, the status of its own pods, and requests for its own certificates. As the plugin
+//! NodeRestriction of kube-apiserver.
 
 use serde_json::Value;
 
 use super::forbidden;
-use crate::auth::node_of;
+use crate::auth::{node_of, reference_of};
 use crate::error::ApiError;
 use crate::write::{Operation, meta_text};
 
@@ -40,15 +41,37 @@ pub(super) fn write(op: &Operation<'_>, old: Option<&Value>, new: &Value) -> Res
             let before = old.unwrap_or(&none);
             let labels = changed_labels(before, new);
             let wrong: Vec<&str> = labels.into_iter().filter(|label| !may_label(label)).collect();
-            if !wrong.is_empty() {
-                return refuse(format!("is not allowed to modify labels: {}", wrong.join(", ")));
+            let wrong = wrong.join(", ");
+            match old {
+                None if !wrong.is_empty() => {
+                    return refuse(format!("node {node:?} is not allowed to set the following labels: {wrong}"));
+                }
+                Some(_) if !wrong.is_empty() => return refuse(format!("is not allowed to modify labels: {wrong}")),
+                _ => {}
+            }
+            if old.is_some() && before["metadata"]["ownerReferences"] != new["metadata"]["ownerReferences"] {
+                return refuse(format!("node {node:?} is not allowed to modify ownerReferences"));
             }
             if old.is_some() && before["spec"]["taints"] != new["spec"]["taints"] {
                 return refuse(format!("node {node:?} is not allowed to modify taints"));
             }
             Ok(())
         }
-        ("coordination.k8s.io", "leases") if op.namespace == "kube-node-lease" && name != node => {
+        ("certificates.k8s.io", "certificatesigningrequests") if old.is_none() => {
+            let signer = new["spec"]["signerName"].as_str().unwrap_or_default();
+            let ours = ["kubernetes.io/kubelet-serving", "kubernetes.io/kube-apiserver-client-kubelet"];
+            let names = super::certificates::common_names(new["spec"]["request"].as_str().unwrap_or_default());
+            match names {
+                _ if !ours.contains(&signer) => Ok(()),
+                Err(error) => refuse(format!("unable to parse csr: {error}")),
+                Ok(names) if names.last().is_some_and(|name| *name == format!("system:node:{node}")) => Ok(()),
+                Ok(_) => refuse(format!("can only create a node CSR with CN=system:node:{node}")),
+            }
+        }
+        ("coordination.k8s.io", "leases") if op.namespace != "kube-node-lease" => {
+            refuse("can only access leases in the \"kube-node-lease\" system namespace".to_owned())
+        }
+        ("coordination.k8s.io", "leases") if name != node => {
             refuse("can only access node lease with the same name as the requesting node".to_owned())
         }
         ("storage.k8s.io", "csinodes") if name != node => {
@@ -77,6 +100,13 @@ fn pod(op: &Operation<'_>, node: &str, old: Option<&Value>, new: &Value) -> Resu
         }
         None if new["spec"]["nodeName"] != node => {
             refuse(format!("node {node:?} can only create pods with spec.nodeName set to itself"))
+        }
+        None if reference_of(new).is_some() => refuse(format!(
+            "node {node:?} can not create pods that reference {}",
+            reference_of(new).unwrap_or_default()
+        )),
+        Some(old) if old["metadata"]["labels"] != new["metadata"]["labels"] => {
+            refuse(format!("node {node:?} cannot update labels through pod status"))
         }
         Some(old) if old["spec"]["nodeName"] != node => {
             refuse(format!("node {node:?} can only update pod status for pods with spec.nodeName set to itself"))

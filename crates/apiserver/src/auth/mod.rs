@@ -21,7 +21,7 @@ pub(crate) use bootstrap_token::is_over;
 pub use certificate::ClientCertificate;
 pub use fleetwright_rbac::{Attributes, User};
 pub use impersonation::impersonate;
-pub use node::{Graph, node_may, node_of};
+pub use node::{Graph, node_may, node_of, reference_of};
 pub use reviews::{
     local_subject_access_review, self_subject_access_review, self_subject_review, self_subject_rules_review,
     subject_access_review, token_review,

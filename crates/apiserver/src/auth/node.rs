@@ -56,6 +56,9 @@ pub fn node_may(attributes: &Attributes<'_>, selected_node: &str, graph: &dyn Gr
         ("", "nodes", _, "update" | "patch") => true,
         ("", "nodes", ..) => own,
         ("", "pods", "", "get") => graph.pod(namespace, name).is_some_and(|pod| text(&pod, "/spec/nodeName") == node),
+        ("", "pods", "eviction", _) => {
+            graph.pod(namespace, name).is_some_and(|pod| text(&pod, "/spec/nodeName") == node)
+        }
         ("", "pods", "", "list" | "watch") => selected_node == node,
         ("", "secrets", ..) => refers(&|pod| secrets(pod).any(|secret| secret == name)),
         ("", "configmaps", ..) => refers(&|pod| config_maps(pod).any(|map| map == name)),
@@ -71,6 +74,18 @@ pub fn node_may(attributes: &Attributes<'_>, selected_node: &str, graph: &dyn Gr
         ("storage.k8s.io", "volumeattachments", ..) | ("resource.k8s.io", ..) => false,
         _ => true,
     }
+}
+
+/// What a pod refers to that a node could read by making the pod itself; none if it is nothing.
+pub fn reference_of(pod: &Value) -> Option<&'static str> {
+    let account = text(pod, "/spec/serviceAccountName");
+    let kinds = [
+        ("serviceaccounts", !account.is_empty()),
+        ("secrets", secrets(pod).next().is_some()),
+        ("configmaps", config_maps(pod).next().is_some()),
+        ("persistentvolumeclaims", claims(pod).next().is_some()),
+    ];
+    kinds.into_iter().find(|(_, found)| *found).map(|(kind, _)| kind)
 }
 
 fn list<'a>(value: &'a Value, pointer: &str) -> impl Iterator<Item = &'a Value> + use<'a> {

@@ -1,0 +1,65 @@
+//! Joining, as a kubelet sees it: what a machine's credential is good for, and what it is not good for. The operator has the rights of its
+//! rules and no others.
+//!
+//! Everything runs on the embedded server; the test whose name ends in `_on_real` runs the same on kube-apiserver.
+
+mod site;
+mod stories;
+
+use fleetwright_lab::Kind;
+use site::Site;
+
+#[tokio::test]
+async fn a_kubelet_with_its_token_gets_a_certificate_for_its_own_name() {
+    Site::run(Kind::Embedded, stories::a_machine_joins).await;
+}
+
+#[tokio::test]
+async fn a_token_is_of_no_use_for_anything_else() {
+    Site::run(Kind::Embedded, stories::a_token_is_for_one_thing).await;
+}
+
+#[tokio::test]
+async fn a_token_is_given_again_while_it_is_valid_and_refused_when_it_ended() {
+    Site::run(Kind::Embedded, stories::tokens_end).await;
+}
+
+#[tokio::test]
+async fn a_machine_that_goes_joins_no_more() {
+    Site::run(Kind::Embedded, stories::a_deleted_machine_does_not_join).await;
+}
+
+#[tokio::test]
+async fn a_paused_machine_waits_for_its_certificate() {
+    Site::run(Kind::Embedded, stories::a_paused_machine_waits).await;
+}
+
+#[tokio::test]
+async fn a_node_gets_serving_certificates_for_what_it_is() {
+    Site::run(Kind::Embedded, stories::a_node_serves_under_its_own_names).await;
+}
+
+#[tokio::test]
+async fn requests_of_others_are_left_alone() {
+    Site::run(Kind::Embedded, stories::others_are_left_alone).await;
+}
+
+#[tokio::test]
+async fn without_the_cluster_s_values_it_is_said_what_is_missing() {
+    Site::run(Kind::Embedded, stories::missing_values_are_named).await;
+}
+
+#[tokio::test]
+async fn machines_join_the_same_on_real() {
+    Site::run(Kind::Real, async |site| {
+        stories::a_machine_joins(site).await;
+        stories::a_token_is_for_one_thing(site).await;
+        stories::tokens_end(site).await;
+        stories::a_deleted_machine_does_not_join(site).await;
+        stories::a_paused_machine_waits(site).await;
+        stories::a_node_serves_under_its_own_names(site).await;
+        stories::others_are_left_alone(site).await;
+        stories::missing_values_are_named(site).await;
+    })
+    .await;
+}

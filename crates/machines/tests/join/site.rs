@@ -1,0 +1,395 @@
+//! A server with the kinds, an operator that lets machines join, and kubelets that ask.
+
+use std::collections::{BTreeMap, HashMap};
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use fleetwright_api::{Machine, MachineSpec, crds};
+use fleetwright_kit::events::reference;
+use fleetwright_kit::{
+    Budget, Cache, Controller, Key, Next, Operator, Options, Outcome, Pass, Settings, Source, Whole,
+};
+use fleetwright_lab::{Kind, Target};
+use fleetwright_machines::join::{self, Credentials, JoinError};
+use fleetwright_pki::Identity;
+use fleetwright_plan::join::BOOTSTRAPPERS;
+use jiff::Timestamp;
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use k8s_openapi::api::core::v1::{Event, Namespace, ObjectReference, Secret};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::core::NamespaceResourceScope;
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+pub const NAMESPACE: &str = "fleet";
+const OPERATOR: &str = "join-operator";
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Machines, and the operator that lets them join.
+pub struct Site {
+    pub target: Target,
+    pub admin: Client,
+    given: Given,
+    values: Arc<Mutex<BTreeMap<String, String>>>,
+    stop: watch::Sender<bool>,
+    operator: tokio::task::JoinHandle<()>,
+}
+
+/// What was given to each machine, the newest last: a kubeconfig, or why not.
+type Given = Arc<Mutex<HashMap<String, Vec<Result<String, String>>>>>;
+
+impl Site {
+    /// Starts one, and stops it after the body.
+    pub async fn run(kind: Kind, body: impl AsyncFnOnce(&Self)) {
+        let target = Target::start(kind).await.expect("the server starts");
+        let admin = target.admin();
+        prepare(&admin).await;
+        let client = target.client_as(OPERATOR, &[]).await.expect("a client");
+        let values = [("server", target.url()), ("caBundle", target.ca_pem().to_owned())];
+        let values = Arc::new(Mutex::new(values.map(|(key, value)| (key.to_owned(), value)).into()));
+        let given = Given::default();
+        let mut settings = Settings::new(OPERATOR, client);
+        settings.strict_budgets = true;
+        let mut operator = Operator::new(settings);
+        let credentials = Credentials::new();
+        join::add(&mut operator, NAMESPACE, &credentials);
+        let machines: Cache<Whole<Machine>> =
+            operator.cache(Source::new(Api::namespaced(operator.client(), NAMESPACE)));
+        let giver = Giver { machines: machines.clone(), credentials, values: values.clone(), given: given.clone() };
+        let _ = operator.controller(giver, Options::default()).on(&machines, |change| vec![change.key.clone()]);
+        let (stop, mut stopped) = watch::channel(false);
+        let operator = tokio::spawn(async move {
+            let stop = async move {
+                let _ = stopped.wait_for(|stop| *stop).await;
+            };
+            operator.run(stop).await.expect("the operator runs");
+        });
+        let site = Self { target, admin, given, values, stop, operator };
+        body(&site).await;
+        let _ = site.stop.send(true);
+        site.operator.await.expect("the operator does not panic");
+        site.target.stop(false).await;
+    }
+
+    /// Makes a machine with its address.
+    pub async fn machine(&self, name: &str, address: &str) -> Machine {
+        let spec = MachineSpec { addresses: vec![address.to_owned()], ..MachineSpec::default() };
+        let machine = Machine::new(name, spec);
+        self.machines().create(&PostParams::default(), &machine).await.expect("a machine")
+    }
+
+    pub fn machines(&self) -> Api<Machine> {
+        Api::namespaced(self.admin.clone(), NAMESPACE)
+    }
+
+    /// The last credential of a machine, once there is one.
+    pub async fn kubeconfig(&self, machine: &str) -> String {
+        eventually(&format!("a credential for {machine}"), async || self.last(machine)?.ok()).await
+    }
+
+    /// Why a machine got no credential, once it is known.
+    pub async fn refusal(&self, machine: &str) -> String {
+        eventually(&format!("a refusal for {machine}"), async || self.last(machine)?.err()).await
+    }
+
+    fn last(&self, machine: &str) -> Option<Result<String, String>> {
+        self.given.lock().unwrap().get(machine)?.last().cloned()
+    }
+
+    /// Has the operator ask for the machine's credential once more.
+    pub async fn again(&self, machine: &str) -> String {
+        let count = || self.given.lock().unwrap().get(machine).map_or(0, Vec::len);
+        let before = count();
+        let patch = json!({"metadata": {"annotations": {"again": before.to_string()}}});
+        let patch = kube::api::Patch::Merge(&patch);
+        self.machines().patch(machine, &kube::api::PatchParams::default(), &patch).await.expect("a patch");
+        eventually("another pass", async || (count() > before).then_some(())).await;
+        self.kubeconfig(machine).await
+    }
+
+    /// Takes a value of the cluster away, or brings it back.
+    pub fn set_value(&self, key: &str, value: Option<&str>) {
+        let mut values = self.values.lock().unwrap();
+        match value {
+            Some(value) => values.insert(key.to_owned(), value.to_owned()),
+            None => values.remove(key),
+        };
+    }
+
+    /// A client with the token of a kubeconfig.
+    pub async fn with_token(&self, kubeconfig: &str) -> Client {
+        let config: Value = serde_json::from_str(kubeconfig).expect("a kubeconfig");
+        assert_eq!(config["clusters"][0]["cluster"]["server"], self.target.url());
+        let token = config["users"][0]["user"]["token"].as_str().expect("a token").to_owned();
+        self.target.client_with(Identity::Token(&token)).await.expect("a client")
+    }
+
+    /// The tokens of a machine that exist.
+    pub async fn tokens(&self, machine: &str) -> Vec<Secret> {
+        let api: Api<Secret> = Api::namespaced(self.admin.clone(), "kube-system");
+        let params = ListParams::default().labels(&format!("fleetwright.io/machine={machine}"));
+        api.list(&params).await.expect("a list").items
+    }
+
+    /// Asks for a certificate and waits until somebody answered.
+    pub async fn ask(&self, client: &Client, asked: &Asked) -> Answer {
+        let name = self.file(client, asked).await;
+        self.answer(&name).await
+    }
+
+    /// Asks for a certificate.
+    pub async fn file(&self, client: &Client, asked: &Asked) -> String {
+        self.try_file(client, asked).await.expect("requests may be made")
+    }
+
+    /// Asks for a certificate, which the server may refuse.
+    pub async fn try_file(&self, client: &Client, asked: &Asked) -> kube::Result<String> {
+        let api: Api<CertificateSigningRequest> = Api::all(client.clone());
+        Ok(api.create(&PostParams::default(), &asked.request()).await?.name_any())
+    }
+
+    pub async fn request(&self, name: &str) -> CertificateSigningRequest {
+        Api::all(self.admin.clone()).get(name).await.expect("the request")
+    }
+
+    pub async fn answer(&self, name: &str) -> Answer {
+        eventually(&format!("an answer to {name}"), async || {
+            let status = self.request(name).await.status?;
+            let condition = status.conditions?.into_iter().next()?;
+            if condition.type_ == "Denied" {
+                let reason = condition.reason.unwrap_or_default();
+                return Some(Answer::Denied { reason, message: condition.message.unwrap_or_default() });
+            }
+            assert_eq!(condition.type_, "Approved", "{condition:?}");
+            let certificate = status.certificate.filter(|certificate| !certificate.0.is_empty())?;
+            Some(Answer::Signed(String::from_utf8(certificate.0).expect("PEM")))
+        })
+        .await
+    }
+
+    /// Waits for an event about a machine that says this.
+    pub async fn told(&self, machine: &str, reason: &str, part: &str) {
+        self.event(NAMESPACE, "Machine", machine, reason, part).await;
+    }
+
+    /// Waits for an event about a request that says this.
+    pub async fn told_of_request(&self, name: &str, reason: &str, part: &str) {
+        self.event("default", "CertificateSigningRequest", name, reason, part).await;
+    }
+
+    async fn event(&self, namespace: &str, kind: &str, name: &str, reason: &str, part: &str) {
+        let api: Api<Event> = Api::namespaced(self.admin.clone(), namespace);
+        eventually(&format!("event {reason} about {kind} {name} with {part:?}"), async || {
+            let events = api.list(&ListParams::default()).await.expect("events").items;
+            let about = |event: &Event| {
+                let object = &event.involved_object;
+                object.kind.as_deref() == Some(kind) && object.name.as_deref() == Some(name)
+            };
+            let says = |event: &Event| {
+                event.reason.as_deref() == Some(reason) && event.message.as_deref().unwrap_or_default().contains(part)
+            };
+            events.iter().any(|event| about(event) && says(event)).then_some(())
+        })
+        .await;
+    }
+
+    /// A token that an administrator made by hand for a machine, past the operator.
+    pub async fn forged_token(&self, id: &str, groups: &str) -> Client {
+        let api: Api<Secret> = Api::namespaced(self.admin.clone(), "kube-system");
+        let secret = "0123456789abcdef";
+        let object = json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": format!("bootstrap-token-{id}")},
+            "type": "bootstrap.kubernetes.io/token",
+            "stringData": {
+                "token-id": id, "token-secret": secret, "usage-bootstrap-authentication": "true",
+                "auth-extra-groups": groups,
+            },
+        });
+        let _ = api.delete(&format!("bootstrap-token-{id}"), &DeleteParams::default()).await;
+        api.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.expect("a token");
+        self.target.client_with(Identity::Token(&format!("{id}.{secret}"))).await.expect("a client")
+    }
+}
+
+/// What became of a request.
+#[derive(Debug)]
+pub enum Answer {
+    Signed(String),
+    Denied { reason: String, message: String },
+}
+
+impl Answer {
+    pub fn certificate(self) -> String {
+        match self {
+            Self::Signed(certificate) => certificate,
+            Self::Denied { reason, message } => panic!("denied: {reason}: {message}"),
+        }
+    }
+
+    pub fn is_denied(&self, wanted: &str) {
+        assert!(matches!(self, Self::Denied { reason, .. } if reason == wanted), "{wanted}: {self:?}");
+    }
+}
+
+/// What a kubelet asks for.
+pub struct Asked {
+    pub signer: &'static str,
+    pub usages: Vec<&'static str>,
+    pub node: String,
+    pub names: Vec<&'static str>,
+    pub key: rcgen::KeyPair,
+}
+
+impl Asked {
+    pub fn client(node: &str) -> Self {
+        Self {
+            signer: "kubernetes.io/kube-apiserver-client-kubelet",
+            usages: vec!["digital signature", "client auth"],
+            node: node.to_owned(),
+            names: Vec::new(),
+            key: rcgen::KeyPair::generate().expect("a key"),
+        }
+    }
+
+    pub fn serving(node: &str, names: &[&'static str]) -> Self {
+        Self {
+            signer: "kubernetes.io/kubelet-serving",
+            usages: vec!["digital signature", "server auth"],
+            names: names.to_vec(),
+            ..Self::client(node)
+        }
+    }
+
+    fn request(&self) -> CertificateSigningRequest {
+        let names: Vec<String> = self.names.iter().map(|&name| name.to_owned()).collect();
+        let mut params = rcgen::CertificateParams::new(names).expect("names");
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(rcgen::DnType::OrganizationName, "system:nodes");
+        params.distinguished_name.push(rcgen::DnType::CommonName, format!("system:node:{}", self.node));
+        let pem = params.serialize_request(&self.key).expect("a request").pem().expect("PEM");
+        let mut request: CertificateSigningRequest = serde_json::from_value(json!({
+            "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
+            "metadata": {"generateName": "csr-"},
+            "spec": {"signerName": self.signer, "usages": self.usages, "request": ""},
+        }))
+        .expect("a request");
+        request.spec.request = k8s_openapi::ByteString(pem.into_bytes());
+        request
+    }
+}
+
+/// Asks for credentials, as the controller of machines does.
+struct Giver {
+    machines: Cache<Whole<Machine>>,
+    credentials: Credentials,
+    values: Arc<Mutex<BTreeMap<String, String>>>,
+    given: Given,
+}
+
+impl Controller for Giver {
+    const NAME: &'static str = "giver";
+    const BUDGET: Budget = Budget { reads: 0, writes: 3 };
+
+    type Found = Arc<Whole<Machine>>;
+    type Valid = Arc<Whole<Machine>>;
+    type Decision = ();
+    type Done = ();
+    type DereferenceError = Infallible;
+    type ValidateError = Infallible;
+    type ActError = JoinError;
+    type ReportError = Infallible;
+
+    fn about(&self, key: &Key, _: Option<&Self::Found>) -> ObjectReference {
+        reference::<Machine>(key, None)
+    }
+
+    async fn dereference(&self, pass: &Pass) -> Result<Option<Self::Found>, Infallible> {
+        let machine = self.machines.get(pass.key());
+        Ok(machine.filter(|machine| machine.0.metadata.deletion_timestamp.is_none()))
+    }
+
+    fn validate(&self, found: &Self::Found) -> Result<Self::Valid, Infallible> {
+        Ok(found.clone())
+    }
+
+    fn decide(&self, _: &Self::Valid, _: Timestamp) {}
+
+    async fn act(&self, pass: &Pass, machine: &Self::Valid, (): &()) -> Result<(), JoinError> {
+        let values = self.values.lock().unwrap().clone();
+        let uid = machine.0.uid().unwrap_or_default();
+        let answer = self.credentials.credential(pass, &uid, &values).await;
+        let shown = answer.as_ref().map(Clone::clone).map_err(ToString::to_string);
+        self.given.lock().unwrap().entry(machine.0.name_any()).or_default().push(shown);
+        answer.map(drop)
+    }
+
+    async fn report(&self, _: &Pass, _: &Self::Found, _: Outcome<'_, Self>) -> Result<Next, Infallible> {
+        Ok(Next::Rest)
+    }
+}
+
+/// The kinds, the namespace, the operator's rights, and what an installation gives to machines that join.
+async fn prepare(admin: &Client) {
+    let definitions: Api<CustomResourceDefinition> = Api::all(admin.clone());
+    for crd in crds() {
+        definitions.create(&PostParams::default(), &crd).await.expect("a definition");
+    }
+    let namespace: Namespace = serde_json::from_value(json!({"metadata": {"name": NAMESPACE}})).unwrap();
+    Api::all(admin.clone()).create(&PostParams::default(), &namespace).await.expect("a namespace");
+    let rules = join::rules();
+    let user = json!([{"kind": "User", "name": OPERATOR, "apiGroup": "rbac.authorization.k8s.io"}]);
+    for (namespace, rules) in [(NAMESPACE, &rules.namespaced), ("kube-system", &rules.tokens)] {
+        put::<Role>(admin, namespace, json!({"metadata": {"name": OPERATOR}, "rules": rules})).await;
+        put::<RoleBinding>(admin, namespace, binding("Role", OPERATOR, &user)).await;
+    }
+    put_cluster(admin, &rules.cluster, &user).await;
+    let group = json!([{"kind": "Group", "name": BOOTSTRAPPERS, "apiGroup": "rbac.authorization.k8s.io"}]);
+    let mut binding: Value = binding("ClusterRole", "system:node-bootstrapper", &group);
+    binding["metadata"]["name"] = "machines-join".into();
+    let binding: ClusterRoleBinding = serde_json::from_value(binding).unwrap();
+    Api::all(admin.clone()).create(&PostParams::default(), &binding).await.expect("a binding");
+    let machines: Api<Machine> = Api::namespaced(admin.clone(), NAMESPACE);
+    eventually("the kinds are served", async || machines.list(&ListParams::default()).await.ok()).await;
+}
+
+fn binding(kind: &str, role: &str, subjects: &Value) -> Value {
+    let role = json!({"kind": kind, "name": role, "apiGroup": "rbac.authorization.k8s.io"});
+    json!({"metadata": {"name": OPERATOR}, "roleRef": role, "subjects": subjects})
+}
+
+async fn put<K>(admin: &Client, namespace: &str, object: Value)
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Serialize
+        + DeserializeOwned
+        + Clone
+        + std::fmt::Debug,
+{
+    let object: K = serde_json::from_value(object).unwrap();
+    Api::namespaced(admin.clone(), namespace).create(&PostParams::default(), &object).await.expect("a role");
+}
+
+async fn put_cluster(admin: &Client, rules: &[PolicyRule], user: &Value) {
+    let role: ClusterRole = serde_json::from_value(json!({"metadata": {"name": OPERATOR}, "rules": rules})).unwrap();
+    Api::all(admin.clone()).create(&PostParams::default(), &role).await.expect("a role");
+    let binding: ClusterRoleBinding = serde_json::from_value(binding("ClusterRole", OPERATOR, user)).unwrap();
+    Api::all(admin.clone()).create(&PostParams::default(), &binding).await.expect("a binding");
+}
+
+/// Polls until there is an answer.
+pub async fn eventually<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
+    let started = Instant::now();
+    loop {
+        if let Some(found) = probe().await {
+            return found;
+        }
+        assert!(started.elapsed() < PATIENCE, "waited in vain for {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
