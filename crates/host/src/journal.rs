@@ -20,6 +20,8 @@ pub const IDS: usize = 4096;
 pub const LOG: usize = 64 << 10;
 /// A boot that was asked for and did not happen after so many seconds failed.
 pub const BOOT_WITHIN: i64 = 120;
+/// What was started by a process that is gone is waited for until the step's time is over, and so many seconds.
+const GRACE: i64 = 60;
 /// Nothing is begun with less room: the end of the step would not fit either.
 const ROOM: u64 = 1 << 20;
 
@@ -33,6 +35,9 @@ struct Written {
     process: String,
     /// Grows with each step, whatever the clock does.
     number: u64,
+    /// After so many seconds nothing of it goes on.
+    #[serde(default)]
+    within: u64,
     /// The host was told to boot, at that time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     boot_asked: Option<i64>,
@@ -186,16 +191,16 @@ impl<'s> Journal<'s> {
             message: String::new(),
             tail: String::new(),
         };
-        let written = self.add(record)?;
+        let written = self.add(record, apply.within)?;
         Ok(Begin::Begun(Begun { written }))
     }
 
     /// Adds a record that was not there.
-    fn add(&mut self, record: StepRecord) -> Result<Written, Failure> {
+    fn add(&mut self, record: StepRecord, within: u64) -> Result<Written, Failure> {
         self.prune().map_err(no_journal)?;
         let number = self.latest()?.number + 1;
         let process = self.system.own_process();
-        let written = Written { record, process, number, boot_asked: None };
+        let written = Written { record, process, number, within, boot_asked: None };
         // An id of which there is no record yet was not begun: this may be written first.
         let latest = Latest { id: written.record.id.clone(), number };
         self.put("latest", &latest).map_err(no_journal)?;
@@ -301,7 +306,13 @@ impl<'s> Journal<'s> {
                 return record;
             }
         }
-        if booted || !self.system.lives(&written.process) {
+        if !booted && self.system.lives(&written.process) {
+            return record;
+        }
+        // Our process was killed, and what it ran goes on: until its time is over nothing else may begin.
+        let time = i64::try_from(written.within).unwrap_or(i64::MAX).saturating_add(GRACE);
+        let in_time = (0..time).contains(&(self.system.now() - record.began));
+        if booted || !in_time || !self.system.left_over(&written.process) {
             record.outcome = Outcome::Interrupted;
             record.message =
                 if booted { "the host went down while it ran" } else { "its process is gone without a word" }
@@ -339,7 +350,7 @@ impl<'s> Journal<'s> {
             let process = journal.system.own_process();
             journal.prune().map_err(no_journal)?;
             journal
-                .write(&Written { record: record.clone(), process, number, boot_asked: None })
+                .write(&Written { record: record.clone(), process, number, within: 0, boot_asked: None })
                 .map_err(no_journal)?;
             Ok(record)
         })

@@ -6,19 +6,17 @@ use std::process::ExitCode;
 use fleetwright_host::system::Real;
 use fleetwright_host::{Host, System as _, serve};
 
-const USAGE: &str = "usage: fleetwright-host serve    answer requests, one JSON document a line, until the input ends
-       fleetwright-host version  say which version this is
-       fleetwright-host facts    say what this host is";
+const USAGE: &str =
+    "usage: fleetwright-host serve [--root DIR]  answer requests, one JSON document a line, until the input ends;
+                                             with all files in that folder, to try it out
+       fleetwright-host version               say which version this is
+       fleetwright-host facts                 say what this host is";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["serve"] => {
-            // Away from whatever session started us: its end is not ours. Fails if we lead one already, which is as good.
-            let _ = rustix::process::setsid();
-            serve(&mut Host::new(Real::default()), io::stdin().lock(), io::stdout());
-            ExitCode::SUCCESS
-        }
+        ["serve"] => serving(Real::default()),
+        ["serve", "--root", folder] => serving(Real::at(folder)),
         ["version"] => {
             println!("fleetwright-host {} protocol {}", env!("CARGO_PKG_VERSION"), fleetwright_wire::PROTOCOL);
             ExitCode::SUCCESS
@@ -36,6 +34,13 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+fn serving(system: Real) -> ExitCode {
+    // Away from whatever session started us: its end is not ours. Fails if we lead one already, which is as good.
+    let _ = rustix::process::setsid();
+    serve(&mut Host::new(system), io::stdin().lock(), io::stdout());
+    ExitCode::SUCCESS
 }
 
 fn failed(error: &dyn std::fmt::Display) -> ExitCode {

@@ -65,7 +65,7 @@ impl Doing<'_> {
         done: &mut Vec<String>,
         act: impl FnOnce(&mut Hands<'_>) -> Result<T, MethodError>,
     ) -> Result<T, MethodError> {
-        act(&mut Hands { system: self.system, done, until: self.until })
+        act(&mut Hands { system: self.system, done, until: self.until, log: self.log })
     }
 
     /// Brings a component to a package, and answers what was done.

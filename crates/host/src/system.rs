@@ -95,6 +95,10 @@ pub trait System: Send {
     fn own_process(&self) -> String;
     /// Whether that process lives.
     fn lives(&self, process: &str) -> bool;
+    /// Whether something lives that was started by that process, which is gone.
+    fn left_over(&self, _process: &str) -> bool {
+        false
+    }
     /// Locks that file until it is unlocked or this process ends; `Ok(false)` if another process holds it.
     fn lock(&mut self, path: &str) -> io::Result<bool>;
     /// Gives the lock back.

@@ -9,7 +9,8 @@ use crate::System;
 use crate::files;
 use crate::method::MethodError;
 use crate::store::{State, UnitWas};
-use crate::system::{UnitState, UnitVerb};
+use crate::system::{Run, UnitState, UnitVerb};
+use crate::text::Tail;
 
 /// How the host differs from a package's units.
 pub(crate) fn deviations(system: &dyn System, package: &Package) -> Result<Vec<Deviation>, MethodError> {
@@ -80,6 +81,8 @@ pub(crate) struct Hands<'a> {
     pub done: &'a mut Vec<String>,
     /// When the step's time is over.
     pub until: Duration,
+    /// What people find in the step's output.
+    pub log: &'a mut Tail,
 }
 
 impl Hands<'_> {
@@ -88,11 +91,22 @@ impl Hands<'_> {
         if left.is_zero() {
             return Err(MethodError(format!("unit {name} was not {did}: the step's time is over")));
         }
-        self.system
-            .unit_do(name, verb, left)
-            .map_err(|error| MethodError(format!("unit {name} cannot be {did}: {error}")))?;
+        if let Err(error) = self.system.unit_do(name, verb, left) {
+            self.last_words(name);
+            return Err(MethodError(format!("unit {name} cannot be {did}: {error}")));
+        }
         self.done.push(format!("{did} {name}"));
         Ok(())
+    }
+
+    /// What the unit itself said is what helps people; systemd only says that it failed.
+    fn last_words(&mut self, name: &str) {
+        let argv = ["journalctl", "--no-pager", "--quiet", "--output=cat", "--lines=30", "--unit", name];
+        let within = Duration::from_secs(10);
+        if let Ok(said) = self.system.look(&Run { argv: &argv, input: b"", env: &[], within }) {
+            self.log.push(&format!("── {name}"));
+            self.log.push(&said.stdout);
+        }
     }
 
     fn state(&self, name: &str) -> Result<UnitState, MethodError> {

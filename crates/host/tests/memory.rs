@@ -421,19 +421,3 @@ fn a_host_that_lies_is_seen_to_differ() {
     done(&apply(&mut host, "a", Step::Install(Package { units: Vec::new(), ..kubelet("1") })));
     assert!(!observe(&mut host, &[kubelet("1")]).components[0].deviations.is_empty());
 }
-
-#[test]
-fn ten_thousand_hosts_are_cheap() {
-    let hosts: Vec<Host<Memory>> = (0..500)
-        .map(|number| {
-            let mut host = Host::new(Memory::new(&format!("host-{number}")));
-            done(&apply(&mut host, "a", Step::Install(kubelet("1"))));
-            host
-        })
-        .collect();
-    let one = hosts[0].system().host();
-    let other = hosts[1].system().host();
-    // The same files are there once: what is left of a host is a table of them.
-    assert_eq!(one.tree().len(), other.tree().len());
-    assert!(one.tree().len() < 40, "{:#?}", one.tree());
-}

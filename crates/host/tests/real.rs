@@ -291,6 +291,12 @@ fn checks_ask_the_network() {
     let within = Duration::from_secs(60);
     assert_eq!(real.http_status(&format!("http://{web}/healthz"), within).unwrap(), 200);
     assert!(real.connects(&web, within).is_ok());
+    // By name too, and a name that nobody has says so.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    assert!(real.connects(&format!("localhost:{port}"), within).is_ok());
+    let error = real.http_status("http://no-such-host.invalid/", within).unwrap_err();
+    assert!(error.to_string().contains("no-such-host.invalid has no address"), "{error}");
 }
 
 #[test]
@@ -431,4 +437,37 @@ fn the_binary_says_what_it_is_and_answers() {
     let answer: Answer = serde_json::from_slice(&said.stdout).unwrap();
     assert!(matches!(answer, Answer::Observed(seen) if seen.facts.boot_id == facts.boot_id));
     assert_eq!(Command::new(program).stderr(Stdio::null()).status().unwrap().code(), Some(2));
+}
+
+#[test]
+fn a_killed_helper_whose_script_goes_on_is_still_running() {
+    let Some(root) = root() else { return };
+    let mark = root.path().join("mark");
+    let package = script(&format!("echo began > {0}; while test -e {0}; do sleep 0.05; done", mark.display()));
+    // In a session of its own, as on a host, with its files in the folder of the test.
+    let mut child = Command::new(env!("CARGO_BIN_EXE_fleetwright-host"))
+        .args(["serve", "--root"])
+        .arg(root.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    child.stdin.as_mut().unwrap().write_all(&line(&request("a", 1, Step::Install(package)))).unwrap();
+    let until = Instant::now() + Duration::from_secs(60);
+    let wait = |what: &str, holds: &dyn Fn() -> bool| {
+        while !holds() {
+            assert!(Instant::now() < until, "{what}");
+            thread::sleep(Duration::from_millis(20));
+        }
+    };
+    wait("the script begins", &|| mark.exists());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let outcome = || recall(&mut Host::new(Real::at(root.path())), "a").unwrap().outcome;
+    assert_eq!(outcome(), Outcome::Running);
+    let answer =
+        ask(&mut Host::new(Real::at(root.path())), request("b", 1, Step::Remove { component: "slow".to_owned() }));
+    assert!(matches!(&answer, Answer::Failed(failure) if failure.kind == FailureKind::Busy), "{answer:?}");
+    fs::remove_file(&mark).unwrap();
+    wait("the script ends", &|| outcome() == Outcome::Interrupted);
 }

@@ -71,7 +71,8 @@ pub enum Answer {
     Progress(Progress),
     /// To [`Request::Observe`].
     Observed(Box<Observation>),
-    /// To [`Request::Apply`]: the step ended, now or before.
+    /// To [`Request::Apply`]: the step ended, now or before. Its outcome is [`Outcome::Running`] if another connection began it and it goes on, and
+    /// for a boot, which ends when the host is back: ask after it.
     Ended(StepRecord),
     /// To [`Request::Recall`] and [`Request::Refuse`]; none if the id was never heard of.
     Recalled(Option<StepRecord>),

@@ -9,7 +9,7 @@ mod web;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use super::{DebState, Ran, Run, Stat, System, UnitState, UnitVerb};
@@ -34,13 +34,21 @@ impl Default for Real {
 }
 
 impl Real {
-    /// With all files in that folder. Programs, units and the kernel are those of the host all the same.
+    /// With all files in that folder. Programs run on the host all the same; its units and its kernel are left alone.
     pub fn at(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into(), accounts: RefCell::default(), locks: BTreeMap::new(), begin: Instant::now() }
     }
 
     fn path(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
+    }
+
+    /// For what is not in a folder.
+    fn whole_host(&self) -> io::Result<()> {
+        if self.root == Path::new("/") {
+            return Ok(());
+        }
+        Err(io::Error::new(io::ErrorKind::Unsupported, "only files are managed in a folder"))
     }
 
     /// Asks a program that only looks, and answers what it printed.
@@ -57,6 +65,11 @@ impl Real {
         let ran = programs::run(&Run { argv: &argv, input: b"", env: &[], within })?;
         if ran.ok() { Ok(()) } else { Err(io::Error::other(crate::method::ended(&ran))) }
     }
+}
+
+/// The number of a process, of its whole name.
+fn numbered(process: &str) -> Option<u32> {
+    process.split(' ').next()?.parse().ok()
 }
 
 impl System for Real {
@@ -152,6 +165,7 @@ impl System for Real {
     }
 
     fn unit_do(&mut self, name: &str, verb: UnitVerb, within: Duration) -> io::Result<()> {
+        self.whole_host()?;
         let verb = match verb {
             UnitVerb::Enable => "enable",
             UnitVerb::Disable => "disable",
@@ -167,6 +181,7 @@ impl System for Real {
     }
 
     fn reload_units(&mut self) -> io::Result<()> {
+        self.whole_host()?;
         self.systemctl(&["daemon-reload"], ASKING)
     }
 
@@ -207,6 +222,7 @@ impl System for Real {
     }
 
     fn set_sysctl(&mut self, name: &str, value: &str) -> io::Result<()> {
+        self.whole_host()?;
         std::fs::write(facts::sysctl_path(name), value)
     }
 
@@ -223,6 +239,7 @@ impl System for Real {
     }
 
     fn reboot(&mut self) -> io::Result<()> {
+        self.whole_host()?;
         // A moment later: whoever asked hears that it was heard.
         programs::detached(&["/bin/sh", "-c", "sleep 1; systemctl reboot || reboot || reboot -f"])
     }
@@ -232,8 +249,12 @@ impl System for Real {
     }
 
     fn lives(&self, process: &str) -> bool {
-        let number = process.split(' ').next().and_then(|number| number.parse().ok());
-        number.and_then(facts::process).is_some_and(|lives| lives == process)
+        numbered(process).and_then(facts::process).is_some_and(|lives| lives == process)
+    }
+
+    /// The helper leads a session of its own: whoever is in there was started by it.
+    fn left_over(&self, process: &str) -> bool {
+        process.ends_with(&facts::boot_id()) && numbered(process).is_some_and(facts::session_lives)
     }
 
     fn lock(&mut self, path: &str) -> io::Result<bool> {

@@ -23,7 +23,7 @@ pub(super) fn facts(ours: &Path, clock: i64) -> io::Result<Facts> {
         .to_owned(),
         cpus: cpus(&line("/sys/devices/system/cpu/online")),
         memory: memory(),
-        boot_id: line("/proc/sys/kernel/random/boot_id"),
+        boot_id: boot_id(),
         machine_id: line("/etc/machine-id"),
         clock,
         free: free(ours)?,
@@ -79,19 +79,30 @@ pub(super) fn uptime() -> io::Result<Duration> {
     Ok(Duration::try_from_secs_f64(seconds).unwrap_or_default())
 }
 
+/// What `/proc` says of a process that lives: the fields after its name, which may hold anything.
+fn living(number: u32) -> Option<Vec<String>> {
+    let stat = fs::read_to_string(format!("/proc/{number}/stat")).ok()?;
+    let fields: Vec<String> = stat.rsplit_once(')')?.1.split_whitespace().map(str::to_owned).collect();
+    // One that ended and was not yet waited for does not live.
+    if matches!(fields.first()?.as_str(), "Z" | "X") { None } else { Some(fields) }
+}
+
 /// `NUMBER START BOOT` of a process that lives. A number is used again; the moment of the start tells them apart.
 pub(super) fn process(number: u32) -> Option<String> {
-    let stat = fs::read_to_string(format!("/proc/{number}/stat")).ok()?;
-    // The name in parentheses may hold anything.
-    let after = stat.rsplit_once(')')?.1;
-    let fields: Vec<&str> = after.split_whitespace().collect();
-    // One that ended and was not yet waited for does not live.
-    if fields.first().is_some_and(|state| matches!(*state, "Z" | "X")) {
-        return None;
-    }
-    let start = fields.get(19)?;
-    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-    Some(format!("{number} {start} {}", boot.trim()))
+    let start = living(number)?.get(19)?.clone();
+    Some(format!("{number} {start} {}", boot_id()))
+}
+
+pub(super) fn boot_id() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+}
+
+/// Whether a process lives in the session that this one leads, or led.
+pub(super) fn session_lives(leader: u32) -> bool {
+    let Ok(entries) = fs::read_dir("/proc") else { return false };
+    let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let leader = leader.to_string();
+    numbers.filter_map(living).any(|fields| fields.get(3) == Some(&leader))
 }
 
 /// Dots lead down, unless there are slashes: then they are part of a name, as in `net/ipv4/conf/eth0.100/forwarding`.

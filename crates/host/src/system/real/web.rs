@@ -2,14 +2,22 @@
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::net::{TcpStream, ToSocketAddrs as _};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ureq::Agent;
+use ureq::config::Config;
+use ureq::http::Uri;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
+use ureq::unversioned::resolver::{ResolvedSocketAddrs, Resolver};
+use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
+
+use super::programs;
+use crate::system::Run;
+use crate::text::clip;
 
 /// A server that sends nothing for so long is given up.
 const SILENCE: Duration = Duration::from_secs(60);
@@ -33,7 +41,49 @@ fn agent(url: &str, within: Duration, redirects: u32) -> Agent {
             .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()));
         config = config.tls_config(tls.build());
     }
-    config.build().new_agent()
+    Agent::with_parts(config.build(), DefaultConnector::default(), Names)
+}
+
+/// The addresses of `HOST:PORT`. Names are asked for by the host's own `getent`: what a static program would load for that must be of the very
+/// C library that it was built with.
+fn addresses(authority: &str, within: Duration) -> io::Result<Vec<SocketAddr>> {
+    let no_port = || io::Error::new(io::ErrorKind::InvalidInput, format!("{authority} has no port"));
+    if let Ok(address) = authority.parse() {
+        return Ok(vec![address]);
+    }
+    let (host, port) = authority.rsplit_once(':').ok_or_else(no_port)?;
+    let port: u16 = port.parse().map_err(|_| no_port())?;
+    let ran = programs::run(&Run { argv: &["getent", "ahosts", "--", host], input: b"", env: &[], within })?;
+    let mut addresses: Vec<SocketAddr> = Vec::new();
+    for address in ran.stdout.lines().filter_map(|line| line.split_whitespace().next()?.parse::<IpAddr>().ok()) {
+        let address = SocketAddr::new(address, port);
+        // Each comes once for every kind of connection.
+        if !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    if addresses.is_empty() {
+        return Err(io::Error::new(io::ErrorKind::NotFound, format!("the name {host} has no address")));
+    }
+    Ok(addresses)
+}
+
+#[derive(Debug)]
+struct Names;
+
+impl Resolver for Names {
+    fn resolve(&self, uri: &Uri, _config: &Config, timeout: NextTimeout) -> Result<ResolvedSocketAddrs, ureq::Error> {
+        let (Some(scheme), Some(authority)) = (uri.scheme(), uri.authority()) else {
+            return Err(ureq::Error::BadUri(clip(&uri.to_string(), 300)));
+        };
+        let port = authority.port_u16().unwrap_or(if scheme.as_str() == "https" { 443 } else { 80 });
+        let found = addresses(&format!("{}:{port}", authority.host()), (*timeout.after).min(CONNECT))?;
+        let mut addresses = self.empty();
+        for address in found.into_iter().take(16) {
+            addresses.push(address);
+        }
+        Ok(addresses)
+    }
 }
 
 pub(super) fn fetch(
@@ -87,8 +137,8 @@ pub(super) fn status(url: &str, within: Duration) -> io::Result<u16> {
 
 pub(super) fn connects(address: &str, within: Duration) -> io::Result<()> {
     let until = Instant::now() + within;
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for address in address.to_socket_addrs()? {
+    let mut last = io::ErrorKind::NotFound.into();
+    for address in addresses(address, within)? {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
