@@ -113,6 +113,15 @@ fn ends_as_declared(
         }
         Then::Remove => {}
     }
+    if component == "kubelet" && !matches!(then, Then::Remove) {
+        // Whatever was interrupted: it runs with what is there now.
+        for path in ["/etc/kubernetes/kubelet.yaml", "/etc/systemd/system/kubelet.service"] {
+            assert!(
+                host.system().host().unit_knows("kubelet.service", path),
+                "not restarted for {path} after {then:?}"
+            );
+        }
+    }
     done(&apply(host, "remove", Step::Remove { component: component.to_owned() }));
     assert_eq!(shown(host), *bare, "after {then:?}");
     assert!(observe(host, &[]).components.is_empty());

@@ -21,6 +21,7 @@ struct Unit {
     enabled: bool,
     active: Active,
     since: i64,
+    started: i64,
     /// It is there though we see no file of it.
     brought: bool,
 }
@@ -38,7 +39,7 @@ impl Machine {
     pub fn bring_unit(&mut self, unit: &str, enabled: bool, active: bool) {
         let active = if active { Active::Yes } else { Active::No };
         let since = self.now();
-        self.units.states.insert(name(unit), Unit { enabled, active, since, brought: true });
+        self.units.states.insert(name(unit), Unit { enabled, active, since, started: 0, brought: true });
     }
 
     /// A unit that is taken away with the package that brought it.
@@ -76,6 +77,12 @@ impl Machine {
         }
     }
 
+    /// Whether a running unit was started after that file changed last, and so knows what is in it.
+    pub fn unit_knows(&self, unit: &str, path: &str) -> bool {
+        let started = self.units.states.get(unit).filter(|unit| unit.active == Active::Yes).map(|unit| unit.started);
+        started > self.files.get(path).map(|node| node.changed)
+    }
+
     /// When the files of a unit changed.
     fn unit_files(&self, unit: &str) -> Vec<i64> {
         let mut files: Vec<i64> = ["/etc/systemd/system", "/lib/systemd/system", "/usr/lib/systemd/system"]
@@ -102,7 +109,7 @@ impl Machine {
         }
         let up = matches!(verb, UnitVerb::Start | UnitVerb::Restart);
         let spoilt = up && self.spoilt(unit);
-        let (now, lies) = (self.now(), self.faults.lies);
+        let (now, lies, tick) = (self.now(), self.faults.lies, self.tick());
         let state = self.units.states.entry(name(unit)).or_default();
         match verb {
             UnitVerb::Enable => state.enabled = true,
@@ -119,6 +126,7 @@ impl Machine {
             UnitVerb::Start | UnitVerb::Restart => {
                 state.active = Active::Yes;
                 state.since = now;
+                state.started = tick;
             }
         }
         // Nothing is left of a unit whose file is gone.
