@@ -31,12 +31,15 @@ fn package(component: &str, version: u32) -> Package {
         "tool" => Package { files: kubelet(&text).files.split_off(2), ..archive(&text) },
         "settings" => {
             let mut package = settings(&[("vm.swappiness", &text), (&format!("net.core.only_in_{text}"), "1")]);
-            package.units =
-                vec![Unit { name: "other.service".to_owned(), running: Some(version % 2 == 0), ..Unit::default() }];
+            package.units = vec![Unit {
+                name: "other.service".to_owned(),
+                running: Some(version.is_multiple_of(2)),
+                ..Unit::default()
+            }];
             package
         }
         // Another method with each version.
-        "mixed" if version % 2 == 0 => Package { component: "mixed".to_owned(), ..archive(&text) },
+        "mixed" if version.is_multiple_of(2) => Package { component: "mixed".to_owned(), ..archive(&text) },
         "mixed" => {
             let script = Script {
                 check: "test -e /etc/one\ntest -e /etc/two".to_owned(),
@@ -50,10 +53,10 @@ fn package(component: &str, version: u32) -> Package {
     package.version = text.clone();
     package.reference = format!("{component}-{text}");
     // Two components may not have the same link and files.
-    if component == "mixed" {
-        if let Method::Tarball(tarball) = &mut package.method {
-            tarball.links = BTreeMap::from([("/usr/local/bin/mixed".to_owned(), "bin/mixed".to_owned())]);
-        }
+    if component == "mixed"
+        && let Method::Tarball(tarball) = &mut package.method
+    {
+        tarball.links = BTreeMap::from([("/usr/local/bin/mixed".to_owned(), "bin/mixed".to_owned())]);
     }
     for file in &mut package.files {
         file.path = file.path.replace("/var/lib/kubelet", &format!("/var/lib/{component}"));

@@ -103,8 +103,9 @@ impl Machine {
     /// Changes a unit, as somebody with `systemctl` does.
     pub fn unit_do(&mut self, unit: &str, verb: UnitVerb) -> io::Result<()> {
         let there = self.unit(unit).exists;
-        let known = there || self.units.states.contains_key(unit);
-        if !there && !(known && verb == UnitVerb::Stop) {
+        // What still runs can be stopped, though its file is gone.
+        let stops = verb == UnitVerb::Stop && self.units.states.contains_key(unit);
+        if !there && !stops {
             return Err(io::Error::new(io::ErrorKind::NotFound, format!("Unit {unit} not found.")));
         }
         let up = matches!(verb, UnitVerb::Start | UnitVerb::Restart);
