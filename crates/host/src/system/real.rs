@@ -63,7 +63,14 @@ impl Real {
     fn systemctl(&self, arguments: &[&str], within: Duration) -> io::Result<()> {
         let argv: Vec<&str> = ["systemctl", "--no-ask-password"].iter().chain(arguments).copied().collect();
         let ran = programs::run(&Run { argv: &argv, input: b"", env: &[], within })?;
-        if ran.ok() { Ok(()) } else { Err(io::Error::other(crate::method::ended(&ran))) }
+        if ran.ok() {
+            return Ok(());
+        }
+        // It says first what happened, and last where to read more.
+        match ran.tail.lines().map(str::trim).find(|line| !line.is_empty()) {
+            Some(line) if !ran.timed_out => Err(io::Error::other(crate::text::clip(line, 300))),
+            _ => Err(io::Error::other(crate::method::ended(&ran))),
+        }
     }
 }
 
