@@ -8,7 +8,7 @@ PURE := cel merge host
 # The crates whose tests run on both API servers. A test on the real one has a name that ends in `_on_real`.
 BOTH := $(addprefix -p fleetwright-,api cli kit readiness rig)
 # The crates with tests on real hosts. Such a test has a name that ends in `_on_hosts`.
-ON_HOSTS := $(addprefix -p fleetwright-,lab machines)
+ON_HOSTS := lab machines host
 
 .DEFAULT_GOAL := help
 
@@ -27,7 +27,7 @@ helper: deps ## Build the static helper that runs on hosts
 	@hack/helper.sh
 
 .PHONY: test
-test: test-unit test-scenario test-real ## All tests, on the embedded API server and on real Kubernetes
+test: test-unit test-scenario test-real e2e ## All tests: on the embedded API server, on real Kubernetes, on real hosts
 
 .PHONY: test-unit
 test-unit: deps ## Decisions, parsers, stores: no servers
@@ -52,12 +52,8 @@ test-real: deps k8s ## On real etcd and kube-apiserver: lab, operators, commands
 	$(CARGO) test --locked -p fleetwright-conformance --test kubectl
 
 .PHONY: e2e
-e2e: deps k8s ## On real hosts: Debian machines booted here, real SSH, real kubelets (needs root; minutes)
-	@hack/deps.sh hosts ssh
-	@k8s/build.sh 1.36 kubelet >/dev/null
-	@hack/helper.sh
-	$(CARGO) build --locked --bin fleetwright
-	$(CARGO) test --locked $(ON_HOSTS) --test '*' -- _on_hosts
+e2e: deps k8s ## On real hosts: Debian machines booted here, real SSH, real kubelets (needs root; about ten minutes)
+	@hack/e2e.sh $(ON_HOSTS)
 
 .PHONY: bench
 bench: deps k8s ## Speed and memory: the embedded and the real API server, readiness at ten thousand machines; tables and JSON

@@ -219,6 +219,9 @@ fn download(work: &mut Work<'_>, record: &mut Record, wrong: &BTreeMap<String, S
 
 /// `apt-get install --download-only` into our own folder, which apt uses again when it installs.
 fn fetch_archives(work: &mut Work<'_>, targets: &[String]) -> Result<Ran, MethodError> {
+    // apt wants its folders to be there and makes none.
+    let partial = format!("{}/partial/.folder", archives(work));
+    work.system.write(&partial, b"", 0o600, "root", "root").map_err(MethodError::io(&partial))?;
     let options = options(work)?;
     let mut argv = vec!["apt-get", "install", "--download-only", "--reinstall", "--allow-downgrades"];
     argv.extend(options.iter().chain(targets).map(String::as_str));

@@ -185,7 +185,11 @@ impl Site {
     }
 }
 
-fn package(text: &str, namespace: &str) -> Result<Value> {
+/// The package version of that YAML, in a namespace.
+///
+/// # Errors
+/// When it is none.
+pub fn package(text: &str, namespace: &str) -> Result<Value> {
     let mut package: Value = serde_saphyr::from_str(text).with_context(|| format!("no YAML:\n{text}"))?;
     package["metadata"]["namespace"] = namespace.into();
     Ok(package)

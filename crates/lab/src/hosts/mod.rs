@@ -35,7 +35,7 @@ mod template;
 mod tree;
 
 pub use emulated::{Emulated, Kernels};
-pub use fleet::{Described, apply};
+pub use fleet::{Described, apply, package};
 pub use host::{Host, HostBuilder};
 pub use means::{means, require};
 pub use network::Network;

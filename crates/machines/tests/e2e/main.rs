@@ -2,7 +2,10 @@
 //!
 //! Run by `make e2e`, which builds what they need: `fleetwright`, its helper, Kubernetes.
 
+mod fleet;
+mod kernel;
 mod packages;
+mod story;
 
 use std::path::PathBuf;
 

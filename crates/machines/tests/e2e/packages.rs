@@ -19,16 +19,45 @@ use serde_json::json;
 
 use crate::{NAMESPACE, helpers};
 
-/// What is not part of a host's state: logs, caches, and what systemd remembers for its own sake.
-pub(crate) const PASSING: [&str; 7] = [
+/// What is not part of a host's state: logs, caches, and what systemd remembers for its own sake. What dpkg and apt say of their packages
+/// is compared instead of how they write it down.
+const PASSING: [&str; 8] = [
     "/var/log",
     "/var/cache",
     "/var/lib/apt/lists",
+    "/var/lib/apt/extended_states",
     "/var/lib/systemd",
+    "/var/lib/dpkg/status",
     "/var/lib/dpkg/status-old",
     "/var/tmp",
-    "/root/.bash_history",
 ];
+
+/// What a host is like.
+pub(crate) struct Shape {
+    tree: Tree,
+    packages: String,
+    units: String,
+}
+
+impl Shape {
+    pub(crate) async fn of(host: &Host) -> Result<Self> {
+        let packages = r"dpkg-query -W -f '${Package} ${Version} ${Status}\n'; apt-mark showauto; apt-mark showhold";
+        let units = "systemctl list-unit-files --no-legend --no-pager; systemctl --failed --no-legend --no-pager";
+        Ok(Self {
+            tree: host.tree().await?.without(&PASSING),
+            packages: host.run(packages).await?,
+            units: host.run(units).await?,
+        })
+    }
+
+    /// Fails if anything is left on a host, or missing from it.
+    pub(crate) fn assert_same(&self, later: &Self) {
+        let left = self.tree.changes(&later.tree);
+        assert!(left.is_empty(), "the host is not as it was before:\n{}", left.join("\n"));
+        assert_eq!(self.packages, later.packages);
+        assert_eq!(self.units, later.units);
+    }
+}
 
 struct Nothing;
 
@@ -55,7 +84,7 @@ async fn shipped_packages_make_a_node_and_leave_a_clean_host_on_hosts() -> Resul
 
 async fn by_hand(site: &Site, host: &Host) -> Result<()> {
     host.run("apt-get update -qq").await?;
-    let before = host.tree().await?;
+    let before = Shape::of(host).await?;
     let described = Described::host(host, 0);
     let wanted = site.worker("1.37.1")?;
     let machine: Machine = serde_json::from_value(described.machine(NAMESPACE, &wanted))?;
@@ -90,14 +119,8 @@ async fn by_hand(site: &Site, host: &Host) -> Result<()> {
     let cleaned = ask(&*link, Request::Clean { fence }).await?;
     assert_eq!(cleaned, Answer::Cleaned);
     drop(link);
-    assert_clean(&before, &host.tree().await?);
+    before.assert_same(&Shape::of(host).await?);
     Ok(())
-}
-
-/// Fails if anything is left on a host, or missing from it.
-pub(crate) fn assert_clean(before: &Tree, after: &Tree) {
-    let left = before.clone().without(&PASSING).changes(&after.clone().without(&PASSING));
-    assert!(left.is_empty(), "the host is not as it was before:\n{}", left.join("\n"));
 }
 
 async fn connect(site: &Site, host: &Host) -> Result<Box<dyn Link>> {

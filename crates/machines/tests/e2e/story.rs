@@ -1,0 +1,255 @@
+//! The life of a small fleet, from bare Debian to machines that left: each chapter begins where the one before ended.
+
+use anyhow::{Context, Result, ensure};
+use fleetwright_api::{ComponentState, Machine, names};
+use fleetwright_lab::hosts::{Described, Host, apply, archives, shipped};
+use kube::api::DeleteParams;
+use tokio::try_join;
+
+use crate::NAMESPACE;
+use crate::fleet::{Fleet, component, is_true, ready_in};
+use crate::packages::Shape;
+
+const HOSTS: [&str; 3] = ["host-1", "host-2", "host-3"];
+const OLD: &str = "1.36.4";
+const NEW: &str = "1.37.1";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bare_hosts_become_nodes_are_kept_in_shape_and_leave_clean_on_hosts() -> Result<()> {
+    let mut fleet = Fleet::start().await?;
+    let (first, second, third) =
+        try_join!(fleet.site.host(HOSTS[0]), fleet.site.host(HOSTS[1]), fleet.site.host(HOSTS[2]))?;
+    let hosts = [first, second, third];
+    let told = story(&mut fleet, &hosts).await;
+    if told.is_err() {
+        fleet.keep_logs();
+    }
+    told
+}
+
+async fn story(fleet: &mut Fleet, hosts: &[Host; 3]) -> Result<()> {
+    fleet.site.connect(&hosts.iter().collect::<Vec<_>>()).await?;
+    // What apt keeps of a repository is the host's own affair.
+    for host in hosts {
+        host.run("apt-get update -qq").await?;
+    }
+    let bare = Shape::of(&hosts[2]).await?;
+
+    fleet.chapter("three bare hosts become nodes");
+    become_nodes(fleet, hosts).await?;
+    fleet.chapter("pods answer over the network, from host to pod and from pod to pod");
+    pods_answer(fleet, hosts).await?;
+    fleet.chapter("the kubelet is upgraded, and brought back; pods go on");
+    upgrade_and_back(fleet).await?;
+    fleet.chapter("what is broken by hand is repaired");
+    drift_is_repaired(fleet, &hosts[1]).await?;
+    fleet.chapter("a bad version is rolled back by itself");
+    bad_version_goes_back(fleet, &hosts[0]).await?;
+    fleet.chapter("a machine leaves, and its host is clean");
+    leaves_clean(fleet, &hosts[2], &bare).await?;
+    fleet.chapter("done");
+    Ok(())
+}
+
+async fn become_nodes(fleet: &mut Fleet, hosts: &[Host; 3]) -> Result<()> {
+    let packages = fleet.site.worker(OLD)?;
+    for (number, host) in (0..).zip(hosts) {
+        fleet.add(&Described::host(host, number), &packages).await?;
+    }
+    for name in HOSTS {
+        let machine = fleet
+            .until(name, "to be ready and schedulable", |machine| {
+                is_true(machine, names::PACKAGES_READY) && is_true(machine, names::SCHEDULABLE)
+            })
+            .await?;
+        fleet.chapter(&format!("{name} is schedulable"));
+        for (wanted, _) in &packages {
+            let found = component(&machine, wanted).with_context(|| format!("{name} says nothing of {wanted}"))?;
+            ensure!(found.state == ComponentState::Ready, "{name}: {found:?}");
+        }
+        let node = fleet.nodes().get(name).await?;
+        let labels = node.metadata.labels.unwrap_or_default();
+        ensure!(labels.get("pool").map(String::as_str) == Some("lab"), "the Node has the labels {labels:?}");
+        let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
+        ensure!(taints.is_empty(), "the Node of {name} still has {taints:?}");
+    }
+    Ok(())
+}
+
+async fn pods_answer(fleet: &mut Fleet, hosts: &[Host; 3]) -> Result<()> {
+    for (number, name) in HOSTS.iter().enumerate() {
+        fleet.serve(&format!("web-{number}"), Some(name)).await?;
+    }
+    // This one goes where the scheduler wants it.
+    fleet.serve("anywhere", None).await?;
+    let mut addresses = Vec::new();
+    for pod in ["web-0", "web-1", "web-2", "anywhere"] {
+        addresses.push((pod, fleet.address(pod).await?));
+    }
+    for (pod, address) in &addresses {
+        let asked = format!("timeout 5 busybox wget -q -O - http://{address}:8080/");
+        let answer =
+            fleet.eventually(&format!("{pod} to answer"), || async { Ok(hosts[0].run(&asked).await.ok()) }).await?;
+        ensure!(answer.trim() == *pod, "{pod} says {answer:?}");
+    }
+    let container =
+        format!("$(ctr -n k8s.io containers ls -q image=={} | head -1)", fleetwright_lab::hosts::images::WEB);
+    let asked = format!("busybox timeout 5 wget -q -O - http://{}:8080/", addresses[1].1);
+    let answer = hosts[2].run(&format!("ctr -n k8s.io tasks exec --exec-id probe {container} {asked}")).await?;
+    ensure!(answer.trim() == "web-1", "from a pod of another host it says {answer:?}");
+    Ok(())
+}
+
+async fn upgrade_and_back(fleet: &mut Fleet) -> Result<()> {
+    let before = containers(fleet).await?;
+    for (version, reference) in [(NEW, format!("kubelet-{NEW}")), (OLD, format!("kubelet-{OLD}"))] {
+        for name in HOSTS {
+            fleet.set(name, "kubelet", &reference).await?;
+        }
+        for name in HOSTS {
+            fleet
+                .until(name, &format!("to run kubelet {version}"), |machine| ready_in(machine, "kubelet", version))
+                .await?;
+            fleet.until(name, "to be open again", |machine| is_true(machine, names::SCHEDULABLE)).await?;
+            let nodes = fleet.nodes();
+            fleet
+                .eventually(&format!("the Node {name} to say {version} and to be open"), || async {
+                    let node = nodes.get(name).await?;
+                    let told = node.status.and_then(|status| status.node_info).map(|info| info.kubelet_version);
+                    let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
+                    Ok((told == Some(format!("v{version}")) && taints.is_empty()).then_some(()))
+                })
+                .await?;
+        }
+        fleet.chapter(&format!("all run kubelet {version}"));
+    }
+    let after = containers(fleet).await?;
+    ensure!(
+        before == after,
+        "containers were {before:?} and are {after:?}: a new kubelet is no reason to restart them"
+    );
+    Ok(())
+}
+
+/// The containers of all pods, by the ids that their runtime gave them.
+async fn containers(fleet: &Fleet) -> Result<Vec<(String, Option<String>)>> {
+    let mut all = Vec::new();
+    for pod in fleet.pods().list(&Default::default()).await? {
+        let name = pod.metadata.name.unwrap_or_default();
+        let statuses = pod.status.and_then(|status| status.container_statuses).unwrap_or_default();
+        all.extend(statuses.into_iter().map(|status| (name.clone(), status.container_id)));
+    }
+    all.sort();
+    Ok(all)
+}
+
+/// What is broken, what the host says then, what it says when it is whole again, and how the drift is called.
+const DAMAGE: [(&str, &str, &str, &str); 4] = [
+    (
+        "echo '{}' >/etc/node-problem-detector/kernel-monitor.json && chmod 600 /etc/node-problem-detector/kernel-monitor.json",
+        "grep -q kmsg /etc/node-problem-detector/kernel-monitor.json && stat -c %a /etc/node-problem-detector/kernel-monitor.json",
+        "644\n",
+        "kernel-monitor.json",
+    ),
+    (
+        "dpkg --remove --force-depends containernetworking-plugins",
+        "dpkg-query -W -f '${db:Status-Status}' containernetworking-plugins && test -x /usr/lib/cni/bridge",
+        "installed",
+        "containernetworking-plugins",
+    ),
+    (
+        "systemctl disable --now node-problem-detector.service",
+        "systemctl is-active node-problem-detector.service && systemctl is-enabled node-problem-detector.service",
+        "active\nenabled\n",
+        "node-problem-detector.service",
+    ),
+    (
+        "echo 7200 >/proc/sys/net/ipv4/tcp_keepalive_time",
+        "cat /proc/sys/net/ipv4/tcp_keepalive_time",
+        "600\n",
+        "net.ipv4.tcp_keepalive_time",
+    ),
+];
+
+async fn drift_is_repaired(fleet: &mut Fleet, host: &Host) -> Result<()> {
+    for (damage, look, whole, called) in DAMAGE {
+        ensure!(host.run(look).await? == whole, "{called} is not whole to begin with");
+        host.run(damage).await?;
+        fleet
+            .eventually(&format!("{called} to be repaired"), || async {
+                Ok(host.run(look).await.ok().filter(|said| said == whole))
+            })
+            .await?;
+        let machine = fleet
+            .until(&host.name(), &format!("to tell of the repair of {called}"), |machine| {
+                let drift = machine.status.as_ref().and_then(|status| status.last_drift.as_ref());
+                drift.is_some_and(|drift| drift.repaired && drift.items.iter().any(|item| item.what.contains(called)))
+                    && is_true(machine, names::IN_SHAPE)
+                    && is_true(machine, names::PACKAGES_READY)
+            })
+            .await?;
+        let drift = machine.status.and_then(|status| status.last_drift).context("a drift was told")?;
+        let item = drift.items.iter().find(|item| item.what.contains(called)).context("the drift was told")?;
+        ensure!(!item.found.is_empty() && item.found != item.wanted, "{item:?}");
+        fleet.chapter(&format!("{called} was {} and is {} again", item.found, item.wanted));
+    }
+    Ok(())
+}
+
+async fn bad_version_goes_back(fleet: &mut Fleet, host: &Host) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let bad = folder.path().join("kubelet");
+    std::fs::write(&bad, "#!/bin/sh\necho this kubelet is bad on purpose >&2\nexit 1\n")?;
+    std::fs::set_permissions(&bad, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+    let archive = archives::archive("kubelet-bad", vec![("bin/kubelet".to_owned(), bad)]).await?;
+    let source = fleet.site.packages.publish("kubelet-1.37.9.tar.zst", &archive)?;
+    let text = shipped("kubelet", "1.37.9", Some(&source))?.replace("within: 3m", "within: 20s");
+    apply(&fleet.client, &[fleetwright_lab::hosts::package(&text, NAMESPACE)?]).await?;
+    fleet.set(&host.name(), "kubelet", "kubelet-1.37.9").await?;
+    let rolled_back = |machine: &Machine| {
+        component(machine, "kubelet").is_some_and(|kubelet| {
+            kubelet.state == ComponentState::RolledBack && kubelet.observed.as_deref() == Some(OLD)
+        })
+    };
+    let machine = fleet.until(&host.name(), "to have gone back", rolled_back).await?;
+    let message = component(&machine, "kubelet").map(|kubelet| kubelet.message.clone()).unwrap_or_default();
+    ensure!(message.contains("kubelet"), "it says only {message:?}");
+    fleet.chapter(&format!("it says: {}", message.lines().next().unwrap_or_default()));
+    let nodes = fleet.nodes();
+    let name = host.name();
+    fleet
+        .eventually("the Node to be ready and open with the version that worked", || async {
+            let node = nodes.get(&name).await?;
+            let status = node.status.unwrap_or_default();
+            let told = status.node_info.map(|info| info.kubelet_version);
+            let ready = status.conditions.unwrap_or_default();
+            let ready = ready.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True");
+            let open = node.spec.and_then(|spec| spec.taints).unwrap_or_default().is_empty();
+            Ok((ready && open && told == Some(format!("v{OLD}"))).then_some(()))
+        })
+        .await?;
+    // It is not tried again until the reference changes.
+    fleet.set(&host.name(), "kubelet", &format!("kubelet-{OLD}")).await?;
+    fleet.until(&host.name(), "to be as declared", |machine| ready_in(machine, "kubelet", OLD)).await.map(drop)
+}
+
+async fn leaves_clean(fleet: &mut Fleet, host: &Host, bare: &Shape) -> Result<()> {
+    let name = host.name();
+    // Pods that nobody would start again keep a machine from leaving; a person takes them away first.
+    for pod in fleet.pods().list(&Default::default()).await? {
+        if pod.spec.and_then(|spec| spec.node_name).as_ref() == Some(&name) {
+            fleet.pods().delete(&pod.metadata.name.unwrap_or_default(), &DeleteParams::default()).await?;
+        }
+    }
+    fleet.machines().delete(&name, &DeleteParams::default()).await?;
+    let machines = fleet.machines();
+    fleet
+        .eventually("the machine to be gone", || async { Ok(machines.get_opt(&name).await?.is_none().then_some(())) })
+        .await?;
+    ensure!(fleet.nodes().get_opt(&name).await?.is_none(), "its Node is still there");
+    bare.assert_same(&Shape::of(host).await?);
+    ensure!(
+        host.run("ps -eo comm").await?.lines().all(|name| !name.contains("kubelet") && !name.contains("containerd"))
+    );
+    Ok(())
+}
