@@ -1,16 +1,38 @@
-//! Runs a real control plane until Ctrl-C, or until standard input's owner kills it: for trying things by hand.
+//! Runs a real control plane, or with `host NAME…` bare hosts, until Ctrl-C, or until standard input's owner kills it: for trying things by
+//! hand.
 
 use fleetwright_lab::ControlPlane;
+use fleetwright_lab::hosts::{Host, Network, Template};
 use tokio::signal::unix::{SignalKind, signal};
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let plane = ControlPlane::builder().controller_manager(["*"]).scheduler(true).start().await?;
-    println!("export KUBECONFIG={}", plane.kubeconfig_path().display());
+    let mut arguments = std::env::args().skip(1);
+    match arguments.next().as_deref() {
+        None => {
+            let plane = ControlPlane::builder().controller_manager(["*"]).scheduler(true).start().await?;
+            println!("export KUBECONFIG={}", plane.kubeconfig_path().display());
+            stopped().await
+        }
+        Some("host") => {
+            let network = Network::start().await?;
+            let template = Template::debian().await?;
+            let mut hosts = Vec::new();
+            for name in arguments {
+                let host = Host::start(&network, &template, &name).await?;
+                println!("{} ssh -i {} root@{}", host.link(), network.ssh_key_path().display(), host.address());
+                hosts.push(host);
+            }
+            stopped().await
+        }
+        Some(other) => anyhow::bail!("{other:?} is not understood; write nothing, or host NAME…"),
+    }
+}
+
+async fn stopped() -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     tokio::select! {
-        pressed = tokio::signal::ctrl_c() => pressed?,
-        _ = terminate.recv() => {}
+        pressed = tokio::signal::ctrl_c() => Ok(pressed?),
+        _ = terminate.recv() => Ok(()),
     }
-    Ok(())
 }
