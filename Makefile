@@ -56,9 +56,11 @@ e2e: deps k8s ## On real hosts: Debian machines booted here, real SSH, real kube
 	@hack/e2e.sh $(ON_HOSTS)
 
 .PHONY: bench
-bench: deps k8s ## Speed and memory: the embedded and the real API server, readiness at ten thousand machines; tables and JSON
+bench: deps k8s ## Speed and memory: both API servers, readiness at ten thousand machines, hosts against Ansible; tables and JSON
 	$(CARGO) run --release --locked -p fleetwright-conformance --bin bench
 	$(CARGO) bench --locked -p fleetwright-readiness
+	@hack/deps.sh ssh ansible
+	$(CARGO) bench --locked -p fleetwright-machines --bench ansible
 
 .PHONY: lint
 lint: ## Format and clippy, without changing anything

@@ -207,7 +207,7 @@ async fn disks_that_take_no_helper_are_told_apart() {
         return;
     }
     // Larger than the file system, and not to be compressed.
-    let noise: String = (0..400_000).map(|_| char::from(fastrand::u8(b'!'..b'~'))).collect();
+    let noise: String = (0..400_000).map(|_| char::from(fastrand::u8(b'!'..=b'~'))).collect();
     let large = format!("{HELPER}: '{}'\n", noise.replace('\'', ""));
     for (options, why) in [("size=64k", "make room"), ("ro", "read-only"), ("noexec", "noexec")] {
         let folder = std::sync::Arc::new(crate::sshd::folder());

@@ -163,7 +163,7 @@ async fn meet(harm: Harm) -> (Result<Box<dyn fleetwright_transport::Link>, Reach
     let deliver = if patient { limits().deliver } else { short };
     let limits = Limits { login: login_limit, deliver, silence, ..limits() };
     // Larger than what the server takes.
-    let noise: String = (0..200_000).map(|_| char::from(fastrand::u8(b'a'..b'z'))).collect();
+    let noise: String = (0..200_000).map(|_| char::from(fastrand::u8(b'a'..=b'z'))).collect();
     let ssh = Ssh::new(helpers(folder.path(), &format!("{HELPER}# {noise}\n")));
     let link = ssh.connect(Arc::new(Route { machine: "m1".into(), host, jumps: vec![], limits })).await;
     (link, opened)
