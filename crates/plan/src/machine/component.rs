@@ -97,7 +97,11 @@ impl<'a> Mind<'a> {
             }
         }
         let deviations = &sight.seen.deviations;
-        let calm = matches!(entry.state, ComponentState::Ready | ComponentState::Drifted);
+        // What was just changed has time to come into shape; anything else was in shape before, or is found for the first time.
+        let calm = !matches!(
+            entry.state,
+            ComponentState::Installing | ComponentState::Upgrading | ComponentState::Downgrading
+        );
         if calm && !deviations.is_empty() {
             return self.drifted(entry, wanted, deviations);
         }

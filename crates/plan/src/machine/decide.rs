@@ -382,8 +382,16 @@ impl<'a> Mind<'a> {
         if work.proving {
             return self.look_for_proof(observe, seen);
         }
+        // Who waits for the gate is looked at as anybody else.
+        if self.waits() && self.due(seen) {
+            return self.ask(observe);
+        }
         if let Some(item) = self.next_item(&work) {
-            return self.take(&work, item, observe);
+            self.take(&work, item, observe);
+            if self.waits() {
+                self.at(self.next_check());
+            }
+            return;
         }
         if work.unproven {
             return self.look_for_proof(observe, seen);

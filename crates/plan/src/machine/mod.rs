@@ -206,8 +206,10 @@ impl Node<'_> {
 }
 
 /// Who is on a Node that is being drained.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pods {
+    /// When it was looked.
+    pub at: Timestamp,
     /// Who must still leave, as `namespace/name`, and what keeps each, if something does.
     pub left: Vec<(String, Option<String>)>,
 }

@@ -91,8 +91,12 @@ impl<'a> Mind<'a> {
             self.act = Act::End { open: true, well: false, text };
             return false;
         }
-        self.act = Act::Drain;
-        self.at(self.now + DRAIN_EVERY);
+        let again = pods.at + DRAIN_EVERY;
+        if again <= self.now {
+            self.act = Act::Drain;
+        } else {
+            self.at(again);
+        }
         false
     }
 

@@ -1,0 +1,606 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fleetwright_api::{Disruption, Machine, MachineStatus, OnFailure, condition, names};
+use fleetwright_wire::{self as wire, ComponentSeen, Deviation, Installed, Observation, Outcome, Step, StepRecord};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::json;
+
+use crate::machine::{
+    Act, Asked, Decision, GivenUp, Host, Known, Left, Node, Phase, Pods, Seen, Unreachable, Wanted, Why, Window,
+    decide, steps,
+};
+use crate::package::{Rendered, Times};
+
+/// A package of a component, without anything in it but what the decision looks at.
+pub fn package(component: &str, version: &str, disruption: Disruption, depends_on: &[&str]) -> Rendered {
+    let package = wire::Package {
+        component: component.to_owned(),
+        version: version.to_owned(),
+        reference: format!("{component}-{version}"),
+        keep: 1,
+        health: wire::Health { checks: vec![wire::Check::Unit(format!("{component}.service"))] },
+        ..wire::Package::default()
+    };
+    Rendered {
+        digest: package.digest(),
+        package,
+        depends_on: depends_on.iter().map(|&name| name.to_owned()).collect(),
+        conflicts_with: Vec::new(),
+        disruption,
+        on_failure: OnFailure::RollBack,
+        node_conditions: Vec::new(),
+        times: times(),
+        needs_credential: false,
+    }
+}
+
+pub fn times() -> Times {
+    let minute = Duration::from_secs(60);
+    Times {
+        apply: 10 * minute,
+        drain: 30 * minute,
+        reboot: 15 * minute,
+        healthy_within: 3 * minute,
+        healthy_every: Duration::from_secs(2),
+        healthy_times: 1,
+    }
+}
+
+/// An Operation.
+#[derive(Clone, Debug)]
+pub struct Operation {
+    pub uid: String,
+    pub level: Disruption,
+    pub fingerprint: String,
+    pub granted: bool,
+    pub since: Timestamp,
+    pub ended: Option<(bool, Timestamp, String)>,
+}
+
+/// What is kept in the operator's memory, and lost with it.
+#[derive(Clone, Debug, Default)]
+pub struct Memory {
+    pub seen: Option<(Timestamp, Observation, Asked)>,
+    pub current: bool,
+    pub step: Option<(Timestamp, StepRecord)>,
+    pub streaks: BTreeMap<String, u32>,
+    pub pods: Option<Pods>,
+    pub cleaned: bool,
+    pub unreachable: Option<(Timestamp, u32, Timestamp, String)>,
+    pub key: Option<String>,
+}
+
+/// The Node.
+#[derive(Clone, Debug)]
+pub struct NodeModel {
+    pub closed: Option<String>,
+    pub ready: bool,
+    pub boot: String,
+}
+
+pub struct World {
+    pub now: Timestamp,
+    pub machine: Machine,
+    pub wanted: Vec<Arc<Rendered>>,
+    pub cannot: Option<String>,
+    /// Every package that ever was, by digest.
+    pub shelf: BTreeMap<String, Arc<Rendered>>,
+    pub installed: BTreeMap<String, Vec<Installed>>,
+    pub drifted: BTreeMap<String, Vec<Deviation>>,
+    /// Comes back after each repair.
+    pub fights: bool,
+    pub unbooted: BTreeSet<String>,
+    pub journal: Vec<StepRecord>,
+    pub boot: u32,
+    /// Digests that do not work once installed.
+    pub broken: BTreeSet<String>,
+    /// Digests whose installation fails.
+    pub failing: BTreeSet<String>,
+    /// So many fetches fail.
+    pub unfetchable: u32,
+    pub node: Option<NodeModel>,
+    pub joins: bool,
+    pub pods: u32,
+    pub blocked: bool,
+    pub gate_open: bool,
+    pub operations: Vec<Operation>,
+    pub memory: Memory,
+    pub silent: Option<String>,
+    pub key: String,
+    pub key_trusted: bool,
+    /// What was really done: the id, what, and whether the Node was closed.
+    pub done: Vec<(String, String, bool)>,
+    pub gone: bool,
+    pub node_deleted: bool,
+    pub clean: bool,
+    pub last: Option<Decision>,
+    pub writes: u32,
+    pub leaving: BTreeMap<String, Left>,
+}
+
+impl World {
+    pub fn new(wanted: Vec<Rendered>) -> Self {
+        let machine: Machine = serde_json::from_value(json!({
+            "apiVersion": "fleetwright.io/v1alpha1", "kind": "Machine",
+            "metadata": { "name": "host-17", "uid": "11111111-1111-1111-1111-111111111111", "generation": 1 },
+            "spec": { "addresses": ["198.18.0.17"], "ssh": { "keyRef": { "name": "k" }, "hostKeys": { "policy": "TrustOnFirstUse" } } },
+        }))
+        .unwrap();
+        let mut world = Self {
+            now: "2030-01-01T00:00:00Z".parse().unwrap(),
+            machine,
+            wanted: Vec::new(),
+            cannot: None,
+            shelf: BTreeMap::new(),
+            installed: BTreeMap::new(),
+            drifted: BTreeMap::new(),
+            fights: false,
+            unbooted: BTreeSet::new(),
+            journal: Vec::new(),
+            boot: 1,
+            broken: BTreeSet::new(),
+            failing: BTreeSet::new(),
+            unfetchable: 0,
+            node: None,
+            joins: true,
+            pods: 0,
+            blocked: false,
+            gate_open: true,
+            operations: Vec::new(),
+            memory: Memory::default(),
+            silent: None,
+            key: "ssh-ed25519 A".to_owned(),
+            key_trusted: true,
+            done: Vec::new(),
+            gone: false,
+            node_deleted: false,
+            clean: false,
+            last: None,
+            writes: 0,
+            leaving: BTreeMap::new(),
+        };
+        world.want(wanted);
+        world
+    }
+
+    /// Declares other packages.
+    pub fn want(&mut self, wanted: Vec<Rendered>) {
+        self.wanted = wanted.into_iter().map(Arc::new).collect();
+        for wanted in &self.wanted {
+            self.shelf.insert(wanted.digest.clone(), Arc::clone(wanted));
+            let left =
+                Left { depends_on: wanted.depends_on.clone(), disruption: wanted.disruption, times: wanted.times };
+            self.leaving.insert(wanted.package.component.clone(), left);
+        }
+        self.machine.metadata.generation = self.machine.metadata.generation.map(|generation| generation + 1);
+    }
+
+    pub fn status(&self) -> MachineStatus {
+        self.machine.status.clone().unwrap_or_default()
+    }
+
+    pub fn state(&self, component: &str) -> Option<fleetwright_api::ComponentState> {
+        self.status().components.iter().find(|entry| entry.component == component).map(|entry| entry.state)
+    }
+
+    pub fn message(&self, component: &str) -> String {
+        let entry = self.status().components.into_iter().find(|entry| entry.component == component);
+        entry.map(|entry| entry.message).unwrap_or_default()
+    }
+
+    pub fn says(&self, type_: &str) -> (String, String, String) {
+        let status = self.status();
+        let said = condition(&status.conditions, type_).expect("the condition is there");
+        (said.status.as_str().to_owned(), said.reason.clone(), said.message.clone())
+    }
+
+    /// The version that the host carries.
+    pub fn carries(&self, component: &str) -> Option<String> {
+        self.installed.get(component).and_then(|kept| kept.first()).map(|installed| installed.version.clone())
+    }
+
+    /// What was done, in order.
+    pub fn did(&self) -> Vec<String> {
+        self.done.iter().map(|(_, what, _)| what.clone()).collect()
+    }
+
+    fn known<R>(&self, f: impl FnOnce(&Known<'_>) -> R) -> R {
+        let memory = &self.memory;
+        let given_up: BTreeMap<String, GivenUp> = self.operations.iter().fold(BTreeMap::new(), |mut all, operation| {
+            if let Some((false, at, _)) = &operation.ended {
+                let entry: &mut GivenUp = all.entry(operation.fingerprint.clone()).or_default();
+                entry.times += 1;
+                entry.last = entry.last.max(Some(*at));
+            }
+            all
+        });
+        let conditions = self.node.as_ref().map(|node| vec![(Arc::<str>::from("Ready"), node.ready)]);
+        let node = self.node.as_ref().zip(conditions.as_ref()).map(|(node, conditions)| Node {
+            name: "host-17",
+            uid: "node-uid",
+            closed: node.closed.as_deref(),
+            conditions,
+            boot_id: Some(&node.boot),
+            labelled: true,
+        });
+        let operation = self.operations.iter().find(|operation| operation.ended.is_none());
+        let window = operation.map(|operation| Window {
+            uid: &operation.uid,
+            level: operation.level,
+            fingerprint: &operation.fingerprint,
+            phase: if operation.granted {
+                Phase::Running { since: operation.since }
+            } else {
+                Phase::Waiting("OperationPolicy drains allows 1 at once")
+            },
+        });
+        let known = Known {
+            machine: &self.machine,
+            wanted: match &self.cannot {
+                None => Wanted::Ready(&self.wanted),
+                Some(message) => Wanted::Not { reason: "NotRendered", message },
+            },
+            leaving: &self.leaving,
+            host: Host {
+                doing: None,
+                seen: memory.seen.as_ref().map(|(at, observation, asked)| Seen {
+                    at: *at,
+                    observation,
+                    asked,
+                    current: memory.current,
+                }),
+                step: memory.step.as_ref().map(|(_, step)| step),
+                step_at: memory.step.as_ref().map(|(at, _)| *at),
+                refused: None,
+                cleaned: memory.cleaned,
+                unreachable: memory.unreachable.as_ref().map(|(since, attempts, not_before, why)| Unreachable {
+                    since: *since,
+                    attempts: *attempts,
+                    not_before: *not_before,
+                    why: if self.key_trusted { Why::Silent(why) } else { Why::HostKeyChanged(why) },
+                }),
+                key: memory.key.as_deref(),
+            },
+            node,
+            pods: memory.pods.as_ref(),
+            window,
+            given_up: &given_up,
+            streaks: &memory.streaks,
+            check_every: Duration::from_secs(600),
+        };
+        f(&known)
+    }
+
+    /// What would be shown to a person.
+    pub fn plan(&self) -> Vec<String> {
+        self.known(|known| steps(known, self.now)).unwrap().iter().map(crate::machine::PlannedStep::text).collect()
+    }
+
+    pub fn decide(&self) -> Decision {
+        self.known(|known| decide(known, self.now))
+    }
+
+    /// One pass. `crash` says how far it comes.
+    pub fn pass(&mut self, crash: Crash) -> Decision {
+        let decision = self.decide();
+        if crash == Crash::Before {
+            self.memory = Memory::default();
+            return decision;
+        }
+        self.act(&decision);
+        if crash == Crash::BeforeStatus {
+            self.memory = Memory::default();
+            return decision;
+        }
+        let mut status = decision.status.clone();
+        let mut old = self.status();
+        old.conditions.retain(|condition| crate::machine::OURS.contains(&&*condition.type_));
+        old.last_check = status.last_check;
+        if old != status {
+            self.writes += 1;
+        }
+        status.bootstrapped = None;
+        self.machine.status = Some(status);
+        if crash == Crash::After {
+            self.memory = Memory::default();
+        }
+        self.last = Some(decision.clone());
+        decision
+    }
+
+    /// Passes until nothing is to be done for an hour, or for so many passes.
+    pub fn settle(&mut self) {
+        self.settle_for(SignedDuration::from_hours(1));
+    }
+
+    pub fn settle_for(&mut self, long: SignedDuration) {
+        let end = self.now + long;
+        for _ in 0..20_000 {
+            if self.now >= end || self.gone {
+                return;
+            }
+            let writes = self.writes;
+            let decision = self.pass(Crash::Never);
+            self.check_invariants(&decision);
+            let waits = self.operations.iter().any(|op| op.ended.is_none() && !op.granted);
+            let rests = decision.act == Act::Rest || waits && matches!(decision.act, Act::Ask(_));
+            let idle = rests && !decision.withdraw && self.writes == writes;
+            match decision.next {
+                Some(next) if idle => self.now = next.max(self.now + SignedDuration::from_millis(10)),
+                None if idle => self.now = end,
+                _ => self.now += SignedDuration::from_millis(10),
+            }
+        }
+        panic!("it does not come to rest: {:?}\n{:#?}", self.decide().act, self.status());
+    }
+
+    /// What must hold whatever happens.
+    pub fn check_invariants(&self, decision: &Decision) {
+        if let Act::Run(run) = &decision.act {
+            assert!(!self.machine.spec.paused, "a step on a paused machine");
+            assert!(self.key_trusted, "a step on a host whose key is not trusted");
+            assert!(self.cannot.is_none() || self.machine.metadata.deletion_timestamp.is_some());
+            assert!(run.id.len() <= 128, "{}", run.id);
+            let operation = self.operations.iter().find(|op| op.ended.is_none() && op.granted);
+            if run.step == Step::Reboot {
+                let operation = operation.expect("a boot without a window");
+                assert_eq!(operation.level, Disruption::Reboot);
+                if let Some(node) = &self.node {
+                    assert_eq!(node.closed.as_deref(), Some(operation.uid.as_str()), "a boot of an open Node");
+                }
+            }
+        }
+    }
+
+    fn act(&mut self, decision: &Decision) {
+        if decision.withdraw {
+            for operation in self.operations.iter_mut().filter(|op| op.ended.is_none() && !op.granted) {
+                operation.ended = Some((true, self.now, "withdrawn".to_owned()));
+            }
+        }
+        match &decision.act {
+            Act::Rest | Act::Label => {}
+            Act::Finalize => self.machine.metadata.finalizers = Some(vec![names::MACHINE_FINALIZER.to_owned()]),
+            Act::Observe(observe) => self.visit(None, observe.as_ref()),
+            Act::Run(run) => self.visit(Some((&run.id, &run.step)), &run.then),
+            Act::Clean => {
+                assert!(self.installed.is_empty(), "cleaned while components are there");
+                (self.clean, self.memory.cleaned) = (true, true);
+            }
+            Act::Ask(wish) => {
+                let now = self.now;
+                self.operations.retain(|op| op.ended.is_some() || op.granted || op.fingerprint == wish.fingerprint);
+                if !self.operations.iter().any(|op| op.ended.is_none()) {
+                    self.operations.push(Operation {
+                        uid: format!("{:08}-0000-0000-0000-000000000000", self.operations.len()),
+                        level: wish.level,
+                        fingerprint: wish.fingerprint.clone(),
+                        granted: false,
+                        since: now,
+                        ended: None,
+                    });
+                    self.memory.pods = None;
+                }
+                let gate = self.gate_open;
+                let operation = self.operations.iter_mut().find(|op| op.ended.is_none()).unwrap();
+                operation.granted |= gate;
+                operation.since = now;
+            }
+            Act::Close => {
+                let uid = self.operations.iter().find(|op| op.ended.is_none()).unwrap().uid.clone();
+                self.node.as_mut().unwrap().closed = Some(uid);
+            }
+            Act::Drain => {
+                if !self.blocked {
+                    self.pods = self.pods.saturating_sub(2);
+                }
+                let why = self.blocked.then(|| "PodDisruptionBudget pay/web".to_owned());
+                let left = (0..self.pods).map(|pod| (format!("pay/web-{pod}"), why.clone())).collect();
+                self.memory.pods = Some(Pods { at: self.now, left });
+            }
+            Act::Open => self.node.as_mut().unwrap().closed = None,
+            Act::End { open, well, text } => {
+                if *open && let Some(node) = &mut self.node {
+                    node.closed = None;
+                }
+                let now = self.now;
+                let operation = self.operations.iter_mut().find(|op| op.ended.is_none()).unwrap();
+                operation.ended = Some((*well, now, text.clone()));
+            }
+            Act::DeleteNode => (self.node, self.node_deleted) = (None, true),
+            Act::LetGo { node } => {
+                self.gone = true;
+                self.machine.metadata.finalizers = None;
+                if *node {
+                    self.node = None;
+                }
+            }
+        }
+    }
+
+    fn visit(&mut self, step: Option<(&str, &Step)>, observe: &wire::Observe) {
+        self.memory.current = false;
+        if let Some(why) = self.silent.clone() {
+            let (since, attempts) = self.memory.unreachable.as_ref().map_or((self.now, 0), |known| (known.0, known.1));
+            let not_before = self.now + SignedDuration::from_secs(10);
+            self.memory.unreachable = Some((since, attempts + 1, not_before, why));
+            return;
+        }
+        self.memory.unreachable = None;
+        self.memory.key = Some(self.key.clone());
+        if let Some((id, step)) = step {
+            let record = match self.journal.iter().find(|record| record.id == id) {
+                Some(record) => record.clone(),
+                None => self.perform(id, step),
+            };
+            self.memory.step = Some((self.now, record));
+        }
+        let observation = self.observation(observe);
+        for wanted in &self.wanted {
+            let name = &wanted.package.component;
+            let found = observation.components.iter().find(|found| found.component == *name);
+            let holds =
+                found.is_some_and(|found| !found.health.is_empty() && found.health.iter().all(|check| check.holds));
+            let streak = self.memory.streaks.entry(name.clone()).or_default();
+            *streak = if holds { *streak + 1 } else { 0 };
+        }
+        self.memory.seen = Some((self.now, observation, Asked::of(observe)));
+        self.memory.current = true;
+    }
+
+    fn perform(&mut self, id: &str, step: &Step) -> StepRecord {
+        let boot_id = self.boot_id();
+        let closed = self.node.as_ref().is_some_and(|node| node.closed.is_some());
+        let mut record = StepRecord {
+            id: id.to_owned(),
+            verb: step.verb(),
+            component: step.component().map(ToOwned::to_owned),
+            digest: None,
+            boot_id,
+            began: 0,
+            ended: Some(0),
+            outcome: Outcome::Done,
+            untouched: false,
+            message: String::new(),
+            tail: String::new(),
+        };
+        self.clean = false;
+        let what = match step {
+            Step::Install(package) => {
+                let (component, digest) = (package.component.clone(), package.digest());
+                let disruption = self.shelf[&digest].disruption;
+                let new = Installed { reference: package.reference.clone(), version: package.version.clone(), digest };
+                self.assert_allowed(disruption, &component);
+                if self.unfetchable > 0 {
+                    self.unfetchable -= 1;
+                    (record.outcome, record.untouched) = (Outcome::Failed, true);
+                    record.message = "http://packages/x: connection refused".to_owned();
+                    format!("fetch {component} {} in vain", new.version)
+                } else if self.failing.contains(&new.digest) {
+                    record.outcome = Outcome::Failed;
+                    record.message = "postinst ended with 1".to_owned();
+                    record.tail = "no space left on device".to_owned();
+                    format!("install {component} {} in vain", new.version)
+                } else {
+                    let what = format!("install {component} {}", new.version);
+                    let kept = self.installed.entry(component.clone()).or_default();
+                    kept.retain(|kept| kept.digest != new.digest);
+                    kept.insert(0, new);
+                    kept.truncate(3);
+                    self.drifted.remove(&component);
+                    if disruption == Disruption::Reboot {
+                        self.unbooted.insert(component);
+                    } else if component == "kubelet" && self.joins && self.node.is_none() {
+                        self.node = Some(NodeModel { closed: None, ready: true, boot: self.boot_id() });
+                    }
+                    what
+                }
+            }
+            Step::Repair(package) => {
+                if !self.fights {
+                    self.drifted.remove(&package.component);
+                }
+                format!("repair {}", package.component)
+            }
+            Step::Remove { component } => {
+                self.installed.remove(component);
+                self.drifted.remove(component);
+                format!("remove {component}")
+            }
+            Step::Back { component, to } => {
+                let kept = self.installed.get_mut(component).expect("something is kept");
+                let at = kept.iter().position(|kept| kept.digest == *to).expect("that is kept");
+                let old = kept.remove(at);
+                kept.insert(0, old);
+                let rebooting = self.shelf[to].disruption == Disruption::Reboot;
+                if rebooting {
+                    self.unbooted.insert(component.clone());
+                }
+                format!("back {component} {}", self.installed[component][0].version)
+            }
+            Step::Reboot => {
+                self.boot += 1;
+                self.unbooted.clear();
+                let boot = self.boot_id();
+                if let Some(node) = &mut self.node {
+                    node.boot = boot;
+                }
+                "reboot".to_owned()
+            }
+        };
+        self.done.push((id.to_owned(), what, closed));
+        self.journal.push(record.clone());
+        record
+    }
+
+    /// What disrupts happens only in a window on a closed and drained Node.
+    fn assert_allowed(&self, disruption: Disruption, component: &str) {
+        let Some(node) = &self.node else { return };
+        let status = self.status();
+        let new = condition(&status.conditions, names::PACKAGES_READY)
+            .is_none_or(|said| ["NotLookedAtYet", "Installing"].contains(&&*said.reason));
+        if disruption == Disruption::None || new {
+            return;
+        }
+        let window = self.operations.iter().find(|op| op.ended.is_none() && op.granted).expect("a window");
+        assert!(disruption <= window.level, "{component} in a window of {:?}", window.level);
+        assert_eq!(node.closed.as_deref(), Some(window.uid.as_str()), "{component} on an open Node");
+        if disruption >= Disruption::Drain {
+            assert_eq!(self.pods, 0, "{component} under pods");
+        }
+    }
+
+    fn boot_id(&self) -> String {
+        format!("boot-{}", self.boot)
+    }
+
+    fn observation(&self, observe: &wire::Observe) -> Observation {
+        let mut components = Vec::new();
+        let asked = observe.packages.iter().map(|package| (package.component.clone(), Some(package)));
+        let others = self.installed.keys().filter(|name| !observe.packages.iter().any(|p| p.component == **name));
+        for (name, package) in asked.chain(others.map(|name| (name.clone(), None))) {
+            let kept = self.installed.get(&name).cloned().unwrap_or_default();
+            let installed = kept.first().cloned();
+            let in_place = package.is_some_and(|p| installed.as_ref().is_some_and(|i| i.digest == p.digest()));
+            let broken = installed.as_ref().is_some_and(|installed| self.broken.contains(&installed.digest));
+            let deviations = if in_place { self.drifted.get(&name).cloned().unwrap_or_default() } else { Vec::new() };
+            let checks = package.filter(|_| observe.health).map(|package| &package.health.checks);
+            let health = checks.into_iter().flatten().map(|_| wire::CheckSeen {
+                check: format!("unit {name}.service"),
+                holds: in_place && !broken,
+                message: if broken { "failed".to_owned() } else { String::new() },
+            });
+            components.push(ComponentSeen {
+                component: name.clone(),
+                version: installed.as_ref().map(|installed| installed.version.clone()),
+                previous: kept.iter().skip(1).cloned().collect(),
+                installed,
+                deviations,
+                needs_reboot: self.unbooted.contains(&name),
+                health: health.collect(),
+            });
+        }
+        let records = observe.records.iter().filter_map(|id| self.journal.iter().find(|record| record.id == *id));
+        let facts = wire::Facts {
+            os: "debian-12".to_owned(),
+            arch: "amd64".to_owned(),
+            boot_id: self.boot_id(),
+            ..wire::Facts::default()
+        };
+        Observation { facts, components, records: records.cloned().collect() }
+    }
+}
+
+/// How far a pass comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Crash {
+    Never,
+    /// Nothing was done.
+    Before,
+    /// It was done and not written down.
+    BeforeStatus,
+    /// It was done and written down.
+    After,
+}
