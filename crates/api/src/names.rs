@@ -48,3 +48,7 @@ pub const CLUSTER_VALUES: &str = "cluster-values";
 pub const HOST_KEY_TRUSTED: &str = "HostKeyTrusted";
 /// Condition of a machine: is the host as declared, beyond what was just changed?
 pub const IN_SHAPE: &str = "InShape";
+/// Annotation of a Node: the labels that its machine gave it, and that are taken back when the machine declares them no more.
+pub const NODE_LABELS: &str = "fleetwright.io/node-labels";
+/// Annotation of a pod without a controller: it may be evicted when its Node is drained, although nobody starts it elsewhere.
+pub const EVICT: &str = "fleetwright.io/evict";

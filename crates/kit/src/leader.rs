@@ -148,6 +148,19 @@ fn overtaken(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if matches!(status.code, 404 | 409))
 }
 
+/// Annotation of the Lease: the number of its last leader, see [`Fence::number`].
+pub const FENCE: &str = "fleetwright.io/fence";
+
+/// The number of the next leader: higher than that of the last, and, should the Lease have been deleted, still higher than all before, as long
+/// as the clock was not set back by more than there were changes. Counting the Lease's transitions would begin anew then, and no host would
+/// listen any more.
+pub(crate) fn fence_number(record: Option<&Record>, now: Timestamp) -> u64 {
+    let annotations = record.and_then(|record| record.metadata.annotations.as_ref());
+    let last = annotations.and_then(|all| all.get(FENCE)).and_then(|number| number.parse::<u64>().ok());
+    let now = u64::try_from(now.as_second()).unwrap_or(0);
+    last.map_or(now, |last| now.max(last.saturating_add(1)))
+}
+
 fn holder(record: &Record) -> Option<&str> {
     record.spec.as_ref()?.holder_identity.as_deref().filter(|holder| !holder.is_empty())
 }
@@ -259,6 +272,7 @@ impl Leader {
         }
         let sent = self.sent();
         let spec = self.taken(record.as_ref().and_then(|record| record.spec.clone()), sent.wall);
+        self.fence.set_number(fence_number(record.as_ref(), sent.wall));
         let held = self.limited(third, self.put(record.map(|record| record.metadata), spec)).await?;
         self.hold(sent);
         Ok(Some((held, sent)))
@@ -412,10 +426,14 @@ impl Leader {
     async fn put(&self, meta: Option<ObjectMeta>, spec: LeaseSpec) -> Result<Record, kube::Error> {
         let by = PostParams { field_manager: Some("fleetwright-leader".into()), ..PostParams::default() };
         let spec = Some(spec);
-        if let Some(metadata) = meta {
+        let exists = meta.is_some();
+        let mut metadata =
+            meta.unwrap_or_else(|| ObjectMeta { name: Some(self.lease.name.clone()), ..ObjectMeta::default() });
+        let annotations = metadata.annotations.get_or_insert_default();
+        annotations.insert(FENCE.to_owned(), self.fence.number().to_string());
+        if exists {
             return self.api.replace(&self.lease.name, &by, &Record { metadata, spec }).await;
         }
-        let metadata = ObjectMeta { name: Some(self.lease.name.clone()), ..ObjectMeta::default() };
         self.api.create(&by, &Record { metadata, spec }).await
     }
 

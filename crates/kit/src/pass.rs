@@ -58,6 +58,11 @@ impl Pass {
         self.means.fence.holds(&self.means.clock)
     }
 
+    /// A number that grows with each leader: see [`Fence::number`](crate::client::Fence::number).
+    pub fn fence(&self) -> u64 {
+        self.means.fence.number()
+    }
+
     /// Tells the time of now, for what takes longer than a moment.
     pub fn clock(&self) -> &Clock {
         &self.means.clock

@@ -376,6 +376,29 @@ async fn a_restarted_process_takes_its_own_lease_at_once() {
 }
 
 #[tokio::test]
+async fn each_leader_has_a_higher_number_than_all_before() {
+    let server = server().await;
+    let ahead = Clock::manual(noon() + 3600 * Duration::from_secs(1));
+    let one = Contender::start(server.client(), "one", ahead, None);
+    one.leading().await;
+    let first = one.fence.number();
+    one.stop().await.unwrap();
+    // A clock that is behind.
+    let clock = Clock::manual(noon());
+    let two = Contender::start(server.client(), "two", clock.clone(), None);
+    two.leading().await;
+    let second = two.fence.number();
+    assert!(second > first, "{second} after {first}");
+    two.kill();
+    // The same name again is another process.
+    let again = Contender::start(server.client(), "two", clock, None);
+    again.leading().await;
+    assert!(again.fence.number() > second);
+    let annotations = records(server.client()).get("test").await.unwrap().metadata.annotations.unwrap();
+    assert_eq!(annotations["fleetwright.io/fence"], again.fence.number().to_string());
+}
+
+#[tokio::test]
 async fn two_processes_under_one_name_do_not_lead_for_long() {
     let server = server().await;
     let (here, there) = (Clock::manual(noon()), Clock::manual(noon()));

@@ -1,4 +1,170 @@
 //! The Machine-Operator: hosts driven to their packages over SSH, and kept there.
+//!
+//! What is to be done is decided in [`fleetwright_plan::machine`], by one pure function. Here are the means: caches of what is declared, a pool of
+//! tasks with hosts ([`hosts`]), windows as Operations of the journal, evictions, and the status that people read.
+//!
+//! Guarantees:
+//! - a pass never waits for a host;
+//! - a step has an id that the host's journal runs at most once, whoever asks and however often;
+//! - a machine at rest costs one look at its host in each period, and no write;
+//! - only what we closed is opened, and only labels that we gave are taken back.
 
+mod drain;
 pub mod hosts;
 pub mod join;
+mod look;
+mod machine;
+mod memory;
+mod meters;
+mod route;
+mod rules;
+mod view;
+mod window;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fleetwright_api::{MachinePackageVersion, Phase, names};
+use fleetwright_kit::journal::Journal;
+use fleetwright_kit::{Budget, Cache, Change, Controller, Operator, Source, Waker, Whole};
+use fleetwright_plan::gate::Population;
+use fleetwright_transport::Transport;
+use kube::Api;
+
+use hosts::{Hosts, Limits};
+use join::Credentials;
+use look::{BY_LABEL, BY_NODE, BY_PACKAGE, BY_PHASE, BY_REFERENCE, BY_SECRET, Eyes, references};
+use machine::Machines;
+use memory::Memories;
+use meters::Meters;
+pub use rules::{Rules, rules};
+use view::{MachineView, NodeView};
+
+/// The name of the controller of machines.
+pub const NAME: &str = "machines";
+
+/// How the operator is run.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// How the controller of machines is run.
+    pub machines: fleetwright_kit::Options,
+    /// How many hosts are worked on at the same time.
+    pub limits: Limits,
+    /// How often a host is looked at though nothing happens.
+    pub check_every: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            machines: fleetwright_kit::Options { workers: 16, ..fleetwright_kit::Options::default() },
+            limits: Limits::default(),
+            check_every: Duration::from_secs(600),
+        }
+    }
+}
+
+/// The phases, as metrics name them.
+const PHASES: [(Phase, &str); 8] = [
+    (Phase::Idle, "Idle"),
+    (Phase::Claimed, "Claimed"),
+    (Phase::Converging, "Converging"),
+    (Phase::Ready, "Ready"),
+    (Phase::Degraded, "Degraded"),
+    (Phase::Repairing, "Repairing"),
+    (Phase::Leaving, "Leaving"),
+    (Phase::Lost, "Lost"),
+];
+
+/// Of how many a policy's percentage is.
+struct Fleet(Cache<MachineView>);
+
+impl Population for Fleet {
+    fn count(&self, label: Option<(&str, &str)>) -> Option<usize> {
+        Some(match label {
+            None => self.0.len(),
+            Some((key, value)) => self.0.count(BY_LABEL, &format!("{key}={value}")),
+        })
+    }
+}
+
+/// Adds the caches and controllers that drive the hosts of one namespace, reached by that transport. Answers the hosts, for who wants to know
+/// what is under way.
+pub fn add(operator: &mut Operator, namespace: &str, transport: Arc<dyn Transport>, options: Options) -> Hosts {
+    let client = operator.client();
+    let eyes = Eyes {
+        machines: operator.cache(
+            Source::new(Api::namespaced(client.clone(), namespace))
+                .index(BY_NODE, |_, machine: &MachineView| vec![machine.node().to_owned()])
+                .index(BY_PACKAGE, |_, machine| machine.0.spec.packages.iter().map(|one| one.ref_.clone()).collect())
+                .index(BY_SECRET, |_, machine| machine.secrets())
+                .index(BY_LABEL, |_, machine| {
+                    machine.scopes().iter().map(|(key, value)| format!("{key}={value}")).collect()
+                })
+                .index(BY_PHASE, |_, machine| {
+                    let phase = machine.0.status.as_ref().and_then(|status| status.phase);
+                    PHASES
+                        .iter()
+                        .filter(|(known, _)| Some(*known) == phase)
+                        .map(|(_, name)| (*name).to_owned())
+                        .collect()
+                }),
+        ),
+        packages: operator.cache(
+            Source::new(Api::namespaced(client.clone(), namespace))
+                .index(BY_REFERENCE, |_, package: &Whole<MachinePackageVersion>| references(&package.0)),
+        ),
+        secrets: operator.cache(Source::new(Api::namespaced(client.clone(), namespace))),
+        // Reports on machines are ConfigMaps, too, and many.
+        maps: operator
+            .cache(Source::new(Api::namespaced(client.clone(), namespace)).labels(&format!("!{}", names::MACHINE))),
+        nodes: operator.cache(Source::new(Api::all(client))),
+    };
+    let journal = Journal::add(operator, namespace, Fleet(eyes.machines.clone()));
+    let waker = Waker::new();
+    let (clock, random) = (operator.clock().clone(), operator.random().clone());
+    let hosts = Hosts::with_random(transport, options.limits, clock, waker.clone(), random);
+    let meters = Meters::new(operator.metrics());
+    let credentials = Credentials::new();
+    join::add(operator, namespace, &credentials);
+    let machines = Machines {
+        eyes: eyes.clone(),
+        hosts: hosts.clone(),
+        journal: journal.clone(),
+        memories: Memories::default(),
+        meters: meters.clone(),
+        credentials,
+        requester: operator.name().to_owned(),
+        check_every: options.check_every,
+    };
+    let of = || eyes.clone();
+    let (for_node, for_package, for_secret, for_map, counted) = (of(), of(), of(), of(), of());
+    let wakes = operator
+        .controller(machines, options.machines)
+        .on(&eyes.machines, move |change: &Change<'_, MachineView>| {
+            for (_, name) in PHASES {
+                meters.phase(name, counted.machines.count(BY_PHASE, name));
+            }
+            vec![change.key.clone()]
+        })
+        .on(&eyes.nodes, move |change: &Change<'_, NodeView>| {
+            // A heartbeat is nothing to look at a host for.
+            if change.old.zip(change.new).is_some_and(|(old, new)| !old.differs(new)) {
+                return Vec::new();
+            }
+            for_node.machines.by(BY_NODE, &change.key.name).into_iter().map(|(key, _)| key).collect()
+        })
+        .on(&eyes.packages, move |change| for_package.machines_with(&change.key.name))
+        .on(&eyes.secrets, move |change| for_secret.machines_referring(&format!("secret/{}", change.key.name)))
+        .on(&eyes.maps, move |change| for_map.machines_referring(&format!("configMap/{}", change.key.name)))
+        .by(&waker);
+    drop(journal.wake(wakes, window::KIND));
+    hosts
+}
+
+/// The most calls that a pass of each controller makes.
+pub fn budgets() -> Vec<(&'static str, Budget)> {
+    let mut budgets = vec![(Machines::NAME, Machines::BUDGET)];
+    budgets.extend(join::budgets());
+    budgets
+}

@@ -1,5 +1,6 @@
 //! Until when we may write.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use crate::Clock;
 #[derive(Clone, Debug)]
 pub struct Fence {
     inner: Arc<Mutex<State>>,
+    number: Arc<AtomicU64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +37,17 @@ impl Fence {
     }
 
     fn with(state: State) -> Self {
-        Self { inner: Arc::new(Mutex::new(state)) }
+        Self { inner: Arc::new(Mutex::new(state)), number: Arc::default() }
+    }
+
+    /// Tells leaders apart: it grows with each one that takes the lease. What is acted on outside the API server remembers the highest that it
+    /// heard and does not listen to a lower one, so that a leader that was paused is refused when it goes on.
+    pub fn number(&self) -> u64 {
+        self.number.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_number(&self, number: u64) {
+        self.number.store(number, Ordering::Release);
     }
 
     /// Holds until the first of the two moments.

@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use crate::cache::{Fill, Filling, Told};
 use crate::client::{self, Fence};
 use crate::events::Events;
-use crate::leader::Lease;
+use crate::leader::{self, Lease};
 use crate::metrics::Metrics;
 use crate::pass::{Means, PassRecord};
 use crate::queue::Priority;
@@ -96,6 +96,8 @@ impl Operator {
     pub fn new(settings: Settings) -> Self {
         let Settings { name, client, clock, metrics, lease, .. } = &settings;
         let fence = if lease.is_some() { Fence::closed() } else { Fence::open() };
+        // Without a lease the one that was started last leads.
+        fence.set_number(leader::fence_number(None, clock.now()));
         let client = client::wrap(client.clone(), fence.clone(), clock.clone(), metrics.clone(), name);
         let identity = lease.as_ref().map_or(name, |lease| &lease.identity).clone();
         let events = Events::new(client.clone(), clock.clone(), metrics.clone(), name, &identity);

@@ -97,11 +97,8 @@ impl<'a> Mind<'a> {
             }
         }
         let deviations = &sight.seen.deviations;
-        // What was just changed has time to come into shape; anything else was in shape before, or is found for the first time.
-        let calm = !matches!(
-            entry.state,
-            ComponentState::Installing | ComponentState::Upgrading | ComponentState::Downgrading
-        );
+        // What was just installed has time to come into shape; anything else was in shape before, or is found for the first time.
+        let calm = self.installed_by_us(entry, wanted).is_none();
         if calm && !deviations.is_empty() {
             return self.drifted(entry, wanted, deviations);
         }
@@ -387,12 +384,16 @@ impl<'a> Mind<'a> {
         ended.checked_add(wait).ok()
     }
 
-    fn needs_boot(&self, entry: &Component, wanted: &Rendered, sight: &Sight<'_>) -> bool {
+    /// The step that brought the package and has not yet been proven to have worked.
+    fn installed_by_us(&self, entry: &Component, wanted: &Rendered) -> Option<&'a StepRecord> {
         let changing =
             matches!(entry.state, ComponentState::Installing | ComponentState::Upgrading | ComponentState::Downgrading);
-        let before = entry.attempts.unwrap_or(0).checked_sub(1).filter(|_| changing);
-        let changed = before.map(|before| id(self.under(), &entry.component, Does::Install(wanted).tag(), before));
-        let changed = changed.and_then(|id| self.record_of(&id)).filter(|record| record.outcome == Outcome::Done);
+        let before = entry.attempts.unwrap_or(0).checked_sub(1).filter(|_| changing)?;
+        self.record_of(&id(self.under(), &entry.component, Does::Install(wanted).tag(), before))
+    }
+
+    fn needs_boot(&self, entry: &Component, wanted: &Rendered, sight: &Sight<'_>) -> bool {
+        let changed = self.installed_by_us(entry, wanted).filter(|record| record.outcome == Outcome::Done);
         match changed {
             // One boot is enough: what is not in place after it does not work.
             Some(record) if record.boot_id != sight.facts.boot_id => false,

@@ -38,7 +38,7 @@ pub use decide::{decide, steps};
 pub use events::{Level, Told, told};
 pub use guard::next_check;
 pub use order::{Refused, order};
-pub use status::{OURS, facts};
+pub use status::{OURS, facts, ours};
 pub use step::{PlannedStep, Verb};
 
 /// Everything that a decision is made from.

@@ -20,7 +20,7 @@ pub(super) const INSTALLING: &str = "Installing";
 const LOST: SignedDuration = SignedDuration::from_mins(2);
 
 /// Our part of what is written.
-pub(super) fn ours(machine: &Machine) -> MachineStatus {
+pub fn ours(machine: &Machine) -> MachineStatus {
     let mut status = machine.status.clone().unwrap_or_default();
     status.conditions.retain(|condition| OURS.contains(&&*condition.type_));
     status.bootstrapped = None;

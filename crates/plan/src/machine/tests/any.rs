@@ -112,7 +112,12 @@ proptest! {
                 }
                 Event::Silent(silent) => world.silent = silent.then(|| "no answer".to_owned()),
                 Event::Gate(open) => world.gate_open = open,
-                Event::Pods(pods, blocked) => (world.pods, world.blocked) = (pods.into(), blocked),
+                Event::Pods(pods, blocked) => {
+                    // Nobody comes to a Node that is closed.
+                    let closed = world.node.as_ref().is_some_and(|node| node.closed.is_some());
+                    world.blocked = blocked;
+                    world.pods = if closed { world.pods.min(pods.into()) } else { pods.into() };
+                }
                 Event::Pause(paused) => world.machine.spec.paused = paused,
                 Event::Unfetchable(times) => world.unfetchable = times.into(),
             }

@@ -1,0 +1,312 @@
+//! Everything that is known of one machine, gathered from caches and memory.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fleetwright_api::{Disruption, MachinePackageVersion, OperationPhase, condition, names};
+use fleetwright_kit::{Cache, Key, Whole};
+use fleetwright_plan::machine::{self, Doing, Host, Known, Left, Node, Phase, Seen, Unreachable, Wanted, Window};
+use fleetwright_plan::package::{Lookup, Rendered, Times, Values, render};
+use fleetwright_transport::{ReachError, Route};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+
+use crate::hosts::{HostState, Why};
+use crate::memory::Memory;
+use crate::view::{MachineView, MapView, NodeView, SecretView};
+use crate::window::Windows;
+
+/// Index of machines by the name of their Node.
+pub const BY_NODE: &str = "node";
+/// Index of machines by the package versions that they name.
+pub const BY_PACKAGE: &str = "package";
+/// Index of machines by the Secrets that are needed to reach them.
+pub const BY_SECRET: &str = "secret";
+/// Index of machines by their labels.
+pub const BY_LABEL: &str = "label";
+/// Index of machines by phase.
+pub const BY_PHASE: &str = "phase";
+/// Index of package versions by the Secrets and ConfigMaps that they name.
+pub const BY_REFERENCE: &str = "reference";
+
+/// How long a machine waits that cannot be reached because something is missing in the API; a change there wakes it.
+const MISSING: SignedDuration = SignedDuration::from_mins(5);
+
+/// The caches.
+#[derive(Clone)]
+pub struct Eyes {
+    pub machines: Cache<MachineView>,
+    pub packages: Cache<Whole<MachinePackageVersion>>,
+    pub secrets: Cache<SecretView>,
+    pub maps: Cache<MapView>,
+    pub nodes: Cache<NodeView>,
+}
+
+/// What is known of one machine.
+pub struct Look {
+    pub machine: Arc<MachineView>,
+    pub node: Option<Arc<NodeView>>,
+    pub wanted: Result<Vec<Arc<Rendered>>, NotReady>,
+    pub leaving: BTreeMap<String, Left>,
+    pub host: HostState,
+    pub memory: Memory,
+    pub windows: Windows,
+    pub route: Result<Arc<Route>, String>,
+    pub cluster: BTreeMap<String, String>,
+    pub check_every: Duration,
+}
+
+/// Why it cannot be said what a host should carry.
+#[derive(Clone, Debug)]
+pub struct NotReady {
+    pub reason: &'static str,
+    pub message: String,
+}
+
+struct Contents<'a> {
+    eyes: &'a Eyes,
+    namespace: &'a str,
+}
+
+impl Lookup for Contents<'_> {
+    fn secret(&self, name: &str, key: &str) -> Option<Vec<u8>> {
+        self.eyes.secrets.get(&Key::new(self.namespace, name))?.0.get(key).map(|bytes| bytes.0.clone())
+    }
+
+    fn config_map(&self, name: &str, key: &str) -> Option<Vec<u8>> {
+        self.eyes.maps.get(&Key::new(self.namespace, name))?.bytes(key)
+    }
+}
+
+impl Eyes {
+    /// The cluster's values.
+    pub fn cluster(&self, namespace: &str) -> BTreeMap<String, String> {
+        let values = self.maps.get(&Key::new(namespace, names::CLUSTER_VALUES));
+        values.map(|values| values.data.clone()).unwrap_or_default()
+    }
+
+    /// What the host of a machine should carry.
+    pub fn wanted(
+        &self,
+        machine: &MachineView,
+        cluster: &BTreeMap<String, String>,
+        host: &HostState,
+    ) -> Result<Vec<Arc<Rendered>>, NotReady> {
+        let namespace = machine.0.metadata.namespace.as_deref().unwrap_or_default();
+        let seen = host.seen.as_ref().map(|(_, seen)| machine::facts(&seen.facts));
+        let written = machine.0.status.as_ref().and_then(|status| status.facts.as_ref());
+        let values = Values { machine: &machine.0, facts: seen.as_ref().or(written), cluster };
+        let contents = Contents { eyes: self, namespace };
+        let mut all = Vec::with_capacity(machine.0.spec.packages.len());
+        for (at, package) in machine.0.spec.packages.iter().enumerate() {
+            let name = &package.ref_;
+            let Some(found) = self.packages.get(&Key::new(namespace, name)) else {
+                let message = format!(
+                    "Machine {}, spec.packages[{at}].ref: there is no MachinePackageVersion {name} in namespace {namespace}: make it, or \
+                     correct the reference",
+                    machine.0.metadata.name.as_deref().unwrap_or_default()
+                );
+                return Err(NotReady { reason: "PackageMissing", message });
+            };
+            if found.0.spec.component != package.component {
+                let message = format!(
+                    "Machine {}, spec.packages[{at}].ref: MachinePackageVersion {name} is of the component {}, not of {}: correct one of both",
+                    machine.0.metadata.name.as_deref().unwrap_or_default(),
+                    found.0.spec.component,
+                    package.component
+                );
+                return Err(NotReady { reason: "PackageOfAnotherComponent", message });
+            }
+            let rendered = render(&found.0, &values, &contents)
+                .map_err(|error| NotReady { reason: "NotRendered", message: error.to_string() })?;
+            all.push(Arc::new(rendered));
+        }
+        Ok(all)
+    }
+
+    /// What is known of components that are on the host and not declared.
+    pub fn leaving(&self, machine: &MachineView, host: &HostState) -> BTreeMap<String, Left> {
+        let namespace = machine.0.metadata.namespace.as_deref().unwrap_or_default();
+        let gone = machine.0.metadata.deletion_timestamp.is_some();
+        let declared = |name: &str| !gone && machine.0.spec.packages.iter().any(|package| package.component == name);
+        let Some((_, seen)) = &host.seen else { return BTreeMap::new() };
+        let mut all = BTreeMap::new();
+        for found in seen.components.iter().filter(|found| !declared(&found.component)) {
+            let Some(installed) = &found.installed else { continue };
+            let Some(package) = self.packages.get(&Key::new(namespace, &installed.reference)) else { continue };
+            let spec = &package.0.spec;
+            let times = Times {
+                apply: spec.timeouts.apply.0,
+                drain: spec.timeouts.drain.0,
+                reboot: spec.timeouts.reboot.0,
+                healthy_within: spec.health.within.0,
+                healthy_every: spec.health.every.0,
+                healthy_times: spec.health.times,
+            };
+            // A component that boots the host when it changes need not boot it when it goes.
+            let disruption = spec.disruption.min(Disruption::Drain);
+            all.insert(found.component.clone(), Left { depends_on: spec.depends_on.clone(), disruption, times });
+        }
+        all
+    }
+
+    /// The machines that a package version concerns.
+    pub fn machines_with(&self, package: &str) -> Vec<Key> {
+        self.machines.by(BY_PACKAGE, package).into_iter().map(|(key, _)| key).collect()
+    }
+
+    /// The machines that a Secret or ConfigMap concerns, by `secret/NAME` or `configMap/NAME`.
+    pub fn machines_referring(&self, reference: &str) -> Vec<Key> {
+        let packages = self.packages.by(BY_REFERENCE, reference);
+        let mut keys: Vec<Key> = packages.iter().flat_map(|(key, _)| self.machines_with(&key.name)).collect();
+        if let Some(secret) = reference.strip_prefix("secret/") {
+            keys.extend(self.machines.by(BY_SECRET, secret).into_iter().map(|(key, _)| key));
+        }
+        if reference.strip_prefix("configMap/") == Some(names::CLUSTER_VALUES) {
+            keys.extend(self.machines.keys());
+        }
+        keys
+    }
+}
+
+/// The Secrets and ConfigMaps that a package version names.
+pub fn references(package: &MachinePackageVersion) -> Vec<String> {
+    fn walk(value: &Value, found: &mut Vec<String>) {
+        match value {
+            Value::Object(fields) => {
+                for (key, value) in fields {
+                    let name = value["name"].as_str().filter(|_| value["key"].is_string());
+                    match (key.as_str(), name) {
+                        ("secret" | "configMap", Some(name)) => found.push(format!("{key}/{name}")),
+                        _ => walk(value, found),
+                    }
+                }
+            }
+            Value::Array(items) => items.iter().for_each(|item| walk(item, found)),
+            _ => {}
+        }
+    }
+    let mut found = Vec::new();
+    walk(&serde_json::to_value(&package.spec).unwrap_or_default(), &mut found);
+    found.sort();
+    found.dedup();
+    found
+}
+
+impl Look {
+    /// Hands everything to `f` as the decision looks at it.
+    pub fn known<R>(&self, now: Timestamp, f: impl FnOnce(&Known<'_>) -> R) -> R {
+        let machine = &self.machine.0;
+        let texts = Texts::of(&self.host);
+        let seen = self.host.seen.as_ref().map(|(at, observation)| Seen {
+            at: *at,
+            observation,
+            asked: &self.memory.asked,
+            current: self.memory.answered(observation),
+        });
+        let unreachable = match (&self.route, &self.host.unreachable) {
+            (Err(message), _) if machine.spec.ssh.is_some() => Some(Unreachable {
+                since: now,
+                attempts: 2,
+                not_before: now + MISSING,
+                why: machine::Why::Refused("SshKeyMissing", message),
+            }),
+            (_, Some(known)) => Some(Unreachable {
+                since: known.since,
+                attempts: known.attempts,
+                not_before: known.not_before,
+                why: texts.why(&known.why),
+            }),
+            _ => None,
+        };
+        let doing = self.host.doing.as_ref();
+        let host = Host {
+            doing: doing.map(|doing| Doing {
+                what: &doing.what,
+                id: doing.id.as_deref(),
+                since: doing.since,
+                message: &doing.message,
+            }),
+            seen,
+            step: self.host.step.as_ref(),
+            step_at: self.memory.step_at(),
+            refused: self.host.refused.as_ref().map(|(at, failure)| (*at, failure)),
+            cleaned: self.host.cleaned,
+            unreachable,
+            key: self.host.host_key.as_deref(),
+        };
+        let node = self.node.as_ref().map(|node| Node {
+            name: self.machine.node(),
+            uid: &node.uid,
+            closed: node.closed.as_deref(),
+            conditions: &node.conditions,
+            boot_id: node.boot_id.as_deref(),
+            labelled: node.labelled(machine),
+        });
+        let gate = self.windows.open.as_ref().map(|(_, operation, _)| {
+            let granted = operation.0.status.as_ref().and_then(|s| condition(&s.conditions, names::GRANTED));
+            let known = operation.0.status.as_ref().and_then(|s| condition(&s.conditions, names::OUTCOME_KNOWN));
+            (granted.map_or("", |said| &*said.message), known.map_or("", |said| &*said.message))
+        });
+        let window = self.windows.open.as_ref().zip(gate).map(|((_, operation, level), (gate, outcome))| {
+            let status = operation.0.status.as_ref();
+            let since = status.and_then(|status| status.started_at).unwrap_or(now);
+            let phase = match status.map_or(OperationPhase::Pending, |status| status.phase) {
+                OperationPhase::Running => Phase::Running { since },
+                OperationPhase::Unknown => Phase::NeedsPerson(outcome),
+                _ => Phase::Waiting(gate),
+            };
+            Window {
+                uid: operation.0.metadata.uid.as_deref().unwrap_or_default(),
+                level: *level,
+                fingerprint: crate::window::base(&operation.0.spec.fingerprint),
+                phase,
+            }
+        });
+        let uid = window.as_ref().map(|window| window.uid);
+        let pods = self.memory.pods.as_ref().filter(|(of, _)| Some(of.as_str()) == uid).map(|(_, pods)| pods);
+        let known = Known {
+            machine,
+            wanted: match &self.wanted {
+                Ok(wanted) => Wanted::Ready(wanted),
+                Err(not) => Wanted::Not { reason: not.reason, message: &not.message },
+            },
+            leaving: &self.leaving,
+            host,
+            node,
+            pods,
+            window,
+            given_up: &self.windows.given_up,
+            streaks: &self.memory.streaks,
+            check_every: self.check_every,
+        };
+        f(&known)
+    }
+}
+
+/// What a host's trouble reads like.
+struct Texts(String);
+
+impl Texts {
+    fn of(host: &HostState) -> Self {
+        Self(match host.unreachable.as_ref().map(|unreachable| &unreachable.why) {
+            Some(Why::Reach(error)) => error.to_string(),
+            Some(Why::Lost(text)) => text.clone(),
+            None => String::new(),
+        })
+    }
+
+    fn why<'a>(&'a self, why: &Why) -> machine::Why<'a> {
+        let text = self.0.as_str();
+        match why {
+            Why::Reach(ReachError::HostKeyChanged { .. }) => machine::Why::HostKeyChanged(text),
+            Why::Reach(ReachError::Unsupported(_)) => machine::Why::Unsupported(text),
+            Why::Reach(ReachError::LoginRefused(_)) => machine::Why::Refused("LoginRefused", text),
+            Why::Reach(ReachError::NoRoot(_)) => machine::Why::Refused("NoRoot", text),
+            Why::Reach(ReachError::BadLogin(_)) => machine::Why::Refused("BadLogin", text),
+            Why::Reach(ReachError::NoHelper(_)) => machine::Why::Refused("NoHelper", text),
+            Why::Reach(ReachError::Unreachable(_)) | Why::Lost(_) => machine::Why::Silent(text),
+        }
+    }
+}

@@ -1,0 +1,410 @@
+//! The controller of machines: what was decided is done, one thing a pass, and written down.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fleetwright_api::{ComponentState, Machine, MachineStatus, OperationPhase, names};
+use fleetwright_kit::events::{Level, reference};
+use fleetwright_kit::journal::{Journal, JournalError, Progress};
+use fleetwright_kit::{Budget, Controller, Key, Next, Outcome, Pass, Remedy, StepError, WriteError};
+use fleetwright_plan::machine::{self, Act, Asked, Decision, Run, Wish};
+use fleetwright_wire as wire;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ObjectReference;
+use serde_json::{Value, json};
+
+use crate::hosts::{Hosts, Task};
+use crate::join::{Credentials, JoinError};
+use crate::look::{Eyes, Look};
+use crate::memory::Memories;
+use crate::meters::Meters;
+use crate::window::{WindowAct, existing, windows, wished};
+use crate::{drain, route};
+
+/// What a person follows is written at most so often.
+const PROGRESS_EVERY: Duration = Duration::from_secs(5);
+/// A host that had no time is asked again soon.
+const BUSY: Duration = Duration::from_secs(1);
+
+/// Keeps machines.
+pub struct Machines {
+    pub eyes: Eyes,
+    pub hosts: Hosts,
+    pub journal: Journal,
+    pub memories: Memories,
+    pub meters: Meters,
+    /// Bootstrap credentials of kubelets.
+    pub credentials: Credentials,
+    /// The operator's name, under which its windows are asked for.
+    pub requester: String,
+    pub check_every: Duration,
+}
+
+/// Why something was not done.
+#[derive(Debug, thiserror::Error)]
+pub enum ActError {
+    /// It was not written.
+    #[error("{0}")]
+    Write(#[from] WriteError),
+    /// The window was not driven on.
+    #[error("the window: {0}")]
+    Window(#[from] JournalError),
+    /// Nobody can say who is on the Node.
+    #[error("draining: {0}")]
+    Pods(#[from] drain::Unseen),
+    /// The kubelet got no credential to join with.
+    #[error("joining: {0}")]
+    Join(#[from] JoinError),
+    /// We do not lead, or could have stopped leading: nothing was asked of the host.
+    #[error("{0}: not asked, the lease could have ended")]
+    NotLeading(String),
+}
+
+impl StepError for ActError {
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Write(error) => error.reason(),
+            Self::Window(error) => error.reason(),
+            Self::Pods(_) => "ReadFailed",
+            Self::Join(error) => error.reason(),
+            Self::NotLeading(_) => "NotLeading",
+        }
+    }
+
+    fn remedy(&self) -> Remedy {
+        match self {
+            Self::Write(error) => mended_elsewhere(error.remedy()),
+            Self::Window(error) => mended_elsewhere(error.remedy()),
+            Self::Pods(error) => error.after.map_or(Remedy::Retry, Remedy::Wait),
+            Self::Join(error) => error.remedy(),
+            Self::NotLeading(_) => Remedy::Retry,
+        }
+    }
+}
+
+/// A refusal may be mended by a role, which nobody watches.
+fn mended_elsewhere(remedy: Remedy) -> Remedy {
+    match remedy {
+        Remedy::Person => Remedy::Wait(Duration::from_secs(60)),
+        remedy => remedy,
+    }
+}
+
+/// Why the status was not written.
+#[derive(Debug, thiserror::Error)]
+#[error("the status: {0}")]
+pub struct ReportError(#[from] WriteError);
+
+impl StepError for ReportError {
+    fn reason(&self) -> &'static str {
+        self.0.reason()
+    }
+
+    fn remedy(&self) -> Remedy {
+        mended_elsewhere(self.0.remedy())
+    }
+}
+
+/// When to look again because of what was done.
+pub enum Done {
+    /// What was done wakes us.
+    Done,
+    /// After that long.
+    Again(Duration),
+    /// As the window says.
+    Window(Progress),
+    /// The machine is gone.
+    Gone,
+}
+
+impl Controller for Machines {
+    const NAME: &'static str = crate::NAME;
+    /// Reads: who is on a Node that is drained, and what the journal asks. Writes: a window, or evictions and what opens or closes a Node,
+    /// and the status.
+    const BUDGET: Budget =
+        Budget { reads: Journal::BUDGET.reads + 1, writes: Journal::BUDGET.writes + drain::MOST as u32 + 4 };
+
+    type Found = Arc<Look>;
+    type Valid = Arc<Look>;
+    type Decision = Decision;
+    type Done = Done;
+    type DereferenceError = Infallible;
+    type ValidateError = Infallible;
+    type ActError = ActError;
+    type ReportError = ReportError;
+
+    fn about(&self, key: &Key, found: Option<&Arc<Look>>) -> ObjectReference {
+        reference::<Machine>(key, found.and_then(|look| look.machine.0.metadata.uid.as_deref()))
+    }
+
+    async fn dereference(&self, pass: &Pass) -> Result<Option<Arc<Look>>, Infallible> {
+        let key = pass.key();
+        let Some(machine) = self.eyes.machines.get(key) else {
+            self.hosts.forget(key);
+            self.memories.forget(key);
+            return Ok(None);
+        };
+        let host = self.hosts.state(key);
+        let (memory, news) = self.memories.with(key, &host, pass.now());
+        if let Some(step) = news.step {
+            self.meters.step(&step);
+        }
+        if let Some(took) = news.observed {
+            self.meters.observed(took);
+        }
+        let cluster = self.eyes.cluster(&key.namespace);
+        let wanted = self.eyes.wanted(&machine, &cluster, &host);
+        let route = route::route(&machine.0, |name| self.eyes.secrets.get(&Key::new(&key.namespace, name)));
+        Ok(Some(Arc::new(Look {
+            node: self.eyes.nodes.get(&Key::cluster(machine.node())),
+            leaving: self.eyes.leaving(&machine, &host),
+            windows: windows(&self.journal, &self.requester, &key.name),
+            route: route.map(Arc::new),
+            wanted,
+            host,
+            memory,
+            machine,
+            cluster,
+            check_every: self.check_every,
+        })))
+    }
+
+    fn validate(&self, found: &Arc<Look>) -> Result<Arc<Look>, Infallible> {
+        // What is wrong with packages is part of the decision: the machine says so.
+        Ok(Arc::clone(found))
+    }
+
+    fn decide(&self, look: &Arc<Look>, now: Timestamp) -> Decision {
+        look.known(now, |known| machine::decide(known, now))
+    }
+
+    async fn act(&self, pass: &Pass, look: &Arc<Look>, decision: &Decision) -> Result<Done, ActError> {
+        if decision.withdraw
+            && let Some((key, ..)) = &look.windows.open
+        {
+            self.journal.withdraw(pass, key, "it is not needed any more").await?;
+        }
+        match &decision.act {
+            Act::Rest => Ok(Done::Done),
+            Act::Finalize => self.finalize(pass, look).await,
+            Act::Observe(observe) => {
+                Ok(self.ask(pass, look, Asked::of(observe), Task::Observe(observe.as_ref().clone())))
+            }
+            Act::Run(run) => self.run(pass, look, run).await,
+            Act::Clean => {
+                self.leads(pass, "cleaning the host")?;
+                Ok(self.ask(pass, look, Asked::default(), Task::Clean { fence: pass.fence() }))
+            }
+            Act::Ask(wish) => self.wish(pass, look, wish).await,
+            Act::Close => {
+                let window = look.windows.open.as_ref().and_then(|(_, op, _)| op.0.metadata.uid.as_deref());
+                let patch = look.node.as_ref().zip(window).map(|(node, window)| node.close_patch(window));
+                self.patch_node(pass, look, patch).await
+            }
+            Act::Drain => self.drain(pass, look).await,
+            Act::Open => self.patch_node(pass, look, look.node.as_ref().map(|node| node.open_patch())).await,
+            Act::Label => {
+                let patch = look.node.as_ref().map(|node| node.label_patch(&look.machine.0));
+                self.patch_node(pass, look, patch).await
+            }
+            Act::End { open, well, text } => {
+                if *open {
+                    self.patch_node(pass, look, look.node.as_ref().map(|node| node.open_patch())).await?;
+                }
+                let Some((_, operation, _)) = &look.windows.open else { return Ok(Done::Done) };
+                let act = WindowAct { intent: existing(operation), ended: Some((*well, text.clone())) };
+                Ok(Done::Window(self.journal.drive(pass, &act).await?))
+            }
+            Act::DeleteNode => self.delete_node(pass, look).await,
+            Act::LetGo { node } => {
+                if *node {
+                    self.delete_node(pass, look).await?;
+                }
+                self.let_go(pass, look).await
+            }
+        }
+    }
+
+    async fn report(&self, pass: &Pass, look: &Arc<Look>, outcome: Outcome<'_, Self>) -> Result<Next, ReportError> {
+        let Outcome::Done { decision, done, .. } = outcome else { return Ok(Next::Rest) };
+        if matches!(done, Done::Gone) {
+            return Ok(Next::Rest);
+        }
+        let later = self.write(pass, look, &decision.status).await?;
+        let soon = match done {
+            Done::Again(after) => Some(pass.now() + *after),
+            Done::Window(progress) => match progress.next() {
+                Next::At(at) => Some(at),
+                Next::After(after) => Some(pass.now() + after),
+                Next::Rest => None,
+            },
+            Done::Done | Done::Gone => None,
+        };
+        let next = [decision.next, soon, later].into_iter().flatten().min();
+        Ok(next.map_or(Next::Rest, Next::At))
+    }
+}
+
+impl Machines {
+    fn leads(&self, pass: &Pass, what: &str) -> Result<(), ActError> {
+        if pass.leads() { Ok(()) } else { Err(ActError::NotLeading(what.to_owned())) }
+    }
+
+    /// Asks the host. When it answered, we are woken.
+    fn ask(&self, pass: &Pass, look: &Look, asked: Asked, task: Task) -> Done {
+        let Ok(route) = &look.route else { return Done::Done };
+        let place = route::place(&look.machine.0);
+        let took = self.hosts.ask(pass.key(), Arc::clone(route), place, task);
+        if !took {
+            return Done::Again(BUSY);
+        }
+        self.memories.change(pass.key(), |memory| memory.ask(asked, &look.host, pass.now()));
+        Done::Done
+    }
+
+    async fn run(&self, pass: &Pass, look: &Look, run: &Run) -> Result<Done, ActError> {
+        self.leads(pass, &run.id)?;
+        let mut step = run.step.clone();
+        if run.needs_credential
+            && let wire::Step::Install(package) = &mut step
+        {
+            let uid = look.machine.0.metadata.uid.as_deref().unwrap_or_default();
+            let kubeconfig = self.credentials.credential(pass, uid, &look.cluster).await?;
+            for file in package.files.iter_mut().filter(|file| file.once) {
+                file.content = wire::Content::Text(kubeconfig.clone());
+            }
+        }
+        let apply = wire::Apply { id: run.id.clone(), fence: pass.fence(), step, within: run.within.as_secs().max(1) };
+        tracing::info!(step = run.id, verb = ?apply.step.verb(), component = apply.step.component(), "run");
+        let task = Task::Apply { apply: Box::new(apply), then: run.then.clone() };
+        Ok(self.ask(pass, look, Asked::of(&run.then), task))
+    }
+
+    async fn wish(&self, pass: &Pass, look: &Look, wish: &Wish) -> Result<Done, ActError> {
+        let intent = wished(&self.journal, wish, &pass.key().name, look.machine.scopes());
+        if let Some((key, operation, _)) = &look.windows.open
+            && *key != self.journal.key(&intent)
+        {
+            // It waits for something else that was wanted before.
+            let phase = operation.0.status.as_ref().map(|status| status.phase).unwrap_or_default();
+            if matches!(phase, OperationPhase::Pending | OperationPhase::Granted) {
+                self.journal.withdraw(pass, key, "something else is wanted now").await?;
+            }
+        }
+        Ok(Done::Window(self.journal.drive(pass, &WindowAct { intent, ended: None }).await?))
+    }
+
+    async fn patch_node(&self, pass: &Pass, look: &Look, patch: Option<Value>) -> Result<Done, ActError> {
+        if let Some(patch) = patch {
+            let key = Key::cluster(look.machine.node());
+            pass.writer().json_patch(&self.eyes.nodes, &key, patch).await?;
+        }
+        Ok(Done::Done)
+    }
+
+    async fn drain(&self, pass: &Pass, look: &Look) -> Result<Done, ActError> {
+        let Some((_, operation, _)) = &look.windows.open else { return Ok(Done::Done) };
+        let window = operation.0.metadata.uid.clone().unwrap_or_default();
+        let mut tries = look.memory.tries.clone();
+        let pods = drain::drain(pass.client(), look.machine.node(), &mut tries, pass.now()).await?;
+        let held = pods.left.iter().filter(|(_, why)| why.is_some()).count();
+        self.meters.held(held);
+        let none = pods.left.is_empty();
+        self.memories.change(pass.key(), |memory| {
+            memory.pods = Some((window, pods));
+            memory.tries = tries;
+        });
+        Ok(Done::Again(if none { Duration::ZERO } else { Duration::from_secs(2) }))
+    }
+
+    async fn delete_node(&self, pass: &Pass, look: &Look) -> Result<Done, ActError> {
+        if let Some(node) = &look.node {
+            let key = Key::cluster(look.machine.node());
+            match pass.writer().delete(&self.eyes.nodes, &key, &node.uid, &node.version).await {
+                Ok(()) | Err(WriteError::Gone(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(Done::Done)
+    }
+
+    async fn finalize(&self, pass: &Pass, look: &Look) -> Result<Done, ActError> {
+        let meta = &look.machine.0.metadata;
+        let test = json!({ "op": "test", "path": "/metadata/resourceVersion", "value": meta.resource_version });
+        let add = match &meta.finalizers {
+            Some(_) => json!({ "op": "add", "path": "/metadata/finalizers/-", "value": names::MACHINE_FINALIZER }),
+            None => json!({ "op": "add", "path": "/metadata/finalizers", "value": [names::MACHINE_FINALIZER] }),
+        };
+        pass.writer().json_patch(&self.eyes.machines, pass.key(), json!([test, add])).await?;
+        Ok(Done::Done)
+    }
+
+    async fn let_go(&self, pass: &Pass, look: &Look) -> Result<Done, ActError> {
+        let finalizers = look.machine.0.metadata.finalizers.iter().flatten();
+        let Some(index) = finalizers.into_iter().position(|name| name == names::MACHINE_FINALIZER) else {
+            return Ok(Done::Gone);
+        };
+        let path = format!("/metadata/finalizers/{index}");
+        let patch = json!([
+            { "op": "test", "path": path, "value": names::MACHINE_FINALIZER },
+            { "op": "remove", "path": path },
+        ]);
+        match pass.writer().json_patch(&self.eyes.machines, pass.key(), patch).await {
+            Ok(()) | Err(WriteError::Gone(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(Done::Gone)
+    }
+
+    /// Writes our part of the status, if it says something new. Answers when to come back for what was not worth a write yet.
+    async fn write(&self, pass: &Pass, look: &Look, new: &MachineStatus) -> Result<Option<Timestamp>, WriteError> {
+        let old = machine::ours(&look.machine.0);
+        // That a host was looked at and found as it was is no news.
+        let quiet = |status: &MachineStatus| MachineStatus { last_check: None, next_check: None, ..status.clone() };
+        let (mut before, mut after) = (quiet(&old), quiet(new));
+        before.conditions.sort_by(|a, b| a.type_.cmp(&b.type_));
+        if before == after {
+            return Ok(None);
+        }
+        if let (Some(one), Some(two)) = (&mut before.progress, &mut after.progress) {
+            one.message.clear();
+            two.message.clear();
+        }
+        let soon = look.memory.wrote.map(|wrote| wrote + PROGRESS_EVERY).filter(|at| *at > pass.now());
+        if before == after && soon.is_some() {
+            return Ok(soon);
+        }
+        let version = look.machine.0.metadata.resource_version.as_deref().unwrap_or_default();
+        let cached = self.eyes.machines.get(pass.key());
+        // A write of this very pass, such as the finalizer's, made another version.
+        let version = cached.as_ref().and_then(|now| now.0.metadata.resource_version.as_deref()).unwrap_or(version);
+        let (current, desired) = (json!(old), json!(new));
+        pass.writer().apply_status(&self.eyes.machines, pass.key(), version, &current, desired).await?;
+        self.memories.change(pass.key(), |memory| memory.wrote = Some(pass.now()));
+        self.tell(pass, look, &old, new).await;
+        Ok(None)
+    }
+
+    async fn tell(&self, pass: &Pass, look: &Look, old: &MachineStatus, new: &MachineStatus) {
+        let about = reference::<Machine>(pass.key(), look.machine.0.metadata.uid.as_deref());
+        for told in machine::told(old, new) {
+            let level = match told.level {
+                machine::Level::Normal => Level::Normal,
+                machine::Level::Warning => Level::Warning,
+            };
+            match told.reason {
+                "Drifted" | "FightsBack" => self.meters.drift("found"),
+                "Repaired" => self.meters.drift("repaired"),
+                _ => {}
+            }
+            pass.events().publish(&about, level, told.reason, &told.message, &told.once_for).await;
+        }
+        for entry in &new.components {
+            let before = old.components.iter().find(|before| before.component == entry.component);
+            if before.map(|before| before.state) != Some(entry.state) && entry.state == ComponentState::RolledBack {
+                tracing::warn!(component = entry.component, "rolled back: {}", entry.message);
+            }
+        }
+    }
+}

@@ -1,0 +1,51 @@
+use fleetwright_api::GROUP;
+use fleetwright_kit::journal::Journal;
+use k8s_openapi::api::rbac::v1::PolicyRule;
+
+use crate::join;
+
+/// What the operator may do: the least it needs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rules {
+    /// In the namespace of the machines.
+    pub namespaced: Vec<PolicyRule>,
+    /// In kube-system, where bootstrap tokens are.
+    pub tokens: Vec<PolicyRule>,
+    /// In the whole cluster.
+    pub cluster: Vec<PolicyRule>,
+}
+
+/// The exact rules that the operator needs, joining included.
+pub fn rules() -> Rules {
+    let mut namespaced = vec![
+        rule(GROUP, &["machines"], &["list", "watch", "patch"]),
+        rule(GROUP, &["machines/status"], &["patch"]),
+        rule(GROUP, &["machinepackageversions"], &["list", "watch"]),
+        rule("", &["secrets", "configmaps"], &["list", "watch"]),
+        rule("", &["events"], &["create"]),
+    ];
+    namespaced.extend(Journal::rules());
+    let joining = join::rules();
+    let mut cluster = vec![
+        rule("", &["nodes"], &["list", "watch", "patch", "delete"]),
+        rule("", &["pods"], &["list"]),
+        rule("", &["pods/eviction"], &["create"]),
+    ];
+    for one in joining.cluster {
+        // Nodes are in the list above.
+        if one.resources.as_deref() != Some(&["nodes".to_owned()]) {
+            cluster.push(one);
+        }
+    }
+    Rules { namespaced, tokens: joining.tokens, cluster }
+}
+
+fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> PolicyRule {
+    let owned = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
+    PolicyRule {
+        api_groups: Some(vec![group.to_owned()]),
+        resources: Some(owned(resources)),
+        verbs: owned(verbs),
+        ..PolicyRule::default()
+    }
+}

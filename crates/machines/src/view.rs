@@ -1,0 +1,284 @@
+//! What is kept of the objects that the operator watches.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fleetwright_api::{Machine, names};
+use fleetwright_kit::View;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Secret};
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+/// What kubectl leaves behind, which is as large as the object itself.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// A Machine, without what nobody reads.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MachineView(pub Machine);
+
+impl View for MachineView {
+    type Object = Machine;
+
+    fn of(mut object: Machine) -> Self {
+        object.metadata.managed_fields = None;
+        if let Some(annotations) = &mut object.metadata.annotations {
+            annotations.remove(LAST_APPLIED);
+        }
+        Self(object)
+    }
+}
+
+impl MachineView {
+    /// The name of its Node.
+    pub fn node(&self) -> &str {
+        let name = self.0.metadata.name.as_deref().unwrap_or_default();
+        self.0.spec.hostname.as_deref().unwrap_or(name)
+    }
+
+    /// The labels that the gate's scopes look at: its own, and where it stands.
+    pub fn scopes(&self) -> BTreeMap<String, String> {
+        let mut labels = self.0.metadata.labels.clone().unwrap_or_default();
+        let hardware = &self.0.spec.hardware;
+        for (key, value) in [("zone", &hardware.zone), ("rack", &hardware.rack)] {
+            if let Some(value) = value {
+                labels.entry(key.to_owned()).or_insert_with(|| value.clone());
+            }
+        }
+        labels
+    }
+
+    /// The Secrets that are needed to reach its host.
+    pub fn secrets(&self) -> Vec<String> {
+        let Some(ssh) = &self.0.spec.ssh else { return Vec::new() };
+        let jumps = ssh.jumps.iter().filter_map(|jump| jump.key_ref.as_ref());
+        std::iter::once(&ssh.key_ref).chain(jumps).map(|secret| secret.name.clone()).collect()
+    }
+}
+
+/// What is kept of a Node.
+#[derive(Clone, Debug)]
+pub struct NodeView {
+    /// Its uid.
+    pub uid: Box<str>,
+    /// Its resourceVersion.
+    pub version: Box<str>,
+    /// Its taints, as the API server has them; none if it has none.
+    pub taints: Option<Box<Value>>,
+    /// The value of our taint, if it has it.
+    pub closed: Option<Box<str>>,
+    /// Conditions, and whether each is True.
+    pub conditions: Box<[(Arc<str>, bool)]>,
+    /// The boot that its kubelet runs in.
+    pub boot_id: Option<Box<str>>,
+    /// Its kubelet's version.
+    pub kubelet: Option<Box<str>>,
+    /// Its labels.
+    pub labels: Box<[(Box<str>, Box<str>)]>,
+    /// The labels that we gave it.
+    pub given: Option<Box<str>>,
+    /// It has no annotations at all.
+    pub bare: bool,
+}
+
+impl View for NodeView {
+    type Object = Node;
+
+    fn of(node: Node) -> Self {
+        let bare = node.annotations().is_empty();
+        let given = node.annotations().get(names::NODE_LABELS).map(|text| text.as_str().into());
+        let labels = node.labels().iter().map(|(key, value)| (key.as_str().into(), value.as_str().into())).collect();
+        let spec = node.spec.unwrap_or_default();
+        let taints = spec.taints.filter(|taints| !taints.is_empty());
+        let ours = taints.iter().flatten().find(|taint| taint.key == names::MAINTENANCE_TAINT);
+        let closed = ours.map(|taint| taint.value.as_deref().unwrap_or_default().into());
+        let status = node.status.unwrap_or_default();
+        let conditions = status.conditions.iter().flatten();
+        let info = status.node_info.as_ref();
+        let said = |text: Option<&String>| text.filter(|text| !text.is_empty()).map(|text| text.as_str().into());
+        Self {
+            uid: node.metadata.uid.unwrap_or_default().into(),
+            version: node.metadata.resource_version.unwrap_or_default().into(),
+            closed,
+            conditions: conditions.map(|one| (condition_name(&one.type_), one.status == "True")).collect(),
+            boot_id: said(info.map(|info| &info.boot_id)),
+            kubelet: said(info.map(|info| &info.kubelet_version)),
+            labels,
+            given,
+            bare,
+            taints: taints.map(|taints| Box::new(json!(taints))),
+        }
+    }
+}
+
+/// The conditions that every Node has are kept once.
+fn condition_name(name: &str) -> Arc<str> {
+    use std::sync::OnceLock;
+    static KNOWN: OnceLock<Vec<Arc<str>>> = OnceLock::new();
+    let known = KNOWN.get_or_init(|| {
+        ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"].map(Arc::from).to_vec()
+    });
+    known.iter().find(|known| &***known == name).cloned().unwrap_or_else(|| name.into())
+}
+
+impl NodeView {
+    /// Whether something changed that a decision looks at. Heartbeats are none.
+    pub fn differs(&self, other: &Self) -> bool {
+        self.uid != other.uid
+            || self.taints != other.taints
+            || self.conditions != other.conditions
+            || self.boot_id != other.boot_id
+            || self.kubelet != other.kubelet
+            || self.labels != other.labels
+            || self.given != other.given
+    }
+
+    fn label(&self, key: &str) -> Option<&str> {
+        self.labels.iter().find(|(name, _)| &**name == key).map(|(_, value)| &**value)
+    }
+
+    /// Whether it has the labels that its machine declares, and none that we gave it and that it should not have any more.
+    pub fn labelled(&self, machine: &Machine) -> bool {
+        let wanted = &machine.spec.node_labels;
+        wanted.iter().all(|(key, value)| self.label(key) == Some(value))
+            && self.given().all(|key| wanted.contains_key(key))
+            && (wanted.is_empty() || self.given.as_deref() == Some(&*names_of(wanted)))
+    }
+
+    fn given(&self) -> impl Iterator<Item = &str> {
+        self.given.as_deref().unwrap_or_default().split(',').filter(|key| !key.is_empty())
+    }
+
+    /// The patch that gives it the labels that its machine declares, and takes back what we gave it before.
+    pub fn label_patch(&self, machine: &Machine) -> Value {
+        let wanted = &machine.spec.node_labels;
+        let mut patch = vec![
+            json!({ "op": "test", "path": "/metadata/uid", "value": &*self.uid }),
+            json!({ "op": "test", "path": "/metadata/resourceVersion", "value": &*self.version }),
+        ];
+        if self.labels.is_empty() {
+            patch.push(json!({ "op": "add", "path": "/metadata/labels", "value": {} }));
+        }
+        for key in self.given().filter(|key| !wanted.contains_key(*key) && self.label(key).is_some()) {
+            patch.push(json!({ "op": "remove", "path": format!("/metadata/labels/{}", pointer(key)) }));
+        }
+        for (key, value) in wanted {
+            patch.push(json!({ "op": "add", "path": format!("/metadata/labels/{}", pointer(key)), "value": value }));
+        }
+        let path = format!("/metadata/annotations/{}", pointer(names::NODE_LABELS));
+        if wanted.is_empty() {
+            if self.given.is_some() {
+                patch.push(json!({ "op": "remove", "path": path }));
+            }
+        } else if self.bare {
+            let annotations = json!({ names::NODE_LABELS: names_of(wanted) });
+            patch.push(json!({ "op": "add", "path": "/metadata/annotations", "value": annotations }));
+        } else {
+            patch.push(json!({ "op": "add", "path": path, "value": names_of(wanted) }));
+        }
+        Value::Array(patch)
+    }
+
+    /// The patch that keeps new pods away. The taint says for which window, so that who continues knows it again.
+    pub fn close_patch(&self, window: &str) -> Value {
+        let mut patch = self.tests();
+        let taint = json!({ "key": names::MAINTENANCE_TAINT, "value": window, "effect": "NoSchedule" });
+        match self.ours().next() {
+            Some(index) => {
+                patch.push(json!({ "op": "replace", "path": format!("/spec/taints/{index}"), "value": taint }));
+            }
+            None if self.taints.is_some() => {
+                patch.push(json!({ "op": "add", "path": "/spec/taints/-", "value": taint }));
+            }
+            None => patch.push(json!({ "op": "add", "path": "/spec/taints", "value": [taint] })),
+        }
+        Value::Array(patch)
+    }
+
+    /// The patch that lets pods come again. Only what we closed is opened: a person's cordon or taint stays.
+    pub fn open_patch(&self) -> Value {
+        let mut patch = self.tests();
+        let ours: Vec<usize> = self.ours().collect();
+        if ours.is_empty() {
+            return json!([]);
+        }
+        for index in ours.into_iter().rev() {
+            patch.push(json!({ "op": "remove", "path": format!("/spec/taints/{index}") }));
+        }
+        Value::Array(patch)
+    }
+
+    fn tests(&self) -> Vec<Value> {
+        let mut patch = vec![json!({ "op": "test", "path": "/metadata/uid", "value": &*self.uid })];
+        match &self.taints {
+            Some(taints) => patch.push(json!({ "op": "test", "path": "/spec/taints", "value": taints })),
+            // There is no test for what is not there.
+            None => patch.push(json!({ "op": "test", "path": "/metadata/resourceVersion", "value": &*self.version })),
+        }
+        patch
+    }
+
+    fn ours(&self) -> impl Iterator<Item = usize> {
+        let list = self.taints.as_deref().and_then(Value::as_array).into_iter().flatten();
+        list.enumerate().filter(|(_, taint)| taint["key"] == names::MAINTENANCE_TAINT).map(|(index, _)| index)
+    }
+}
+
+fn names_of(labels: &BTreeMap<String, String>) -> String {
+    labels.keys().map(String::as_str).collect::<Vec<_>>().join(",")
+}
+
+/// A key as it is written in a JSON pointer.
+fn pointer(key: &str) -> String {
+    key.replace('~', "~0").replace('/', "~1")
+}
+
+/// What is kept of a Secret: its contents. Shows nothing of them when printed.
+#[derive(Clone)]
+pub struct SecretView(pub BTreeMap<String, ByteString>);
+
+impl std::fmt::Debug for SecretView {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SecretView({} keys)", self.0.len())
+    }
+}
+
+impl View for SecretView {
+    type Object = Secret;
+
+    fn of(object: Secret) -> Self {
+        Self(object.data.unwrap_or_default())
+    }
+}
+
+impl SecretView {
+    /// A key of it, as text.
+    pub fn text(&self, key: &str) -> Option<Arc<str>> {
+        std::str::from_utf8(&self.0.get(key)?.0).ok().map(Into::into)
+    }
+}
+
+/// What is kept of a ConfigMap: its contents.
+#[derive(Clone, Debug)]
+pub struct MapView {
+    /// Text.
+    pub data: BTreeMap<String, String>,
+    /// Anything else.
+    pub binary: BTreeMap<String, ByteString>,
+}
+
+impl View for MapView {
+    type Object = ConfigMap;
+
+    fn of(object: ConfigMap) -> Self {
+        Self { data: object.data.unwrap_or_default(), binary: object.binary_data.unwrap_or_default() }
+    }
+}
+
+impl MapView {
+    /// A key of it.
+    pub fn bytes(&self, key: &str) -> Option<Vec<u8>> {
+        let text = self.data.get(key).map(|text| text.clone().into_bytes());
+        text.or_else(|| self.binary.get(key).map(|bytes| bytes.0.clone()))
+    }
+}
