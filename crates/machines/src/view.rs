@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// A Machine, without what nobody reads.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct MachineView(pub Machine);
 
 impl View for MachineView {

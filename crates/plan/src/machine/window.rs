@@ -1,6 +1,7 @@
 //! Windows: everything that disrupts a machine at one time, behind the gate.
 
 use fleetwright_api::{ComponentState, Disruption};
+use fleetwright_wire::Outcome;
 use jiff::{SignedDuration, Timestamp};
 
 use super::component::signed;
@@ -100,19 +101,12 @@ impl<'a> Mind<'a> {
         false
     }
 
-    /// Something was changed in this window already: nobody is asked to leave any more.
+    /// A step was begun in this window already, as the host's journal tells: nobody is asked to leave any more.
     fn begun(&self) -> bool {
-        let changing = |state| {
-            matches!(
-                state,
-                ComponentState::Installing
-                    | ComponentState::Upgrading
-                    | ComponentState::Downgrading
-                    | ComponentState::Removing
-            )
-        };
-        let old = self.old.components.iter().any(|entry| changing(entry.state));
-        old || self.record_of(&super::step::reboot_id(self.under(), 1)).is_some()
+        let window = self.under();
+        let inside = |id: &str| id.strip_prefix(window).is_some_and(|rest| rest.starts_with('.'));
+        let seen = self.k.host.seen.map(|seen| seen.observation.records.as_slice()).unwrap_or_default();
+        seen.iter().chain(self.k.host.step).any(|record| inside(&record.id) && record.outcome != Outcome::Refused)
     }
 
     fn wish(&mut self, work: &Work<'a>, level: Disruption) {
