@@ -16,13 +16,22 @@ pub(crate) const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// The value of [`MANAGED_BY`].
 pub(crate) const MANAGER: &str = "fleetwright-install";
 
+/// The role of machines that join: they may ask for certificates.
+const BOOTSTRAPPER: &str = "system:node-bootstrapper";
+
+/// Where bootstrap tokens are.
+const TOKENS_NAMESPACE: &str = "kube-system";
+
 /// Label of the namespaces that may read the metrics.
 const SCRAPER: &str = "fleetwright.io/reads-metrics";
 
 /// The rights that the operators need, and no more.
+#[derive(Default)]
 pub(crate) struct Rights {
     /// In the namespace of the fleet.
     pub(crate) namespaced: Vec<PolicyRule>,
+    /// In kube-system, where bootstrap tokens are.
+    pub(crate) tokens: Vec<PolicyRule>,
     /// In the whole cluster.
     pub(crate) cluster: Vec<PolicyRule>,
 }
@@ -84,6 +93,11 @@ impl Object {
 
     pub(crate) fn is_crd(&self) -> bool {
         self.resource.kind == "CustomResourceDefinition"
+    }
+
+    /// Whether it lets machines ask for certificates.
+    pub(crate) fn lets_join(&self) -> bool {
+        self.resource.kind == "ClusterRoleBinding" && self.value["roleRef"]["name"] == BOOTSTRAPPER
     }
 
     pub(crate) fn is_namespace(&self) -> bool {
@@ -170,12 +184,24 @@ fn access(choices: &Choices, rights: &Rights) -> Vec<Value> {
     binding["subjects"] = subjects.clone();
     all.extend([role, binding]);
 
-    let mut role = named(VERSION, "Role", NAME, Some(&choices.fleet_namespace));
-    role["rules"] = json!(rights.namespaced);
-    let mut binding = named(VERSION, "RoleBinding", NAME, Some(&choices.fleet_namespace));
-    binding["roleRef"] = json!({"apiGroup": GROUP, "kind": "Role", "name": NAME});
-    binding["subjects"] = subjects;
-    all.extend([role, binding]);
+    // As those of the whole cluster: kube-system is everybody's.
+    let mut places = vec![(choices.fleet_namespace.as_str(), NAME, &rights.namespaced)];
+    if !rights.tokens.is_empty() {
+        places.push((TOKENS_NAMESPACE, &cluster_name, &rights.tokens));
+    }
+    for (namespace, name, rules) in places {
+        let mut role = named(VERSION, "Role", name, Some(namespace));
+        role["rules"] = json!(rules);
+        let mut binding = named(VERSION, "RoleBinding", name, Some(namespace));
+        binding["roleRef"] = json!({"apiGroup": GROUP, "kind": "Role", "name": name});
+        binding["subjects"] = subjects.clone();
+        all.extend([role, binding]);
+    }
+
+    let mut binding = named(VERSION, "ClusterRoleBinding", &format!("{cluster_name}:join"), None);
+    binding["roleRef"] = json!({"apiGroup": GROUP, "kind": "ClusterRole", "name": BOOTSTRAPPER});
+    binding["subjects"] = json!([{"apiGroup": GROUP, "kind": "Group", "name": fleetwright_plan::join::BOOTSTRAPPERS}]);
+    all.push(binding);
     all
 }
 
@@ -290,6 +316,28 @@ pub(crate) fn served_by(deployment: &Value) -> Option<&str> {
 mod tests {
     use super::*;
 
+    #[test]
+    fn machines_that_join_may_ask_for_certificates_and_nothing_else() {
+        let objects = all(&choices());
+        let binding = objects.iter().find(|object| object.lets_join()).expect("a binding");
+        assert_eq!(binding.value["roleRef"]["name"], "system:node-bootstrapper");
+        assert_eq!(binding.value["subjects"][0]["name"], fleetwright_plan::join::BOOTSTRAPPERS);
+    }
+
+    #[test]
+    fn a_right_to_make_tokens_is_one_in_kube_system_alone() {
+        let tokens = vec![PolicyRule { verbs: vec!["create".into()], ..PolicyRule::default() }];
+        let rights = Rights { tokens, ..Rights::default() };
+        let objects = objects(&choices(), &rights);
+        let there: Vec<_> = objects.iter().filter(|object| object.namespace() == Some("kube-system")).collect();
+        assert_eq!(
+            there.iter().map(|object| object.resource.kind.as_str()).collect::<Vec<_>>(),
+            ["Role", "RoleBinding"]
+        );
+        assert_eq!(there[0].value["rules"][0]["verbs"], json!(["create"]));
+        assert!(all(&choices()).iter().all(|object| object.namespace() != Some("kube-system")));
+    }
+
     fn choices() -> Choices {
         Choices {
             namespace: "fleetwright-system".into(),
@@ -301,7 +349,7 @@ mod tests {
     }
 
     fn all(choices: &Choices) -> Vec<Object> {
-        objects(choices, &Rights { namespaced: vec![], cluster: vec![] })
+        objects(choices, &Rights::default())
     }
 
     #[test]

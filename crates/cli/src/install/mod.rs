@@ -103,7 +103,7 @@ fn image(text: &str) -> Result<String, String> {
 pub(crate) fn rights() -> Rights {
     let rules = crate::operators::rights(&[]);
     // The lease lies in the namespace that it guards.
-    Rights { namespaced: [rules.namespaced, rules.lease].concat(), cluster: rules.cluster }
+    Rights { namespaced: [rules.namespaced, rules.lease].concat(), cluster: rules.cluster, ..Rights::default() }
 }
 
 /// Whether an installation made it.
@@ -323,8 +323,9 @@ pub(crate) async fn kinds_and_namespace(client: &Client) -> anyhow::Result<()> {
         priority_class: None,
     };
     let cluster = Cluster { client: client.clone(), url: "this process".into(), namespace: "default".into() };
-    let objects = manifest::objects(&choices, &Rights { namespaced: vec![], cluster: vec![] });
-    let needed: Vec<_> = objects.into_iter().filter(|object| object.is_crd() || object.is_namespace()).collect();
+    let objects = manifest::objects(&choices, &Rights::default());
+    let wanted = |object: &Object| object.is_crd() || object.is_namespace() || object.lets_join();
+    let needed: Vec<_> = objects.into_iter().filter(wanted).collect();
     for object in &needed {
         let change = apply::apply(client, object, How { dry_run: false, force: true }).await;
         change.map_err(|refused| anyhow!(explain(&cluster, object, refused)))?;

@@ -5,11 +5,12 @@ use serde_json::{Value, json};
 
 use crate::{Case, Ctx, PatchType, eventually};
 
+mod nodes;
 mod policy;
 
 /// The cases of this area.
 pub fn cases() -> Vec<Case> {
-    [own_cases(), policy::cases()].concat()
+    [own_cases(), nodes::cases(), policy::cases()].concat()
 }
 
 fn own_cases() -> Vec<Case> {
