@@ -6,7 +6,7 @@ MINOR ?= 1.37
 # The crates without servers whose tests stand in a folder of their own.
 PURE := cel merge host
 # The crates whose tests run on both API servers. A test on the real one has a name that ends in `_on_real`.
-BOTH := $(addprefix -p fleetwright-,api cli kit readiness rig)
+BOTH := $(addprefix -p fleetwright-,api cli kit machines readiness rig)
 # The crates with tests on real hosts. Such a test has a name that ends in `_on_hosts`.
 ON_HOSTS := lab machines host
 
