@@ -110,6 +110,11 @@ impl<S: System> Host<S> {
         for id in &asked.records {
             records.extend(self.recall(id)?);
         }
+        for id in Journal::of(&mut self.system).recent(asked.recent) {
+            if records.iter().all(|record| record.id != id) {
+                records.extend(self.recall(&id)?);
+            }
+        }
         if let Some(running) = Journal::of(&mut self.system).running()?
             && records.iter().all(|record| record.id != running.id)
             && self.unsaved_record(&running.id).is_none()

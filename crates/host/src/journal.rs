@@ -441,6 +441,17 @@ impl<'s> Journal<'s> {
         })
     }
 
+    /// The ids of the last steps, the newest first.
+    pub(crate) fn recent(&self, most: u32) -> Vec<String> {
+        if most == 0 {
+            return Vec::new();
+        }
+        let mut all = self.all();
+        all.sort_by_key(|written| std::cmp::Reverse(written.number));
+        all.truncate(usize::try_from(most).unwrap_or(usize::MAX));
+        all.into_iter().map(|written| written.record.id).collect()
+    }
+
     /// All whole records that can be read.
     fn all(&self) -> Vec<Written> {
         let names = self.system.list(&format!("{}/steps", folder())).unwrap_or_default();

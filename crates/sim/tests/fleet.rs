@@ -57,7 +57,7 @@ fn install(id: &str, version: &str) -> Request {
 
 fn observe(version: &str, records: &[&str]) -> Request {
     let records = records.iter().map(|id| (*id).to_owned()).collect();
-    Request::Observe(Box::new(Observe { packages: vec![package(version)], health: true, records }))
+    Request::Observe(Box::new(Observe { packages: vec![package(version)], health: true, records, recent: 0 }))
 }
 
 async fn connect(fleet: &Fleet, address: &str) -> Box<dyn Link> {

@@ -16,6 +16,13 @@ pub struct Observe {
     /// Also tell what became of these steps.
     #[serde(default)]
     pub records: Vec<String>,
+    /// Also tell of so many of the last steps, whatever their ids.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub recent: u32,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// Run this step.

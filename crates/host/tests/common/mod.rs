@@ -126,7 +126,7 @@ pub fn done(record: &StepRecord) {
 
 /// Looks at everything.
 pub fn observe<S: System>(host: &mut Host<S>, packages: &[Package]) -> Observation {
-    let observe = Observe { packages: packages.to_vec(), health: true, records: Vec::new() };
+    let observe = Observe { packages: packages.to_vec(), health: true, records: Vec::new(), recent: 0 };
     match ask(host, Request::Observe(Box::new(observe))) {
         Answer::Observed(seen) => *seen,
         other => panic!("{other:?}"),

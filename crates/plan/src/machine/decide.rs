@@ -623,7 +623,7 @@ impl<'a> Mind<'a> {
         let asked = ordered.iter().filter(|wanted| !self.is_held(wanted));
         let packages = asked.map(|wanted| wanted.package.clone()).collect();
         let health = self.status.components.iter().any(|entry| entry.state != ComponentState::Ready);
-        wire::Observe { packages, health, records: self.records() }
+        wire::Observe { packages, health, records: self.records(), ..wire::Observe::default() }
     }
 
     /// The steps whose outcome matters.
