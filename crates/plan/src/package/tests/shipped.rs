@@ -71,7 +71,7 @@ fn nothing_is_wrong_with_any_of_them() {
             assert_eq!(package.spec.component, shipped.component, "{}", shipped.name);
             assert_eq!(check(&package.spec), [], "{}", shipped.name);
         }
-        assert!(shipped.about().ends_with(|c| c == '.' || c == ':'), "{}: {:?}", shipped.name, shipped.about());
+        assert!(shipped.about().ends_with(['.', ':']), "{}: {:?}", shipped.name, shipped.about());
     }
 }
 

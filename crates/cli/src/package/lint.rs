@@ -1,0 +1,342 @@
+//! `fleetwright package lint`.
+//!
+//! What an API server would say is asked of an embedded one with the same definitions, in this process; what it cannot know is checked by the
+//! planner. Everything is told with the line of the file that it stands in.
+
+use std::io::Read as _;
+use std::rc::Rc;
+
+use anyhow::{Context, bail};
+use clap::ValueEnum;
+use fleetwright_api::{GROUP, MachinePackageVersion, VERSION};
+use fleetwright_apiserver::{Config, Server};
+use fleetwright_plan::package::{Member, check, check_set};
+use kube::{Client, CustomResourceExt as _};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::source::{self, Tree};
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  fleetwright package lint kubelet.yaml
+  fleetwright package lint packages/*.yaml --together
+  fleetwright package new tarball | fleetwright package lint -")]
+pub(crate) struct Args {
+    /// Files with package versions, several documents each; `-` is standard input.
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<String>,
+
+    /// They are meant for one machine: also check that they go together.
+    #[arg(long)]
+    together: bool,
+
+    /// What is doubtful is an error, too.
+    #[arg(long)]
+    strict: bool,
+
+    /// How to print it.
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
+    output: Format,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Text,
+    Json,
+}
+
+/// Something to say, and where it stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Finding {
+    file: String,
+    line: usize,
+    column: usize,
+    severity: Severity,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    field: String,
+    message: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Severity {
+    Error,
+    Warning,
+    /// Nothing is wrong; it was not looked at.
+    Note,
+}
+
+/// An object of a file.
+struct Document {
+    file: String,
+    /// The whole text of the file.
+    text: Rc<str>,
+    tree: Tree,
+}
+
+impl Document {
+    fn name(&self) -> Option<String> {
+        self.tree.find("metadata.name").0.text().map(str::to_owned).filter(|_| self.tree.find("metadata.name").1)
+    }
+
+    /// Whether it is a text that stands line for line below the sign `|`.
+    fn is_block(&self, tree: &Tree) -> bool {
+        let above = tree.line.checked_sub(2).and_then(|at| self.text.lines().nth(at)).unwrap_or_default();
+        let above = above.split(" #").next().unwrap_or_default().trim_end().trim_end_matches(['-', '+']);
+        tree.text().is_some() && above.ends_with('|')
+    }
+
+    fn finding(&self, severity: Severity, field: &str, line: Option<usize>, message: String) -> Finding {
+        let (tree, exact) = self.tree.find(field);
+        let (line, column, message) = match line {
+            Some(line) if exact && self.is_block(tree) => (tree.line + line - 1, 1, message),
+            Some(line) if line > 1 => (tree.line, tree.column, format!("line {line}: {message}")),
+            _ => (tree.line, tree.column, message),
+        };
+        Finding { file: self.file.clone(), line, column, severity, name: self.name(), field: field.to_owned(), message }
+    }
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let mut findings = Vec::new();
+    let mut documents = Vec::new();
+    for file in &args.files {
+        let text = read(file)?;
+        let shared: Rc<str> = text.as_str().into();
+        let file = if file == "-" { "standard input".to_owned() } else { file.clone() };
+        match source::documents(&text) {
+            Ok(trees) if trees.is_empty() => {
+                findings.push(plain(&file, 1, 1, Severity::Error, "there is nothing in it"))
+            }
+            Ok(trees) => documents.extend(trees.into_iter().flat_map(items).map(|tree| Document {
+                file: file.clone(),
+                text: shared.clone(),
+                tree,
+            })),
+            Err((line, column, said)) => {
+                findings.push(plain(&file, line, column, Severity::Error, &format!("no YAML: {said}")))
+            }
+        }
+    }
+    let (ours, others): (Vec<_>, Vec<_>) = documents.into_iter().partition(is_ours);
+    for other in &others {
+        let kind = other.tree.find("kind").0.text().unwrap_or("no kind").to_owned();
+        findings.push(other.finding(
+            Severity::Note,
+            "kind",
+            None,
+            format!("{kind} is not looked at: only MachinePackageVersions of {GROUP}/{VERSION} are"),
+        ));
+    }
+    crate::runtime()?.block_on(judge(&ours, &mut findings))?;
+    if args.together {
+        together(&ours, &mut findings);
+    }
+    findings.sort_by(|a, b| (&a.file, a.line, a.column).cmp(&(&b.file, b.line, b.column)));
+    match args.output {
+        Format::Json => crate::print(&(serde_json::to_string_pretty(&findings)? + "\n"))?,
+        Format::Text => crate::print(&shown(&findings))?,
+    }
+    let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
+    let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
+    let told =
+        format!("{}, {} in {}", many(errors, "error"), many(warnings, "warning"), many(ours.len(), "package version"));
+    if errors > 0 || (args.strict && warnings > 0) {
+        bail!("{told}");
+    }
+    if ours.is_empty() {
+        bail!("no package version was given");
+    }
+    if args.output == Format::Text {
+        println!("{told}");
+    }
+    Ok(())
+}
+
+fn many(count: usize, what: &str) -> String {
+    match count {
+        0 => format!("no {what}s"),
+        1 => format!("1 {what}"),
+        _ => format!("{count} {what}s"),
+    }
+}
+
+fn read(file: &str) -> anyhow::Result<String> {
+    if file == "-" {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text).context("cannot read standard input")?;
+        return Ok(text);
+    }
+    std::fs::read_to_string(file).with_context(|| format!("cannot read {file}"))
+}
+
+/// The items of a List, or the object itself.
+fn items(tree: Tree) -> Vec<Tree> {
+    match tree.get("kind").and_then(Tree::text) {
+        Some("List" | "MachinePackageVersionList") => {
+            tree.get("items").map(|items| items.items().to_vec()).unwrap_or_default()
+        }
+        _ => vec![tree],
+    }
+}
+
+fn is_ours(document: &Document) -> bool {
+    let is = |field: &str, wanted: &str| document.tree.get(field).and_then(Tree::text) == Some(wanted);
+    is("kind", "MachinePackageVersion") && is("apiVersion", &format!("{GROUP}/{VERSION}"))
+}
+
+fn plain(file: &str, line: usize, column: usize, severity: Severity, message: &str) -> Finding {
+    Finding {
+        file: file.to_owned(),
+        line,
+        column,
+        severity,
+        name: None,
+        field: String::new(),
+        message: message.to_owned(),
+    }
+}
+
+/// What the server and the planner say of each.
+async fn judge(documents: &[Document], findings: &mut Vec<Finding>) -> anyhow::Result<()> {
+    if documents.is_empty() {
+        return Ok(());
+    }
+    let server = Server::start(Config::default()).await?;
+    let client = server.client();
+    let ended = async {
+        crate::install::kinds_and_namespace(&client).await?;
+        for document in documents {
+            let value = document.tree.value();
+            let mut refused = refused(&client, &value).await?;
+            let package = serde_json::from_value::<MachinePackageVersion>(value).ok();
+            let checked = package.map(|package| check(&package.spec)).unwrap_or_default();
+            // Where both speak of the same field, the one that knows the line is heard, else the server.
+            refused
+                .retain(|(field, _)| !checked.iter().any(|one| one.error && one.line.is_some() && one.field == *field));
+            let said =
+                |field: &str| refused.iter().any(|(other, _)| !other.is_empty() && field.starts_with(other.as_str()));
+            for finding in checked.into_iter().filter(|one| !one.error || !said(&one.field)) {
+                let severity = if finding.error { Severity::Error } else { Severity::Warning };
+                findings.push(document.finding(severity, &finding.field, finding.line, finding.message));
+            }
+            let causes = refused.into_iter();
+            findings.extend(causes.map(|(field, message)| document.finding(Severity::Error, &field, None, message)));
+        }
+        anyhow::Ok(())
+    };
+    let ended = ended.await;
+    server.stop().await;
+    ended
+}
+
+/// What the server would not take, by field.
+async fn refused(client: &Client, object: &Value) -> anyhow::Result<Vec<(String, String)>> {
+    let plural = MachinePackageVersion::crd().spec.names.plural;
+    let namespace = crate::FLEET_NAMESPACE;
+    let mut object = object.clone();
+    // Whichever namespace it is meant for.
+    if let Some(meta) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        meta.remove("namespace");
+    }
+    let uri = format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{plural}?dryRun=All&fieldValidation=Strict");
+    let request =
+        http::Request::post(uri).header("content-type", "application/json").body(serde_json::to_vec(&object)?)?;
+    match client.request::<Value>(request).await {
+        Ok(_) => Ok(vec![]),
+        Err(kube::Error::Api(status)) => Ok(causes(&status)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn causes(status: &kube::core::Status) -> Vec<(String, String)> {
+    let causes = status.details.as_ref().map(|details| details.causes.as_slice()).unwrap_or_default();
+    if !causes.is_empty() {
+        return causes.iter().map(|cause| (cause.field.clone(), short(&cause.message))).collect();
+    }
+    // `strict decoding error: unknown field "spec.foo", unknown field "spec.bar"`
+    let unknown: Vec<_> = status
+        .message
+        .split("unknown field \"")
+        .skip(1)
+        .filter_map(|rest| rest.split_once('"'))
+        .map(|(field, _)| (field.to_owned(), format!("there is no field {field}")))
+        .collect();
+    if unknown.is_empty() { vec![(String::new(), status.message.clone())] } else { unknown }
+}
+
+/// Without the value that stands in the file anyway, if it is a long one.
+fn short(message: &str) -> String {
+    let Some(rest) = message.strip_prefix("Invalid value: \"") else { return message.to_owned() };
+    let mut escaped = false;
+    let end = rest.char_indices().find(|(_, c)| {
+        let ends = *c == '"' && !escaped;
+        escaped = *c == '\\' && !escaped;
+        ends
+    });
+    match end.and_then(|(at, _)| rest[at + 1..].strip_prefix(": ").map(|said| (at, said))) {
+        Some((at, said))
+            if at > 60 || matches!(&rest[..at], "object" | "string" | "array") || rest[..at].contains("\\n") =>
+        {
+            said.to_owned()
+        }
+        _ => message.to_owned(),
+    }
+}
+
+/// Whether they go onto one machine.
+fn together(documents: &[Document], findings: &mut Vec<Finding>) {
+    let specs: Vec<_> = documents
+        .iter()
+        .filter_map(|document| {
+            Some((document, serde_json::from_value::<MachinePackageVersion>(document.tree.value()).ok()?.spec))
+        })
+        .collect();
+    for (at, (document, spec)) in specs.iter().enumerate() {
+        if specs[..at].iter().any(|(_, other)| other.component == spec.component) {
+            let message = format!("{} is given twice: a machine carries one version of a component", spec.component);
+            findings.push(document.finding(Severity::Error, "spec.component", None, message));
+        }
+    }
+    let members: Vec<_> = specs.iter().map(|(_, spec)| Member::from(spec)).collect();
+    for finding in check_set(&members) {
+        if let Some((document, _)) = specs.iter().find(|(_, spec)| spec.component == finding.component) {
+            findings.push(document.finding(Severity::Error, "spec.component", None, finding.message));
+        }
+    }
+}
+
+/// As compilers do it, so that editors find the place.
+fn shown(findings: &[Finding]) -> String {
+    let mut out = String::new();
+    for finding in findings {
+        let severity = match finding.severity {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+            Severity::Note => "note",
+        };
+        let field = if finding.field.is_empty() { String::new() } else { format!("{}: ", finding.field) };
+        out.push_str(&format!(
+            "{}:{}:{}: {severity}: {field}{}\n",
+            finding.file, finding.line, finding.column, finding.message
+        ));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_that_stand_in_the_file_are_not_repeated() {
+        assert_eq!(short(r#"Invalid value: "a \"b\"\nc": must be x"#), "must be x");
+        assert_eq!(short(r#"Invalid value: "object": must be x: y"#), "must be x: y");
+        assert_eq!(short(r#"Invalid value: "7": must be x"#), r#"Invalid value: "7": must be x"#);
+        assert_eq!(short("Required value"), "Required value");
+    }
+}
