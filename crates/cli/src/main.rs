@@ -6,10 +6,13 @@ mod crds;
 mod home;
 mod install;
 mod lab;
+mod machine;
 mod operators;
+mod package;
 mod preflight;
 mod reference;
 mod resolve;
+mod shown;
 mod target;
 mod up;
 mod version;
@@ -55,6 +58,10 @@ enum Command {
     Uninstall(install::uninstall::Args),
     /// Run the operators against a cluster, until stopped.
     Operators(Box<operators::Args>),
+    /// Import machines, and see and steer what happens to them.
+    Machine(machine::Args),
+    /// Check package versions, and make new ones.
+    Package(package::Args),
     /// Tell why a machine may or may not be scheduled.
     Why(why::Args),
     /// Say what became of an operation whose outcome nobody else can know.
@@ -105,6 +112,8 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Install(args) => install::run(*args),
         Command::Uninstall(args) => install::uninstall::run(args),
         Command::Operators(args) => operators::run(&args, &cli.log),
+        Command::Machine(args) => machine::run(&args),
+        Command::Package(args) => package::run(&args),
         Command::Why(args) => why::run(&args),
         Command::Resolve(args) => resolve::run(&args),
         Command::Lab(args) => lab::run(args, &cli.log),

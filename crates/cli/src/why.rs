@@ -1,7 +1,7 @@
 //! `fleetwright why`.
 
 use clap::ValueEnum;
-use fleetwright_api::{Machine, ReadinessGates, names};
+use fleetwright_api::{ComponentState, Machine, ReadinessGates, Status, names};
 use fleetwright_readiness::{WhyInput, node_name, why};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::cluster::{Cluster, ClusterArgs};
+use crate::shown::{ago, cut, line, table};
 use crate::target::TargetArgs;
 
 #[derive(clap::Args)]
@@ -42,7 +43,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     crate::runtime()?.block_on(async {
         let cluster = args.cluster.connect().await?;
         let input = look(&cluster, &args.target).await?;
-        let text = why(&input, Timestamp::now());
+        let now = Timestamp::now();
+        let text = why(&input, now) + &packages(&input.machine, now);
         let text = match args.output {
             Format::Text => text.trim_end().to_owned(),
             Format::Json => serde_json::to_string_pretty(&as_json(&input, &text))?,
@@ -68,7 +70,8 @@ async fn look(cluster: &Cluster, target: &TargetArgs) -> anyhow::Result<WhyInput
     })
 }
 
-async fn all<K>(cluster: &Cluster, namespace: &str, params: ListParams) -> anyhow::Result<Vec<K>>
+/// All objects of a kind, page by page.
+pub(crate) async fn all<K>(cluster: &Cluster, namespace: &str, params: ListParams) -> anyhow::Result<Vec<K>>
 where
     K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>
         + Clone
@@ -87,6 +90,55 @@ where
     }
 }
 
+/// What is the matter with the machine's host and its packages; nothing if they are as they should be.
+fn packages(machine: &Machine, now: Timestamp) -> String {
+    let Some(status) =
+        machine.status.as_ref().filter(|_| machine.spec.ssh.is_some() || !machine.spec.packages.is_empty())
+    else {
+        return String::new();
+    };
+    let name = machine.metadata.name.as_deref().unwrap_or_default();
+    let namespace = machine.metadata.namespace.as_deref().unwrap_or_default();
+    let mut out = String::new();
+    let wrong: Vec<_> = status.components.iter().filter(|component| component.state != ComponentState::Ready).collect();
+    if !wrong.is_empty() {
+        out.push_str("\nPackages:\n");
+        let rows: Vec<_> = wrong
+            .iter()
+            .map(|component| {
+                let mark = match component.state {
+                    ComponentState::Failed | ComponentState::RolledBack | ComponentState::Drifted => '✗',
+                    _ => '…',
+                };
+                let since = format!("{:?} for {}", component.state, ago(component.since, now));
+                vec![format!("  {mark} {}", component.component), since, cut(&line(&component.message), 300)]
+            })
+            .collect();
+        out.push_str(&table(&rows));
+    }
+    let host = [names::REACHABLE, names::HOST_KEY_TRUSTED, names::PACKAGES_READY, names::IN_SHAPE];
+    let host = host.iter().filter_map(|type_| fleetwright_api::condition(&status.conditions, type_));
+    let host: Vec<_> = host.filter(|condition| condition.status == Status::False).collect();
+    if !host.is_empty() {
+        out.push_str("\nHost:\n");
+        let rows: Vec<_> = host
+            .iter()
+            .map(|condition| {
+                vec![format!("  ✗ {}", condition.type_), condition.reason.clone(), cut(&line(&condition.message), 300)]
+            })
+            .collect();
+        out.push_str(&table(&rows));
+    }
+    let failed =
+        wrong.iter().any(|component| matches!(component.state, ComponentState::Failed | ComponentState::RolledBack));
+    if failed {
+        out.push_str(&format!(
+            "\nWhat to do about the packages:\n  fleetwright machine logs {name} -n {namespace}    # what the last step printed\n  fleetwright machine retry {name} -n {namespace}   # once the cause is gone, or refer to another package version\n"
+        ));
+    }
+    out
+}
+
 /// For programs: the verdict apart, and the text for people.
 fn as_json(input: &WhyInput, text: &str) -> serde_json::Value {
     let conditions = input.machine.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
@@ -99,6 +151,7 @@ fn as_json(input: &WhyInput, text: &str) -> serde_json::Value {
         "schedulable": verdict.map(|verdict| verdict.status),
         "reason": verdict.map(|verdict| &verdict.reason),
         "message": verdict.map(|verdict| &verdict.message),
+        "components": input.machine.status.as_ref().map(|status| &status.components),
         "since": verdict.map(|verdict| verdict.last_transition_time),
         "text": text,
     })

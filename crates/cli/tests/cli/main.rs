@@ -2,7 +2,9 @@
 
 mod commands;
 mod install;
+mod machine;
 mod operators;
+mod package;
 mod resolve;
 mod support;
 mod tours;

@@ -1,0 +1,102 @@
+//! `fleetwright machine retry`, `pause`, `resume` and `let-go`: what a person says about machines.
+
+use anyhow::bail;
+use fleetwright_api::{GROUP, Machine, names};
+use jiff::Timestamp;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+
+use super::select::{self, Which};
+use crate::cluster::{Cluster, ClusterArgs};
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  fleetwright machine retry host-17
+  fleetwright machine pause -l rack=r3
+  fleetwright machine resume --all")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    which: Which,
+
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  kubectl delete machine host-17 --wait=false
+  fleetwright machine let-go host-17")]
+pub(crate) struct LetGo {
+    /// The machine. It must have been deleted already.
+    #[arg(value_name = "NAME", value_parser = select::name)]
+    name: String,
+
+    /// The namespace it is in. [default: the context's, else fleet]
+    #[arg(short, long, value_name = "NAME", value_parser = crate::install::namespace)]
+    namespace: Option<String>,
+
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+pub(crate) fn retry(args: &Args) -> anyhow::Result<()> {
+    let stamp = Timestamp::now().to_string();
+    args.each("will be tried again", |_| Some(json!({"metadata": {"annotations": {names::RETRY: stamp}}})))
+}
+
+pub(crate) fn pause(args: &Args) -> anyhow::Result<()> {
+    args.each("paused", |machine| (!machine.spec.paused).then(|| json!({"spec": {"paused": true}})))
+}
+
+pub(crate) fn resume(args: &Args) -> anyhow::Result<()> {
+    args.each("resumed", |machine| machine.spec.paused.then(|| json!({"spec": {"paused": false}})))
+}
+
+impl Args {
+    /// Changes each machine, if there is something to change, and says so.
+    fn each(&self, done: &str, change: impl Fn(&Machine) -> Option<Value>) -> anyhow::Result<()> {
+        crate::runtime()?.block_on(async {
+            let cluster = self.cluster.connect().await?;
+            let machines = self.which.fetch(&cluster).await?;
+            if machines.is_empty() {
+                bail!("there are no machines in namespace {}", self.which.namespace(&cluster));
+            }
+            for machine in &machines {
+                let name = machine.metadata.name.as_deref().unwrap_or_default();
+                match change(machine) {
+                    Some(patch) => {
+                        write(&cluster, machine, &patch).await?;
+                        println!("machine.{GROUP}/{name} {done}");
+                    }
+                    None => println!("machine.{GROUP}/{name} {done} (it was already)"),
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+pub(crate) fn let_go(args: &LetGo) -> anyhow::Result<()> {
+    crate::runtime()?.block_on(async {
+        let cluster = args.cluster.connect().await?;
+        let namespace = cluster.namespace_or(args.namespace.as_deref()).to_owned();
+        let machine = select::one(&cluster, &namespace, &args.name).await?;
+        let name = &args.name;
+        if machine.metadata.deletion_timestamp.is_none() {
+            bail!("machine {name} was not deleted: only one that is leaving and whose host is gone can be let go (kubectl delete machine {name} -n {namespace} --wait=false)");
+        }
+        write(&cluster, &machine, &json!({"metadata": {"annotations": {names::LET_GO: "true"}}})).await?;
+        println!("machine.{GROUP}/{name} is let go: what is on its host stays there");
+        Ok(())
+    })
+}
+
+async fn write(cluster: &Cluster, machine: &Machine, patch: &Value) -> anyhow::Result<()> {
+    let namespace = machine.metadata.namespace.as_deref().unwrap_or_default();
+    let name = machine.metadata.name.as_deref().unwrap_or_default();
+    let api: Api<Machine> = Api::namespaced(cluster.client.clone(), namespace);
+    let params = PatchParams { field_manager: Some("fleetwright-machine".into()), ..PatchParams::default() };
+    api.patch(name, &params, &Patch::Merge(patch)).await.map_err(|error| cluster.explain(error))?;
+    Ok(())
+}

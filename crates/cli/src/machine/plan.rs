@@ -1,0 +1,337 @@
+//! `fleetwright machine plan`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::bail;
+use clap::ValueEnum;
+use fleetwright_api::{Disruption, Machine};
+use fleetwright_plan::machine::{Asked, Host, Known, PlannedStep, Seen, Wanted, facts, steps};
+use fleetwright_plan::package::Rendered;
+use fleetwright_readiness::node_name;
+use fleetwright_transport::Ssh;
+use fleetwright_wire::{Observation, Observe};
+use futures::StreamExt as _;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::Api;
+use kube::api::ListParams;
+use serde_json::{Value, json};
+
+use super::reach::{self, ReachArgs};
+use super::select::Which;
+use super::wanted::Shelf;
+use crate::cluster::{Cluster, ClusterArgs};
+use crate::shown::{line, table};
+
+/// So many hosts are looked at a time.
+const AT_ONCE: usize = 64;
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  fleetwright machine plan host-17
+  fleetwright machine plan -l rack=r3 --observe
+  fleetwright machine plan --all -o json | jq '.[] | select(.steps != [])'
+
+Without --observe it is planned from what the operator wrote down when it last looked at the host. With it the host is asked over SSH;
+nothing is changed either way.")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    which: Which,
+
+    /// Ask the hosts themselves, over SSH.
+    #[arg(long)]
+    observe: bool,
+
+    /// How to print it.
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
+    output: Format,
+
+    #[command(flatten)]
+    reach: ReachArgs,
+
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Text,
+    Json,
+    Yaml,
+}
+
+/// What is ahead of one machine.
+struct Planned {
+    machine: String,
+    /// The steps, or why nobody can say.
+    steps: Result<Vec<PlannedStep>, String>,
+    /// How it differs, by component; only if the host was asked.
+    deviations: Vec<(String, String)>,
+    node: Option<String>,
+    /// Pods that would have to leave, if some must.
+    pods: Vec<String>,
+    paused: bool,
+    held: Vec<String>,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    crate::runtime()?.block_on(async {
+        let cluster = args.cluster.connect().await?;
+        let machines = args.which.fetch(&cluster).await?;
+        let shelf = Shelf::of(&cluster, args.which.namespace(&cluster), &machines).await?;
+        let ssh = if args.observe { Some(args.reach.ssh()?) } else { None };
+        let work = machines.iter().map(|machine| plan(args, &cluster, &shelf, ssh.as_ref(), machine));
+        let planned: Vec<Planned> = futures::stream::iter(work).buffered(AT_ONCE).collect().await;
+        let text = match args.output {
+            Format::Text => shown(&planned),
+            Format::Json => serde_json::to_string_pretty(&planned.iter().map(as_json).collect::<Vec<_>>())? + "\n",
+            Format::Yaml => crate::yaml::documents(&planned.iter().map(as_json).collect::<Vec<_>>())?,
+        };
+        crate::print(&text)?;
+        let unknown = planned.iter().filter(|planned| planned.steps.is_err()).count();
+        match unknown {
+            0 => Ok(()),
+            1 if planned.len() == 1 => bail!("the steps cannot be told"),
+            many => bail!("the steps of {many} machines cannot be told"),
+        }
+    })
+}
+
+async fn plan(args: &Args, cluster: &Cluster, shelf: &Shelf, ssh: Option<&Ssh>, machine: &Machine) -> Planned {
+    let mut planned = Planned {
+        machine: machine.metadata.name.clone().unwrap_or_default(),
+        steps: Ok(vec![]),
+        deviations: vec![],
+        node: None,
+        pods: vec![],
+        paused: machine.spec.paused,
+        held: vec![],
+    };
+    planned.steps = match look(args, cluster, shelf, ssh, machine).await {
+        Ok((wanted, seen)) => {
+            planned.deviations = seen.as_ref().map(|(seen, _)| deviations(seen)).unwrap_or_default();
+            planned.held = held(machine, &wanted);
+            let seen = seen.as_ref().map(|(observation, asked)| Seen {
+                at: Timestamp::now(),
+                observation,
+                asked,
+                current: true,
+            });
+            let known = Known {
+                machine,
+                wanted: Wanted::Ready(&wanted),
+                leaving: &shelf.leaving(machine),
+                host: Host { seen, ..Host::default() },
+                node: None,
+                pods: None,
+                window: None,
+                given_up: &BTreeMap::new(),
+                streaks: &BTreeMap::new(),
+                check_every: Duration::from_secs(600),
+            };
+            steps(&known, Timestamp::now())
+        }
+        Err(why) => Err(why),
+    };
+    let worst = planned.steps.iter().flatten().map(|step| step.disruption).max().unwrap_or_default();
+    if worst > Disruption::None {
+        planned.node = node(cluster, machine).await;
+        if worst >= Disruption::Drain
+            && let Some(node) = &planned.node
+        {
+            planned.pods = pods(cluster, node).await;
+        }
+    }
+    planned
+}
+
+/// What the host should carry and, if it is asked, what it says.
+async fn look(
+    args: &Args,
+    cluster: &Cluster,
+    shelf: &Shelf,
+    ssh: Option<&Ssh>,
+    machine: &Machine,
+) -> Result<(Vec<Arc<Rendered>>, Option<(Observation, Asked)>), String> {
+    let known = machine.status.as_ref().and_then(|status| status.facts.clone());
+    let Some(ssh) = ssh else {
+        let wanted = shelf.wanted(machine, known.as_ref()).map_err(|unmade| match unmade.waits_for_facts {
+            true => format!("{}; --observe asks it", unmade.message),
+            false => unmade.message,
+        })?;
+        return Ok((wanted, None));
+    };
+    let said = |error: anyhow::Error| format!("{error:#}");
+    let route = reach::route(cluster, machine, args.reach.limits()).await.map_err(said)?;
+    let within = args.reach.within();
+    let mut wanted = shelf.wanted(machine, known.as_ref());
+    if wanted.as_ref().is_err_and(|unmade| unmade.waits_for_facts) {
+        let (bare, _) = reach::observe(ssh, route.clone(), Observe::default(), within).await.map_err(said)?;
+        wanted = shelf.wanted(machine, Some(&facts(&bare.facts)));
+    }
+    let wanted = wanted.map_err(|unmade| unmade.message)?;
+    let ask = Observe { packages: wanted.iter().map(|wanted| wanted.package.clone()).collect(), ..Observe::default() };
+    let asked = Asked::of(&ask);
+    let (seen, _) = reach::observe(ssh, route, ask, within).await.map_err(said)?;
+    Ok((wanted, Some((seen, asked))))
+}
+
+fn deviations(seen: &Observation) -> Vec<(String, String)> {
+    let each = seen.components.iter().flat_map(|component| {
+        component.deviations.iter().map(|deviation| {
+            let text = format!("{} is {}, should be {}", deviation.what, deviation.found, deviation.wanted);
+            (component.component.clone(), line(&text))
+        })
+    });
+    each.collect()
+}
+
+/// Components that wait for a person, because what they should be did not work.
+fn held(machine: &Machine, wanted: &[Arc<Rendered>]) -> Vec<String> {
+    let components = machine.status.as_ref().map(|status| status.components.as_slice()).unwrap_or_default();
+    let failed = components.iter().filter(|entry| {
+        entry.failed.is_some() && wanted.iter().any(|wanted| Some(&wanted.digest) == entry.failed.as_ref())
+    });
+    failed.map(|entry| entry.component.clone()).collect()
+}
+
+async fn node(cluster: &Cluster, machine: &Machine) -> Option<String> {
+    let api: Api<Node> = Api::all(cluster.client.clone());
+    api.get_opt(node_name(machine)).await.ok().flatten()?.metadata.name
+}
+
+/// Pods that a drain asks to leave.
+async fn pods(cluster: &Cluster, node: &str) -> Vec<String> {
+    let api: Api<Pod> = Api::all(cluster.client.clone());
+    let Ok(list) = api.list(&ListParams::default().fields(&format!("spec.nodeName={node}"))).await else {
+        return vec![];
+    };
+    let leaves = |pod: &Pod| {
+        let meta = &pod.metadata;
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        let daemon = meta
+            .owner_references
+            .iter()
+            .flatten()
+            .any(|owner| owner.kind == "DaemonSet" && owner.controller == Some(true));
+        let mirror = meta.annotations.iter().flatten().any(|(key, _)| key == "kubernetes.io/config.mirror");
+        !daemon && !mirror && !matches!(phase, Some("Succeeded" | "Failed"))
+    };
+    let name = |pod: &Pod| {
+        format!(
+            "{}/{}",
+            pod.metadata.namespace.as_deref().unwrap_or_default(),
+            pod.metadata.name.as_deref().unwrap_or_default()
+        )
+    };
+    let mut pods: Vec<_> = list.items.iter().filter(|pod| leaves(pod)).map(name).collect();
+    pods.sort();
+    pods
+}
+
+fn shown(planned: &[Planned]) -> String {
+    let mut out = String::new();
+    for (at, one) in planned.iter().enumerate() {
+        if at > 0 {
+            out.push('\n');
+        }
+        let name = &one.machine;
+        let steps = match &one.steps {
+            Err(why) => {
+                let _ = writeln!(out, "machine/{name}: nobody can say\n  {}", line(why));
+                continue;
+            }
+            Ok(steps) => steps,
+        };
+        match steps.len() {
+            0 => drop(writeln!(out, "machine/{name}: nothing to do")),
+            1 => drop(writeln!(out, "machine/{name}: 1 step")),
+            many => drop(writeln!(out, "machine/{name}: {many} steps")),
+        }
+        let rows: Vec<_> = steps
+            .iter()
+            .enumerate()
+            .map(|(at, step)| {
+                vec![format!("  {}.", at + 1), step.text(), format!("{:?}", step.disruption), line(&step.why)]
+            })
+            .collect();
+        out.push_str(&table(&rows));
+        for (component, text) in &one.deviations {
+            let _ = writeln!(out, "     {component}: {text}");
+        }
+        out.push_str(&disrupts(one, steps));
+        for component in &one.held {
+            let _ = writeln!(
+                out,
+                "  {component} did not work as it is declared and is left alone; fleetwright machine retry {name} tries it again"
+            );
+        }
+        if one.paused && !steps.is_empty() {
+            let _ =
+                writeln!(out, "  The machine is paused: nothing of it is done until fleetwright machine resume {name}");
+        }
+    }
+    out
+}
+
+/// What the worst step does to what runs.
+fn disrupts(one: &Planned, steps: &[PlannedStep]) -> String {
+    let worst = steps.iter().map(|step| step.disruption).max().unwrap_or_default();
+    let Some(node) = one.node.as_ref().filter(|_| worst > Disruption::None) else {
+        let boots = worst == Disruption::Reboot;
+        return if boots {
+            "  Disrupts: the host boots; it is no Node, so nothing is drained\n".to_owned()
+        } else {
+            String::new()
+        };
+    };
+    let leave = match one.pods.as_slice() {
+        [] => "no pods have to leave".to_owned(),
+        [pod] => format!("1 pod has to leave: {pod}"),
+        pods => {
+            let first = pods.iter().take(5).map(String::as_str).collect::<Vec<_>>().join(", ");
+            let more = if pods.len() > 5 { format!(" and {} more", pods.len() - 5) } else { String::new() };
+            format!("{} pods have to leave: {first}{more}", pods.len())
+        }
+    };
+    match worst {
+        Disruption::Restart => {
+            format!("  Disrupts: in one window the Node {node} is closed to new pods; those on it stay\n")
+        }
+        Disruption::Drain => format!("  Disrupts: in one window the Node {node} is closed and drained; {leave}\n"),
+        _ => format!("  Disrupts: in one window the Node {node} is closed and drained, and the host boots; {leave}\n"),
+    }
+}
+
+fn as_json(planned: &Planned) -> Value {
+    let steps = planned.steps.as_ref().map(|steps| {
+        let each = steps.iter().map(|step| {
+            json!({
+                "verb": step.verb.as_str(),
+                "component": Some(&step.component).filter(|component| !component.is_empty()),
+                "from": step.from,
+                "to": step.to,
+                "disruption": format!("{:?}", step.disruption),
+                "why": step.why,
+            })
+        });
+        each.collect::<Vec<_>>()
+    });
+    let (steps, error) = match steps {
+        Ok(steps) => (Some(steps), None),
+        Err(why) => (None, Some(why.clone())),
+    };
+    json!({
+        "machine": planned.machine,
+        "steps": steps,
+        "error": error,
+        "deviations": planned.deviations.iter().map(|(component, text)| json!({"component": component, "message": text})).collect::<Vec<_>>(),
+        "node": planned.node,
+        "podsThatLeave": planned.pods,
+        "paused": planned.paused,
+        "held": planned.held,
+    })
+}

@@ -1,0 +1,367 @@
+//! `fleetwright machine status`.
+
+use std::fmt::Write as _;
+
+use anyhow::bail;
+use clap::ValueEnum;
+use fleetwright_api::{Component, ComponentState, Machine, Phase, Status, condition, names};
+use futures::{TryStreamExt as _, pin_mut};
+use jiff::Timestamp;
+use kube::Api;
+use kube::runtime::{WatchStreamExt as _, watcher};
+use serde_json::json;
+
+use super::select;
+use crate::cluster::ClusterArgs;
+use crate::shown::{ago, line, table};
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  fleetwright machine status
+  fleetwright machine status -l rack=r3 -o wide
+  fleetwright machine status host-17
+  fleetwright machine status -w")]
+pub(crate) struct Args {
+    /// One machine, told in detail; all of them are listed without it.
+    #[arg(value_name = "NAME", value_parser = select::name)]
+    name: Option<String>,
+
+    /// Those with these labels, such as `rack=r3,tier!=test`.
+    #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "name")]
+    selector: Option<String>,
+
+    /// Only those with a problem.
+    #[arg(long, conflicts_with = "name")]
+    problems: bool,
+
+    /// Go on, with a line for each change.
+    #[arg(short, long)]
+    watch: bool,
+
+    /// How to print it.
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
+    output: Format,
+
+    /// The namespace they are in. [default: the context's, else fleet]
+    #[arg(short, long, value_name = "NAME", value_parser = crate::install::namespace)]
+    namespace: Option<String>,
+
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Text,
+    Wide,
+    Json,
+    Yaml,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    crate::runtime()?.block_on(async {
+        let cluster = args.cluster.connect().await?;
+        let namespace = cluster.namespace_or(args.namespace.as_deref()).to_owned();
+        let mut machines = match &args.name {
+            Some(name) => vec![select::one(&cluster, &namespace, name).await?],
+            None => {
+                let mut params = kube::api::ListParams::default();
+                params.label_selector.clone_from(&args.selector);
+                crate::why::all::<Machine>(&cluster, &namespace, params).await?
+            }
+        };
+        let now = Timestamp::now();
+        machines.sort_by_cached_key(|machine| (rank(machine), machine.metadata.name.clone()));
+        machines.retain(|machine| !args.problems || rank(machine) < FINE);
+        let text = match (args.output, &args.name) {
+            (Format::Json | Format::Yaml, _) => objects(args.output, &machines)?,
+            (_, Some(_)) => machines.iter().map(|machine| detail(machine, now)).collect(),
+            (format, None) if machines.is_empty() => {
+                let what = if args.problems { "No machine has a problem" } else { "There are no machines" };
+                eprintln!("{what} in namespace {namespace}.");
+                let _ = format;
+                String::new()
+            }
+            (format, None) => list(&machines, format == Format::Wide, now),
+        };
+        crate::print(&text)?;
+        if !args.watch {
+            return Ok(());
+        }
+        if matches!(args.output, Format::Json | Format::Yaml) {
+            bail!("--watch prints lines: leave -o out, or watch with kubectl");
+        }
+        let mut config = watcher::Config::default();
+        config.label_selector.clone_from(&args.selector);
+        config.field_selector = args.name.as_ref().map(|name| format!("metadata.name={name}"));
+        let api: Api<Machine> = Api::namespaced(cluster.client.clone(), &namespace);
+        let changes = watcher(api, config).default_backoff().touched_objects();
+        pin_mut!(changes);
+        let mut last = std::collections::HashMap::new();
+        for machine in &machines {
+            last.insert(machine.metadata.name.clone(), summary(machine));
+        }
+        let stop = crate::stop_signal()?;
+        pin_mut!(stop);
+        loop {
+            let next = tokio::select! {
+                next = changes.try_next() => next,
+                () = &mut stop => return Ok(()),
+            };
+            let Ok(next) = next else { continue };
+            let Some(machine) = next else { return Ok(()) };
+            let told = summary(&machine);
+            if last.insert(machine.metadata.name.clone(), told.clone()).as_ref() != Some(&told) {
+                let time = Timestamp::now().strftime("%H:%M:%S").to_string();
+                crate::print(&format!("{time}  {}  {told}\n", machine.metadata.name.as_deref().unwrap_or_default()))?;
+            }
+        }
+    })
+}
+
+fn objects(format: Format, machines: &[Machine]) -> anyhow::Result<String> {
+    let values: Vec<_> = machines.iter().map(|machine| json!(machine)).collect();
+    match format {
+        Format::Yaml => crate::yaml::documents(&values),
+        _ => Ok(serde_json::to_string_pretty(&json!({"apiVersion": "v1", "kind": "List", "items": values}))? + "\n"),
+    }
+}
+
+/// From this rank on nothing is wrong.
+const FINE: u8 = 6;
+
+/// The worst first.
+fn rank(machine: &Machine) -> u8 {
+    let Some(status) = &machine.status else { return FINE + 1 };
+    let is_false =
+        |type_: &str| condition(&status.conditions, type_).is_some_and(|condition| condition.status == Status::False);
+    let any = |state: ComponentState| status.components.iter().any(|component| component.state == state);
+    match status.phase {
+        _ if is_false(names::HOST_KEY_TRUSTED) => 0,
+        Some(Phase::Lost) => 1,
+        _ if any(ComponentState::Failed) || any(ComponentState::RolledBack) => 2,
+        Some(Phase::Degraded | Phase::Repairing) => 3,
+        _ if any(ComponentState::Drifted) => 4,
+        _ if is_false(names::REACHABLE) => 5,
+        Some(Phase::Leaving) => FINE,
+        Some(Phase::Converging | Phase::Claimed) | None => FINE + 1,
+        Some(Phase::Ready | Phase::Idle) => FINE + 2,
+    }
+}
+
+fn phase(machine: &Machine) -> String {
+    let phase =
+        machine.status.as_ref().and_then(|status| status.phase).map_or("-".to_owned(), |phase| format!("{phase:?}"));
+    if machine.spec.paused { format!("{phase},Paused") } else { phase }
+}
+
+/// How many of the components are as they should be.
+fn packages(machine: &Machine) -> String {
+    let components = machine.status.as_ref().map(|status| status.components.as_slice()).unwrap_or_default();
+    let ready = components.iter().filter(|component| component.state == ComponentState::Ready).count();
+    format!("{ready}/{}", machine.spec.packages.len().max(components.len()))
+}
+
+/// What a person should know of it, in a line: what is wrong, else what is being done.
+fn what(machine: &Machine) -> String {
+    let Some(status) = &machine.status else { return "nothing is known of it yet; do the operators run?".to_owned() };
+    let said = |type_: &str| {
+        let condition = condition(&status.conditions, type_).filter(|condition| condition.status == Status::False)?;
+        Some(format!("{}: {}", condition.reason, condition.message))
+    };
+    let worst = status
+        .components
+        .iter()
+        .find(|component| matches!(component.state, ComponentState::Failed | ComponentState::RolledBack));
+    let progress = status.progress.as_ref().map(|progress| match progress.message.as_str() {
+        "" => progress.step.clone(),
+        message => format!("{}: {message}", progress.step),
+    });
+    let text = said(names::HOST_KEY_TRUSTED)
+        .or_else(|| {
+            worst.map(|component| format!("{} {:?}: {}", component.component, component.state, component.message))
+        })
+        .or_else(|| said(names::REACHABLE))
+        .or(progress)
+        .or_else(|| said(names::PACKAGES_READY))
+        .or_else(|| said(names::IN_SHAPE))
+        .or_else(|| said(names::SCHEDULABLE));
+    line(&text.unwrap_or_default())
+}
+
+fn summary(machine: &Machine) -> String {
+    format!("{} {} {}", phase(machine), packages(machine), what(machine)).trim_end().to_owned()
+}
+
+fn list(machines: &[Machine], wide: bool, now: Timestamp) -> String {
+    let mut rows = vec![
+        vec!["NAME", "PHASE", "PACKAGES", "SCHEDULABLE", "AGE"].into_iter().map(str::to_owned).collect::<Vec<_>>(),
+    ];
+    if wide {
+        rows[0].extend(["ADDRESS", "ZONE", "OS", "KERNEL", "CHECKED"].map(str::to_owned));
+    }
+    rows[0].push("WHAT".to_owned());
+    for machine in machines {
+        let status = machine.status.clone().unwrap_or_default();
+        let schedulable =
+            condition(&status.conditions, names::SCHEDULABLE).map_or("-", |condition| condition.status.as_str());
+        let age = machine.metadata.creation_timestamp.as_ref().map_or("-".to_owned(), |time| ago(time.0, now));
+        let mut row = vec![
+            machine.metadata.name.clone().unwrap_or_default(),
+            phase(machine),
+            packages(machine),
+            schedulable.to_owned(),
+            age,
+        ];
+        if wide {
+            let facts = status.facts.clone().unwrap_or_default();
+            let dash = |text: Option<String>| text.map_or("-".to_owned(), |text| line(&text));
+            row.push(dash(machine.spec.addresses.first().cloned()));
+            row.push(dash(machine.spec.hardware.zone.clone()));
+            row.push(dash(facts.os));
+            row.push(dash(facts.kernel));
+            row.push(status.last_check.map_or("-".to_owned(), |at| ago(at, now)));
+        }
+        let text = what(machine);
+        let most = if wide { 240 } else { 100 };
+        row.push(crate::shown::cut(&text, most));
+        rows.push(row);
+    }
+    table(&rows)
+}
+
+/// Everything about one machine.
+fn detail(machine: &Machine, now: Timestamp) -> String {
+    let mut out = String::new();
+    let status = machine.status.clone().unwrap_or_default();
+    let name = machine.metadata.name.as_deref().unwrap_or_default();
+    let _ = writeln!(out, "machine/{name} is {}, {} packages ready", phase(machine), packages(machine));
+    if machine.metadata.deletion_timestamp.is_some() {
+        out.push_str("  It was deleted and is leaving.\n");
+    }
+    if let Some(progress) = &status.progress {
+        let _ = writeln!(
+            out,
+            "\nNow:\n  {} for {}{}",
+            line(&progress.step),
+            ago(progress.since, now),
+            if progress.message.is_empty() { String::new() } else { format!(": {}", line(&progress.message)) }
+        );
+        if let Some(id) = &progress.id {
+            let _ = writeln!(out, "  fleetwright machine logs {name} --step {}", line(id));
+        }
+    }
+    components(&mut out, &status.components, now);
+    conditions(&mut out, &status, now);
+    if let Some(drift) = &status.last_drift {
+        let fate = if drift.repaired { "repaired" } else { "not repaired" };
+        let again = if drift.repeats > 1 { format!(", {} times in a row", drift.repeats) } else { String::new() };
+        let _ = writeln!(out, "\nLast drift, {} ago, {fate}{again}:", ago(drift.at, now));
+        for item in &drift.items {
+            let _ = writeln!(
+                out,
+                "  {}: {} was {}, should be {}",
+                line(&item.component),
+                line(&item.what),
+                line(&item.found),
+                line(&item.wanted)
+            );
+        }
+    }
+    let mut rows = Vec::new();
+    let mut row = |title: &str, text: Option<String>| {
+        if let Some(text) = text.filter(|text| !text.is_empty()) {
+            rows.push(vec![format!("  {title}"), line(&text)]);
+        }
+    };
+    let facts = status.facts.clone().unwrap_or_default();
+    row("address", machine.spec.addresses.first().cloned());
+    row("node", status.node_ref.as_ref().map(|node| node.name.clone()));
+    row(
+        "system",
+        facts.os.clone().map(|os| {
+            format!("{os}, kernel {}, {}", facts.kernel.as_deref().unwrap_or("?"), facts.arch.as_deref().unwrap_or("?"))
+        }),
+    );
+    row("size", facts.cpus.map(|cpus| format!("{cpus} cpus, {}", facts.memory.as_deref().unwrap_or("?"))));
+    row(
+        "zone, rack",
+        Some(
+            [machine.spec.hardware.zone.clone(), machine.spec.hardware.rack.clone()]
+                .into_iter()
+                .flatten()
+                .collect::<Vec<_>>()
+                .join(", "),
+        ),
+    );
+    row("checked", status.last_check.map(|at| format!("{} ago", ago(at, now))));
+    row(
+        "next check",
+        status.next_check.map(|at| if at > now { format!("in {}", ago(now, at)) } else { "due".to_owned() }),
+    );
+    if !rows.is_empty() {
+        out.push_str("\nHost:\n");
+        out.push_str(&table(&rows));
+    }
+    out
+}
+
+fn components(out: &mut String, components: &[Component], now: Timestamp) {
+    if components.is_empty() {
+        return;
+    }
+    out.push_str("\nPackages:\n");
+    let mut sorted: Vec<_> = components.iter().collect();
+    sorted.sort_by_key(|component| component.state == ComponentState::Ready);
+    let rows: Vec<_> = sorted
+        .iter()
+        .map(|component| {
+            let mark = match component.state {
+                ComponentState::Ready => "✓",
+                ComponentState::Failed | ComponentState::RolledBack | ComponentState::Drifted => "✗",
+                _ => "…",
+            };
+            let version = match (&component.observed, &component.desired) {
+                (Some(from), Some(to)) if from == to => to.clone(),
+                (Some(from), Some(to)) => format!("{from} → {to}"),
+                (None, Some(to)) => format!("→ {to}"),
+                (Some(from), None) => format!("{from} → none"),
+                (None, None) => "-".to_owned(),
+            };
+            vec![
+                format!("  {mark} {}", component.component),
+                line(&version),
+                format!("{:?}", component.state),
+                ago(component.since, now),
+                line(&component.message),
+            ]
+        })
+        .collect();
+    out.push_str(&table(&rows));
+}
+
+fn conditions(out: &mut String, status: &fleetwright_api::MachineStatus, now: Timestamp) {
+    if status.conditions.is_empty() {
+        return;
+    }
+    out.push_str("\nConditions:\n");
+    let mut sorted: Vec<_> = status.conditions.iter().collect();
+    sorted.sort_by_key(|condition| match condition.status {
+        Status::False => 0,
+        Status::Unknown => 1,
+        Status::True => 2,
+    });
+    let rows: Vec<_> = sorted
+        .iter()
+        .map(|condition| {
+            vec![
+                format!("  {}", condition.type_),
+                condition.status.as_str().to_owned(),
+                line(&condition.reason),
+                ago(condition.last_transition_time, now),
+                line(&condition.message),
+            ]
+        })
+        .collect();
+    out.push_str(&table(&rows));
+}

@@ -1,0 +1,297 @@
+//! `fleetwright machine`: lists become machines, and what is written of machines is told so that a person can act on it.
+
+use std::path::PathBuf;
+
+use fleetwright_api::{Machine, names};
+use fleetwright_lab::Target;
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use serde_json::{Value, json};
+
+use crate::support::{Place, alone};
+
+const INVENTORY: &str = "\
+[web]
+web[1:2] ansible_host=192.0.2.1 rack=r1 ansible_ssh_pass=hunter2
+[prod:children]
+web
+[prod:vars]
+site=east
+motto=not a label
+";
+
+fn file(folder: &tempfile::TempDir, name: &str, text: &str) -> PathBuf {
+    let path = folder.path().join(name);
+    std::fs::write(&path, text).expect("it can be written");
+    path
+}
+
+#[test]
+fn an_inventory_is_shown_as_machines_without_any_cluster() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = file(&folder, "hosts.ini", INVENTORY);
+    let path = path.to_str().expect("text");
+    let ran = alone(&[
+        "machine",
+        "import",
+        path,
+        "--trust-on-first-use",
+        "--dry-run",
+        "-o",
+        "json",
+        "-n",
+        "blue",
+        "--label",
+        "pool=online",
+        "--package",
+        "kubelet=kubelet-1.37.1",
+    ]);
+    assert!(
+        ran.err.contains("hosts.ini:2 and once more: the variable ansible_ssh_pass may be a secret: dropped"),
+        "{}",
+        ran.err
+    );
+    assert!(ran.err.contains("the variable motto is no valid label"), "{}", ran.err);
+    assert!(!ran.err.contains("hunter2"), "{}", ran.err);
+    let list: Value = serde_json::from_str(&ran.ok()).expect("JSON");
+    assert_eq!(list["items"].as_array().map(Vec::len), Some(2));
+    assert_eq!(
+        list["items"][0],
+        json!({
+            "apiVersion": "fleetwright.io/v1alpha1", "kind": "Machine",
+            "metadata": {"name": "web1", "namespace": "blue", "labels": {
+                "group.fleetwright.io/prod": "true", "group.fleetwright.io/web": "true",
+                "pool": "online", "rack": "r1", "site": "east",
+            }},
+            "spec": {
+                "role": "Worker",
+                "addresses": ["192.0.2.1"],
+                "hardware": {"rack": "r1"},
+                "packages": [{"component": "kubelet", "ref": "kubelet-1.37.1"}],
+                "ssh": {"hostKeys": {"policy": "TrustOnFirstUse"}, "keyRef": {"name": "fleet-ssh"}, "port": 22, "user": "root"},
+            },
+        })
+    );
+}
+
+#[test]
+fn hosts_whose_key_nobody_knows_are_refused_with_the_ways_out() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = file(&folder, "hosts.csv", "name,address\na,192.0.2.1\nb,192.0.2.2\n");
+    let known = file(&folder, "known", "192.0.2.1 ssh-ed25519 AAAA\n");
+    let ran = alone(&[
+        "machine",
+        "import",
+        path.to_str().expect("text"),
+        "--known-hosts",
+        known.to_str().expect("text"),
+        "--dry-run",
+        "-o",
+        "yaml",
+    ]);
+    assert_eq!(ran.code, 1);
+    assert!(ran.out.contains("name: a") && !ran.out.contains("name: b"), "{}", ran.out);
+    assert!(ran.out.contains("ssh-ed25519 AAAA"), "{}", ran.out);
+    assert!(
+        ran.err.contains("the host key of b is not known") && ran.err.contains("--trust-on-first-use"),
+        "{}",
+        ran.err
+    );
+    let empty = file(&folder, "empty.ini", "# nothing\n");
+    let refused = alone(&["machine", "import", empty.to_str().expect("text"), "--dry-run", "-o", "yaml"]).refused();
+    assert!(refused.contains("empty.ini names no hosts"), "{refused}");
+}
+
+async fn machines_are_imported_told_and_steered(target: Target) {
+    let place = Place::new(target);
+    place.run(&["install"]).await.ok();
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = file(
+        &folder,
+        "hosts.csv",
+        "name,address,rack,label:tier\na,192.0.2.1,r1,front\nb,192.0.2.2,r1,back\nc,192.0.2.3,r2,back\n",
+    );
+    let path = path.to_str().expect("text");
+    let import = ["machine", "import", path, "--trust-on-first-use"];
+
+    // Nothing is made by a dry run; the same list again changes nothing; a changed one changes what changed.
+    let out = place.run(&[&import[..], &["--dry-run"]].concat()).await.ok();
+    assert!(out.contains("machine.fleetwright.io/a created (dry run)"), "{out}");
+    let api: Api<Machine> = Api::namespaced(place.target.admin(), "fleet");
+    assert_eq!(api.list(&Default::default()).await.expect("a list").items.len(), 0);
+    let out = place.run(&import).await.ok();
+    assert_eq!(out.lines().filter(|line| line.ends_with(" created")).count(), 3, "{out}");
+    let out = place.run(&import).await.ok();
+    assert_eq!(out.lines().filter(|line| line.ends_with(" unchanged")).count(), 3, "{out}");
+    let out = place.run(&[&import[..], &["--label", "pool=x"]].concat()).await.ok();
+    assert_eq!(out.lines().filter(|line| line.ends_with(" configured")).count(), 3, "{out}");
+
+    let status = json!({"status": {
+        "phase": "Degraded",
+        "facts": {"os": "debian-12", "kernel": "6.1.0", "arch": "amd64", "cpus": 4, "memory": "8Gi"},
+        "components": [
+            {"component": "containerd", "desired": "2.0", "observed": "2.0", "state": "Ready", "since": "2026-11-16T08:00:00Z"},
+            {"component": "kubelet", "desired": "1.37.1", "observed": "1.36.4", "state": "RolledBack", "since": "2026-11-16T08:00:00Z",
+             "message": "kubelet 1.37.1 was not healthy\nwithin \u{1b}[31m3m", "failed": "00"},
+        ],
+        "conditions": [
+            {"type": "PackagesReady", "status": "False", "reason": "RolledBack", "message": "kubelet", "lastTransitionTime": "2026-11-16T08:00:00Z"},
+            {"type": "Reachable", "status": "True", "reason": "Answers", "message": "", "lastTransitionTime": "2026-11-16T08:00:00Z"},
+        ],
+        "lastDrift": {"at": "2026-11-16T08:00:00Z", "repaired": true, "items": [
+            {"component": "containerd", "what": "file /etc/x mode", "found": "0666", "wanted": "0644"},
+        ]},
+    }});
+    api.patch_status("b", &PatchParams::default(), &Patch::Merge(&status)).await.expect("it has a status");
+    let ready = json!({"status": {"phase": "Ready"}});
+    api.patch_status("a", &PatchParams::default(), &Patch::Merge(&ready)).await.expect("it has a status");
+
+    let out = place.run(&["machine", "status"]).await.ok();
+    let names: Vec<_> = out.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
+    assert_eq!(names, ["b", "c", "a"], "problems first, then what is not known, then what is well:\n{out}");
+    assert!(out.contains("kubelet RolledBack: kubelet 1.37.1 was not healthy within"), "{out}");
+    assert!(!out.contains('\u{1b}'), "nothing but text reaches the terminal: {out:?}");
+    let out = place.run(&["machine", "status", "--problems", "-o", "wide"]).await.ok();
+    assert!(out.contains("192.0.2.2") && out.contains("debian-12") && !out.contains("192.0.2.1"), "{out}");
+    let out = place.run(&["machine", "status", "machine/b"]).await.ok();
+    for said in [
+        "machine/b is Degraded, 1/2 packages ready",
+        "✗ kubelet",
+        "1.36.4 → 1.37.1",
+        "✓ containerd",
+        "was 0666, should be 0644",
+        "debian-12, kernel 6.1.0, amd64",
+    ] {
+        assert!(out.contains(said), "{said}: {out}");
+    }
+    let out = place.run(&["machine", "status", "-l", "tier=back", "-o", "json"]).await.ok();
+    let list: Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(list["items"].as_array().map(Vec::len), Some(2));
+    let out = place.run(&["why", "machine/b"]).await.ok();
+    assert!(
+        out.contains("Packages:") && out.contains("kubelet") && out.contains("fleetwright machine retry b -n fleet"),
+        "{out}"
+    );
+
+    place.run(&["machine", "pause", "-l", "rack!=nowhere,tier=back"]).await.ok();
+    assert!(api.get("c").await.expect("it is there").spec.paused);
+    assert!(!api.get("a").await.expect("it is there").spec.paused);
+    let out = place.run(&["machine", "pause", "b"]).await.ok();
+    assert!(out.contains("it was already"), "{out}");
+    place.run(&["machine", "resume", "--all"]).await.ok();
+    assert!(!api.get("b").await.expect("it is there").spec.paused);
+    place.run(&["machine", "retry", "b"]).await.ok();
+    let annotations = api.get("b").await.expect("it is there").metadata.annotations.unwrap_or_default();
+    assert!(annotations.contains_key(names::RETRY), "{annotations:?}");
+
+    let refused = place.run(&["machine", "let-go", "a"]).await.refused();
+    assert!(refused.contains("was not deleted"), "{refused}");
+    let hold = json!({"metadata": {"finalizers": [names::MACHINE_FINALIZER]}});
+    api.patch("a", &PatchParams::default(), &Patch::Merge(&hold)).await.expect("it is held");
+    api.delete("a", &DeleteParams::default()).await.expect("it is deleted");
+    place.run(&["machine", "let-go", "a"]).await.ok();
+    let annotations = api.get("a").await.expect("it is there").metadata.annotations.unwrap_or_default();
+    assert_eq!(annotations.get(names::LET_GO).map(String::as_str), Some("true"));
+
+    for (args, said) in [
+        (&["machine", "status", "nobody"][..], "\"nobody\" not found in namespace fleet"),
+        (&["machine", "retry", "-l", "tier=none"], "no machine in namespace fleet has tier=none"),
+        (&["machine", "plan", "nobody"], "not found"),
+        (&["machine", "pause", "x", "-n", "elsewhere"], "not found in namespace elsewhere"),
+    ] {
+        let refused = place.run(args).await.refused();
+        assert!(refused.contains(said), "{args:?}: {refused}");
+    }
+    place.target.stop(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn machines_are_imported_and_told() {
+    machines_are_imported_told_and_steered(Target::embedded().await.expect("the server starts")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn machines_are_imported_and_told_on_real() {
+    machines_are_imported_told_and_steered(Target::real().await.expect("the server starts")).await;
+}
+
+async fn plans_are_told(target: Target) {
+    let place = Place::new(target);
+    place.run(&["install"]).await.ok();
+    let packages: String = [
+        ("runc", "1.1"),
+        ("containerd", "1.6"),
+        ("containerd", "1.7"),
+        ("sysctl-network", "1"),
+        ("kernel", "6.1.0-9-amd64"),
+    ]
+    .iter()
+    .map(|(name, version)| format!("---\n{}", alone(&["package", "new", name, "--version", version]).ok()))
+    .collect();
+    place.kubectl(&["apply", "-n", "fleet", "-f", "-"], Some(&packages)).await.ok();
+    let machine = |name: &str, refs: &[(&str, &str)]| {
+        json!({
+            "apiVersion": "fleetwright.io/v1alpha1", "kind": "Machine", "metadata": {"name": name},
+            "spec": {"packages": refs.iter().map(|(component, name)| json!({"component": component, "ref": name})).collect::<Vec<_>>()},
+        })
+        .to_string()
+    };
+    let new = machine("new", &[("containerd", "containerd-1.6"), ("runc", "runc-1.1")]);
+    let old =
+        machine("old", &[("runc", "runc-1.1"), ("containerd", "containerd-1.7"), ("kernel", "kernel-6.1.0-9-amd64")]);
+    let broken = machine("broken", &[("kubelet", "kubelet-9")]);
+    for object in [&new, &old, &broken] {
+        place.kubectl(&["apply", "-n", "fleet", "-f", "-"], Some(object)).await.ok();
+    }
+    let api: Api<Machine> = Api::namespaced(place.target.admin(), "fleet");
+    let entry = |component: &str, version: &str| json!({"component": component, "desired": version, "observed": version, "state": "Ready", "since": "2026-11-16T08:00:00Z"});
+    let status = json!({"status": {"components": [entry("runc", "1.1"), entry("containerd", "1.6"), entry("sysctl-network", "1")]}});
+    api.patch_status("old", &PatchParams::default(), &Patch::Merge(&status)).await.expect("it has a status");
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "old"}}).to_string();
+    place.kubectl(&["apply", "-f", "-"], Some(&node)).await.ok();
+
+    let out = place.run(&["machine", "plan", "new"]).await.ok();
+    let steps: Vec<_> = out.lines().filter(|line| line.contains(". ")).map(|line| line.trim().to_owned()).collect();
+    assert!(out.starts_with("machine/new: 2 steps"), "{out}");
+    assert!(
+        steps[0].contains("install runc 1.1") && steps[1].contains("install containerd 1.6"),
+        "what it needs comes first: {out}"
+    );
+
+    let out = place.run(&["machine", "plan", "old"]).await.ok();
+    for said in [
+        "upgrade containerd 1.6 → 1.7",
+        "install kernel",
+        "remove sysctl-network",
+        "reboot",
+        "the Node old is closed and drained, and the host boots",
+    ] {
+        assert!(out.contains(said), "{said}: {out}");
+    }
+    let out = place.run(&["machine", "plan", "old", "-o", "json"]).await.ok();
+    let planned: Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(planned[0]["node"], "old");
+    assert!(
+        planned[0]["steps"]
+            .as_array()
+            .is_some_and(|steps| steps.iter().any(|step| step["verb"] == "upgrade" && step["disruption"] == "Drain")),
+        "{out}"
+    );
+
+    let ran = place.run(&["machine", "plan", "--all"]).await;
+    assert_eq!(ran.code, 1, "one cannot be told");
+    assert!(
+        ran.out.contains("machine/broken: nobody can say\n  there is no MachinePackageVersion kubelet-9"),
+        "{}",
+        ran.out
+    );
+    let before = api.get("old").await.expect("it is there").metadata.resource_version;
+    place.run(&["machine", "plan", "old"]).await.ok();
+    assert_eq!(api.get("old").await.expect("it is there").metadata.resource_version, before, "nothing is touched");
+    place.target.stop(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_steps_ahead_are_told_without_touching_anything() {
+    plans_are_told(Target::embedded().await.expect("the server starts")).await;
+}
