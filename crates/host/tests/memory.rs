@@ -347,6 +347,10 @@ fn a_hung_script_is_killed_when_the_time_is_over_and_what_scripts_print_is_kept(
     done(&apply(&mut host, "c", Step::Repair(package)));
     done(&apply(&mut host, "d", Step::Remove { component: "fix".to_owned() }));
     assert_eq!(host.system().host().stat("/etc/done"), None);
+    let asked = Request::Observe(Box::new(Observe { recent: 2, ..Observe::default() }));
+    let Answer::Observed(seen) = ask(&mut host, asked) else { panic!("no observation") };
+    let ids: Vec<_> = seen.records.iter().map(|record| record.id.as_str()).collect();
+    assert_eq!(ids, ["d", "c"], "the last steps are told without knowing their ids");
 }
 
 #[test]
