@@ -108,6 +108,13 @@ impl Site {
                     ],
                 },
             }),
+            // The gate lets nothing pass that no policy names.
+            json!({
+                "apiVersion": "fleetwright.io/v1alpha1",
+                "kind": "OperationPolicy",
+                "metadata": { "name": POOL, "namespace": namespace },
+                "spec": { "operations": ["Restart", "Drain", "Reboot"], "max": 2 },
+            }),
         ];
         objects.extend(self.package_versions(namespace)?);
         Ok(objects)

@@ -461,6 +461,8 @@ pub(crate) fn seed(
     };
     put("etc/hostname", 0o644, format!("{name}\n").as_bytes())?;
     put("etc/hosts", 0o644, format!("127.0.0.1 localhost\n{address} {name}\n").as_bytes())?;
+    // Kubelets want one, though nobody here knows names.
+    put("etc/resolv.conf", 0o644, b"search .\n")?;
     put("etc/machine-id", 0o444, format!("{machine_id}\n").as_bytes())?;
     put("root/.ssh/authorized_keys", 0o600, format!("{}\n", network.ssh_public_key()).as_bytes())?;
     for (path, mode, content) in files {

@@ -62,7 +62,8 @@ impl Fleet {
             "--listen",
             "127.0.0.1:0",
             "--lease-duration",
-            "3s",
+            // A small machine that boots hosts may be slow to answer.
+            "30s",
             "--check-every",
             "10s",
             "--helpers",
