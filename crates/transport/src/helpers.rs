@@ -4,12 +4,13 @@ use std::fmt;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use sha2::{Digest as _, Sha256};
+use tokio::sync::OnceCell;
 
 /// What the files are called, before the architecture.
 const PREFIX: &str = "fleetwright-host-";
@@ -80,7 +81,7 @@ pub struct Helper {
     arch: String,
     path: PathBuf,
     digest: String,
-    packed: OnceLock<Bytes>,
+    packed: OnceCell<Bytes>,
 }
 
 impl Helper {
@@ -99,7 +100,7 @@ impl Helper {
             arch: arch.to_owned(),
             path: path.to_owned(),
             digest: hex(&digest.finalize()),
-            packed: OnceLock::new(),
+            packed: OnceCell::new(),
         })
     }
 
@@ -119,19 +120,26 @@ impl Helper {
     }
 
     /// Compressed, as it is sent. Read and compressed at the first delivery and kept: an operator whose hosts all have it never needs it.
-    pub(crate) fn packed(&self) -> io::Result<Bytes> {
-        if let Some(packed) = self.packed.get() {
-            return Ok(packed.clone());
-        }
-        let content = fs::read(&self.path)?;
-        if hex(&Sha256::digest(&content)) != self.digest {
-            return Err(io::Error::other("the file was changed since the operator started: start it again"));
-        }
-        let mut packer = GzEncoder::new(Vec::with_capacity(content.len() / 2), Compression::default());
-        packer.write_all(&content)?;
-        let packed = Bytes::from(packer.finish()?);
-        Ok(self.packed.get_or_init(|| packed).clone())
+    /// Whoever needs it at the same time waits for the first: a fleet that begins asks for it hundreds of times at once.
+    pub(crate) async fn packed(&self) -> io::Result<Bytes> {
+        let packing = || async {
+            let (path, digest) = (self.path.clone(), self.digest.clone());
+            tokio::task::spawn_blocking(move || pack(&path, &digest)).await.map_err(io::Error::other)?
+        };
+        self.packed.get_or_try_init(packing).await.cloned()
     }
+}
+
+fn pack(path: &Path, digest: &str) -> io::Result<Bytes> {
+    let content = fs::read(path)?;
+    if hex(&Sha256::digest(&content)) != digest {
+        return Err(io::Error::other("the file was changed since the operator started: start it again"));
+    }
+    let mut packer = GzEncoder::new(Vec::with_capacity(content.len() / 2), Compression::default());
+    packer.write_all(&content)?;
+    let mut packed = packer.finish()?;
+    packed.shrink_to_fit();
+    Ok(Bytes::from(packed))
 }
 
 impl fmt::Debug for Helper {
@@ -170,14 +178,14 @@ mod tests {
         assert!(Helpers::find(&folder.path().join("none")).is_err());
     }
 
-    #[test]
-    fn a_helper_that_was_replaced_under_way_is_not_delivered() {
+    #[tokio::test]
+    async fn a_helper_that_was_replaced_under_way_is_not_delivered() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("fleetwright-host-amd64");
         fs::write(&path, "abc").unwrap();
         let helpers = Helpers::find(folder.path()).unwrap();
         fs::write(&path, "abd").unwrap();
-        let error = helpers.iter().next().unwrap().packed().unwrap_err();
+        let error = helpers.iter().next().unwrap().packed().await.unwrap_err();
         assert!(error.to_string().contains("start it again"), "{error}");
     }
 }

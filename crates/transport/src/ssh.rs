@@ -208,14 +208,9 @@ impl SshLink {
         until: Instant,
     ) -> Result<(), ReachError> {
         let at = place(&self.route.host);
-        let packing = helper.clone();
-        let packed = tokio::task::spawn_blocking(move || packing.packed())
-            .await
-            .map_err(|error| error.to_string())
-            .and_then(|packed| packed.map_err(|error| error.to_string()))
-            .map_err(|error| {
-                ReachError::NoHelper(format!("the helper {} cannot be sent: {error}", helper.path().display()))
-            })?;
+        let packed = helper.packed().await.map_err(|error| {
+            ReachError::NoHelper(format!("the helper {} cannot be sent: {error}", helper.path().display()))
+        })?;
         tracing::debug!(
             machine = self.route.machine,
             digest = helper.digest(),

@@ -32,6 +32,8 @@ struct Options {
     forks: usize,
     at_once: usize,
     helpers: Option<PathBuf>,
+    /// Without Ansible.
+    alone: bool,
     json: PathBuf,
 }
 
@@ -42,6 +44,7 @@ fn options() -> Result<Options> {
         forks: 32,
         at_once: 32,
         helpers: None,
+        alone: false,
         json: PathBuf::from("target/bench-ansible.json"),
     };
     let mut arguments = std::env::args().skip(1);
@@ -54,11 +57,12 @@ fn options() -> Result<Options> {
             "--at-once" => options.at_once = value()?.parse()?,
             "--helpers" => options.helpers = Some(value()?.into()),
             "--json" => options.json = value()?.into(),
+            "--alone" => options.alone = true,
             "--quick" => (options.hosts, options.rounds) = (20, 1),
             // Cargo says it to every bench.
             "--bench" => {}
             other => bail!(
-                "what is {other}? --hosts N, --rounds N, --forks N, --at-once N, --helpers FOLDER, --json FILE, --quick"
+                "what is {other}? --hosts N, --rounds N, --forks N, --at-once N, --helpers FOLDER, --json FILE, --alone, --quick"
             ),
         }
     }
@@ -99,16 +103,18 @@ fn main() -> Result<()> {
         }
     };
     for round in 1..=options.rounds {
-        eprintln!("bench: round {round} of {}: {} hosts for Ansible", options.rounds, options.hosts);
-        let hosts = Hosts::start(options.hosts, &keys)?;
-        playbook.prepare(hosts.addresses(), &keys)?;
-        add(&mut theirs, "cold", vec![playbook.run(true)?]);
-        work::check(&hosts.addresses()[0], &keys, "bench-0")?;
-        add(&mut theirs, "unchanged", vec![playbook.run(false)?]);
-        playbook.forget();
-        add(&mut theirs, "unchanged, new connections", vec![playbook.run(false)?]);
-        playbook.forget();
-        drop(hosts);
+        if !options.alone {
+            eprintln!("bench: round {round} of {}: {} hosts for Ansible", options.rounds, options.hosts);
+            let hosts = Hosts::start(options.hosts, &keys)?;
+            playbook.prepare(hosts.addresses(), &keys)?;
+            add(&mut theirs, "cold", vec![playbook.run(true)?]);
+            work::check(&hosts.addresses()[0], &keys, "bench-0")?;
+            add(&mut theirs, "unchanged", vec![playbook.run(false)?]);
+            playbook.forget();
+            add(&mut theirs, "unchanged, new connections", vec![playbook.run(false)?]);
+            playbook.forget();
+            drop(hosts);
+        }
 
         eprintln!("bench: round {round} of {}: {} hosts for Fleetwright", options.rounds, options.hosts);
         let hosts = Hosts::start(options.hosts, &keys)?;
@@ -174,7 +180,11 @@ fn report(options: &Options, machine: &Value, mine: &Rows, theirs: &Rows) -> Res
     let mut values = Vec::new();
     for (what, unit, ours, theirs, more_is_better) in rows {
         let ratio = if more_is_better { ours / theirs } else { theirs / ours };
-        println!("| {what} | {unit} | {} | {} | {}× |", shown(ours), shown(theirs), shown(ratio));
+        if options.alone {
+            println!("| {what} | {unit} | {} | – | – |", shown(ours));
+        } else {
+            println!("| {what} | {unit} | {} | {} | {}× |", shown(ours), shown(theirs), shown(ratio));
+        }
         values.push(json!({"what": what, "unit": unit, "fleetwright": ours, "ansible": theirs, "ratio": ratio}));
     }
     let all = json!({"machine": machine, "ansible": ansible_version(), "hosts": options.hosts, "rounds": options.rounds, "rows": values});
