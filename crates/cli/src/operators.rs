@@ -1,7 +1,9 @@
 //! `fleetwright operators`: the operators as a process of their own.
 
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
+use std::sync::Arc;
 
 use clap::ValueEnum;
 use fleetwright_api::Span;
@@ -10,6 +12,7 @@ use fleetwright_kit::metrics::Metrics;
 use fleetwright_kit::serve::Endpoint;
 use fleetwright_kit::telemetry::{self, Format, Logging, Traces};
 use fleetwright_kit::{Operator, Settings};
+use fleetwright_transport::{Helpers, Ssh, Transport};
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use tokio::sync::oneshot;
 
@@ -67,7 +70,73 @@ pub(crate) struct Args {
     otlp_endpoint: Option<String>,
 
     #[command(flatten)]
+    hosts: HostArgs,
+
+    #[command(flatten)]
     cluster: ClusterArgs,
+}
+
+/// How hosts are worked on.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct HostArgs {
+    /// The folder with the helpers that run on hosts, one for each architecture: fleetwright-host-amd64, fleetwright-host-arm64.
+    /// [default: the folder of this program, or /usr/local/share/fleetwright]
+    #[arg(long, value_name = "DIR", env = "FLEETWRIGHT_HELPERS")]
+    helpers: Option<PathBuf>,
+
+    /// How many hosts are worked on at the same time.
+    #[arg(long, value_name = "HOSTS", default_value = "256", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    concurrency: u32,
+
+    /// How often a host is looked at though nothing happens.
+    #[arg(long, value_name = "SPAN", default_value = "10m", value_parser = check_every)]
+    check_every: Span,
+}
+
+impl HostArgs {
+    /// As the Machine-Operator takes them.
+    pub(crate) fn options(&self) -> fleetwright_machines::Options {
+        let mut options = fleetwright_machines::Options { check_every: self.check_every.0, ..Default::default() };
+        let overall = usize::try_from(self.concurrency).unwrap_or(usize::MAX);
+        options.limits.overall = overall;
+        // No zone or rack takes all of it.
+        options.limits.zone = overall.div_ceil(2);
+        options.limits.rack = overall.div_ceil(4);
+        options
+    }
+
+    /// The way to hosts: SSH.
+    ///
+    /// # Errors
+    /// The folder that was named holds no helper.
+    pub(crate) fn transport(&self) -> anyhow::Result<Arc<dyn Transport>> {
+        let helpers = match &self.helpers {
+            Some(folder) => Helpers::find(folder)?,
+            None => {
+                let beside = std::env::current_exe().ok().and_then(|path| path.parent().map(Path::to_owned));
+                let folders = beside.into_iter().chain([PathBuf::from(HELPERS)]);
+                folders.filter_map(|folder| Helpers::find(&folder).ok()).next().unwrap_or_else(|| {
+                    // Who serves no hosts by SSH needs none; a machine that does says so.
+                    tracing::warn!(
+                        "no helpers for hosts were found: machines with spec.ssh cannot be served; see --helpers"
+                    );
+                    Helpers::default()
+                })
+            }
+        };
+        Ok(Arc::new(Ssh::new(helpers)))
+    }
+}
+
+/// Where an image keeps the helpers.
+const HELPERS: &str = "/usr/local/share/fleetwright";
+
+fn check_every(text: &str) -> Result<Span, String> {
+    let span: Span = text.parse().map_err(|error| format!("{error}"))?;
+    match (Span::seconds(10)..=Span::minutes(24 * 60)).contains(&span) {
+        true => Ok(span),
+        false => Err("at least 10s and at most 24h: each look costs a visit to each host".into()),
+    }
 }
 
 /// The operators that there are.
@@ -75,6 +144,8 @@ pub(crate) struct Args {
 pub(crate) enum Which {
     /// Decides which machines may be scheduled.
     Readiness,
+    /// Drives hosts to their packages, over SSH, and keeps them there.
+    Machines,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -149,7 +220,8 @@ impl Args {
         let mut settings = Settings::new(NAME, cluster.client.clone());
         settings.lease = lease;
         settings.metrics = metrics;
-        let operators = Operators::new(settings, &self.namespace, &self.only, self.listen).await?;
+        let hosts = (self.hosts.transport()?, self.hosts.options());
+        let operators = Operators::new(settings, &self.namespace, &self.only, self.listen, hosts).await?;
         let (namespace, url, address) = (&self.namespace, &cluster.url, operators.address());
         println!("serving the namespace {namespace} of {url}; metrics and probes on http://{address}");
         Ok(operators)
@@ -168,6 +240,7 @@ impl Args {
     fn rules<'a>(&'a self, lease: Option<&'a Lease>) -> Vec<(Vec<PolicyRule>, Option<&'a str>)> {
         let rights = rights(&self.only);
         let mut rules = vec![(rights.namespaced, Some(self.namespace.as_str())), (rights.cluster, None)];
+        rules.push((rights.tokens, Some(fleetwright_machines::join::TOKENS_NAMESPACE)));
         rules.extend(lease.map(|lease| (rights.lease, Some(lease.namespace.as_str()))));
         rules
     }
@@ -180,9 +253,59 @@ fn identity() -> String {
     format!("{}_{}", host.trim(), uuid::Uuid::new_v4())
 }
 
-/// What these operators may do, all of them if none is named: the least they need.
-pub(crate) fn rights(_only: &[Which]) -> fleetwright_readiness::Rules {
-    fleetwright_readiness::rules()
+/// What operators may do: the least they need.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rights {
+    /// In the namespace of the machines.
+    pub(crate) namespaced: Vec<PolicyRule>,
+    /// In the namespace of the lease, which may be another.
+    pub(crate) lease: Vec<PolicyRule>,
+    /// In kube-system, where bootstrap tokens are.
+    pub(crate) tokens: Vec<PolicyRule>,
+    /// In the whole cluster.
+    pub(crate) cluster: Vec<PolicyRule>,
+}
+
+/// What these operators may do, all of them if none is named.
+pub(crate) fn rights(only: &[Which]) -> Rights {
+    let wanted = |which| only.is_empty() || only.contains(&which);
+    let readiness = fleetwright_readiness::rules();
+    // Whoever runs holds the same lease.
+    let mut rights = Rights { lease: readiness.lease, ..Rights::default() };
+    if wanted(Which::Readiness) {
+        add_rules(&mut rights.namespaced, readiness.namespaced);
+        add_rules(&mut rights.cluster, readiness.cluster);
+    }
+    if wanted(Which::Machines) {
+        let machines = fleetwright_machines::rules();
+        add_rules(&mut rights.namespaced, machines.namespaced);
+        add_rules(&mut rights.tokens, machines.tokens);
+        add_rules(&mut rights.cluster, machines.cluster);
+    }
+    rights
+}
+
+/// Adds rules; one resource has one rule, with the verbs of all.
+fn add_rules(all: &mut Vec<PolicyRule>, more: Vec<PolicyRule>) {
+    for rule in more {
+        for resource in rule.resources.iter().flatten() {
+            let one = PolicyRule { resources: Some(vec![resource.clone()]), ..rule.clone() };
+            let same = |known: &&mut PolicyRule| {
+                (&known.api_groups, &known.resources, &known.resource_names)
+                    == (&one.api_groups, &one.resources, &one.resource_names)
+            };
+            match all.iter_mut().find(same) {
+                Some(known) => {
+                    for verb in &one.verbs {
+                        if !known.verbs.contains(verb) {
+                            known.verbs.push(verb.clone());
+                        }
+                    }
+                }
+                None => all.push(one),
+            }
+        }
+    }
 }
 
 /// Operators that are about to run, and their probes.
@@ -192,7 +315,7 @@ pub(crate) struct Operators {
 }
 
 impl Operators {
-    /// Of these operators, or of all if none is named.
+    /// Of these operators, or of all if none is named. Hosts are reached by the transport.
     ///
     /// # Errors
     /// The address is taken.
@@ -201,12 +324,16 @@ impl Operators {
         namespace: &str,
         only: &[Which],
         listen: SocketAddr,
+        (transport, options): (Arc<dyn Transport>, fleetwright_machines::Options),
     ) -> anyhow::Result<Self> {
         let endpoint = Endpoint::bind(listen).await?;
         let mut operator = Operator::new(settings);
         let wanted = |which| only.is_empty() || only.contains(&which);
         if wanted(Which::Readiness) {
             fleetwright_readiness::add(&mut operator, namespace);
+        }
+        if wanted(Which::Machines) {
+            fleetwright_machines::add(&mut operator, namespace, transport, options);
         }
         Ok(Self { operator, endpoint })
     }

@@ -21,6 +21,8 @@ struct Need {
     verb: String,
     /// None means the whole cluster.
     namespace: Option<String>,
+    /// None means all of them.
+    name: Option<String>,
 }
 
 impl Need {
@@ -32,9 +34,10 @@ impl Need {
                 None => format!("{}.{group}", self.resource),
             },
         };
+        let name = self.name.as_ref().map(|name| format!(" {name}")).unwrap_or_default();
         match &self.namespace {
-            Some(namespace) => format!("{} {resource} in namespace {namespace}", self.verb),
-            None => format!("{} {resource}", self.verb),
+            Some(namespace) => format!("{} {resource}{name} in namespace {namespace}", self.verb),
+            None => format!("{} {resource}{name}", self.verb),
         }
     }
 
@@ -46,6 +49,7 @@ impl Need {
             "subresource": subresource,
             "verb": self.verb,
             "namespace": self.namespace,
+            "name": self.name,
         }}}))
     }
 }
@@ -100,15 +104,18 @@ pub(crate) async fn rights(cluster: &Cluster, rules: &[(Vec<PolicyRule>, Option<
 fn needs(rules: &[PolicyRule], namespace: Option<&str>) -> Vec<Need> {
     let mut all = vec![];
     for rule in rules {
+        let named = rule.resource_names.iter().flatten().map(|name| Some(name.clone()));
+        let names: Vec<Option<String>> = if rule.resource_names.is_some() { named.collect() } else { vec![None] };
         for group in rule.api_groups.iter().flatten() {
             for resource in rule.resources.iter().flatten() {
                 for verb in &rule.verbs {
-                    all.push(Need {
+                    all.extend(names.iter().map(|name| Need {
                         group: group.clone(),
                         resource: resource.clone(),
                         verb: verb.clone(),
                         namespace: namespace.map(str::to_owned),
-                    });
+                        name: name.clone(),
+                    }));
                 }
             }
         }

@@ -27,6 +27,9 @@ pub(crate) struct Args {
     /// The address of the operators' metrics; port 0 takes a free one.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7444")]
     metrics: SocketAddr,
+
+    #[command(flatten)]
+    hosts: operators::HostArgs,
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
@@ -54,7 +57,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         install::kinds_and_namespace(&server.client()).await?;
         // Nobody else serves this API server, so there is no lease to hold.
         let settings = Settings::new(operators::NAME, server.client());
-        let operators = Operators::new(settings, FLEET_NAMESPACE, &[], args.metrics).await?;
+        let hosts = (args.hosts.transport()?, args.hosts.options());
+        let operators = Operators::new(settings, FLEET_NAMESPACE, &[], args.metrics, hosts).await?;
         let kubeconfig = Home::kubeconfig(&path);
         fleetwright_pki::write_private(&kubeconfig, server.admin_kubeconfig()?)
             .with_context(|| format!("cannot write {}", kubeconfig.display()))?;

@@ -4,6 +4,8 @@
 //! - pods of DaemonSets stay: they would come back at once;
 //! - mirror pods stay: the kubelet alone decides on them;
 //! - pods that have finished stay: nothing of them runs;
+//! - pods that tolerate [`names::MAINTENANCE_TAINT`] by name stay, as they say: they would come back to the same Node. The operators themselves
+//!   do, so that the only Node of a cluster is not left closed with nobody to open it;
 //! - all others are evicted, so that PodDisruptionBudgets are respected; what is in their `emptyDir`s goes with them, as it is declared to;
 //! - a pod without a controller holds the drain up: nobody would start it elsewhere. A person deletes it, or lets it go with the annotation
 //!   [`names::EVICT`].
@@ -67,6 +69,10 @@ pub fn judge(pod: &Pod) -> Verdict {
     }
     let controller = pod.owner_references().iter().find(|owner| owner.controller == Some(true));
     if controller.is_some_and(|owner| owner.kind == "DaemonSet") {
+        return Verdict::Stays;
+    }
+    let tolerations = pod.spec.iter().flat_map(|spec| spec.tolerations.iter().flatten());
+    if tolerations.into_iter().any(|one| one.key.as_deref() == Some(names::MAINTENANCE_TAINT)) {
         return Verdict::Stays;
     }
     if pod.metadata.deletion_timestamp.is_some() {
@@ -195,6 +201,11 @@ mod tests {
         assert_eq!(judge(&pod(owned("ReplicaSet"), "Running")), Verdict::Evict);
         assert_eq!(judge(&pod(owned("DaemonSet"), "Running")), Verdict::Stays);
         assert_eq!(judge(&pod(owned("Job"), "Succeeded")), Verdict::Stays);
+        let mut tolerant = pod(owned("ReplicaSet"), "Running");
+        let toleration =
+            json!({ "containers": [], "tolerations": [{ "key": names::MAINTENANCE_TAINT, "operator": "Exists" }] });
+        tolerant.spec = serde_json::from_value(toleration).unwrap();
+        assert_eq!(judge(&tolerant), Verdict::Stays);
         let mirror = json!({ "name": "p", "annotations": { MIRROR: "x" } });
         assert_eq!(judge(&pod(mirror, "Running")), Verdict::Stays);
         let mut leaving = owned("ReplicaSet");

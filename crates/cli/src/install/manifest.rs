@@ -242,8 +242,11 @@ fn deployment(choices: &Choices) -> Value {
             "runAsGroup": 65532,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        // Machines start closed. If all of them are, somebody must still be able to open them.
-        "tolerations": [{"key": names::UNREADY_TAINT, "operator": "Exists", "effect": "NoSchedule"}],
+        // Machines start closed. If all of them are, somebody must still be able to open them; and one that is worked on may be the only one.
+        "tolerations": [
+            {"key": names::UNREADY_TAINT, "operator": "Exists", "effect": "NoSchedule"},
+            {"key": names::MAINTENANCE_TAINT, "operator": "Exists", "effect": "NoSchedule"},
+        ],
         "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [
             {"weight": 100, "podAffinityTerm": {
                 "topologyKey": "kubernetes.io/hostname",

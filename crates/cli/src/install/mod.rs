@@ -103,7 +103,8 @@ fn image(text: &str) -> Result<String, String> {
 pub(crate) fn rights() -> Rights {
     let rules = crate::operators::rights(&[]);
     // The lease lies in the namespace that it guards.
-    Rights { namespaced: [rules.namespaced, rules.lease].concat(), cluster: rules.cluster, ..Rights::default() }
+    let namespaced = [rules.namespaced, rules.lease].concat();
+    Rights { namespaced, tokens: rules.tokens, cluster: rules.cluster }
 }
 
 /// Whether an installation made it.
