@@ -91,7 +91,11 @@ pub(crate) fn unasked(system: &dyn System, component: &str) -> Option<ComponentS
             let installed = state.installed.as_ref();
             let package =
                 installed.and_then(|installed| store::package(system, component, &installed.digest).ok().flatten());
-            seen.version = package.and_then(|package| method::of(&package).version(system, &package).ok().flatten());
+            if let Some(package) = &package {
+                seen.version = method::of(package).version(system, package).ok().flatten();
+                // A kernel that came back is in place after a boot, whether it is asked about or not.
+                seen.needs_reboot = method::of(package).needs_reboot(system, package).unwrap_or(false);
+            }
             seen.version = seen.version.or_else(|| installed.map(|installed| installed.version.clone()));
             seen.installed = state.installed;
             seen.previous = state.previous;

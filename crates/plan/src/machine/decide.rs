@@ -339,9 +339,9 @@ impl<'a> Mind<'a> {
                 }
             }
         }
-        let goes = |found: &&wire::ComponentSeen| {
-            found.installed.is_some() && !ordered.iter().any(|wanted| wanted.package.component == found.component)
-        };
+        // Also one of which only parts are there: what nobody asked about and is told nevertheless is ours.
+        let goes =
+            |found: &&wire::ComponentSeen| !ordered.iter().any(|wanted| wanted.package.component == found.component);
         let going: Vec<&wire::ComponentSeen> = seen.components.iter().filter(goes).collect();
         let names: Vec<String> = going.iter().map(|found| found.component.clone()).collect();
         let (mut first, mut last) = (Vec::new(), Vec::new());

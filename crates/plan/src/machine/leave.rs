@@ -55,7 +55,7 @@ impl Mind<'_> {
             unproven: false,
             boots: false,
         };
-        let there: Vec<_> = seen.observation.components.iter().filter(|found| found.installed.is_some()).collect();
+        let there: Vec<_> = seen.observation.components.iter().collect();
         let names: Vec<String> = there.iter().map(|found| found.component.clone()).collect();
         for name in order::removals(&names, self.k.leaving) {
             let Some(found) = there.iter().find(|found| found.component == name) else { continue };
