@@ -253,6 +253,34 @@ pub(super) fn exact(packages: &BTreeMap<String, String>, between: &str) -> Vec<S
     packages.iter().map(|(name, version)| format!("{name}{between}{version}")).collect()
 }
 
+/// What a package manager leaves beside declared files when it does not write over them.
+pub(super) const ASIDE: &[&str] = &[".dpkg-dist", ".dpkg-new", ".dpkg-old", ".rpmnew", ".rpmsave"];
+
+/// Runs something that may leave its own versions of declared files beside them, and takes away those that it left: what is declared is
+/// what is wanted, and nobody would look at them.
+pub(super) fn without_asides<T>(
+    work: &mut Work<'_>,
+    run: impl FnOnce(&mut Work<'_>) -> Result<T, MethodError>,
+) -> Result<T, MethodError> {
+    let asides = |work: &Work<'_>| -> Result<BTreeSet<String>, MethodError> {
+        let mut there = BTreeSet::new();
+        for file in &work.package.files {
+            for path in ASIDE.iter().map(|suffix| format!("{}{suffix}", file.path)) {
+                if work.system.stat(&path).map_err(MethodError::io(&path))?.is_some() {
+                    there.insert(path);
+                }
+            }
+        }
+        Ok(there)
+    };
+    let before = asides(work)?;
+    let ran = run(work);
+    for path in asides(work)?.difference(&before) {
+        work.system.remove(path).map_err(MethodError::io(path))?;
+    }
+    ran
+}
+
 /// Names in a sentence.
 pub(super) fn shown<'a>(names: impl IntoIterator<Item = &'a String>) -> String {
     names.into_iter().map(String::as_str).collect::<Vec<_>>().join(", ")

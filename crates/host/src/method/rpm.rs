@@ -9,17 +9,24 @@ use fleetwright_wire::{self as wire, Deviation, Package};
 
 use super::os::{self, Earlier, Effects, Others, Record, shown};
 use super::{Method, MethodError, Work, ended};
-use crate::system::{Ran, Run};
+use crate::system::Run;
 use crate::{System, fetch};
 
+mod dnf;
+mod going;
 mod hold;
+mod keeping;
+
+use dnf::{explain, look, options, patiently, simulate};
+pub(super) use going::remove;
+use going::{remove_doubles, take_away};
+pub(super) use keeping::prune;
+use keeping::{download, kept, remember_kept, take_from_repository};
 
 /// The record's name in the component's folder.
 const RECORD: &str = "rpm";
 /// A question that changes nothing takes seconds; minutes mean that it is stuck.
 const LOOK: Duration = Duration::from_secs(120);
-/// Between two attempts while another program holds rpm's lock. dnf waits for other dnfs by itself.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 const ENV: &[(&str, &str)] = &[
     ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
@@ -219,94 +226,6 @@ pub(super) fn prepare(work: &mut Work<'_>) -> Result<(), MethodError> {
     Ok(())
 }
 
-fn take_from_repository(
-    work: &mut Work<'_>,
-    record: &mut Record,
-    wrong: &BTreeMap<String, String>,
-) -> Result<(), MethodError> {
-    let mut missing = Vec::new();
-    for (name, version) in wrong {
-        if kept(work, record, name, version)?.is_none() {
-            missing.push(format!("{name}-{version}"));
-        }
-    }
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let named = missing.join(", ");
-    if work.offline {
-        return Err(MethodError(format!("{named} is not kept on this host any more: install it anew")));
-    }
-    work.say(format!("fetching {named} from the configured repositories"));
-    // What we hold ourselves must not hide it.
-    let released = release(work, record, wrong)?;
-    let mut ran = download(work, "install", &missing, false)?;
-    if !ran.ok() {
-        // The lists may be of yesterday.
-        ran = download(work, "install", &missing, true)?;
-    }
-    if !released.is_empty() {
-        hold::set(work.system, &released)?;
-    }
-    if !ran.ok() {
-        return Err(MethodError(format!("{named} could not be fetched: {}", explain(&ran))));
-    }
-    remember_kept(work, record)
-}
-
-/// Lets go of the locks that we hold on these packages ourselves, and says which they were, with the versions that are there.
-fn release(
-    work: &mut Work<'_>,
-    record: &Record,
-    names: &BTreeMap<String, String>,
-) -> Result<BTreeMap<String, String>, MethodError> {
-    let ours: BTreeSet<String> = names.keys().filter(|name| record.held.contains(*name)).cloned().collect();
-    let there = installed(work.system, ours.iter())?;
-    hold::release(work.system, &ours)?;
-    Ok(there.into_iter().filter_map(|(name, versions)| Some((name, versions.into_iter().next()?))).collect())
-}
-
-fn download(work: &mut Work<'_>, verb: &str, targets: &[String], refresh: bool) -> Result<Ran, MethodError> {
-    let folder = archives(work);
-    let into = format!("--downloaddir={folder}");
-    let mut argv = vec!["dnf", verb, "--downloadonly", &into];
-    if refresh {
-        argv.push("--refresh");
-    }
-    let options = options(work);
-    argv.extend(options.iter().copied().chain(targets.iter().map(String::as_str)));
-    patiently(work, &argv)
-}
-
-fn archives(work: &Work<'_>) -> String {
-    format!("{}/rpms", work.folder)
-}
-
-fn remember_kept(work: &mut Work<'_>, record: &mut Record) -> Result<(), MethodError> {
-    let folder = archives(work);
-    for file in work.system.list(&folder).map_err(MethodError::io(&folder))? {
-        if file.ends_with(".rpm") && !record.kept.contains_key(&file) {
-            let path = format!("{folder}/{file}");
-            if let Some(digest) = work.system.sha256(&path).map_err(MethodError::io(&path))? {
-                record.kept.insert(file, digest);
-            }
-        }
-    }
-    record.save(work, RECORD)
-}
-
-/// The kept file of that version, if it is whole: `NAME-VERSION-RELEASE.ARCH.rpm`.
-fn kept(work: &Work<'_>, record: &Record, name: &str, version: &str) -> Result<Option<String>, MethodError> {
-    let start = format!("{name}-{version}.");
-    for (file, digest) in record.kept.iter().filter(|(file, _)| file.starts_with(&start)) {
-        let path = format!("{}/{file}", archives(work));
-        if work.system.sha256(&path).map_err(MethodError::io(&path))?.as_ref() == Some(digest) {
-            return Ok(Some(path));
-        }
-    }
-    Ok(None)
-}
-
 /// A package file among the sources.
 struct File {
     name: String,
@@ -433,7 +352,7 @@ fn transaction(
         argv.extend(options(work));
     }
     argv.extend(paths);
-    let ran = patiently(work, &argv)?;
+    let ran = os::without_asides(work, |work| patiently(work, &argv))?;
     if !ran.ok() {
         return Err(MethodError(format!("{named} could not be installed: {}", explain(&ran))));
     }
@@ -461,23 +380,6 @@ fn transaction(
         argv[0],
         os::exact(&still, "-").join(", ")
     )))
-}
-
-/// A transaction that was cut off between unpacking the new version and taking the old one away leaves both.
-fn remove_doubles(work: &mut Work<'_>, name: &str, version: &str) -> Result<(), MethodError> {
-    let there = installed(work.system, std::iter::once(&name.to_owned()))?;
-    let Some(versions) = there.get(name).filter(|versions| versions.contains(version)) else { return Ok(()) };
-    for double in versions.iter().filter(|other| *other != version) {
-        work.say(format!("removing {name} {double}, which an interrupted transaction left"));
-        let ran = patiently(work, &["rpm", "-e", "--nodeps", "--noscripts", &format!("{name}-{double}")])?;
-        if !ran.ok() {
-            return Err(MethodError(format!(
-                "{name} {double} is left by an interrupted transaction and cannot be removed: {}",
-                explain(&ran)
-            )));
-        }
-    }
-    Ok(())
 }
 
 /// Something to install.
@@ -538,331 +440,4 @@ fn is_newer(work: &Work<'_>, version: &str, than: &str) -> Result<bool, MethodEr
     }
     let ran = look(work, &["rpm", "--eval", &format!("%{{lua:print(rpm.vercmp('{version}','{than}'))}}")])?;
     Ok(ran.stdout.trim() == "1")
-}
-
-/// Takes everything away that the component brought, and puts back what was there before it.
-pub(super) fn remove(work: &mut Work<'_>) -> Result<(), MethodError> {
-    let mut record = Record::load(work, RECORD)?;
-    if record.before.is_empty() && record.pulled.is_empty() {
-        return Ok(());
-    }
-    let keys: BTreeSet<String> = record.before.keys().cloned().collect();
-    let pulled = record.pulled.clone();
-    take_away(work, &mut record, &keys, &pulled)?;
-    for path in [archives(work), format!("{}/files", work.folder)] {
-        work.system.remove(&path).map_err(MethodError::io(&path))?;
-    }
-    Record::forget(work, RECORD)
-}
-
-/// Takes away those of these packages that we brought, and puts back the versions of the others. Forgets them.
-fn take_away(
-    work: &mut Work<'_>,
-    record: &mut Record,
-    keys: &BTreeSet<String>,
-    pulled: &BTreeSet<String>,
-) -> Result<(), MethodError> {
-    let dnf = has_dnf(work.system)?;
-    if dnf {
-        hold::release(work.system, &record.held)?;
-    }
-    let mut others = Others::load(work, RECORD)?;
-    let (mut sure, mut maybe) = (BTreeSet::new(), BTreeSet::new());
-    for key in keys.iter().filter(|key| record.before.get(*key).is_some_and(Option::is_none)) {
-        if !others.inherit(work, key)? && !installed(work.system, std::iter::once(key))?.is_empty() {
-            sure.insert(key.clone());
-        }
-    }
-    let certain: BTreeSet<String> = pulled.difference(&record.pending).cloned().collect();
-    let wanted = if dnf { wanted_for_themselves(work, &certain)? } else { BTreeSet::new() };
-    for name in pulled.difference(&wanted) {
-        if !others.inherit(work, name)? && !installed(work.system, std::iter::once(name))?.is_empty() {
-            maybe.insert(name.clone());
-        }
-    }
-    let going = os::removable(work, &mut others, &sure, &maybe, &mut |work, names| would_remove(work, names, dnf))?;
-    if !going.is_empty() {
-        work.say(format!("removing {}", shown(&going)));
-        let mut argv = if dnf { vec!["dnf", "remove"] } else { vec!["rpm", "-e"] };
-        if dnf {
-            argv.extend(options(work));
-        }
-        argv.extend(going.iter().map(String::as_str));
-        let ran = patiently(work, &argv)?;
-        if !ran.ok() {
-            return Err(MethodError(format!("{} could not be removed: {}", shown(&going), explain(&ran))));
-        }
-    }
-    for key in keys {
-        if let Some(Some(earlier)) = record.before.get(key).cloned() {
-            put_back(work, record, key, &earlier, dnf)?;
-        }
-    }
-    for key in keys {
-        record.before.remove(key);
-        record.held.remove(key);
-    }
-    for name in pulled {
-        record.pulled.remove(name);
-        record.pending.remove(name);
-    }
-    record.save(work, RECORD)
-}
-
-/// Brings a package back to the version that it had before us. If nobody has that any more, it stays as it is, and that is said.
-fn put_back(work: &mut Work<'_>, record: &Record, key: &str, earlier: &Earlier, dnf: bool) -> Result<(), MethodError> {
-    let there = installed(work.system, std::iter::once(&key.to_owned()))?;
-    if !there.values().flatten().any(|version| *version == earlier.version) {
-        let file = kept(work, record, key, &earlier.version)?;
-        work.say(format!("putting back {key} {}", earlier.version));
-        let target = file.unwrap_or_else(|| format!("{key}-{}", earlier.version));
-        let mut argv = if dnf { vec!["dnf", "install"] } else { vec!["rpm", "-U", "--oldpackage"] };
-        if dnf {
-            argv.extend(options(work));
-        }
-        argv.push(&target);
-        let ran = patiently(work, &argv)?;
-        if !ran.ok() {
-            let said = format!(
-                "{key} {} was there before us and cannot be put back, so it stays as it is: {}",
-                earlier.version,
-                explain(&ran)
-            );
-            work.log.push(&said);
-            work.say(said);
-        }
-    }
-    remove_doubles(work, key, &earlier.version)?;
-    if earlier.held && dnf {
-        hold::set(work.system, &BTreeMap::from([(key.to_owned(), earlier.version.clone())]))?;
-    }
-    Ok(())
-}
-
-/// Those of what we pulled in that somebody asked for by name since: they are theirs now.
-fn wanted_for_themselves(work: &Work<'_>, pulled: &BTreeSet<String>) -> Result<BTreeSet<String>, MethodError> {
-    if pulled.is_empty() {
-        return Ok(BTreeSet::new());
-    }
-    let mut argv = vec!["dnf", "repoquery", "--quiet", "--cacheonly", "--userinstalled", "--queryformat=%{name}"];
-    argv.extend(pulled.iter().map(String::as_str));
-    let ran = look(work, &argv)?;
-    // The command is a plugin of some dnfs; without it they go only if nobody needs them anyway.
-    Ok(if ran.ok() { ran.stdout.lines().map(|line| line.trim().to_owned()).collect() } else { BTreeSet::new() })
-}
-
-/// Drops the kept files of versions that nobody goes back to.
-pub(super) fn prune(work: &mut Work<'_>, kept: &[Package]) -> Result<(), MethodError> {
-    let mut record = Record::load(work, RECORD)?;
-    let mut starts: Vec<String> = record
-        .before
-        .iter()
-        .filter_map(|(key, earlier)| Some(format!("{key}-{}.", earlier.as_ref()?.version)))
-        .collect();
-    for set in kept.iter().chain([work.package]).filter_map(of) {
-        starts.extend(set.packages().iter().map(|(name, version)| format!("{name}-{version}.")));
-    }
-    let needed = |file: &str| starts.iter().any(|start| file.starts_with(start));
-    let folder = archives(work);
-    for file in work.system.list(&folder).map_err(MethodError::io(&folder))? {
-        if file.ends_with(".rpm") && !needed(&file) {
-            let path = format!("{folder}/{file}");
-            work.system.remove(&path).map_err(MethodError::io(&path))?;
-        }
-    }
-    let before = record.kept.len();
-    record.kept.retain(|file, _| needed(file));
-    if record.kept.len() != before {
-        record.save(work, RECORD)?;
-    }
-    Ok(())
-}
-
-/// What every call of dnf is told.
-fn options(work: &Work<'_>) -> Vec<&'static str> {
-    let mut options = vec![
-        "--assumeyes",
-        "--setopt=install_weak_deps=False",
-        // Only what we brought goes.
-        "--setopt=clean_requirements_on_remove=False",
-        // No kernel is taken away to make place for another.
-        "--setopt=installonly_limit=0",
-        "--setopt=protect_running_kernel=False",
-        "--setopt=strict=True",
-        "--setopt=keepcache=False",
-    ];
-    if work.offline {
-        options.push("--cacheonly");
-    }
-    options
-}
-
-fn look(work: &Work<'_>, argv: &[&str]) -> Result<Ran, MethodError> {
-    let within = work.left()?.min(LOOK);
-    let name = argv.first().copied().unwrap_or_default();
-    let ran = work.system.look(&Run { argv, input: &[], env: ENV, within }).map_err(|error| {
-        MethodError(format!("{name} cannot be run: {error}; the method `rpm` needs a host with rpm"))
-    })?;
-    if ran.timed_out {
-        return Err(MethodError(format!("{name} did not answer within {} s", within.as_secs())));
-    }
-    Ok(ran)
-}
-
-/// What dnf would do to install these.
-fn simulate(work: &mut Work<'_>, verb: &str, targets: &[Target]) -> Result<Effects, MethodError> {
-    let mut argv = vec!["dnf", verb, "--assumeno"];
-    argv.extend(options(work).into_iter().filter(|option| *option != "--assumeyes"));
-    argv.extend(targets.iter().map(|target| target.path.as_str()));
-    asked(work, &argv)
-}
-
-/// What taking these away would take with it.
-fn would_remove(work: &mut Work<'_>, names: &BTreeSet<String>, dnf: bool) -> Result<Effects, MethodError> {
-    let mut argv = if dnf { vec!["dnf", "remove", "--assumeno", "--cacheonly"] } else { vec!["rpm", "-e", "--test"] };
-    if dnf {
-        argv.extend(options(work).into_iter().filter(|option| *option != "--assumeyes" && *option != "--cacheonly"));
-        argv.extend(names.iter().map(String::as_str));
-        return asked(work, &argv);
-    }
-    argv.extend(names.iter().map(String::as_str));
-    let ran = look(work, &argv)?;
-    let mut removes: BTreeSet<String> = names.clone();
-    if !ran.ok() {
-        let needing = needing(&ran.tail);
-        if needing.is_empty() {
-            return Err(MethodError(explain(&ran)));
-        }
-        removes.extend(needing);
-    }
-    Ok(Effects { removes, installs: BTreeSet::new() })
-}
-
-/// Reads `X is needed by (installed) NAME-VERSION-RELEASE.ARCH`.
-fn needing(said: &str) -> BTreeSet<String> {
-    let name = |line: &str| {
-        let (_, full) = line.trim().split_once("is needed by (installed) ")?;
-        let mut parts = full.rsplitn(3, '-');
-        let (_release, _version, name) = (parts.next()?, parts.next()?, parts.next()?);
-        Some(name.to_owned())
-    };
-    said.lines().filter_map(name).collect()
-}
-
-/// dnf answers with a table of what it would do, and ends with 1 because nobody agreed.
-fn asked(work: &mut Work<'_>, argv: &[&str]) -> Result<Effects, MethodError> {
-    let ran = look(work, argv)?;
-    if !ran.ok() && !ran.tail.contains("Operation aborted") {
-        work.log.push(&ran.tail);
-        return Err(MethodError(explain(&ran)));
-    }
-    Ok(effects(&ran.stdout))
-}
-
-/// Reads dnf's table: a heading without a blank first, then a line with one blank first for each package.
-fn effects(said: &str) -> Effects {
-    let mut effects = Effects { removes: BTreeSet::new(), installs: BTreeSet::new() };
-    let mut heading = "";
-    for line in said.lines() {
-        if !line.starts_with(' ') {
-            heading = line.trim();
-            continue;
-        }
-        // Deeper lines go on with the one before, or say what is replaced.
-        if line.starts_with("  ") {
-            if let Some(replaced) =
-                line.trim().strip_prefix("replacing ").and_then(|rest| rest.split_whitespace().next())
-            {
-                effects.removes.insert(replaced.rsplit_once('.').map_or(replaced, |(name, _)| name).to_owned());
-            }
-            continue;
-        }
-        let Some(name) = line.split_whitespace().next() else { continue };
-        if heading.starts_with("Installing") {
-            effects.installs.insert(name.to_owned());
-        } else if heading.starts_with("Removing") {
-            effects.removes.insert(name.to_owned());
-        }
-    }
-    effects
-}
-
-/// Runs, and runs again while another program holds rpm's lock, until the step's time is over.
-fn patiently(work: &mut Work<'_>, argv: &[&str]) -> Result<Ran, MethodError> {
-    loop {
-        let ran = work.run(argv, &[], ENV)?;
-        if ran.ok() || !locked(&ran.tail) {
-            return Ok(ran);
-        }
-        work.say("waiting: another program holds rpm's lock");
-        if work.left()? <= PATIENCE {
-            return Ok(ran);
-        }
-        work.system.pause(PATIENCE);
-    }
-}
-
-fn locked(said: &str) -> bool {
-    said.contains("can't create transaction lock") || said.contains("Failed to obtain the transaction lock")
-}
-
-/// Why dnf or rpm failed, by their own words, and what to do.
-fn explain(ran: &Ran) -> String {
-    let said = &ran.tail;
-    let any = |signs: &[&str]| signs.iter().any(|sign| said.contains(sign));
-    let advice = if locked(said) {
-        "another program held rpm's lock for all of the step's time: see which one, and let it end"
-    } else if any(&["No space left on device", "needs more space on", "At least"]) && said.contains("space") {
-        "the disk is full: make room"
-    } else if any(&["Unable to find a match", "No match for argument"]) {
-        "no repository of this host has it: correct the version (VERSION-RELEASE), add the repository, or give the files as `sources`"
-    } else if any(&["nothing provides", "is needed by", "conflicting requests"]) {
-        "what it depends on cannot be had: add the files to `sources`, or a repository to the host"
-    } else if any(&["Public key for", "GPG check FAILED"]) {
-        "its signature is by a key that the host does not trust: import the key, or see where the package comes from"
-    } else if any(&["Cannot download", "Failed to download", "Curl error", "Could not resolve host"]) {
-        "a repository cannot be reached from the host"
-    } else {
-        "see the output"
-    };
-    let errors: Vec<&str> = said
-        .lines()
-        .map(str::trim)
-        .filter(|line| {
-            line.starts_with("Error")
-                || line.starts_with("error:")
-                || line.contains("is needed by")
-                || line.starts_with("- ")
-        })
-        .take(3)
-        .collect();
-    match errors.is_empty() {
-        true => format!("{}; {advice}", ended(ran)),
-        false => format!("{}; {advice}", crate::text::clip(&errors.join("; "), 600)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn names(names: &[&str]) -> BTreeSet<String> {
-        names.iter().map(|name| (*name).to_owned()).collect()
-    }
-
-    #[test]
-    fn what_dnf_would_do_is_read_from_its_table() {
-        let said = "Dependencies resolved.\n====\n Package  Arch  Version\n====\nInstalling:\n demo   noarch  1.0-1  t  6.1 k\n     replacing  old-demo.noarch 0.9-1\n\
-                    Installing dependencies:\n a-very-long-name-that-is-alone-on-its-line\n       noarch 1.0-1 t 6.2 k\nDowngrading:\n lower noarch 1 t 1 k\n\
-                    Removing dependent packages:\n gone noarch 1 @t 3\n\nTransaction Summary\n====\nInstall  2 Packages\n";
-        let effects = effects(said);
-        assert_eq!(effects.installs, names(&["demo", "a-very-long-name-that-is-alone-on-its-line"]));
-        assert_eq!(effects.removes, names(&["old-demo", "gone"]));
-    }
-
-    #[test]
-    fn who_needs_a_package_is_read_from_what_rpm_says() {
-        let said = "error: Failed dependencies:\n\tdemo-lib is needed by (installed) demo-tool-1.0-1.noarch\n";
-        assert_eq!(needing(said), names(&["demo-tool"]));
-    }
 }

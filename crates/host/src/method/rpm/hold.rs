@@ -74,8 +74,16 @@ pub(super) fn release(system: &mut dyn System, released: &BTreeSet<String>) -> R
     write(system, &text, &changed)
 }
 
+/// Whether the plugin is there and on.
 fn plugin(system: &dyn System) -> Result<bool, MethodError> {
-    Ok(system.stat(PLUGIN).map_err(MethodError::io(PLUGIN))?.is_some())
+    let settings = system.read(PLUGIN, LARGEST).map_err(MethodError::io(PLUGIN))?.unwrap_or_default();
+    Ok(is_on(&String::from_utf8_lossy(&settings)))
+}
+
+fn is_on(settings: &str) -> bool {
+    settings.lines().filter_map(|line| line.split_once('=')).any(|(key, value)| {
+        key.trim() == "enabled" && ["1", "true", "yes", "on"].contains(&value.trim().to_lowercase().as_str())
+    })
 }
 
 fn read(system: &dyn System) -> Result<String, MethodError> {
@@ -176,6 +184,13 @@ mod tests {
         let held = with_excluded(before, &names);
         assert_eq!(held, "[main]\nexcludepkgs=firefox*,vim,kubelet\n");
         assert_eq!(excluded(&with_excluded(&held, &names[..2])), ["firefox*", "vim"]);
+    }
+
+    #[test]
+    fn a_plugin_that_is_off_locks_nothing() {
+        assert!(is_on("[main]\nenabled = 1\nlocklist = /etc/dnf/plugins/versionlock.list\n"));
+        assert!(!is_on("[main]\nenabled = 0\n"));
+        assert!(!is_on(""));
     }
 
     #[test]

@@ -136,6 +136,8 @@ struct Asked<'a> {
     flags: BTreeSet<&'a str>,
     /// Where what is downloaded goes.
     folder: Option<String>,
+    /// Nothing is taken from a repository.
+    offline: bool,
     targets: Vec<&'a str>,
 }
 
@@ -148,6 +150,7 @@ fn asked<'a>(arguments: &[&'a str]) -> Asked<'a> {
             if let Some(folder) = setting.strip_prefix("Dir::Cache::archives=") {
                 asked.folder = Some(folder.trim_end_matches('/').to_owned());
             }
+            asked.offline |= setting == "Dir::Etc::SourceList=/dev/null";
         } else if let Some(folder) = argument.strip_prefix("--downloaddir=") {
             asked.folder = Some(folder.to_owned());
         } else if argument.starts_with("--") {

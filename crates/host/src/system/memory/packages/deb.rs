@@ -136,7 +136,7 @@ fn plan(machine: &Machine, asked: &Asked<'_>) -> Result<Vec<(String, String)>, R
             };
             wanted.push(is);
         } else if let Some((name, version)) = target.split_once('=') {
-            if !packages.offers(name, version) {
+            if asked.offline || !packages.offers(name, version) {
                 return Err(ran(100, &format!("E: Version '{version}' for '{name}' was not found\n")));
             }
             wanted.push((name.to_owned(), version.to_owned()));
@@ -152,7 +152,7 @@ fn plan(machine: &Machine, asked: &Asked<'_>) -> Result<Vec<(String, String)>, R
             if packages.debs.contains_key(need) || wanted.iter().chain(&plan).any(|(planned, _)| planned == need) {
                 continue;
             }
-            let Some(version) = packages.newest(need) else {
+            let Some(version) = packages.newest(need).filter(|_| !asked.offline) else {
                 return Err(ran(
                     100,
                     &format!(
@@ -180,10 +180,16 @@ fn install(machine: &mut Machine, asked: &Asked<'_>) -> Ran {
         };
         return ran(0, &plan.iter().map(line).collect::<String>());
     }
+    if !asked.flags.contains("--allow-change-held-packages")
+        && let Some((name, _)) =
+            plan.iter().find(|(name, _)| machine.packages.debs.get(name).is_some_and(|state| state.held))
+    {
+        return ran(
+            100,
+            &format!("{name}\nE: Held packages were changed and -y was used without --allow-change-held-packages.\n"),
+        );
+    }
     if asked.flags.contains("--download-only") {
-        if asked.flags.contains("--no-download") {
-            return ran(100, "E: Unable to fetch some archives\n");
-        }
         let Some(folder) = &asked.folder else { return ran(0, "") };
         // What is installed already is fetched as well, with --reinstall.
         let again = asked.targets.iter().filter_map(|target| target.split_once('='));
@@ -198,14 +204,6 @@ fn install(machine: &mut Machine, asked: &Asked<'_>) -> Ran {
         return ran(
             100,
             "E: dpkg was interrupted, you must manually run 'dpkg --configure -a' to correct the problem.\n",
-        );
-    }
-    if let Some((name, _)) =
-        plan.iter().find(|(name, _)| machine.packages.debs.get(name).is_some_and(|state| state.held))
-    {
-        return ran(
-            100,
-            &format!("{name}\nE: Held packages were changed and -y was used without --allow-change-held-packages.\n"),
         );
     }
     let named: BTreeSet<String> = asked.targets.iter().filter_map(|target| name_of(machine, target)).collect();

@@ -1,0 +1,211 @@
+//! Calls of apt and dpkg: what they are told, what they say, and what to do when they fail.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::keeping::archives;
+use super::{Effects, MethodError, Work, ended};
+use crate::system::{Ran, Run};
+
+/// A question to apt that changes nothing takes seconds; a minute means that it is stuck.
+const LOOK: Duration = Duration::from_secs(120);
+
+/// Between two attempts while another program holds a lock.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Nobody is there to answer questions, and nobody restarts services behind our back.
+const ENV: &[(&str, &str)] = &[
+    ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+    ("LC_ALL", "C.UTF-8"),
+    ("DEBIAN_FRONTEND", "noninteractive"),
+    ("APT_LISTCHANGES_FRONTEND", "none"),
+    ("NEEDRESTART_SUSPEND", "1"),
+    ("UCF_FORCE_CONFFOLD", "1"),
+];
+
+/// What every call of apt-get is told.
+pub(super) fn options(work: &mut Work<'_>) -> Result<Vec<String>, MethodError> {
+    // apt makes this folder only where it keeps its own archives.
+    let partial = format!("{}/partial/.made", archives(work));
+    if work.system.stat(&partial).map_err(MethodError::io(&partial))?.is_none() {
+        work.system.write(&partial, b"", 0o600, "root", "root").map_err(MethodError::io(&partial))?;
+    }
+    let left = work.left()?.as_secs().max(1);
+    let mut options: Vec<String> =
+        ["--yes", "--quiet", "--no-install-recommends"].iter().map(|option| (*option).to_owned()).collect();
+    for setting in [
+        "Dpkg::Use-Pty=0".to_owned(),
+        "Dpkg::Options::=--force-confdef".to_owned(),
+        "Dpkg::Options::=--force-confold".to_owned(),
+        format!("DPkg::Lock::Timeout={left}"),
+        format!("Dir::Cache::archives={}/", archives(work)),
+        "APT::Keep-Downloaded-Packages=true".to_owned(),
+        // Our folders are for root alone.
+        "APT::Sandbox::User=root".to_owned(),
+        "Acquire::Retries=2".to_owned(),
+        "Acquire::http::Timeout=30".to_owned(),
+        "Acquire::https::Timeout=30".to_owned(),
+    ] {
+        options.extend(["-o".to_owned(), setting]);
+    }
+    if work.offline {
+        // Only what is on the host: `--no-download` would refuse files that are named as well.
+        for setting in [
+            "Dir::Etc::SourceList=/dev/null",
+            "Dir::Etc::SourceParts=/dev/null",
+            "Dir::Cache::pkgcache=",
+            "Dir::Cache::srcpkgcache=",
+        ] {
+            options.extend(["-o".to_owned(), setting.to_owned()]);
+        }
+    }
+    let answers = answers(work);
+    if work.system.stat(&answers).map_err(MethodError::io(&answers))?.is_some() {
+        options.extend(["-o".to_owned(), format!("DPkg::Path={answers}:/usr/sbin:/usr/bin:/sbin:/bin")]);
+    }
+    Ok(options)
+}
+
+/// Asks something that changes nothing and does not belong into the step's output.
+pub(super) fn look(work: &Work<'_>, argv: &[&str]) -> Result<Ran, MethodError> {
+    let within = work.left()?.min(LOOK);
+    let name = argv.first().copied().unwrap_or_default();
+    let ran = work.system.look(&Run { argv, input: &[], env: ENV, within }).map_err(|error| {
+        MethodError(format!("{name} cannot be run: {error}; the method `deb` needs a host with apt and dpkg"))
+    })?;
+    if ran.timed_out {
+        return Err(MethodError(format!("{name} did not answer within {} s", within.as_secs())));
+    }
+    Ok(ran)
+}
+
+/// What apt-get would do.
+pub(super) fn simulate(work: &mut Work<'_>, argv: &[&str]) -> Result<Effects, MethodError> {
+    let mut asked = argv.to_vec();
+    if !asked.contains(&"--simulate") {
+        asked.insert(2, "--simulate");
+    }
+    let ran = look(work, &asked)?;
+    if !ran.ok() {
+        work.log.push(&ran.tail);
+        return Err(MethodError(explain(&ran)));
+    }
+    Ok(effects(&ran.stdout))
+}
+
+/// Reads `Inst NAME [OLD] (NEW …)`, `Remv NAME [OLD]` and `Purg NAME [OLD]`. What is only upgraded is neither coming nor going.
+fn effects(said: &str) -> Effects {
+    let mut effects = Effects { removes: BTreeSet::new(), installs: BTreeSet::new() };
+    for line in said.lines() {
+        let mut words = line.split(' ');
+        let (Some(verb), Some(name)) = (words.next(), words.next()) else { continue };
+        match verb {
+            "Inst" if !words.next().is_some_and(|word| word.starts_with('[')) => {
+                effects.installs.insert(name.to_owned())
+            }
+            "Remv" | "Purg" => effects.removes.insert(name.to_owned()),
+            _ => continue,
+        };
+    }
+    effects
+}
+
+/// Runs, and runs again while another program holds a lock, until the step's time is over.
+pub(super) fn patiently(work: &mut Work<'_>, argv: &[&str]) -> Result<Ran, MethodError> {
+    loop {
+        let ran = work.run(argv, &[], ENV)?;
+        if ran.ok() || !locked(&ran.tail) {
+            return Ok(ran);
+        }
+        let holder = ran.tail.lines().find(|line| locked(line)).unwrap_or_default().trim().to_owned();
+        work.say(format!("waiting: {holder}"));
+        if work.left()? <= PATIENCE {
+            return Ok(ran);
+        }
+        work.system.pause(PATIENCE);
+    }
+}
+
+fn locked(said: &str) -> bool {
+    [
+        "Could not get lock",
+        "Unable to acquire the dpkg",
+        "Unable to lock",
+        "lock was locked by another process",
+        "is another process using it",
+    ]
+    .iter()
+    .any(|sign| said.contains(sign))
+}
+
+/// Why apt-get or dpkg failed, by their own words, and what to do.
+pub(super) fn explain(ran: &Ran) -> String {
+    let said = &ran.tail;
+    let advice = if locked(said) {
+        "another program held dpkg's lock for all of the step's time: see which one, and let it end"
+    } else if said.contains("No space left on device") {
+        "the disk is full: make room"
+    } else if said.contains("Read-only file system") {
+        "the file system is read-only: see the kernel's log for why"
+    } else if said.contains("held packages were changed") || said.contains("you have held broken packages") {
+        "packages that others hold stand in the way, or what it depends on cannot be had: see `apt-mark showhold`, and the output"
+    } else if said.contains("unmet dependencies") {
+        "what it depends on cannot be had: add the files to `sources`, or a repository to the host"
+    } else if ["Unable to locate package", "was not found", "has no installation candidate"]
+        .iter()
+        .any(|sign| said.contains(sign))
+    {
+        "no repository of this host has it: correct the version, add the repository, or give the files as `sources`"
+    } else if said.contains("installation script subprocess returned error") {
+        "the package's own script failed: see the output"
+    } else if ["Temporary failure resolving", "Could not connect", "Failed to fetch", "Could not resolve"]
+        .iter()
+        .any(|sign| said.contains(sign))
+    {
+        "a repository cannot be reached from the host"
+    } else {
+        "see the output"
+    };
+    // apt's own words: the errors, without what follows from them.
+    let errors: Vec<&str> = said
+        .lines()
+        .map(str::trim)
+        .filter(|line| {
+            line.starts_with("E: ") || line.starts_with("dpkg: error") || line.starts_with("dpkg-deb: error")
+        })
+        .take(3)
+        .collect();
+    match errors.is_empty() {
+        true => format!("{}; {advice}", ended(ran)),
+        false => format!("{}; {advice}", crate::text::clip(&errors.join("; "), 600)),
+    }
+}
+
+pub(super) fn mark(work: &mut Work<'_>, verb: &str, names: &[&str]) -> Result<(), MethodError> {
+    let mut argv = vec!["apt-mark", verb];
+    argv.extend(names);
+    let ran = patiently(work, &argv)?;
+    if ran.ok() {
+        return Ok(());
+    }
+    Err(MethodError(format!("apt-mark {verb} {} {}", names.join(" "), ended(&ran))))
+}
+
+/// Programs that answer in the place of a person.
+pub(super) fn answers(work: &Work<'_>) -> String {
+    format!("{}/answers", work.folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_apt_would_do_is_read_from_its_own_words() {
+        let effects = effects(
+            "Reading package lists...\nInst demo-lib (1.0 localhost [all])\nInst demo [3.0] (1.0 localhost [all])\nRemv gone [2]\nPurg away [1]\nConf demo (1.0)\n",
+        );
+        assert_eq!(effects.installs, BTreeSet::from(["demo-lib".to_owned()]));
+        assert_eq!(effects.removes, BTreeSet::from(["gone".to_owned(), "away".to_owned()]));
+    }
+}

@@ -1,0 +1,199 @@
+//! Calls of dnf and rpm: what they are told, what they say, and what to do when they fail.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::{ENV, Effects, LOOK, MethodError, Target, Work, ended};
+use crate::system::{Ran, Run};
+
+/// Between two attempts while another program holds rpm's lock. dnf waits for other dnfs by itself.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What every call of dnf is told.
+pub(super) fn options(work: &Work<'_>) -> Vec<&'static str> {
+    let mut options = vec![
+        "--assumeyes",
+        "--setopt=install_weak_deps=False",
+        // Only what we brought goes.
+        "--setopt=clean_requirements_on_remove=False",
+        // No kernel is taken away to make place for another.
+        "--setopt=installonly_limit=0",
+        "--setopt=protect_running_kernel=False",
+        "--setopt=strict=True",
+        "--setopt=keepcache=False",
+    ];
+    if work.offline {
+        options.push("--cacheonly");
+    }
+    options
+}
+
+pub(super) fn look(work: &Work<'_>, argv: &[&str]) -> Result<Ran, MethodError> {
+    let within = work.left()?.min(LOOK);
+    let name = argv.first().copied().unwrap_or_default();
+    let ran = work.system.look(&Run { argv, input: &[], env: ENV, within }).map_err(|error| {
+        MethodError(format!("{name} cannot be run: {error}; the method `rpm` needs a host with rpm"))
+    })?;
+    if ran.timed_out {
+        return Err(MethodError(format!("{name} did not answer within {} s", within.as_secs())));
+    }
+    Ok(ran)
+}
+
+/// What dnf would do to install these.
+pub(super) fn simulate(work: &mut Work<'_>, verb: &str, targets: &[Target]) -> Result<Effects, MethodError> {
+    let mut argv = vec!["dnf", verb, "--assumeno"];
+    argv.extend(options(work).into_iter().filter(|option| *option != "--assumeyes"));
+    argv.extend(targets.iter().map(|target| target.path.as_str()));
+    asked(work, &argv)
+}
+
+/// What taking these away would take with it.
+pub(super) fn would_remove(work: &mut Work<'_>, names: &BTreeSet<String>, dnf: bool) -> Result<Effects, MethodError> {
+    let mut argv = if dnf { vec!["dnf", "remove", "--assumeno", "--cacheonly"] } else { vec!["rpm", "-e", "--test"] };
+    if dnf {
+        argv.extend(options(work).into_iter().filter(|option| *option != "--assumeyes" && *option != "--cacheonly"));
+        argv.extend(names.iter().map(String::as_str));
+        return asked(work, &argv);
+    }
+    argv.extend(names.iter().map(String::as_str));
+    let ran = look(work, &argv)?;
+    let mut removes: BTreeSet<String> = names.clone();
+    if !ran.ok() {
+        let needing = needing(&ran.tail);
+        if needing.is_empty() {
+            return Err(MethodError(explain(&ran)));
+        }
+        removes.extend(needing);
+    }
+    Ok(Effects { removes, installs: BTreeSet::new() })
+}
+
+/// Reads `X is needed by (installed) NAME-VERSION-RELEASE.ARCH`.
+fn needing(said: &str) -> BTreeSet<String> {
+    let name = |line: &str| {
+        let (_, full) = line.trim().split_once("is needed by (installed) ")?;
+        let mut parts = full.rsplitn(3, '-');
+        let (_release, _version, name) = (parts.next()?, parts.next()?, parts.next()?);
+        Some(name.to_owned())
+    };
+    said.lines().filter_map(name).collect()
+}
+
+/// dnf answers with a table of what it would do, and ends with 1 because nobody agreed.
+fn asked(work: &mut Work<'_>, argv: &[&str]) -> Result<Effects, MethodError> {
+    let ran = look(work, argv)?;
+    if !ran.ok() && !ran.tail.contains("Operation aborted") {
+        work.log.push(&ran.tail);
+        return Err(MethodError(explain(&ran)));
+    }
+    Ok(effects(&ran.stdout))
+}
+
+/// Reads dnf's table: a heading without a blank first, then a line with one blank first for each package.
+fn effects(said: &str) -> Effects {
+    let mut effects = Effects { removes: BTreeSet::new(), installs: BTreeSet::new() };
+    let mut heading = "";
+    for line in said.lines() {
+        if !line.starts_with(' ') {
+            heading = line.trim();
+            continue;
+        }
+        // Deeper lines go on with the one before, or say what is replaced.
+        if line.starts_with("  ") {
+            if let Some(replaced) =
+                line.trim().strip_prefix("replacing ").and_then(|rest| rest.split_whitespace().next())
+            {
+                effects.removes.insert(replaced.rsplit_once('.').map_or(replaced, |(name, _)| name).to_owned());
+            }
+            continue;
+        }
+        let Some(name) = line.split_whitespace().next() else { continue };
+        if heading.starts_with("Installing") {
+            effects.installs.insert(name.to_owned());
+        } else if heading.starts_with("Removing") {
+            effects.removes.insert(name.to_owned());
+        }
+    }
+    effects
+}
+
+/// Runs, and runs again while another program holds rpm's lock, until the step's time is over.
+pub(super) fn patiently(work: &mut Work<'_>, argv: &[&str]) -> Result<Ran, MethodError> {
+    loop {
+        let ran = work.run(argv, &[], ENV)?;
+        if ran.ok() || !locked(&ran.tail) {
+            return Ok(ran);
+        }
+        work.say("waiting: another program holds rpm's lock");
+        if work.left()? <= PATIENCE {
+            return Ok(ran);
+        }
+        work.system.pause(PATIENCE);
+    }
+}
+
+fn locked(said: &str) -> bool {
+    said.contains("can't create transaction lock") || said.contains("Failed to obtain the transaction lock")
+}
+
+/// Why dnf or rpm failed, by their own words, and what to do.
+pub(super) fn explain(ran: &Ran) -> String {
+    let said = &ran.tail;
+    let any = |signs: &[&str]| signs.iter().any(|sign| said.contains(sign));
+    let advice = if locked(said) {
+        "another program held rpm's lock for all of the step's time: see which one, and let it end"
+    } else if any(&["No space left on device", "needs more space on", "At least"]) && said.contains("space") {
+        "the disk is full: make room"
+    } else if any(&["Unable to find a match", "No match for argument"]) {
+        "no repository of this host has it: correct the version (VERSION-RELEASE), add the repository, or give the files as `sources`"
+    } else if any(&["nothing provides", "is needed by", "conflicting requests"]) {
+        "what it depends on cannot be had: add the files to `sources`, or a repository to the host"
+    } else if any(&["Public key for", "GPG check FAILED"]) {
+        "its signature is by a key that the host does not trust: import the key, or see where the package comes from"
+    } else if any(&["Cannot download", "Failed to download", "Curl error", "Could not resolve host"]) {
+        "a repository cannot be reached from the host"
+    } else {
+        "see the output"
+    };
+    let errors: Vec<&str> = said
+        .lines()
+        .map(str::trim)
+        .filter(|line| {
+            line.starts_with("Error")
+                || line.starts_with("error:")
+                || line.contains("is needed by")
+                || line.starts_with("- ")
+        })
+        .take(3)
+        .collect();
+    match errors.is_empty() {
+        true => format!("{}; {advice}", ended(ran)),
+        false => format!("{}; {advice}", crate::text::clip(&errors.join("; "), 600)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn what_dnf_would_do_is_read_from_its_table() {
+        let said = "Dependencies resolved.\n====\n Package  Arch  Version\n====\nInstalling:\n demo   noarch  1.0-1  t  6.1 k\n     replacing  old-demo.noarch 0.9-1\n\
+                    Installing dependencies:\n a-very-long-name-that-is-alone-on-its-line\n       noarch 1.0-1 t 6.2 k\nDowngrading:\n lower noarch 1 t 1 k\n\
+                    Removing dependent packages:\n gone noarch 1 @t 3\n\nTransaction Summary\n====\nInstall  2 Packages\n";
+        let effects = effects(said);
+        assert_eq!(effects.installs, names(&["demo", "a-very-long-name-that-is-alone-on-its-line"]));
+        assert_eq!(effects.removes, names(&["old-demo", "gone"]));
+    }
+
+    #[test]
+    fn who_needs_a_package_is_read_from_what_rpm_says() {
+        let said = "error: Failed dependencies:\n\tdemo-lib is needed by (installed) demo-tool-1.0-1.noarch\n";
+        assert_eq!(needing(said), names(&["demo-tool"]));
+    }
+}

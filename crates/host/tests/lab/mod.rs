@@ -1,0 +1,142 @@
+//! Real hosts to test with, and packages made for them.
+
+#![allow(dead_code)]
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use fleetwright_lab::hosts::{Network, PackageServer};
+use fleetwright_wire::*;
+
+/// Where the helper is put: before anything is compared.
+const HELPER: &str = "/usr/local/lib/fleetwright-host";
+
+/// A host that is reached by SSH, with the helper on it.
+pub struct Reached {
+    key: PathBuf,
+    address: String,
+}
+
+impl Reached {
+    /// Brings the helper there.
+    pub fn at(network: &Network, address: impl ToString) -> Result<Self> {
+        let host = Self { key: network.ssh_key_path(), address: address.to_string() };
+        let folder = tempfile::tempdir()?;
+        let small = folder.path().join("helper");
+        // A debug build is large, and an emulated machine slow.
+        let stripped =
+            Command::new("strip").arg("-o").arg(&small).arg(env!("CARGO_BIN_EXE_fleetwright-host")).status()?;
+        ensure!(stripped.success(), "strip failed");
+        host.feed(&format!("mkdir -p /usr/local/lib && cat >{HELPER} && chmod 755 {HELPER}"), &std::fs::read(small)?)?;
+        Ok(host)
+    }
+
+    /// Runs a command there.
+    pub fn run(&self, command: &str) -> Result<String> {
+        self.feed(command, &[])
+    }
+
+    /// Runs a command there that reads something.
+    pub fn feed(&self, command: &str, input: &[u8]) -> Result<String> {
+        let mut child = Command::new("ssh")
+            .args([
+                "-q",
+                "-o",
+                "StrictHostKeyChecking=no",
+                "-o",
+                "UserKnownHostsFile=/dev/null",
+                "-o",
+                "ConnectTimeout=20",
+                "-i",
+            ])
+            .arg(&self.key)
+            .arg(format!("root@{}", self.address))
+            .arg(command)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("ssh")?;
+        let mut stdin = child.stdin.take().context("stdin")?;
+        let input = input.to_vec();
+        let writer = std::thread::spawn(move || stdin.write_all(&input));
+        let output = child.wait_with_output()?;
+        let _ = writer.join();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        if !output.status.success() {
+            bail!("`{command}`: {}\n{said}{}", output.status, String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(said)
+    }
+
+    /// Asks the helper.
+    pub fn ask(&self, request: &Request) -> Result<Answer> {
+        let said =
+            self.feed(&format!("{HELPER} serve"), format!("{}\n", serde_json::to_string(request)?).as_bytes())?;
+        Ok(serde_json::from_str(said.lines().last().context("no answer")?)?)
+    }
+
+    /// Runs a step, and answers its record.
+    pub fn apply(&self, id: &str, step: Step) -> Result<StepRecord> {
+        match self.ask(&Request::Apply(Box::new(Apply { id: id.to_owned(), fence: 1, step, within: 3000 })))? {
+            Answer::Ended(record) => Ok(record),
+            other => bail!("{id}: {other:?}"),
+        }
+    }
+
+    /// Runs a step that must end well.
+    pub fn done(&self, id: &str, step: Step) -> Result<StepRecord> {
+        let record = self.apply(id, step)?;
+        ensure!(record.outcome == Outcome::Done, "{id}: {}\n{}", record.message, record.tail);
+        Ok(record)
+    }
+
+    /// Runs a step that must fail, and answers why it did.
+    pub fn fails(&self, id: &str, step: Step) -> Result<String> {
+        let record = self.apply(id, step)?;
+        ensure!(record.outcome == Outcome::Failed, "{id}: {record:?}");
+        Ok(record.message)
+    }
+
+    /// Looks at a package.
+    pub fn see(&self, package: &Package) -> Result<ComponentSeen> {
+        let observe = Observe { packages: vec![package.clone()], health: true, records: Vec::new() };
+        match self.ask(&Request::Observe(Box::new(observe)))? {
+            Answer::Observed(seen) => seen.components.into_iter().next().context("no component"),
+            other => bail!("{other:?}"),
+        }
+    }
+
+    /// How the host differs from a package.
+    pub fn told(&self, package: &Package) -> Result<Vec<String>> {
+        let seen = self.see(package)?;
+        Ok(seen.deviations.iter().map(|it| format!("{}: {} / {}", it.what, it.found, it.wanted)).collect())
+    }
+
+    /// Leaves nothing of ours.
+    pub fn clean(&self) -> Result<()> {
+        let answer = self.ask(&Request::Clean { fence: 1 })?;
+        ensure!(answer == Answer::Cleaned, "{answer:?}");
+        Ok(())
+    }
+}
+
+/// A source that the server has.
+pub fn source(server: &PackageServer, path: &str, file: &Path) -> Result<Source> {
+    let published = server.publish(path, file)?;
+    Ok(Source { urls: vec![published.url.clone()], inline: None, sha256: published.sha256.clone() })
+}
+
+/// A package.
+pub fn package(component: &str, version: &str, method: Method) -> Package {
+    Package {
+        component: component.to_owned(),
+        version: version.to_owned(),
+        reference: format!("{component}-{version}"),
+        method,
+        keep: 1,
+        ..Package::default()
+    }
+}
