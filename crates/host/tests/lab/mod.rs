@@ -102,7 +102,7 @@ impl Reached {
 
     /// Looks at a package.
     pub fn see(&self, package: &Package) -> Result<ComponentSeen> {
-        let observe = Observe { packages: vec![package.clone()], health: true, records: Vec::new() };
+        let observe = Observe { packages: vec![package.clone()], health: true, ..Observe::default() };
         match self.ask(&Request::Observe(Box::new(observe)))? {
             Answer::Observed(seen) => seen.components.into_iter().next().context("no component"),
             other => bail!("{other:?}"),
