@@ -8,7 +8,7 @@ PURE := cel merge host
 # The crates whose tests run on both API servers. A test on the real one has a name that ends in `_on_real`.
 BOTH := $(addprefix -p fleetwright-,api cli kit machines readiness rig)
 # The crates with tests on real hosts. Such a test has a name that ends in `_on_hosts`.
-ON_HOSTS := lab machines host
+ON_HOSTS := lab machines host cli
 
 .DEFAULT_GOAL := help
 

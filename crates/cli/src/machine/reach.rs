@@ -58,11 +58,13 @@ impl ReachArgs {
     }
 }
 
-/// The folder that this program lies in.
+/// The folder with helpers that is nearest to this program: its own, `helpers` in it, or `helpers` beside it, where cargo's targets have it.
 fn beside() -> anyhow::Result<PathBuf> {
     let program =
         std::env::current_exe().context("cannot tell where this program is; name the folder with --helpers")?;
-    Ok(program.parent().unwrap_or(Path::new(".")).to_owned())
+    let own = program.parent().unwrap_or(Path::new(".")).to_owned();
+    let others = [own.join("helpers"), own.join("../helpers")];
+    Ok(others.into_iter().find(|folder| Helpers::find(folder).is_ok()).unwrap_or(own))
 }
 
 /// The way to a machine's host, with the logins from the cluster's Secrets.

@@ -1,6 +1,7 @@
 //! The binary as a person uses it: real processes, real signals, real files, and both API servers.
 
 mod commands;
+mod hosts;
 mod install;
 mod machine;
 mod operators;
