@@ -262,7 +262,7 @@ proptest! {
             let has = |usage: &str| form.usages.iter().any(|found| found == usage);
             prop_assert!(has("digital signature") && !has("any"));
             let serving = form.signer == SERVING_SIGNER;
-            prop_assert!(has("server auth") == serving && has("client auth") == !serving);
+            prop_assert!(has("server auth") == serving && has("client auth") != serving);
             prop_assert!(serving || (form.dns.is_empty() && form.ips.is_empty()));
             prop_assert!(!(serving && from_token));
             prop_assert!(form.dns.iter().all(|name| name.starts_with("host-17")));
