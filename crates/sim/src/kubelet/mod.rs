@@ -235,7 +235,7 @@ impl Crew {
         // Nothing of it has to do with its kubelet: most looks end here.
         let same = match &kubelet {
             Some(kubelet) => known.runs && known.ready && known.ran.as_deref() == Some(kubelet),
-            None => !known.runs && !(known.overdue && known.ready),
+            None => !(known.runs || known.overdue && known.ready),
         };
         if same {
             self.busy.remove(&address);
