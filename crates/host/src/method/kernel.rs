@@ -117,6 +117,9 @@ impl Method for Kernel {
     fn apply(&self, work: &mut Work<'_>) -> Result<bool, MethodError> {
         let package = work.package;
         let kernel = declared(package)?;
+        if kernel.boot == Boot::Links && kernel.release.is_some() {
+            links::note(work)?;
+        }
         match bring(work.system, kernel)? {
             Bring::Deb(deb) => deb::install(work, deb)?,
             Bring::Rpm => rpm::install(work)?,

@@ -54,19 +54,21 @@ pub(super) fn deviations(
     Ok(deviations)
 }
 
+/// Remembers where the links lead. To be called before packages are installed: their own scripts move them.
+pub(super) fn note(work: &mut Work<'_>) -> Result<(), MethodError> {
+    let mut record = record(work)?;
+    if record.links.is_empty() {
+        for link in [KERNEL, INITRD] {
+            record.links.insert(link.to_owned(), target(work.system, link)?);
+        }
+        remember(work, &record)?;
+    }
+    Ok(())
+}
+
 pub(super) fn set(work: &mut Work<'_>, kernel: &wire::Kernel) -> Result<(), MethodError> {
     if let Some(release) = &kernel.release {
         make_initrd(work, release)?;
-        let mut record = record(work)?;
-        for link in [KERNEL, INITRD] {
-            if !record.links.contains_key(link) {
-                let found = target(work.system, link)?;
-                // The package's own script may have moved it to the new kernel already: that is nothing to go back to.
-                let ours = [image(release), initrd(release)].iter().any(|path| found.as_ref() == Some(&relative(path)));
-                record.links.insert(link.to_owned(), found.filter(|_| !ours));
-            }
-        }
-        remember(work, &record)?;
         for (link, wanted) in wanted(work.system, release)? {
             if target(work.system, link)? == wanted {
                 continue;

@@ -32,10 +32,11 @@ pub(super) fn run(machine: &mut Machine, program: &str, arguments: &[&str]) -> O
 /// The menu is written beside and renamed: there is no half of it.
 pub(super) fn run_half(_machine: &mut Machine, _program: &str) {}
 
-/// A kernel package brings its files, and tells GRUB.
+/// A kernel package brings its files, lets the links lead to it, and tells GRUB.
 pub(super) fn bring(machine: &mut Machine, release: &str) {
     machine.put(&format!("/boot/vmlinuz-{release}"), b"", 0o644);
     machine.put(&format!("/boot/initrd.img-{release}"), b"", 0o644);
+    turn_links(machine, release);
     if machine.stat(MENU).is_some() {
         update(machine);
     }
@@ -44,8 +45,24 @@ pub(super) fn bring(machine: &mut Machine, release: &str) {
 pub(super) fn take(machine: &mut Machine, release: &str) {
     machine.remove(&format!("/boot/vmlinuz-{release}"));
     machine.remove(&format!("/boot/initrd.img-{release}"));
+    let left: Vec<String> = machine.list("/boot");
+    let leads_to_it = matches!(machine.stat("/vmlinuz").map(|stat| stat.kind), Some(crate::system::Kind::Link(target)) if target.ends_with(release));
+    if let Some(other) =
+        left.iter().filter_map(|file| file.strip_prefix("vmlinuz-")).next_back().filter(|_| leads_to_it)
+    {
+        turn_links(machine, other);
+    }
     if machine.stat(MENU).is_some() {
         update(machine);
+    }
+}
+
+/// As Debian's packages do, where there are links.
+fn turn_links(machine: &mut Machine, release: &str) {
+    for file in ["vmlinuz", "initrd.img"] {
+        if machine.stat(&format!("/{file}")).is_some() {
+            let _ = machine.link(&format!("/{file}"), &format!("boot/{file}-{release}"));
+        }
     }
 }
 
