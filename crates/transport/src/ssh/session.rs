@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use fleetwright_wire::{Answer, LONGEST_LINE, LONGEST_TAIL, Progress, Request, StepRecord};
+use fleetwright_wire::{Answer, LONGEST_LINE, LONGEST_TAIL, Observation, Progress, Request, StepRecord};
 use futures::FutureExt as _;
 use russh::client::Msg;
 use russh::{Channel, ChannelMsg, ChannelReadHalf, ChannelWriteHalf};
@@ -21,6 +21,12 @@ const MOST_NOISE: usize = 64 << 20;
 const LONGEST_WORD: usize = 16 << 10;
 /// Larger requests are sent in pieces; each that goes out is a sign of life.
 const PIECE: usize = 256 << 10;
+/// No name, version or line of progress that a host tells is longer…
+const LONGEST_NAME: usize = 256;
+/// …no message…
+const LONGEST_MESSAGE: usize = 1 << 10;
+/// …and no list.
+const MOST_PARTS: usize = 1000;
 /// Buffers above this are given back after use.
 const KEPT_BUFFER: usize = 64 << 10;
 
@@ -333,33 +339,65 @@ fn understand(request: &Request, line: &[u8]) -> Result<Answer, Trouble> {
 
 fn bounded(answer: Answer) -> Answer {
     match answer {
-        Answer::Progress(progress) => Answer::Progress(Progress { doing: tamed(progress.doing, 256) }),
+        Answer::Progress(progress) => Answer::Progress(Progress { doing: tamed(progress.doing, LONGEST_NAME) }),
         Answer::Ended(record) => Answer::Ended(bounded_record(record)),
         Answer::Recalled(record) => Answer::Recalled(record.map(bounded_record)),
         Answer::Failed(mut failure) => {
-            failure.message = tamed(failure.message, 1 << 10);
+            failure.message = tamed(failure.message, LONGEST_MESSAGE);
             Answer::Failed(failure)
         }
         Answer::Observed(mut observation) => {
-            observation.records = std::mem::take(&mut observation.records).into_iter().map(bounded_record).collect();
-            for component in &mut observation.components {
-                for deviation in &mut component.deviations {
-                    for text in [&mut deviation.what, &mut deviation.found, &mut deviation.wanted] {
-                        *text = tamed(std::mem::take(text), 1 << 10);
-                    }
-                }
-                for check in &mut component.health {
-                    check.message = tamed(std::mem::take(&mut check.message), 1 << 10);
-                }
-            }
+            bound_observation(&mut observation);
             Answer::Observed(observation)
         }
         Answer::Log(_) | Answer::Cleaned => answer,
     }
 }
 
+fn bound_observation(observation: &mut Observation) {
+    let facts = &mut observation.facts;
+    for fact in [
+        &mut facts.hostname,
+        &mut facts.os,
+        &mut facts.kernel,
+        &mut facts.arch,
+        &mut facts.boot_id,
+        &mut facts.machine_id,
+    ] {
+        bound(fact, LONGEST_NAME);
+    }
+    observation.records.truncate(MOST_PARTS);
+    observation.records = std::mem::take(&mut observation.records).into_iter().map(bounded_record).collect();
+    observation.components.truncate(MOST_PARTS);
+    for component in &mut observation.components {
+        bound(&mut component.component, LONGEST_NAME);
+        component.version.iter_mut().for_each(|version| bound(version, LONGEST_NAME));
+        component.previous.truncate(MOST_PARTS);
+        for installed in component.installed.iter_mut().chain(&mut component.previous) {
+            for name in [&mut installed.reference, &mut installed.version, &mut installed.digest] {
+                bound(name, LONGEST_NAME);
+            }
+        }
+        component.deviations.truncate(MOST_PARTS);
+        for deviation in &mut component.deviations {
+            for text in [&mut deviation.what, &mut deviation.found, &mut deviation.wanted] {
+                bound(text, LONGEST_MESSAGE);
+            }
+        }
+        component.health.truncate(MOST_PARTS);
+        for check in &mut component.health {
+            bound(&mut check.check, LONGEST_MESSAGE);
+            bound(&mut check.message, LONGEST_MESSAGE);
+        }
+    }
+}
+
+fn bound(text: &mut String, longest: usize) {
+    *text = tamed(std::mem::take(text), longest);
+}
+
 fn bounded_record(mut record: StepRecord) -> StepRecord {
-    record.message = tamed(record.message, 1 << 10);
+    record.message = tamed(record.message, LONGEST_MESSAGE);
     record.tail = tamed(record.tail, LONGEST_TAIL);
     record
 }
@@ -435,6 +473,21 @@ mod tests {
         let line = serde_json::to_vec(&Answer::Recalled(Some(record("a")))).unwrap();
         let Ok(Answer::Recalled(Some(record))) = understand(&recall, &line) else { panic!() };
         assert_eq!(record.tail.len(), LONGEST_TAIL);
+    }
+
+    #[test]
+    fn what_a_host_tells_of_itself_is_bounded() {
+        let mut observation = Observation::default();
+        observation.facts.hostname = "\u{1b}]0;root".repeat(100);
+        observation.components = vec![fleetwright_wire::ComponentSeen::default(); 5000];
+        observation.components[0].version = Some("9".repeat(5000));
+        observation.components[0].deviations = vec![fleetwright_wire::Deviation::default(); 5000];
+        let line = serde_json::to_vec(&Answer::Observed(Box::new(observation))).unwrap();
+        let Ok(Answer::Observed(seen)) = understand(&Request::Observe(Box::default()), &line) else { panic!() };
+        assert!(seen.facts.hostname.len() <= LONGEST_NAME && !seen.facts.hostname.contains('\u{1b}'));
+        assert_eq!(seen.components.len(), MOST_PARTS);
+        assert_eq!(seen.components[0].version.as_ref().unwrap().len(), LONGEST_NAME);
+        assert_eq!(seen.components[0].deviations.len(), MOST_PARTS);
     }
 
     #[test]
