@@ -109,7 +109,7 @@ impl StepError for ReportError {
 /// When to look again because of what was done.
 pub enum Done {
     /// What was done wakes us.
-    Done,
+    Wakes,
     /// After that long.
     Again(Duration),
     /// As the window says.
@@ -186,7 +186,7 @@ impl Controller for Machines {
             self.journal.withdraw(pass, key, "it is not needed any more").await?;
         }
         match &decision.act {
-            Act::Rest => Ok(Done::Done),
+            Act::Rest => Ok(Done::Wakes),
             Act::Finalize => self.finalize(pass, look).await,
             Act::Observe(observe) => {
                 Ok(self.ask(pass, look, Asked::of(observe), Task::Observe(observe.as_ref().clone())))
@@ -212,7 +212,7 @@ impl Controller for Machines {
                 if *open {
                     self.patch_node(pass, look, look.node.as_ref().map(|node| node.open_patch())).await?;
                 }
-                let Some((_, operation, _)) = &look.windows.open else { return Ok(Done::Done) };
+                let Some((_, operation, _)) = &look.windows.open else { return Ok(Done::Wakes) };
                 let act = WindowAct { intent: existing(operation), ended: Some((*well, text.clone())) };
                 Ok(Done::Window(self.journal.drive(pass, &act).await?))
             }
@@ -239,7 +239,7 @@ impl Controller for Machines {
                 Next::After(after) => Some(pass.now() + after),
                 Next::Rest => None,
             },
-            Done::Done | Done::Gone => None,
+            Done::Wakes | Done::Gone => None,
         };
         let next = [decision.next, soon, later].into_iter().flatten().min();
         Ok(next.map_or(Next::Rest, Next::At))
@@ -253,14 +253,14 @@ impl Machines {
 
     /// Asks the host. When it answered, we are woken.
     fn ask(&self, pass: &Pass, look: &Look, asked: Asked, task: Task) -> Done {
-        let Ok(route) = &look.route else { return Done::Done };
+        let Ok(route) = &look.route else { return Done::Wakes };
         let place = route::place(&look.machine.0);
         let took = self.hosts.ask(pass.key(), Arc::clone(route), place, task);
         if !took {
             return Done::Again(BUSY);
         }
         self.memories.change(pass.key(), |memory| memory.ask(asked, &look.host, pass.now()));
-        Done::Done
+        Done::Wakes
     }
 
     async fn run(&self, pass: &Pass, look: &Look, run: &Run) -> Result<Done, ActError> {
@@ -300,11 +300,11 @@ impl Machines {
             let key = Key::cluster(look.machine.node());
             pass.writer().json_patch(&self.eyes.nodes, &key, patch).await?;
         }
-        Ok(Done::Done)
+        Ok(Done::Wakes)
     }
 
     async fn drain(&self, pass: &Pass, look: &Look) -> Result<Done, ActError> {
-        let Some((_, operation, _)) = &look.windows.open else { return Ok(Done::Done) };
+        let Some((_, operation, _)) = &look.windows.open else { return Ok(Done::Wakes) };
         let window = operation.0.metadata.uid.clone().unwrap_or_default();
         let mut tries = look.memory.tries.clone();
         let pods = drain::drain(pass.client(), look.machine.node(), &mut tries, pass.now()).await?;
@@ -326,7 +326,7 @@ impl Machines {
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(Done::Done)
+        Ok(Done::Wakes)
     }
 
     async fn finalize(&self, pass: &Pass, look: &Look) -> Result<Done, ActError> {
@@ -337,7 +337,7 @@ impl Machines {
             None => json!({ "op": "add", "path": "/metadata/finalizers", "value": [names::MACHINE_FINALIZER] }),
         };
         pass.writer().json_patch(&self.eyes.machines, pass.key(), json!([test, add])).await?;
-        Ok(Done::Done)
+        Ok(Done::Wakes)
     }
 
     async fn let_go(&self, pass: &Pass, look: &Look) -> Result<Done, ActError> {
