@@ -159,6 +159,11 @@ impl<'a> Mind<'a> {
 
     /// All is done that this window was for, or cannot be done.
     pub(super) fn end_window(&mut self) {
+        // Steps are found by the window that they were taken in. What they taught is written before it ends: if that write failed after the
+        // end, a version that did not work would be tried again, and a repair forgotten.
+        if self.status.components != self.old.components || self.status.last_drift != self.old.last_drift {
+            return self.at(self.now);
+        }
         let failed: Vec<String> = self
             .status
             .components

@@ -2,7 +2,8 @@ use fleetwright_api::{ComponentState, Disruption, Drift, OnDelete, OnFailure, Ph
 use fleetwright_wire::Deviation;
 use jiff::SignedDuration;
 
-use super::world::{World, package};
+use super::super::Act;
+use super::world::{Crash, World, package};
 
 fn four(kubelet: &str) -> Vec<crate::package::Rendered> {
     vec![
@@ -266,6 +267,28 @@ fn drift_whose_repair_restarts_something_needs_a_window() {
     assert_eq!(world.did(), ["repair containerd"]);
     assert_eq!(world.operations.len(), 1);
     assert_eq!(world.operations[0].level, Disruption::Restart);
+}
+
+#[test]
+fn what_a_window_taught_is_written_before_it_ends() {
+    let mut world = ready("1.36");
+    world.drifted.insert("containerd".to_owned(), vec![deviation("unit containerd.service", true)]);
+    let mut ended = 0;
+    for _ in 0..100 {
+        let before = world.status();
+        let decision = world.pass(Crash::Never);
+        if let Act::End { .. } = decision.act {
+            ended += 1;
+            assert_eq!(decision.status.components, before.components);
+            assert_eq!(decision.status.last_drift, before.last_drift);
+        }
+        world.now += SignedDuration::from_secs(1);
+        if let Some(next) = decision.next.filter(|_| decision.act == Act::Rest) {
+            world.now = world.now.max(next);
+        }
+    }
+    assert_eq!(ended, 1);
+    assert!(world.status().last_drift.unwrap().repaired);
 }
 
 #[test]
