@@ -41,7 +41,8 @@ impl Method for Tarball {
         if belongs(&name, &base(package)?) {
             return Ok(Some(package.version.clone()));
         }
-        Ok(Some(name.rsplit_once('-').map_or(name.as_str(), |(version, _)| version).to_owned()))
+        let version = name.rsplit_once('-').map_or(name.as_str(), |(version, _)| version);
+        Ok(Some(version.strip_prefix('v').unwrap_or(version).to_owned()))
     }
 
     fn deviations(&self, system: &dyn System, package: &Package) -> Result<Vec<Deviation>, MethodError> {
