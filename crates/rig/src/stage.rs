@@ -114,6 +114,8 @@ pub struct Stage {
     birth: Birth,
     lives: AtomicUsize,
     running: Mutex<Option<Running>>,
+    /// What else must have come to rest before time goes on.
+    minded: Mutex<Vec<IsIdle>>,
 }
 
 struct Running {
@@ -152,6 +154,7 @@ impl Stage {
             birth,
             lives: AtomicUsize::new(0),
             running: Mutex::new(None),
+            minded: Mutex::default(),
         })
     }
 
@@ -196,6 +199,15 @@ impl Stage {
     /// The trouble that this run meets, if any.
     pub fn trouble(&self) -> Option<&Trouble> {
         self.trouble.as_ref()
+    }
+
+    /// Time does not go on while `at_rest` says no: for parts of the world outside that compute in threads of their own.
+    pub fn mind(&self, at_rest: impl Fn() -> bool + Send + Sync + 'static) {
+        self.minded.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(at_rest));
+    }
+
+    fn at_rest(&self) -> bool {
+        self.minded.lock().unwrap_or_else(PoisonError::into_inner).iter().all(|at_rest| at_rest())
     }
 
     /// How often the operator was started.
@@ -436,7 +448,7 @@ impl Stage {
                 let _ = rounds.await;
             }
             let now = self.sign();
-            if now != last || self.served.open() > 0 {
+            if now != last || self.served.open() > 0 || !self.at_rest() {
                 (last, since) = (now, Instant::now());
             } else if since.elapsed() >= self.quiet {
                 return;

@@ -1,14 +1,15 @@
 //! One host, and what can be done to it.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use fleetwright_host::Memory;
 use fleetwright_host::system::UnitVerb;
 use fleetwright_host::system::memory::{Faults, Machine};
-use fleetwright_wire::{HOME, StepRecord};
+use fleetwright_host::{Host, Memory};
+use fleetwright_wire::{Answer, HOME, Outcome, Request, StepRecord};
 
 use crate::fleet::{Busy, Fleet, Inner};
 
@@ -59,6 +60,8 @@ pub(crate) struct SimInner {
     outside: Mutex<Outside>,
     /// Connections of before are dead.
     cut: AtomicU64,
+    /// Helpers that hang.
+    hung: Mutex<Vec<Arc<Mutex<Host<Memory>>>>>,
 }
 
 /// What is outside of the host's own memory.
@@ -86,6 +89,7 @@ impl SimHost {
             memory: Memory::new(address),
             outside: Mutex::default(),
             cut: AtomicU64::new(0),
+            hung: Mutex::default(),
         };
         let host = Self { inner: Arc::new(inner) };
         host.tell_time();
@@ -100,6 +104,11 @@ impl SimHost {
     /// The host itself: to look at it, and to do things to it behind everybody's back. Held only for a moment.
     pub fn machine(&self) -> MutexGuard<'_, Machine> {
         self.inner.memory.host()
+    }
+
+    /// Every file, folder and link, to compare it with how it was.
+    pub fn tree(&self) -> BTreeMap<String, String> {
+        self.machine().tree()
     }
 
     /// Hands on the host: changes it, and lets its kubelet notice.
@@ -226,6 +235,10 @@ impl SimHost {
         });
     }
 
+    pub(crate) fn keep_hung(&self, helper: Arc<Mutex<Host<Memory>>>) {
+        self.inner.hung.lock().unwrap_or_else(PoisonError::into_inner).push(helper);
+    }
+
     /// A process ended in the middle: by the power, if that is what was asked for.
     pub(crate) fn crashed(&self) {
         if std::mem::take(&mut self.outside().power) {
@@ -267,22 +280,34 @@ impl SimHost {
 
     // What it remembers.
 
-    /// The host's own journal: every step that was ever begun or refused, in order.
+    /// The host's own journal: every step that was ever begun or refused, in order, and what became of each.
     pub fn journal(&self) -> Vec<StepRecord> {
         let folder = format!("{HOME}/journal/steps");
-        let machine = self.machine();
-        let mut records: Vec<(u64, StepRecord)> = machine
-            .list(&folder)
-            .iter()
-            .filter_map(|name| machine.read(&format!("{folder}/{name}"), 1 << 20).ok().flatten())
-            .filter_map(|bytes| {
+        let mut records: Vec<(u64, StepRecord)> = {
+            let machine = self.machine();
+            let names = machine.list(&folder);
+            let read = |name: &String| machine.read(&format!("{folder}/{name}"), 1 << 20).ok().flatten();
+            let parse = |bytes: Vec<u8>| {
                 let written: serde_json::Value = serde_json::from_slice(&bytes).ok()?;
                 let record = serde_json::from_value(written["record"].clone()).ok()?;
                 Some((written["number"].as_u64().unwrap_or_default(), record))
-            })
-            .collect();
+            };
+            names.iter().filter_map(read).filter_map(parse).collect()
+        };
         records.sort_by_key(|(number, _)| *number);
-        records.into_iter().map(|(_, record)| record).collect()
+        records.into_iter().map(|(_, record)| self.judged(record)).collect()
+    }
+
+    /// Whether a step that was begun and not ended still runs is for the helper to say.
+    fn judged(&self, record: StepRecord) -> StepRecord {
+        if record.outcome != Outcome::Running || !self.is_on() {
+            return record;
+        }
+        let asked = Request::Recall { id: record.id.clone() };
+        match Host::new(self.process()).answer(asked, &mut |_| {}) {
+            Answer::Recalled(Some(judged)) => judged,
+            _ => record,
+        }
     }
 
     // Drift.

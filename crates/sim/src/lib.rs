@@ -6,6 +6,7 @@
 //!
 //! [`Kubelets`] play the kubelet of each host on which its unit runs, and the little of a control plane that nodes and pods need.
 
+pub mod demo;
 mod fleet;
 mod host;
 mod kubelet;

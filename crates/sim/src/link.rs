@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use fleetwright_host::{Host, Memory};
+use fleetwright_host::{Host, Memory, System};
 use fleetwright_transport::{Limits, Link, LinkError};
 use fleetwright_wire::{
     Answer, Apply, ComponentSeen, LONGEST_LINE, Observation, Outcome, Progress, Request, StepRecord,
@@ -150,7 +150,7 @@ impl SimLink {
 /// Lets the helper work. None if its process did not live to answer.
 fn ask(
     host: &SimHost,
-    helper: &Mutex<Host<Memory>>,
+    helper: &Arc<Mutex<Host<Memory>>>,
     request: Request,
     tell: &mut dyn FnMut(Progress),
 ) -> Option<Answer> {
@@ -166,14 +166,23 @@ fn ask(
         let gone = helper.system().gone();
         (!gone).then_some(answer)
     };
-    // A helper that is busy with a step does not keep another from being started.
     let answer = match helper.try_lock() {
         Ok(mut helper) => work(&mut helper),
         Err(std::sync::TryLockError::Poisoned(poisoned)) => work(&mut poisoned.into_inner()),
+        // A helper that is busy with a step does not keep another from being started.
         Err(std::sync::TryLockError::WouldBlock) => work(&mut Host::new(host.process())),
     };
     if answer.is_none() {
-        host.crashed();
+        let hangs = helper.try_lock().is_ok_and(|helper| {
+            let process = helper.system().own_process();
+            helper.system().lives(&process)
+        });
+        if hangs {
+            // It outlives its connection: only somebody with hands on the host ends it.
+            host.keep_hung(helper.clone());
+        } else {
+            host.crashed();
+        }
     }
     if changes {
         if host.machine().boot_asked() {
@@ -221,12 +230,12 @@ fn claimed(apply: &Apply) -> StepRecord {
     }
 }
 
-/// Far too much: an observation as long as a line may be, or a line without an end.
+/// Far too much: an observation of megabytes, or a line without an end.
 fn endless(request: &Request) -> Result<Answer, LinkError> {
     if !matches!(request, Request::Observe(_)) {
         return Err(LinkError::Nonsense(format!("a line of more than {LONGEST_LINE} bytes")));
     }
     let component = ComponentSeen { component: "x".repeat(100_000), ..ComponentSeen::default() };
-    let components = vec![component; LONGEST_LINE / 100_000 - 1];
+    let components = vec![component; 40];
     Ok(Answer::Observed(Box::new(Observation { components, ..Observation::default() })))
 }

@@ -69,7 +69,7 @@ impl Kubelet {
             labels: labels.collect(),
             taints: config["registerWithTaints"].as_array().cloned().unwrap_or_default(),
             provider_id: config["providerID"].as_str().map(str::to_owned),
-            version: format!("v{version}"),
+            version: format!("v{}", version.trim_start_matches('v')),
             boot_id: facts.boot_id,
             kernel: facts.kernel,
             since: unit.active_since,

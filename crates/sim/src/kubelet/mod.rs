@@ -17,6 +17,7 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
+use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event};
 use tokio::sync::mpsc;
 
@@ -166,7 +167,8 @@ impl Crew {
         let mut looks = FuturesUnordered::new();
         let mut waiting: std::collections::VecDeque<SimHost> = std::collections::VecDeque::new();
         let pods = kube::Api::<Pod>::all(self.client.clone());
-        let mut pods = Box::pin(watcher::watcher(pods, watcher::Config::default()));
+        // Paced: a server that is gone is no reason to spin.
+        let mut pods = Box::pin(watcher::watcher(pods, watcher::Config::default()).default_backoff());
         let mut acts = FuturesUnordered::new();
         loop {
             while looks.len() < self.manner.at_once.max(1)

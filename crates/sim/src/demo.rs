@@ -1,0 +1,179 @@
+//! A fleet to look at: package versions, machines, and what goes wrong with a few of them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::{Faults, Fleet, Spoilt};
+
+/// The package version of the kubelet that every machine begins with.
+pub const KUBELET: &str = "kubelet-1.36.4";
+/// One to upgrade to.
+pub const NEWER_KUBELET: &str = "kubelet-1.37.1";
+/// One that does not come up on any host.
+pub const BAD_KUBELET: &str = "kubelet-1.37.2";
+/// The Secret with the key by which hosts are reached.
+pub const SSH_SECRET: &str = "fleet-ssh";
+
+/// How many machines stand in a rack.
+const RACK: usize = 10;
+/// How many zones there are.
+const ZONES: usize = 4;
+
+/// The name of a machine, which is also that of its host.
+pub fn name(number: usize) -> String {
+    format!("host-{number:03}")
+}
+
+/// The address of a machine's host.
+pub fn address(number: usize) -> String {
+    format!("198.18.{}.{}", number / 250, number % 250 + 1)
+}
+
+/// The package versions of a worker: kernel settings, a container runtime, the kubelet in three versions.
+pub fn packages() -> Vec<Value> {
+    let kubelet = |version: &str| {
+        json!({
+            "component": "kubelet", "version": version,
+            "tarball": { "source": source("kubelet", version), "links": { "/usr/local/bin/kubelet": "bin/kubelet" } },
+            "dependsOn": ["containerd"],
+            "files": [
+                { "path": "/etc/kubernetes/bootstrap-kubelet.conf", "mode": "0600", "bootstrapKubeconfig": true },
+                { "path": "/etc/kubernetes/kubelet.yaml", "template": KUBELET_CONFIG },
+            ],
+            "units": [{
+                "name": "kubelet.service", "enabled": true, "running": true, "content": KUBELET_UNIT,
+                "restartOn": ["/etc/kubernetes/kubelet.yaml"],
+            }],
+            "disruption": "Restart",
+            "health": { "within": "1m", "every": "2s", "checks": [
+                { "unit": "kubelet.service" }, { "nodeCondition": "Ready" },
+            ] },
+            "remove": { "paths": ["/etc/kubernetes", "/var/lib/kubelet"] },
+        })
+    };
+    let containerd = |version: &str| {
+        json!({
+            "component": "containerd", "version": version,
+            "tarball": { "source": source("containerd", version), "links": { "/usr/local/bin/containerd": "bin/containerd" } },
+            "dependsOn": ["sysctl"],
+            "files": [{ "path": "/etc/containerd/config.toml", "content": "version = 3\n" }],
+            "units": [{
+                "name": "containerd.service", "enabled": true, "running": true,
+                "content": "[Service]\nExecStart=/usr/local/bin/containerd\n", "restartOn": ["/etc/containerd/config.toml"],
+            }],
+            "disruption": "Drain",
+            "health": { "within": "1m", "checks": [{ "unit": "containerd.service" }] },
+            "remove": { "paths": ["/etc/containerd", "/var/lib/containerd"] },
+        })
+    };
+    let sysctl = json!({
+        "component": "sysctl", "version": "1",
+        "sysctl": { "net.ipv4.ip_forward": "1", "vm.max_map_count": "262144", "kernel.panic": "10" },
+    });
+    vec![
+        version("sysctl-1", sysctl),
+        version("containerd-2.3.0", containerd("2.3.0")),
+        version("containerd-2.4.2", containerd("2.4.2")),
+        version(KUBELET, kubelet("1.36.4")),
+        version(NEWER_KUBELET, kubelet("1.37.1")),
+        version(BAD_KUBELET, kubelet("1.37.2")),
+    ]
+}
+
+fn version(name: &str, spec: Value) -> Value {
+    json!({
+        "apiVersion": "fleetwright.io/v1alpha1", "kind": "MachinePackageVersion",
+        "metadata": { "name": name }, "spec": spec,
+    })
+}
+
+/// An archive that nobody ever looks into: on simulated hosts every URL has what is declared.
+fn source(component: &str, version: &str) -> Value {
+    let digits: String = format!("{component}{version}").bytes().map(|byte| format!("{byte:02x}")).collect();
+    let sha256: String = digits.chars().chain(std::iter::repeat('0')).take(64).collect();
+    json!({ "urls": [format!("http://packages.fleet/{component}-{version}.tar.zst")], "sha256": sha256 })
+}
+
+const KUBELET_CONFIG: &str = "\
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+providerID: \"sim://{{ machine.name }}\"
+registerWithTaints:
+- {key: fleetwright.io/unready, effect: NoSchedule}
+";
+
+const KUBELET_UNIT: &str = "\
+[Unit]
+After=containerd.service
+[Service]
+ExecStart=/usr/local/bin/kubelet \\
+  --config=/etc/kubernetes/kubelet.yaml \\
+  --bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf \\
+  --kubeconfig=/etc/kubernetes/kubelet.conf \\
+  --cert-dir=/var/lib/kubelet/pki \\
+  --hostname-override={{ machine.nodeName }}
+Restart=always
+[Install]
+WantedBy=multi-user.target
+";
+
+/// A machine of the fleet.
+pub fn machine(number: usize) -> Value {
+    let (rack, zone) = (number / RACK, number / RACK % ZONES);
+    json!({
+        "apiVersion": "fleetwright.io/v1alpha1", "kind": "Machine",
+        "metadata": { "name": name(number), "labels": { "pool": "online", "zone": format!("z{zone}"), "rack": format!("r{rack}") } },
+        "spec": {
+            "addresses": [address(number)],
+            "hardware": { "zone": format!("z{zone}"), "rack": format!("r{rack}"), "model": "simulated" },
+            "ssh": { "keyRef": { "name": SSH_SECRET }, "hostKeys": { "policy": "TrustOnFirstUse" } },
+            "packages": [
+                { "component": "sysctl", "ref": "sysctl-1" },
+                { "component": "containerd", "ref": "containerd-2.4.2" },
+                { "component": "kubelet", "ref": KUBELET },
+            ],
+        },
+    })
+}
+
+/// What machines need beside their packages: the key by which they are reached, and what packages may know of the cluster.
+pub fn around(server: &str) -> Vec<Value> {
+    vec![
+        json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": { "name": SSH_SECRET }, "type": "kubernetes.io/ssh-auth",
+            "stringData": { "ssh-privatekey": "simulated hosts let everybody in\n" },
+        }),
+        json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": fleetwright_api::names::CLUSTER_VALUES },
+            "data": { "server": server, "caBundle": "simulated", "dnsAddress": "10.96.0.10", "dnsDomain": "cluster.local" },
+        }),
+    ]
+}
+
+/// What kubelets may do with the token that they begin with: ask for a certificate.
+pub fn bootstrappers() -> Value {
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+        "metadata": { "name": "fleetwright-bootstrappers" },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:node-bootstrapper" },
+        "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:bootstrappers:fleetwright" }],
+    })
+}
+
+/// The hosts of so many machines. No host comes up with the bad version; each tenth takes its time.
+pub fn hosts(fleet: &Fleet, machines: usize) {
+    let spoilt: Arc<[Spoilt]> = Arc::from([Spoilt {
+        unit: "kubelet.service".to_owned(),
+        path: format!("{}/kubelet/current", fleetwright_wire::OPT),
+        contains: "1.37.2".to_owned(),
+    }]);
+    for number in 0..machines {
+        let host = fleet.host(&address(number));
+        host.set_faults(Faults { spoilt: spoilt.clone(), ..Faults::default() });
+        if number % 10 == 9 {
+            host.set_step(Duration::from_secs(10 + number as u64 % 4 * 5));
+        }
+    }
+}
