@@ -1,0 +1,70 @@
+//! What users see of the Machine-Operator, on simulated hosts that run the code of real ones, with the embedded server and the real one.
+
+mod disturbed;
+mod faults;
+mod idle;
+mod stories;
+mod support;
+
+use fleetwright_lab::Kind;
+use fleetwright_rig::Ground;
+use support::{Play, tell, tell_all_on};
+
+/// A test for each story on the embedded server, and the list of all.
+macro_rules! stories {
+    ($list:ident: $($room:ident::$name:ident),* $(,)?) => {
+        $(
+            #[tokio::test(flavor = "multi_thread")]
+            async fn $name() {
+                tell(&Ground::InProcess, |stage, fleet| Box::pin($room::$name(stage, fleet))).await;
+            }
+        )*
+
+        const $list: &[(&str, Play)] =
+            &[$((stringify!($name), |stage, fleet| Box::pin($room::$name(stage, fleet)))),*];
+    };
+}
+
+stories! { BOTH:
+    stories::twenty_machines_converge,
+    stories::an_upgrade_drains_within_disruption_budgets,
+    stories::no_more_machines_are_worked_on_than_the_policy_of_their_zone_allows,
+    stories::a_bad_version_is_rolled_back_on_its_first_host_and_not_tried_again,
+    stories::drift_is_repaired_and_named,
+    stories::a_deleted_machine_leaves_a_clean_host,
+    stories::nothing_is_done_to_a_paused_machine,
+}
+
+stories! { EMBEDDED:
+    stories::a_change_taken_back_half_way_leads_back,
+    stories::drift_is_only_reported_if_that_is_the_policy,
+    stories::a_host_that_fights_back_is_slowed_down_and_reported,
+    stories::an_orphaned_host_is_left_alone,
+    stories::a_host_that_is_gone_can_be_let_go,
+    stories::a_component_that_is_no_longer_listed_is_removed,
+    stories::hosts_that_are_gone_cost_the_others_nothing,
+    faults::a_connection_cut_in_the_middle_of_a_step_does_not_run_it_twice,
+    faults::a_host_that_loses_power_in_the_middle_of_a_step_is_finished_when_it_is_back,
+    faults::a_full_disk_is_told_of_and_work_goes_on_when_there_is_room,
+    faults::a_disk_that_cannot_be_written_is_told_of,
+    faults::a_wrong_host_key_stops_everything,
+    faults::a_changed_host_key_stops_everything_until_a_person_settles_it,
+    faults::a_helper_that_lies_is_found_out,
+    faults::a_helper_that_speaks_nonsense_is_not_listened_to,
+    faults::gigabytes_of_output_are_cut_off,
+    faults::a_hanging_command_ends_with_its_time,
+    faults::a_host_that_hangs_is_left_for_the_others,
+    faults::a_clock_that_jumps_changes_nothing,
+}
+
+/// The list is run on the real server below; this keeps the other from being forgotten.
+#[test]
+fn every_story_has_a_name_of_its_own() {
+    let names: std::collections::BTreeSet<_> = BOTH.iter().chain(EMBEDDED).map(|(name, _)| name).collect();
+    assert_eq!(names.len(), BOTH.len() + EMBEDDED.len());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_main_stories_on_real() {
+    tell_all_on(Kind::Real, BOTH).await;
+}

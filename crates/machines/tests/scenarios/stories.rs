@@ -1,0 +1,352 @@
+//! What is declared comes about, and stays.
+
+use anyhow::{Context, Result};
+use fleetwright_api::{ComponentState, Machine, OperationPhase, Phase, Status, names};
+use fleetwright_rig::Stage;
+use fleetwright_sim::{Faults, Fleet, Network, Spoilt, demo};
+use fleetwright_wire::{OPT, Verb};
+use serde_json::json;
+
+use crate::support::{Allowing, Telling, acts, check_every, delete, ensure, in_service, of, seconds, shown};
+
+pub async fn twenty_machines_converge(stage: &Stage, fleet: &Fleet) -> Result<()> {
+    let names: Vec<String> = (0..20).map(|n| format!("m{n:02}")).collect();
+    for name in &names {
+        stage.machine(fleet, name, json!({})).await?;
+    }
+    stage.start().await?;
+    for name in &names {
+        let seen = stage.phase(name, Phase::Ready).await?;
+        for (component, version) in [("sysctl", "1"), ("containerd", "2.3.0"), ("kubelet", "1.36.4")] {
+            let found = of(&seen, component).context("it is not listed")?;
+            ensure(found.state == ComponentState::Ready && found.observed.as_deref() == Some(version), shown(&seen))?;
+        }
+        let status = seen.status.as_ref().context("no status")?;
+        let facts = status.facts.as_ref().context("no facts")?;
+        ensure(facts.os.as_deref() == Some("debian-12"), shown(&seen))?;
+        ensure(status.host_keys == [fleet.host(name).key()], "the key of the first use is pinned")?;
+        let node = stage.nodes().get(&stage.node_name(name)).await?;
+        let version = node.status.and_then(|status| status.node_info).map(|info| info.kubelet_version);
+        ensure(version.as_deref() == Some("v1.36.4"), format!("{version:?}"))?;
+        // One step for each component, and nothing twice.
+        let begun = acts(&fleet.host(name));
+        ensure(begun.len() == 3, format!("{begun:?}"))?;
+    }
+    Ok(())
+}
+
+pub async fn an_upgrade_drains_within_disruption_budgets(stage: &Stage, fleet: &Fleet) -> Result<()> {
+    let hosts = in_service(stage, fleet, &["a"]).await?;
+    stage.pod("a", "free", json!({ "app": "free" })).await?;
+    stage.pod("a", "held", json!({ "app": "held" })).await?;
+    stage.budget("held", json!({ "app": "held" }), 1).await?;
+    stage.refer("a", "containerd", "containerd-2.4.2").await?;
+    let holds = |seen: &Machine| {
+        let message = of(seen, "containerd").map(|found| found.message).unwrap_or_default();
+        let progress = seen.status.as_ref().and_then(|status| status.progress.clone());
+        let told = format!("{message} {}", progress.map(|progress| progress.message).unwrap_or_default());
+        if told.contains("held") { Ok(()) } else { Err(shown(seen)) }
+    };
+    stage.until("a", "says which pod is held", holds).await?;
+    ensure(stage.closed("a").await?, "the Node takes new pods while it is drained")?;
+    ensure(stage.pods().await? == ["held"], "only the pod that a budget protects is left")?;
+    let before = acts(&hosts[0]);
+    ensure(before.len() == 3, format!("nothing is touched before all have left: {before:?}"))?;
+
+    stage.allow("held", 1, None).await?;
+    stage.phase("a", Phase::Ready).await?;
+    ensure(stage.pods().await?.is_empty(), "the pod has left")?;
+    ensure(!stage.closed("a").await?, "the Node is open again")?;
+    let upgrades = hosts[0].journal().into_iter().filter(|record| record.component.as_deref() == Some("containerd"));
+    ensure(upgrades.count() == 2, "one step for the upgrade")?;
+    let operations = stage.operations().await?;
+    let ended = |phase| operations.iter().filter(|o| o.status.as_ref().is_some_and(|s| s.phase == phase)).count();
+    ensure(operations.len() == 1 && ended(OperationPhase::Succeeded) == 1, format!("{operations:#?}"))
+}
+
+pub async fn no_more_machines_are_worked_on_than_the_policy_of_their_zone_allows(
+    stage: &Stage,
+    fleet: &Fleet,
+) -> Result<()> {
+    let names: Vec<String> = (0..8).map(|n| format!("m{n}")).collect();
+    stage
+        .policy("windows", json!({ "operations": ["Restart", "Drain", "Reboot"], "scope": { "by": "zone" }, "max": 1 }))
+        .await?;
+    for (n, name) in names.iter().enumerate() {
+        let zone = format!("z{}", n % 2);
+        let more = json!({
+            "metadata": { "labels": { "zone": zone } },
+            "spec": { "hardware": { "zone": zone } },
+        });
+        stage.machine(fleet, name, more).await?.set_step(seconds(5));
+    }
+    stage.start().await?;
+    for name in &names {
+        stage.phase(name, Phase::Ready).await?;
+    }
+    for name in &names {
+        stage.refer(name, "containerd", "containerd-2.4.2").await?;
+    }
+    // At no moment more than one in each zone.
+    let most = std::sync::Mutex::new([0_usize; 2]);
+    let reached = || async {
+        let mut now = [0; 2];
+        for (n, name) in names.iter().enumerate() {
+            now[n % 2] += usize::from(stage.closed(name).await.map_err(|error| error.to_string())?);
+        }
+        {
+            let mut most = most.lock().unwrap();
+            *most = [most[0].max(now[0]), most[1].max(now[1])];
+        }
+        let mut left = Vec::new();
+        for name in &names {
+            let seen = stage.get(name).await.map_err(|error| error.to_string())?;
+            let found = of(&seen, "containerd");
+            if found.is_none_or(|found| found.observed.as_deref() != Some("2.4.2")) {
+                left.push(name.clone());
+            }
+        }
+        if left.is_empty() { Ok(()) } else { Err(format!("{left:?} are left")) }
+    };
+    stage.settle("all are upgraded", reached).await?;
+    for name in &names {
+        stage.phase(name, Phase::Ready).await?;
+    }
+    let most = *most.lock().unwrap();
+    ensure(most == [1, 1], format!("closed at the same time, by zone: {most:?}"))
+}
+
+/// No host comes up with that version of the kubelet.
+fn spoil(fleet: &Fleet) {
+    let spoilt = Spoilt {
+        unit: "kubelet.service".to_owned(),
+        path: format!("{OPT}/kubelet/current"),
+        contains: "1.37.2".to_owned(),
+    };
+    for host in fleet.all() {
+        host.set_faults(Faults { spoilt: [spoilt.clone()].into(), ..Faults::default() });
+    }
+}
+
+pub async fn a_bad_version_is_rolled_back_on_its_first_host_and_not_tried_again(
+    stage: &Stage,
+    fleet: &Fleet,
+) -> Result<()> {
+    let hosts = in_service(stage, fleet, &["a"]).await?;
+    spoil(fleet);
+    stage.refer("a", "kubelet", demo::BAD_KUBELET).await?;
+    let component = stage.component("a", "kubelet", ComponentState::RolledBack).await?;
+    ensure(component.observed.as_deref() == Some("1.36.4"), format!("{component:?}"))?;
+    ensure(component.desired.as_deref() == Some("1.37.2"), format!("{component:?}"))?;
+    ensure(component.message.contains("kubelet.service"), format!("it says why: {component:?}"))?;
+    stage.says("a", names::PACKAGES_READY, Status::False, "RolledBack").await?;
+    stage.event("RolledBack", "kubelet").await?;
+    ensure(!stage.closed("a").await?, "what works takes pods")?;
+    let node = stage.nodes().get(&stage.node_name("a")).await?;
+    let version = node.status.and_then(|status| status.node_info).map(|info| info.kubelet_version);
+    ensure(version.as_deref() == Some("v1.36.4"), format!("{version:?}"))?;
+    let tried = |host: &fleetwright_sim::SimHost| {
+        host.journal().iter().filter(|record| record.component.as_deref() == Some("kubelet")).count()
+    };
+    let before = tried(&hosts[0]);
+    stage.linger(seconds(1500)).await?;
+    ensure(tried(&hosts[0]) == before, "it is not tried again by itself")?;
+
+    // A person asks, after the version was put right.
+    hosts[0].set_faults(Faults::default());
+    stage.patch("a", json!({ "metadata": { "annotations": { names::RETRY: "once more" } } })).await?;
+    let component = stage.component("a", "kubelet", ComponentState::Ready).await?;
+    ensure(component.observed.as_deref() == Some("1.37.2"), format!("{component:?}"))
+}
+
+pub async fn a_change_taken_back_half_way_leads_back(stage: &Stage, fleet: &Fleet) -> Result<()> {
+    let hosts = in_service(stage, fleet, &["a"]).await?;
+    stage.pod("a", "held", json!({ "app": "held" })).await?;
+    stage.budget("held", json!({ "app": "held" }), 1).await?;
+    stage.refer("a", "containerd", "containerd-2.4.2").await?;
+    let closed = || async {
+        match stage.closed("a").await.map_err(|error| error.to_string())? {
+            true => Ok(()),
+            false => Err("it is open".to_owned()),
+        }
+    };
+    stage.settle("it is closed", closed).await?;
+    stage.refer("a", "containerd", "containerd-2.3.0").await?;
+    stage.phase("a", Phase::Ready).await?;
+    ensure(!stage.closed("a").await?, "it is open again")?;
+    ensure(stage.pods().await? == ["held"], "the pod stayed")?;
+    ensure(acts(&hosts[0]).len() == 3, "the host was not touched")?;
+
+    // And once it was done, it is a change like any other.
+    stage.allow("held", 1, None).await?;
+    stage.refer("a", "containerd", "containerd-2.4.2").await?;
+    stage.component("a", "containerd", ComponentState::Ready).await?;
+    stage.phase("a", Phase::Ready).await?;
+    stage.refer("a", "containerd", "containerd-2.3.0").await?;
+    let seen = stage.phase("a", Phase::Ready).await?;
+    ensure(of(&seen, "containerd").and_then(|found| found.observed).as_deref() == Some("2.3.0"), shown(&seen))
+}
+
+pub async fn drift_is_repaired_and_named(stage: &Stage, fleet: &Fleet) -> Result<()> {
+    let hosts = in_service(stage, fleet, &["a"]).await?;
+    let host = &hosts[0];
+    host.spoil_file("/etc/containerd/config.toml", "version = 1\n");
+    host.spoil_sysctl("kernel.panic", "0");
+    host.stop_unit("containerd.service");
+    let steps = host.journal().len();
+    let holds = |seen: &Machine| {
+        let drift = seen.status.as_ref().and_then(|status| status.last_drift.clone());
+        match drift {
+            Some(drift) if drift.repaired && drift.items.len() >= 2 => Ok(()),
+            _ => Err(shown(seen)),
+        }
+    };
+    let seen = stage.until("a", "was repaired", holds).await?;
+    stage.phase("a", Phase::Ready).await?;
+    let items = seen.status.and_then(|status| status.last_drift).context("no drift")?.items;
+    let named = |what: &str| items.iter().any(|item| item.what.contains(what));
+    ensure(named("/etc/containerd/config.toml") || named("kernel.panic"), format!("{items:?}"))?;
+    {
+        let machine = host.machine();
+        ensure(machine.read("/etc/containerd/config.toml", 100)?.as_deref() == Some(b"version = 3\n"), "the file")?;
+        ensure(machine.sysctl("kernel.panic").as_deref() == Some("10"), "the sysctl")?;
+        ensure(machine.unit("containerd.service").active == "active", "the unit")?;
+    }
+    let repairs = host.journal().split_off(steps);
+    ensure(repairs.iter().all(|record| record.verb == Verb::Repair), format!("{repairs:?}"))?;
+    stage.event("Drifted", "kernel.panic").await?;
+    stage.event("Repaired", "").await
+}
+
+pub async fn drift_is_only_reported_if_that_is_the_policy(stage: &Stage, fleet: &Fleet) -> Result<()> {
+    let host = stage.machine(fleet, "a", json!({ "spec": { "drift": "Report" } })).await?;
+    stage.start().await?;
+    stage.phase("a", Phase::Ready).await?;
+    let steps = host.journal().len();
+    host.spoil_sysctl("kernel.panic", "0");
+    stage.says("a", names::IN_SHAPE, Status::False, "Drifted").await?;
+    let component = stage.component("a", "sysctl", ComponentState::Drifted).await?;
+    ensure(component.message.contains("kernel.panic"), format!("{component:?}"))?;
+    stage.linger(seconds(1800)).await?;
+    ensure(host.journal().len() == steps, "it was touched")?;
+    ensure(host.machine().sysctl("kernel.panic").as_deref() == Some("0"), "it was changed")?;
+    // Put right by hand.
+    host.spoil_sysctl("kernel.panic", "10");
+    stage.phase("a", Phase::Ready).await.map(drop)
+}
+
+pub async fn a_host_that_fights_back_is_slowed_down_and_reported(stage: &Stage, fleet: &Fleet) -> Result<()> {
+    check_every(stage, seconds(20));
+    let hosts = in_service(stage, fleet, &["a"]).await?;
+    let mut repaired_at = Vec::new();
+    // Something sets it back whenever it was put right.
+    for _ in 0..8 {
+        hosts[0].spoil_sysctl("kernel.panic", "0");
+        let holds = |_: &Machine| match hosts[0].machine().sysctl("kernel.panic").as_deref() {
+            Some("10") => Ok(()),
+            other => Err(format!("it is {other:?}")),
+        };
+        stage.until("a", "was repaired", holds).await?;
+        repaired_at.push(stage.clock().monotonic());
+    }
+    stage.event("FightsBack", "kernel.panic").await?;
+    let waits: Vec<_> = repaired_at.windows(2).map(|two| two[1] - two[0]).collect();
+    let (first, last) = (waits[0], waits[waits.len() - 1]);
+    ensure(first < seconds(60) && last >= seconds(240), format!("from repair to repair: {waits:?}"))?;
+    hosts[0].spoil_sysctl("kernel.panic", "0");
+    stage.says("a", names::IN_SHAPE, Status::False, "FightsBack").await.map(drop)
+}
+
+pub async fn a_deleted_machine_leaves_a_clean_host(stage: &Stage, fleet: &Fleet) -> Result<()> {
+    let host = fleet.host("a");
+    let before = host.tree();
+    in_service(stage, fleet, &["a"]).await?;
+    ensure(host.tree() != before, "it was installed")?;
+    stage.pod("a", "web", json!({ "app": "web" })).await?;
+    delete(stage, "a").await?;
+    stage.gone("a").await?;
+    ensure(stage.pods().await?.is_empty(), "its pods had to leave")?;
+    let node = stage.nodes().get_opt(&stage.node_name("a")).await?;
+    ensure(node.is_none(), "its Node is gone")?;
+    let left = host.tree();
+    let differs: Vec<_> = left.iter().filter(|(path, thing)| before.get(*path) != Some(thing)).collect();
+    ensure(differs.is_empty(), format!("what is left: {differs:#?}"))?;
+    let missing: Vec<_> = before.keys().filter(|path| !left.contains_key(*path)).collect();
+    ensure(missing.is_empty(), format!("what is missing: {missing:?}"))
+}
+
+pub async fn an_orphaned_host_is_left_alone(stage: &Stage, fleet: &Fleet) -> Result<()> {
+    let host = stage.machine(fleet, "a", json!({ "spec": { "onDelete": "Orphan" } })).await?;
+    stage.start().await?;
+    stage.phase("a", Phase::Ready).await?;
+    let (before, steps) = (host.tree(), host.journal().len());
+    delete(stage, "a").await?;
+    stage.gone("a").await?;
+    ensure(host.tree() == before && host.journal().len() == steps, "it was touched")?;
+    ensure(stage.nodes().get_opt(&stage.node_name("a")).await?.is_some(), "its Node works on")
+}
+
+pub async fn a_host_that_is_gone_can_be_let_go(stage: &Stage, fleet: &Fleet) -> Result<()> {
+    let hosts = in_service(stage, fleet, &["a"]).await?;
+    hosts[0].power_off();
+    delete(stage, "a").await?;
+    let said = stage.says("a", names::REACHABLE, Status::False, "NoAnswer").await?;
+    ensure(said.message.contains(names::LET_GO), format!("it says what to do: {}", said.message))?;
+    stage.linger(seconds(600)).await?;
+    ensure(stage.api::<Machine>().get_opt("a").await?.is_some(), "it is not given up by itself")?;
+    stage.patch("a", json!({ "metadata": { "annotations": { names::LET_GO: "true" } } })).await?;
+    stage.gone("a").await?;
+    ensure(stage.nodes().get_opt(&stage.node_name("a")).await?.is_none(), "its Node is gone, too")
+}
+
+pub async fn nothing_is_done_to_a_paused_machine(stage: &Stage, fleet: &Fleet) -> Result<()> {
+    let hosts = in_service(stage, fleet, &["a"]).await?;
+    let steps = hosts[0].journal().len();
+    stage.patch("a", json!({ "spec": { "paused": true } })).await?;
+    stage.refer("a", "kubelet", demo::NEWER_KUBELET).await?;
+    hosts[0].spoil_sysctl("kernel.panic", "0");
+    stage.linger(seconds(1800)).await?;
+    ensure(hosts[0].journal().len() == steps, "it was touched")?;
+    ensure(!stage.closed("a").await?, "its Node was touched")?;
+    stage.patch("a", json!({ "spec": { "paused": false } })).await?;
+    let seen = stage.phase("a", Phase::Ready).await?;
+    ensure(of(&seen, "kubelet").and_then(|found| found.observed).as_deref() == Some("1.37.1"), shown(&seen))
+}
+
+pub async fn a_component_that_is_no_longer_listed_is_removed(stage: &Stage, fleet: &Fleet) -> Result<()> {
+    let hosts = in_service(stage, fleet, &["a"]).await?;
+    let packages = json!([
+        { "component": "containerd", "ref": "containerd-2.3.0" }, { "component": "sysctl", "ref": "sysctl-1" },
+    ]);
+    stage.patch("a", json!({ "spec": { "packages": packages } })).await?;
+    let holds = |seen: &Machine| if of(seen, "kubelet").is_none() { Ok(()) } else { Err(shown(seen)) };
+    stage.until("a", "has no kubelet", holds).await?;
+    ensure(!hosts[0].machine().unit("kubelet.service").exists, "its unit is gone")?;
+    ensure(hosts[0].machine().stat("/etc/kubernetes").is_none(), "its files are gone")?;
+    ensure(hosts[0].machine().unit("containerd.service").active == "active", "the rest works on")
+}
+
+pub async fn hosts_that_are_gone_cost_the_others_nothing(stage: &Stage, fleet: &Fleet) -> Result<()> {
+    for n in 0..40 {
+        let host = stage.machine(fleet, &format!("gone-{n}"), json!({})).await?;
+        host.set_network(if n % 2 == 0 { Network::Silent } else { Network::Hangs });
+    }
+    for n in 0..10 {
+        stage.machine(fleet, &format!("fine-{n}"), json!({})).await?;
+    }
+    let start = stage.clock().monotonic();
+    stage.start().await?;
+    for n in 0..10 {
+        stage.phase(&format!("fine-{n}"), Phase::Ready).await?;
+    }
+    let passed = stage.clock().monotonic() - start;
+    ensure(passed < seconds(120), format!("they waited for {passed:?}"))?;
+    stage.says("gone-0", names::REACHABLE, Status::False, "NoAnswer").await?;
+    for n in 0..40 {
+        fleet.host(&format!("gone-{n}")).set_network(Network::Fine);
+    }
+    for n in 0..40 {
+        stage.phase(&format!("gone-{n}"), Phase::Ready).await?;
+    }
+    Ok(())
+}

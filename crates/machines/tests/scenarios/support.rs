@@ -1,0 +1,507 @@
+//! A fleet of simulated hosts in a namespace of its own, and what a person would see of it.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use fleetwright_api::{
+    Component, ComponentState, Condition, Machine, MachinePackageVersion, Operation, OperationPolicy, Phase, Status,
+    condition, crds, names,
+};
+use fleetwright_kit::leader::Lease;
+use fleetwright_kit::{Budget, Operator, Settings};
+use fleetwright_lab::Kind;
+use fleetwright_machines::Options;
+use fleetwright_rig::scenario::{Disturbance, run};
+use fleetwright_rig::{Ground, Life, Outfit, Passed, Scenario, Stage};
+use fleetwright_sim::{Fleet, Kubelets, Manner, SimHost, demo};
+use fleetwright_wire::{Outcome, StepRecord};
+use futures::future::BoxFuture;
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod, Secret};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+
+/// What happens in a story.
+pub type Play = for<'a> fn(&'a Stage, &'a Fleet) -> BoxFuture<'a, Result<()>>;
+
+/// A scenario of the Machine-Operator.
+#[derive(Clone, Copy)]
+pub struct Story {
+    play: Play,
+    /// Kubelets ask for their certificates. That needs somebody who signs: the embedded server does.
+    credentials: bool,
+}
+
+impl Story {
+    pub const fn new(play: Play) -> Self {
+        Self { play, credentials: true }
+    }
+
+    pub fn on(ground: &Ground, play: Play) -> Self {
+        Self { play, credentials: matches!(ground, Ground::InProcess) }
+    }
+}
+
+/// The fleets of the runs, by namespace, and how the operator is run: it is made in a runtime of its own and looks both up here.
+static FLEETS: Mutex<BTreeMap<String, (Fleet, Options)>> = Mutex::new(BTreeMap::new());
+
+fn fleets() -> MutexGuard<'static, BTreeMap<String, (Fleet, Options)>> {
+    FLEETS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Scenario for Story {
+    const NAME: &'static str = "machines";
+
+    fn kinds(&self) -> Vec<CustomResourceDefinition> {
+        crds()
+    }
+
+    fn operator(&self, outfit: Outfit, _: &Path) -> Life {
+        let stop = outfit.stop();
+        let operator = operator(&outfit, true);
+        let idle = operator.watch_idle();
+        let run = async move { operator.run(stop).await.map_err(|error| error.to_string()) };
+        Life { run: Box::pin(run), idle: Box::new(move || idle.is_idle()) }
+    }
+
+    async fn play(&self, stage: &Stage) -> Result<()> {
+        let fleet = Fleet::new(stage.clock().clone());
+        let kubelets = {
+            let manner = Manner { credentials: self.credentials, ..Manner::default() };
+            Kubelets::start(&fleet, stage.admin(), manner)
+        };
+        fleets().insert(stage.namespace().to_owned(), (fleet.clone(), Options::default()));
+        let minded = fleet.clone();
+        stage.mind(move || minded.at_rest());
+        stage.surroundings().await?;
+        let played = (self.play)(stage, &fleet).await;
+        played.with_context(|| format!("kubelets said: {:#?}", kubelets.said()))
+    }
+
+    async fn end(&self, stage: &Stage) -> Result<Value> {
+        let mut nodes = serde_json::Map::new();
+        for node in stage.nodes().list(&ListParams::default()).await? {
+            if let Some(name) = node.name_any().strip_prefix(&format!("{}-", stage.namespace())) {
+                let spec = node.spec.unwrap_or_default();
+                let keys: Vec<String> = spec.taints.unwrap_or_default().into_iter().map(|taint| taint.key).collect();
+                nodes.insert(name.to_owned(), json!({ "taints": keys, "unschedulable": spec.unschedulable }));
+            }
+        }
+        let mut machines = serde_json::Map::new();
+        for machine in stage.api::<Machine>().list(&ListParams::default()).await? {
+            machines.insert(machine.name_any(), outline(&machine));
+        }
+        Ok(json!({ "machines": machines, "nodes": nodes }))
+    }
+
+    /// What the hosts' own journals say: every step that was ever begun, however often the operator died.
+    fn acts(&self, stage: &Stage) -> Result<Vec<String>> {
+        let (fleet, _) = fleets().remove(stage.namespace()).context("no fleet")?;
+        Ok(fleet.all().iter().flat_map(|host| acts(host)).collect())
+    }
+}
+
+/// What was really done to a host, in order.
+pub fn acts(host: &SimHost) -> Vec<String> {
+    let begun = host.journal().into_iter().filter(|record| record.outcome != Outcome::Refused);
+    begun.map(|record| format!("{}: {}", host.address(), act(&record))).collect()
+}
+
+/// A step, without its id.
+pub fn act(record: &StepRecord) -> String {
+    let digest = record.digest.as_deref().unwrap_or_default();
+    let digest = digest.get(..12).unwrap_or(digest);
+    format!("{:?} {} {digest} {:?}", record.verb, record.component.as_deref().unwrap_or_default(), record.outcome)
+}
+
+/// The operator of a run.
+pub fn operator(outfit: &Outfit, lease: bool) -> Operator {
+    let counting = outfit.counting.clone();
+    let settings = Settings {
+        clock: outfit.clock.clone(),
+        random: outfit.random.clone(),
+        lease: lease.then(|| Lease {
+            namespace: outfit.namespace.clone(),
+            name: "fleetwright-machines".to_owned(),
+            identity: outfit.identity.clone(),
+            duration: Duration::from_secs(15),
+        }),
+        strict_budgets: true,
+        on_pass: Some(Arc::new(move |record| counting.pass(Passed::from(record)))),
+        ..Settings::new("fleetwright-machines", outfit.client.clone())
+    };
+    let mut operator = Operator::new(settings);
+    let found = fleets().get(&outfit.namespace).cloned();
+    let (fleet, options) = found.expect("a story has a fleet before its operator starts");
+    let _hosts = fleetwright_machines::add(&mut operator, &outfit.namespace, Arc::new(fleet), options);
+    operator
+}
+
+/// What is worth comparing of a machine.
+fn outline(machine: &Machine) -> Value {
+    let status = machine.status.clone().unwrap_or_default();
+    let components: Vec<Value> = status
+        .components
+        .iter()
+        .map(|component| {
+            json!([component.component, component.desired, component.observed, format!("{:?}", component.state)])
+        })
+        .collect();
+    let conditions: BTreeMap<String, String> = status
+        .conditions
+        .iter()
+        .map(|condition| (condition.type_.clone(), format!("{} {}", condition.status.as_str(), condition.reason)))
+        .collect();
+    json!({
+        "phase": status.phase, "components": components, "conditions": conditions,
+        "finalizers": machine.metadata.finalizers, "deleted": machine.metadata.deletion_timestamp.is_some(),
+    })
+}
+
+/// Runs a story once, undisturbed.
+pub async fn tell(ground: &Ground, play: Play) {
+    let (_, stage) = run(&Arc::new(Story::on(ground, play)), ground, Disturbance::None)
+        .await
+        .unwrap_or_else(|error| panic!("{error:#}"));
+    stage.counting().within(&budgets()).unwrap();
+}
+
+/// The operator's own, and those of the journal.
+pub fn budgets() -> Vec<(&'static str, Budget)> {
+    let mut budgets = fleetwright_machines::budgets();
+    budgets.push(("operations", Budget { reads: 1, writes: 1 }));
+    budgets.push(("operation-policies", Budget { reads: 9, writes: 1 }));
+    budgets
+}
+
+/// Runs each story on a server that all share.
+pub async fn tell_all_on(kind: Kind, stories: &[(&str, Play)]) {
+    let ground = Ground::start(kind).await.unwrap();
+    for (name, play) in stories {
+        eprintln!("{name} on {}", ground.name());
+        tell(&ground, *play).await;
+    }
+}
+
+/// From its next start on the operator looks at each host so often.
+pub fn check_every(stage: &Stage, every: Duration) {
+    if let Some((_, options)) = fleets().get_mut(stage.namespace()) {
+        options.check_every = every;
+    }
+}
+
+/// What a story needs to say.
+pub trait Telling {
+    fn nodes(&self) -> Api<Node>;
+    fn node_name(&self, machine: &str) -> String;
+    async fn surroundings(&self) -> Result<()>;
+    async fn machine(&self, fleet: &Fleet, name: &str, more: Value) -> Result<SimHost>;
+    async fn package(&self, name: &str, spec: Value) -> Result<()>;
+    async fn patch(&self, name: &str, patch: Value) -> Result<()>;
+    async fn refer(&self, machine: &str, component: &str, reference: &str) -> Result<()>;
+    async fn get(&self, machine: &str) -> Result<Machine>;
+    async fn until(
+        &self,
+        machine: &str,
+        what: &str,
+        holds: impl Fn(&Machine) -> Result<(), String> + Send + Sync,
+    ) -> Result<Machine>;
+    async fn phase(&self, machine: &str, phase: Phase) -> Result<Machine>;
+    async fn component(&self, machine: &str, component: &str, state: ComponentState) -> Result<Component>;
+    async fn says(&self, machine: &str, type_: &str, status: Status, reason: &str) -> Result<Condition>;
+    async fn gone(&self, machine: &str) -> Result<()>;
+    async fn event(&self, reason: &str, part: &str) -> Result<()>;
+    async fn pod(&self, machine: &str, name: &str, labels: Value) -> Result<()>;
+    async fn pods(&self) -> Result<Vec<String>>;
+    async fn budget(&self, name: &str, labels: Value, min: i32) -> Result<()>;
+    async fn policy(&self, name: &str, spec: Value) -> Result<()>;
+    async fn operations(&self) -> Result<Vec<Operation>>;
+    async fn closed(&self, machine: &str) -> Result<bool>;
+}
+
+impl Telling for Stage {
+    fn nodes(&self) -> Api<Node> {
+        Api::all(self.admin())
+    }
+
+    fn node_name(&self, machine: &str) -> String {
+        format!("{}-{machine}", self.namespace())
+    }
+
+    /// Package versions, the key, the cluster's values.
+    async fn surroundings(&self) -> Result<()> {
+        for object in demo::around("https://simulated:6443") {
+            match object["kind"].as_str() {
+                Some("Secret") => drop(create::<Secret>(self, object).await?),
+                _ => drop(create::<ConfigMap>(self, object).await?),
+            }
+        }
+        for package in demo::packages() {
+            create::<MachinePackageVersion>(self, package).await?;
+        }
+        // As `fleetwright install` binds it.
+        let binding = demo::bootstrappers();
+        let bindings: Api<ClusterRoleBinding> = Api::all(self.admin());
+        let name = binding["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        bindings.patch(&name, &PatchParams::apply("story").force(), &Patch::Apply(&binding)).await?;
+        // Without a policy the gate lets nothing pass.
+        self.policy("all", json!({ "operations": ["Restart", "Drain", "Reboot"], "max": 100 })).await
+    }
+
+    /// A machine and its host, of the same name.
+    async fn machine(&self, fleet: &Fleet, name: &str, more: Value) -> Result<SimHost> {
+        let host = fleet.host(name);
+        let mut machine = json!({
+            "apiVersion": "fleetwright.io/v1alpha1", "kind": "Machine",
+            "metadata": { "name": name, "labels": { "pool": "online" } },
+            "spec": {
+                "hostname": self.node_name(name),
+                "addresses": [name],
+                "ssh": { "keyRef": { "name": demo::SSH_SECRET }, "hostKeys": { "policy": "TrustOnFirstUse" } },
+                "packages": [
+                    { "component": "sysctl", "ref": "sysctl-1" },
+                    { "component": "containerd", "ref": "containerd-2.3.0" },
+                    { "component": "kubelet", "ref": demo::KUBELET },
+                ],
+            },
+        });
+        merge(&mut machine, more);
+        create::<Machine>(self, machine).await?;
+        Ok(host)
+    }
+
+    async fn package(&self, name: &str, spec: Value) -> Result<()> {
+        let package = json!({
+            "apiVersion": "fleetwright.io/v1alpha1", "kind": "MachinePackageVersion",
+            "metadata": { "name": name }, "spec": spec,
+        });
+        create::<MachinePackageVersion>(self, package).await.map(drop)
+    }
+
+    async fn patch(&self, name: &str, patch: Value) -> Result<()> {
+        self.api::<Machine>().patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        Ok(())
+    }
+
+    /// A person edits a reference: that is upgrade and rollback.
+    async fn refer(&self, machine: &str, component: &str, reference: &str) -> Result<()> {
+        let mut packages = self.get(machine).await?.spec.packages;
+        for package in packages.iter_mut().filter(|package| package.component == component) {
+            package.ref_ = reference.to_owned();
+        }
+        self.patch(machine, json!({ "spec": { "packages": packages } })).await
+    }
+
+    async fn get(&self, machine: &str) -> Result<Machine> {
+        Ok(self.api::<Machine>().get(machine).await?)
+    }
+
+    async fn until(
+        &self,
+        machine: &str,
+        what: &str,
+        holds: impl Fn(&Machine) -> Result<(), String> + Send + Sync,
+    ) -> Result<Machine> {
+        let holds = &holds;
+        let reached = || async move {
+            let seen = self.get(machine).await.map_err(|error| error.to_string())?;
+            holds(&seen)
+        };
+        self.settle(&format!("{machine} {what}"), reached).await?;
+        self.get(machine).await
+    }
+
+    async fn phase(&self, machine: &str, phase: Phase) -> Result<Machine> {
+        let holds = |seen: &Machine| {
+            let status = seen.status.clone().unwrap_or_default();
+            let current = status.observed_generation == seen.metadata.generation;
+            if current && status.phase == Some(phase) { Ok(()) } else { Err(shown(seen)) }
+        };
+        self.until(machine, &format!("is {phase:?}"), holds).await
+    }
+
+    async fn component(&self, machine: &str, component: &str, state: ComponentState) -> Result<Component> {
+        let holds = |seen: &Machine| match of(seen, component) {
+            Some(found) if found.state == state => Ok(()),
+            _ => Err(shown(seen)),
+        };
+        let seen = self.until(machine, &format!("has {component} {state:?}"), holds).await?;
+        of(&seen, component).context("it is gone")
+    }
+
+    async fn says(&self, machine: &str, type_: &str, status: Status, reason: &str) -> Result<Condition> {
+        let said = |seen: &Machine| {
+            let conditions = seen.status.iter().flat_map(|status| status.conditions.clone()).collect::<Vec<_>>();
+            condition(&conditions, type_).cloned()
+        };
+        let holds = |seen: &Machine| match said(seen) {
+            Some(found) if found.status == status && found.reason == reason => Ok(()),
+            _ => Err(shown(seen)),
+        };
+        let seen = self.until(machine, &format!("says {type_}={} {reason}", status.as_str()), holds).await?;
+        said(&seen).context("it is gone")
+    }
+
+    async fn gone(&self, machine: &str) -> Result<()> {
+        let reached = || async {
+            match self.api::<Machine>().get_opt(machine).await.map_err(|error| error.to_string())? {
+                None => Ok(()),
+                Some(machine) => Err(shown(&machine)),
+            }
+        };
+        self.settle(&format!("{machine} is gone"), reached).await
+    }
+
+    async fn event(&self, reason: &str, part: &str) -> Result<()> {
+        let reached = || async {
+            let events = self.api::<Event>().list(&ListParams::default()).await.map_err(|error| error.to_string())?;
+            let told = |event: &Event| {
+                format!("{}: {}", event.reason.clone().unwrap_or_default(), event.message.clone().unwrap_or_default())
+            };
+            match events.iter().map(told).any(|told| told.starts_with(&format!("{reason}:")) && told.contains(part)) {
+                true => Ok(()),
+                false => Err(events.iter().map(told).collect::<Vec<_>>().join("\n")),
+            }
+        };
+        self.settle(&format!("an event {reason} with {part:?}"), reached).await
+    }
+
+    /// A pod on the machine's Node, as if a scheduler had put it there.
+    async fn pod(&self, machine: &str, name: &str, labels: Value) -> Result<()> {
+        let pod = json!({
+            "metadata": { "name": name, "labels": labels, "annotations": { names::EVICT: "true" } },
+            "spec": { "nodeName": self.node_name(machine), "containers": [{ "name": "c", "image": "i" }] },
+        });
+        create::<Pod>(self, pod).await?;
+        let reached = || async {
+            let pod = self.api::<Pod>().get(name).await.map_err(|error| error.to_string())?;
+            match pod.status.and_then(|status| status.phase).as_deref() {
+                Some("Running") => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        };
+        self.settle(&format!("the pod {name} runs"), reached).await
+    }
+
+    async fn pods(&self) -> Result<Vec<String>> {
+        Ok(self.api::<Pod>().list(&ListParams::default()).await?.iter().map(ResourceExt::name_any).collect())
+    }
+
+    /// A disruption budget, with the status that its controller would give it.
+    async fn budget(&self, name: &str, labels: Value, min: i32) -> Result<()> {
+        let budget = json!({
+            "metadata": { "name": name },
+            "spec": { "minAvailable": min, "selector": { "matchLabels": labels } },
+        });
+        let made = create::<PodDisruptionBudget>(self, budget).await?;
+        self.allow(name, 0, made.metadata.generation).await
+    }
+
+    async fn policy(&self, name: &str, spec: Value) -> Result<()> {
+        let policy = json!({
+            "apiVersion": "fleetwright.io/v1alpha1", "kind": "OperationPolicy",
+            "metadata": { "name": name }, "spec": spec,
+        });
+        create::<OperationPolicy>(self, policy).await.map(drop)
+    }
+
+    async fn operations(&self) -> Result<Vec<Operation>> {
+        Ok(self.api::<Operation>().list(&ListParams::default()).await?.items)
+    }
+
+    async fn closed(&self, machine: &str) -> Result<bool> {
+        let node = self.nodes().get(&self.node_name(machine)).await?;
+        let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
+        Ok(taints.iter().any(|taint| taint.key == names::MAINTENANCE_TAINT))
+    }
+}
+
+/// What the controller of disruption budgets would say.
+pub trait Allowing {
+    fn allow(&self, budget: &str, disruptions: i32, generation: Option<i64>)
+    -> impl Future<Output = Result<()>> + Send;
+}
+
+impl Allowing for Stage {
+    async fn allow(&self, budget: &str, disruptions: i32, generation: Option<i64>) -> Result<()> {
+        let status = json!({ "status": {
+            "disruptionsAllowed": disruptions, "currentHealthy": 1, "desiredHealthy": 1 - disruptions.min(1),
+            "expectedPods": 1, "observedGeneration": generation.unwrap_or(1),
+        } });
+        let budgets = self.api::<PodDisruptionBudget>();
+        budgets.patch_status(budget, &PatchParams::default(), &Patch::Merge(status)).await?;
+        Ok(())
+    }
+}
+
+async fn create<K>(stage: &Stage, object: Value) -> Result<K>
+where
+    K: kube::Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>,
+    K: Clone + std::fmt::Debug + serde::Serialize + serde::de::DeserializeOwned,
+{
+    let object: K = serde_json::from_value(object)?;
+    Ok(stage.api::<K>().create(&PostParams::default(), &object).await?)
+}
+
+/// The component, if it is listed.
+pub fn of(machine: &Machine, component: &str) -> Option<Component> {
+    let status = machine.status.as_ref()?;
+    status.components.iter().find(|found| found.component == component).cloned()
+}
+
+/// A machine's status, for messages.
+pub fn shown(machine: &Machine) -> String {
+    format!(
+        "generation {:?} deleted {:?} {:#}",
+        machine.metadata.generation,
+        machine.metadata.deletion_timestamp.is_some(),
+        serde_json::to_value(&machine.status).unwrap_or_default()
+    )
+}
+
+/// Deletes a machine.
+pub async fn delete(stage: &Stage, machine: &str) -> Result<()> {
+    stage.api::<Machine>().delete(machine, &DeleteParams::default()).await?;
+    Ok(())
+}
+
+fn merge(into: &mut Value, from: Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => {
+            for (key, value) in from {
+                merge(into.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (into, from) => *into = from,
+    }
+}
+
+/// Machines in service.
+pub async fn in_service(stage: &Stage, fleet: &Fleet, names: &[&str]) -> Result<Vec<SimHost>> {
+    let mut hosts = Vec::new();
+    for name in names {
+        hosts.push(stage.machine(fleet, name, json!({})).await?);
+    }
+    stage.start().await?;
+    for name in names {
+        stage.phase(name, Phase::Ready).await?;
+    }
+    Ok(hosts)
+}
+
+/// So many seconds of the scenario's time.
+pub fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+/// Fails with words if it does not hold.
+pub fn ensure(holds: bool, what: impl AsRef<str>) -> Result<()> {
+    if holds { Ok(()) } else { bail!("{}", what.as_ref()) }
+}
