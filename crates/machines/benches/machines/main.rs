@@ -1,0 +1,209 @@
+//! Ten thousand machines: first convergence, a sweep over all hosts, a package change to all of them, and what one more machine costs.
+//!
+//! Four processes: the API server, the operator, the simulated hosts, and the bench that asks for changes and watches. The operator speaks to
+//! the hosts in the very lines that go over SSH, so that its CPU time and memory are its own and nobody else's; only SSH itself is missing.
+
+mod fleet;
+mod hosts;
+mod operator;
+mod subject;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use fleetwright_lab::Kind;
+use fleetwright_lab::measure::{Server, machine, shown};
+use serde_json::json;
+
+use crate::fleet::Fleet;
+use crate::subject::{Hosts, Subject};
+
+const USAGE: &str = "usage: cargo bench -p fleetwright-machines -- [--quick] [--machines N] [--json FILE]
+
+  --quick       1,000 machines
+  --machines N  so many [default: 10000]
+  --json FILE   where the numbers go [default: target/bench-machines.json]";
+
+/// In the sweep each host is looked at once in so many seconds.
+const SWEEP: u64 = 30;
+/// One more machine is added so often.
+const ADDED: usize = 50;
+
+struct Options {
+    machines: usize,
+    json: PathBuf,
+}
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["--help" | "-h"] => {
+            println!("{USAGE}");
+            Ok(())
+        }
+        // The bench runs itself so, to have each part as a process of its own.
+        ["hosts", socket] => runtime.block_on(hosts::run(socket.as_ref())),
+        ["operator", kubeconfig, socket, listen, check_every] => {
+            let check_every = Duration::from_secs(check_every.parse()?);
+            runtime.block_on(operator::run(kubeconfig.as_ref(), socket.as_ref(), listen.parse()?, check_every))
+        }
+        _ => runtime.block_on(run(&options(&arguments)?)),
+    }
+}
+
+fn options(arguments: &[String]) -> Result<Options> {
+    let json = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/bench-machines.json");
+    let mut options = Options { machines: 10_000, json: json.into() };
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        match argument.as_str() {
+            "--quick" => options.machines = 1_000,
+            "--machines" => options.machines = rest.next().context("--machines needs a number")?.parse()?,
+            "--json" => options.json = rest.next().context("--json needs a file")?.into(),
+            _ => bail!("unknown argument {argument:?}\n{USAGE}"),
+        }
+    }
+    Ok(options)
+}
+
+async fn run(options: &Options) -> Result<()> {
+    let about = machine::describe("cargo bench -p fleetwright-machines")?;
+    println!("{}\n", machine::line(&about));
+    let rows = measure(options).await?;
+    println!("{} machines with {} components each:\n", options.machines, fleet::COMPONENTS);
+    println!("| what | value |\n|---|--:|");
+    for Row { name, value, unit } in &rows {
+        println!("| {name} | {} |", format!("{} {unit}", shown(*value)).trim_end());
+    }
+    let rows = rows.iter().map(|row| json!({ "name": row.name, "value": row.value, "unit": row.unit }));
+    let text = json!({ "machine": about, "machines": options.machines, "rows": rows.collect::<Vec<_>>() });
+    if let Some(folder) = options.json.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    let text = serde_json::to_string_pretty(&text)? + "\n";
+    std::fs::write(&options.json, text).with_context(|| format!("writing {}", options.json.display()))?;
+    eprintln!("bench: the numbers are in {}", options.json.display());
+    Ok(())
+}
+
+/// One line of the table.
+struct Row {
+    name: String,
+    value: f64,
+    unit: &'static str,
+}
+
+/// The rows of the table, as they come.
+#[derive(Default)]
+struct Rows(Vec<Row>);
+
+impl Rows {
+    fn add(&mut self, name: impl Into<String>, value: f64, unit: &'static str) {
+        let name = name.into();
+        eprintln!("bench: {name}: {} {unit}", shown(value));
+        self.0.push(Row { name, value, unit });
+    }
+}
+
+const MIB: f64 = 1024.0 * 1024.0;
+/// Nobody looks by itself while something else is measured.
+const RARELY: u64 = 6 * 3600;
+
+async fn measure(options: &Options) -> Result<Vec<Row>> {
+    let mut rows = Rows::default();
+    let count = options.machines as f64;
+    let server = Server::start(Kind::Embedded).await?;
+    let hosts = Hosts::start().await?;
+    let mut fleet = Fleet::new(&server).await?;
+
+    eprintln!("bench: a fleet of 10 machines");
+    let small = {
+        let subject = Subject::start(&server, &hosts, RARELY).await?;
+        fleet.grow_to(10).await?;
+        fleet.all_ready().await?;
+        one_more(&mut fleet, &subject).await?
+    };
+    eprintln!("bench: growing it to {} machines", options.machines);
+    fleet.grow_to(options.machines).await?;
+    let subject = Subject::start(&server, &hosts, RARELY).await?;
+    fleet.all_ready().await?;
+    let (took, cpu, calls) = (subject.age().as_secs_f64(), subject.cpu()?.as_secs_f64(), subject.calls().await?);
+    rows.add("first convergence: from the operator's start until the last is Ready", took, "s");
+    rows.add("first convergence: machines in a second", count / took, "");
+    rows.add("first convergence: CPU of the operator for a machine", 1000.0 * cpu / count, "ms");
+    rows.add("first convergence: writes for a machine", calls.writes / count, "");
+    rows.add("memory of the operator, steady", subject.memory()? / MIB, "MiB");
+
+    let (calls, cpu, began) = (subject.calls().await?, subject.cpu()?, Instant::now());
+    fleet.change().await?;
+    let (took, cpu) = (began.elapsed().as_secs_f64(), (subject.cpu()? - cpu).as_secs_f64());
+    let calls = subject.calls().await?.since(&calls);
+    rows.add("a package change to all: until the last is Ready again", took, "s");
+    rows.add("a package change to all: CPU of the operator for a machine", 1000.0 * cpu / count, "ms");
+    rows.add("a package change to all: writes for a machine", calls.writes / count, "");
+    rows.add("memory of the operator, after it", subject.memory()? / MIB, "MiB");
+
+    let large = one_more(&mut fleet, &subject).await?;
+    rows.add("one more machine to 10: calls", small.calls, "");
+    rows.add(format!("one more machine to {}: calls", options.machines), large.calls, "");
+    rows.add("one more machine to 10: CPU of the operator", small.cpu_millis, "ms");
+    rows.add(format!("one more machine to {}: CPU of the operator", options.machines), large.cpu_millis, "ms");
+    rows.add("one more machine to 10: until it is Ready, median", small.median_millis, "ms");
+    rows.add(format!("one more machine to {}: until it is Ready, median", options.machines), large.median_millis, "ms");
+    drop(subject);
+
+    let subject = Subject::start(&server, &hosts, SWEEP).await?;
+    subject.ready().await?;
+    let before = hosts.mark().await?;
+    let (calls, cpu, began) = (subject.calls().await?, subject.cpu()?, Instant::now());
+    let mut most: f64 = 0.0;
+    let visited = loop {
+        most = most.max(subject.memory()?);
+        let seen = hosts.stats().await?;
+        if seen.visited as usize >= fleet.size() {
+            break seen;
+        }
+        if began.elapsed() > Duration::from_secs(600) {
+            bail!("{} of {} hosts were looked at in ten minutes", seen.visited, fleet.size());
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+    let (took, cpu) = (began.elapsed().as_secs_f64(), (subject.cpu()? - cpu).as_secs_f64());
+    let looks = (visited.requests - before.requests) as f64;
+    let calls = subject.calls().await?.since(&calls);
+    rows.add("a sweep: until every host was looked at from end to end", took, "s");
+    rows.add("a sweep: CPU of the operator for a look", 1000.0 * cpu / looks, "ms");
+    rows.add("a sweep: looks in a second of the operator's CPU", looks / cpu, "");
+    rows.add("a sweep: most memory of the operator", most / MIB, "MiB");
+    rows.add("a sweep: writes", calls.writes, "");
+    Ok(rows.0)
+}
+
+/// What one more machine costs.
+struct OneMore {
+    calls: f64,
+    cpu_millis: f64,
+    median_millis: f64,
+}
+
+async fn one_more(fleet: &mut Fleet, subject: &Subject) -> Result<OneMore> {
+    // What the machines before left to do is not theirs.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let (calls, cpu) = (subject.calls().await?, subject.cpu()?);
+    let mut times = Vec::new();
+    for _ in 0..ADDED {
+        let began = Instant::now();
+        fleet.grow_to(fleet.size() + 1).await?;
+        fleet.all_ready().await?;
+        times.push(began.elapsed().as_secs_f64() * 1000.0);
+    }
+    times.sort_by(f64::total_cmp);
+    let spent = subject.calls().await?.since(&calls);
+    Ok(OneMore {
+        calls: (spent.reads + spent.writes) / ADDED as f64,
+        cpu_millis: (subject.cpu()? - cpu).as_secs_f64() * 1000.0 / ADDED as f64,
+        median_millis: times[ADDED / 2],
+    })
+}
