@@ -6,7 +6,7 @@ MINOR ?= 1.37
 # The crates without servers whose tests stand in a folder of their own.
 PURE := cel merge host
 # The crates whose tests run on both API servers. A test on the real one has a name that ends in `_on_real`.
-BOTH := $(addprefix -p fleetwright-,api cli kit machines readiness rig)
+BOTH := $(addprefix -p fleetwright-,api cli kit readiness rig)
 # The crates with tests on real hosts. Such a test has a name that ends in `_on_hosts`.
 ON_HOSTS := lab machines host cli
 
@@ -27,7 +27,7 @@ helper: deps ## Build the static helper that runs on hosts
 	@hack/helper.sh
 
 .PHONY: test
-test: test-unit test-scenario test-real e2e ## All tests: on the embedded API server, on real Kubernetes, on real hosts
+test: test-unit test-scenario test-real ## All tests on the embedded API server and on real Kubernetes; on real hosts: make e2e, on simulated ones: make test-machines
 
 .PHONY: test-unit
 test-unit: deps ## Decisions, parsers, stores: no servers
@@ -39,8 +39,13 @@ test-scenario: deps k8s ## On the embedded API server: its own tests, the confor
 	$(CARGO) test --locked -p fleetwright-apiserver --test '*'
 	$(CARGO) test --locked -p fleetwright-conformance --test conformance -- --embedded
 	$(CARGO) test --locked $(BOTH) --test '*' -- --skip _on_real --skip _on_hosts
+	$(CARGO) test --locked -p fleetwright-machines --test join -- --skip _on_real
 	@hack/deps.sh ssh
 	$(CARGO) test --locked -p fleetwright-transport --test '*'
+
+.PHONY: test-machines
+test-machines: deps ## The Machine-Operator on simulated hosts, with every fault (many minutes; not part of make test yet)
+	$(CARGO) test --locked -p fleetwright-machines --test scenarios -- --skip _on_real
 
 .PHONY: test-real
 test-real: deps k8s ## On real etcd and kube-apiserver: lab, operators, commands, conformance and kubectl on both servers
@@ -48,6 +53,7 @@ test-real: deps k8s ## On real etcd and kube-apiserver: lab, operators, commands
 	$(CARGO) test --locked -p fleetwright-conformance --test conformance
 	$(CARGO) test --locked -p fleetwright-conformance --test facts --test protobuf
 	$(CARGO) test --locked $(BOTH) --test '*' -- _on_real
+	$(CARGO) test --locked -p fleetwright-machines --test join -- _on_real
 	hack/shape.sh --check
 	$(CARGO) test --locked -p fleetwright-conformance --test kubectl
 
