@@ -104,7 +104,7 @@ impl Scenario for Story {
     /// What the hosts' own journals say: every step that was ever begun, however often the operator died.
     fn acts(&self, stage: &Stage) -> Result<Vec<String>> {
         let (fleet, _) = fleets().remove(stage.namespace()).context("no fleet")?;
-        Ok(fleet.all().iter().flat_map(|host| acts(host)).collect())
+        Ok(fleet.all().iter().flat_map(acts).collect())
     }
 }
 
