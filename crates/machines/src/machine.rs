@@ -232,6 +232,10 @@ impl Controller for Machines {
             return Ok(Next::Rest);
         }
         let later = self.write(pass, look, &decision.status).await?;
+        let retried = look.machine.0.status.as_ref().and_then(|status| status.retried.as_ref());
+        if decision.status.retried.as_ref() != retried {
+            self.hosts.hurry(pass.key());
+        }
         let soon = match done {
             Done::Again(after) => Some(pass.now() + *after),
             Done::Window(progress) => match progress.next() {

@@ -208,7 +208,12 @@ impl<'a> Mind<'a> {
                     bump(entry);
                     entry.message = format!("it was interrupted and is continued: {said}");
                 }
-                Outcome::Done | Outcome::Refused => bump(entry),
+                Outcome::Done => {
+                    bump(entry);
+                    entry.message =
+                        "the host says that it was done, and it is not in place: it is tried again".to_owned();
+                }
+                Outcome::Refused => bump(entry),
             }
         }
         let step = PlannedStep {
@@ -375,7 +380,8 @@ impl<'a> Mind<'a> {
     fn retry_at(&self, entry: &Component, does: &Does<'_>) -> Option<Timestamp> {
         let before = entry.attempts.unwrap_or(0).checked_sub(1)?;
         let record = self.record_of(&id(self.under(), &entry.component, does.tag(), before))?;
-        if !matches!(record.outcome, Outcome::Failed | Outcome::Interrupted) {
+        // Also one that the host says was done, when its effect is not seen: a host that lies is not asked again and again.
+        if !matches!(record.outcome, Outcome::Failed | Outcome::Interrupted | Outcome::Done) {
             return None;
         }
         let ended = self.k.host.step_at.filter(|_| self.k.host.step.is_some_and(|step| step.id == record.id))?;
@@ -433,8 +439,14 @@ pub(super) fn installed(seen: &ComponentSeen) -> Option<&String> {
 }
 
 fn observed(seen: &ComponentSeen) -> Option<String> {
-    let version = seen.version.clone().or_else(|| seen.installed.as_ref().map(|installed| installed.version.clone()));
-    version.map(|version| cut(&version, 256))
+    let ours = seen.installed.as_ref().map(|installed| &installed.version);
+    let version = match (&seen.version, ours) {
+        // Programs say `v1.36.4` of what is declared as `1.36.4`.
+        (Some(there), Some(ours)) if there.strip_prefix('v') == Some(ours) => ours,
+        (Some(there), _) => there,
+        (None, ours) => ours?,
+    };
+    Some(cut(version, 256))
 }
 
 /// The version that worked: what is there, or else what was there before.

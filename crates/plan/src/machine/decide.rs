@@ -175,8 +175,9 @@ impl<'a> Mind<'a> {
             return;
         }
         self.status.observed_generation = machine.metadata.generation;
-        self.follow_retry();
+        let asked = self.follow_retry();
         self.note_host();
+        self.note_declared();
         if !self.host_is_free() {
             return;
         }
@@ -189,7 +190,7 @@ impl<'a> Mind<'a> {
             Err(refused) => return self.cannot(refused.reason, refused.message),
         };
         let observe = self.observe(&ordered);
-        let Some(seen) = self.fresh(&ordered) else { return self.look_or_rest(observe, &ordered) };
+        let Some(seen) = self.fresh(&ordered).filter(|_| !asked) else { return self.look_or_rest(observe, &ordered) };
         self.looked = true;
         let work = self.work(&ordered, seen.observation);
         self.note_drift();
@@ -217,6 +218,19 @@ impl<'a> Mind<'a> {
             self.try_again(unreachable);
             return false;
         }
+        if let Some((at, failure)) = host.refused {
+            let busy = failure.kind == wire::FailureKind::Busy;
+            let again = at + if busy { ASK_AGAIN } else { REFUSED };
+            if again > self.now {
+                self.at(again);
+                if busy {
+                    self.status.progress = self.old.progress.clone();
+                } else {
+                    self.told_no(at, &failure.message);
+                }
+                return false;
+            }
+        }
         if let Some(key) = self.unpinned() {
             match host.key {
                 Some(key) => {
@@ -233,6 +247,14 @@ impl<'a> Mind<'a> {
             return false;
         }
         true
+    }
+
+    /// The host said no, and nothing was begun: its disk may be full, or its journal broken.
+    fn told_no(&mut self, at: Timestamp, why: &str) {
+        self.progress("wait for a host that says no", None, Some(at), why);
+        for entry in self.status.components.iter_mut().filter(|entry| entry.state == ComponentState::Pending) {
+            entry.message = cut(&format!("the host says no: {why}"), 1024);
+        }
     }
 
     /// Trust begins with the first use, which has not been.
@@ -369,12 +391,6 @@ impl<'a> Mind<'a> {
     fn go_on(&mut self, work: Work<'a>, observe: wire::Observe, seen: Seen<'a>) {
         if work.running {
             return self.look_again(observe, seen, ASK_AGAIN);
-        }
-        if let Some((at, _)) = self.k.host.refused {
-            let again = at + REFUSED;
-            if again > self.now {
-                return self.at(again);
-            }
         }
         if work.unproven {
             self.progress_of_proof();
@@ -600,12 +616,12 @@ impl<'a> Mind<'a> {
         guard::last_check(self.uid(), self.k.check_every, self.now)
     }
 
-    /// A person asks to try again.
-    fn follow_retry(&mut self) {
+    /// A person asks to try again. True if that is new.
+    fn follow_retry(&mut self) -> bool {
         let asked = self.k.machine.metadata.annotations.as_ref().and_then(|all| all.get(names::RETRY));
         let asked = asked.map(|text| cut(text, 256));
         if asked.is_none() || asked == self.status.retried {
-            return;
+            return false;
         }
         self.status.retried = asked;
         for entry in &mut self.status.components {
@@ -613,8 +629,22 @@ impl<'a> Mind<'a> {
                 set(entry, ComponentState::Pending, "a person asked to try again".to_owned(), self.now);
             }
         }
-        if let Some(drift) = &mut self.status.last_drift {
-            drift.repeats = 0;
+        true
+    }
+
+    /// What is declared is told before the host was reached.
+    fn note_declared(&mut self) {
+        let Wanted::Ready(wanted) = self.k.wanted else { return };
+        for wanted in wanted {
+            let version = cut(&wanted.package.version, 256);
+            let mut entry = self.entry(&wanted.package.component);
+            if entry.desired.as_ref() != Some(&version) {
+                entry.desired = Some(version);
+                if entry.state == ComponentState::Ready {
+                    set(&mut entry, ComponentState::Pending, "another version is declared".to_owned(), self.now);
+                }
+                self.put(entry);
+            }
         }
     }
 
