@@ -14,6 +14,10 @@ pub const PORT: u16 = 2222;
 /// What differs from host to host. The programs are those of this machine.
 const OWN: [&str; 4] = ["etc", "var", "opt", "root"];
 
+/// Ends a host when standard input does, which the kernel sees to even when we are killed. `unshare` takes the first process of the host with
+/// it, and the kernel all others.
+const SUPERVISOR: &str = r#"exec 3<&0; "$@" </dev/null 3<&- & child=$!; read -r _ <&3; kill -9 $child; wait $child"#;
+
 /// The keys for all of them.
 pub struct Keys {
     pub folder: PathBuf,
@@ -69,14 +73,11 @@ impl Hosts {
             hosts.addresses.push(address);
         }
         let deadline = Instant::now() + Duration::from_secs(120);
-        for (child, address) in hosts.running.iter_mut().zip(&hosts.addresses) {
+        for address in &hosts.addresses {
             let at = SocketAddr::from((*address, PORT));
             while TcpStream::connect_timeout(&at, Duration::from_secs(5)).is_err() {
-                if let Some(status) = child.try_wait()? {
-                    bail!("the host {address} ended: {status}; root and mount namespaces are needed");
-                }
                 if Instant::now() > deadline {
-                    bail!("the host {address} does not listen");
+                    bail!("the host {address} does not listen; root, and mount, PID and UTS namespaces are needed");
                 }
                 std::thread::sleep(Duration::from_millis(20));
             }
@@ -91,9 +92,8 @@ impl Hosts {
 
 impl Drop for Hosts {
     fn drop(&mut self) {
-        // `unshare` takes the first process of the host with it, and the kernel all others.
         for child in &mut self.running {
-            let _ = child.kill();
+            drop(child.stdin.take());
         }
         for child in &mut self.running {
             let _ = child.wait();
@@ -126,11 +126,12 @@ fn host(number: usize, address: Ipv4Addr, at: &Path, keys: &Keys) -> Result<Chil
     let file = keys.folder.join(format!("sshd-{number}"));
     fs::write(&file, config)?;
     script += &format!("exec /usr/sbin/sshd -D -e -f {}", file.display());
-    Command::new("unshare")
+    Command::new("sh")
+        .args(["-c", SUPERVISOR, "supervisor", "unshare"])
         .args(["--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", &script])
-        .stdin(Stdio::null())
+        .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
-        .context("unshare")
+        .context("sh")
 }

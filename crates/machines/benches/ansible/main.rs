@@ -2,6 +2,7 @@
 
 mod ansible;
 mod hosts;
+mod operator;
 mod ours;
 mod work;
 
@@ -74,9 +75,14 @@ type Rows = Vec<(&'static str, Vec<Run>)>;
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
-    if arguments.next().as_deref() == Some("--drive") {
-        let file = PathBuf::from(arguments.next().context("no file")?);
-        return tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(ours::drive(&file));
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    // The processes that are measured have nothing else in them.
+    match arguments.next().as_deref() {
+        Some("--drive") => return runtime.block_on(ours::drive(Path::new(&arguments.next().context("no file")?))),
+        Some("--operate") => {
+            return runtime.block_on(operator::operate(Path::new(&arguments.next().context("no file")?)));
+        }
+        _ => {}
     }
     let options = options()?;
     if !rooted()? {
@@ -92,7 +98,8 @@ fn main() -> Result<()> {
     };
     let playbook = Ansible { folder: folder.path(), forks: options.forks };
 
-    let (mut theirs, mut mine): (Rows, Rows) = (vec![], vec![]);
+    let (mut theirs, mut mine, mut whole): (Rows, Rows, Rows) = (vec![], vec![], vec![]);
+    let mut looks = Vec::new();
     let add = |rows: &mut Rows, name: &'static str, runs: Vec<Run>| {
         for run in &runs {
             eprintln!("bench: {name}: {:.2} s, {:.2} s CPU", run.seconds, run.cpu);
@@ -125,8 +132,18 @@ fn main() -> Result<()> {
         add(&mut mine, "cold", vec![measured.cold]);
         add(&mut mine, "unchanged", measured.kept);
         add(&mut mine, "unchanged, new connections", measured.anew);
+        drop(hosts);
+
+        eprintln!("bench: round {round} of {}: {} hosts for the whole operator", options.rounds, options.hosts);
+        let hosts = Hosts::start(options.hosts, &keys)?;
+        let measuring = operator::measure(folder.path(), hosts.addresses(), &keys, &work, &helpers, options.at_once);
+        let measured = runtime.block_on(measuring)?;
+        work::check(&hosts.addresses()[0], &keys, "bench-0")?;
+        add(&mut whole, "cold", vec![measured.cold]);
+        add(&mut whole, "unchanged, new connections", vec![measured.anew]);
+        looks.push(measured.look * 1000.0);
     }
-    report(&options, &machine, &mine, &theirs)
+    report(&options, &machine, (&mine, &whole, median(looks)), &theirs)
 }
 
 fn rooted() -> Result<bool> {
@@ -154,22 +171,35 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or_default()
 }
 
-fn report(options: &Options, machine: &Value, mine: &Rows, theirs: &Rows) -> Result<()> {
+fn report(options: &Options, machine: &Value, (mine, whole, look): (&Rows, &Rows, f64), theirs: &Rows) -> Result<()> {
     let hosts = options.hosts as f64;
-    let mut rows = Vec::new();
-    for (name, runs) in mine {
-        let others =
-            theirs.iter().find(|(other, _)| other == name).map(|(_, runs)| runs.as_slice()).unwrap_or_default();
-        let of = |runs: &[Run], value: &dyn Fn(&Run) -> f64| median(runs.iter().map(value).collect());
-        let rate = |run: &Run| hosts / run.seconds;
-        let cpu = |run: &Run| run.cpu * 1000.0 / hosts;
-        rows.push((format!("{name}: hosts"), "/s", of(runs, &rate), of(others, &rate), true));
-        rows.push((format!("{name}: control side, each host"), "ms CPU", of(runs, &cpu), of(others, &cpu), false));
-    }
+    let of = |runs: &[Run], value: &dyn Fn(&Run) -> f64| median(runs.iter().map(value).collect());
+    let rate = |run: &Run| hosts / run.seconds;
+    let cpu = |run: &Run| run.cpu * 1000.0 / hosts;
     let peak = |rows: &Rows| {
         rows.iter().flat_map(|(_, runs)| runs).map(|run| run.peak).max().unwrap_or_default() as f64 / 1_048_576.0
     };
+    let others = |name: &str| {
+        theirs.iter().find(|(other, _)| *other == name).map(|(_, runs)| runs.as_slice()).unwrap_or_default()
+    };
+    let mut rows = Vec::new();
+    for (side, all) in [("", mine), ("operator, ", whole)] {
+        for (name, runs) in all {
+            let (ours, theirs) = (runs.as_slice(), others(name));
+            rows.push((format!("{side}{name}: hosts"), "/s", of(ours, &rate), of(theirs, &rate), true));
+            let what = format!("{side}{name}: control side, each host");
+            rows.push((what, "ms CPU", of(ours, &cpu), of(theirs, &cpu), false));
+        }
+    }
+    rows.push((
+        "operator, unchanged: control side, each host".into(),
+        "ms CPU",
+        look,
+        of(others("unchanged"), &cpu),
+        false,
+    ));
     rows.push(("control side: memory at most".into(), "MiB", peak(mine), peak(theirs), false));
+    rows.push(("operator: memory at most".into(), "MiB", peak(whole), peak(theirs), false));
 
     println!("{}; {}\n", machine::line(machine), ansible_version());
     println!(

@@ -117,6 +117,40 @@ impl Work {
         ]
     }
 
+    /// The same as objects of the API: the archive's ConfigMap, and the package versions.
+    pub fn manifests(&self) -> (Value, Vec<Value>) {
+        let archive = serde_json::to_value(Bytes(self.archive.clone())).unwrap_or_default();
+        let package = |component: &str, mut spec: Value| {
+            spec["component"] = component.into();
+            spec["version"] = "1.0".into();
+            spec["disruption"] = "None".into();
+            json!({"metadata": {"name": format!("{component}-1.0")}, "spec": spec})
+        };
+        let packages = vec![
+            package(
+                "settings",
+                json!({"config": {}, "files": [{"path": "/etc/bench-settings.conf", "content": settings()}]}),
+            ),
+            package(
+                "identity",
+                json!({"config": {}, "files": [{"path": "/etc/bench-identity.conf", "template": identity("{{ machine.name }}")}]}),
+            ),
+            package(
+                "prepared",
+                json!({"script": {"check": format!("test -e {PREPARED}"), "apply": PREPARE, "remove": format!("rm -f {PREPARED}")}}),
+            ),
+            package(
+                "tool",
+                json!({"tarball": {
+                    "source": {"configMap": {"name": "archive", "key": "tool"}, "sha256": self.sha256},
+                    "strip": 1,
+                    "links": {"/opt/bench-tool": "bin/tool"},
+                }}),
+            ),
+        ];
+        (json!({"metadata": {"name": "archive"}, "binaryData": {"tool": archive}}), packages)
+    }
+
     /// As it goes to another process.
     pub fn to_json(&self) -> Value {
         json!({"archive": serde_json::to_value(Bytes(self.archive.clone())).unwrap_or_default(), "sha256": self.sha256})
