@@ -206,7 +206,11 @@ async fn who_loses_the_lease_ends_with_an_error() {
 async fn a_wrong_set_up_is_one_clear_sentence() {
     let place = Place::new(Target::embedded().await.expect("the server starts"));
     let error = place.run(&["operators", "--listen", "127.0.0.1:0"]).await.refused();
-    assert!(error.contains("does not know the kinds machinepackageversions, machines") && error.contains("fleetwright install"), "{error}");
+    assert!(
+        error.contains("does not know the kinds machinepackageversions, machines")
+            && error.contains("fleetwright install"),
+        "{error}"
+    );
 
     place.run(&["install"]).await.ok();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
