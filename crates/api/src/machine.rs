@@ -5,7 +5,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Condition, text};
+use crate::{Condition, Span, text};
 
 /// One host: what it is, how it is reached, what it must carry, and the state it is in.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -323,12 +323,13 @@ pub struct MachineStatus {
     /// When the host was last found not to be as declared, and how.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_drift: Option<LastDrift>,
-    /// When the host was last looked at from end to end.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last_check: Option<Timestamp>,
-    /// When it is looked at again, if nothing happens before.
+    /// When it is looked at from end to end, if nothing happens before, and from then on every `checkEvery`: that a look found nothing
+    /// new is not written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_check: Option<Timestamp>,
+    /// How often it is looked at though nothing happens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub check_every: Option<Span>,
     /// The host keys that are trusted since their first use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "text::host_keys")]

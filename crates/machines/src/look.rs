@@ -280,6 +280,7 @@ impl Look {
             given_up: &self.windows.given_up,
             streaks: &self.memory.streaks,
             check_every: self.check_every,
+            known_since: self.memory.since(),
         };
         f(&known)
     }

@@ -48,6 +48,8 @@ pub struct Memory {
     pub tries: Tries,
     /// When its status was last written.
     pub wrote: Option<Timestamp>,
+    /// Since when it is known.
+    since: Option<Timestamp>,
 }
 
 impl Memories {
@@ -55,6 +57,7 @@ impl Memories {
     pub fn with(&self, key: &Key, host: &HostState, now: Timestamp) -> (Memory, News) {
         let mut all = self.lock();
         let memory = all.entry(key.clone()).or_default();
+        memory.since.get_or_insert(now);
         let news = memory.hear(host, now);
         (memory.clone(), news)
     }
@@ -111,6 +114,11 @@ impl Memory {
     /// Whether what was seen answers what was asked last.
     pub fn answered(&self, seen: &Arc<Observation>) -> bool {
         !same(self.before.as_ref(), seen)
+    }
+
+    /// Since when the machine is known.
+    pub fn since(&self) -> Timestamp {
+        self.since.unwrap_or(Timestamp::MIN)
     }
 
     /// When the outcome of the last step was learnt.

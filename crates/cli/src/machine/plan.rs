@@ -131,6 +131,7 @@ async fn plan(args: &Args, cluster: &Cluster, shelf: &Shelf, ssh: Option<&Ssh>, 
                 given_up: &BTreeMap::new(),
                 streaks: &BTreeMap::new(),
                 check_every: Duration::from_secs(600),
+                known_since: Timestamp::now(),
             };
             steps(&known, Timestamp::now())
         }

@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 
 use anyhow::bail;
 use clap::ValueEnum;
-use fleetwright_api::{Component, ComponentState, Machine, Phase, Status, condition, names};
+use fleetwright_api::{Component, ComponentState, Machine, MachineStatus, Phase, Status, condition, names};
 use futures::{TryStreamExt as _, pin_mut};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use kube::Api;
 use kube::runtime::{WatchStreamExt as _, watcher};
 use serde_json::json;
@@ -198,7 +198,7 @@ fn list(machines: &[Machine], wide: bool, now: Timestamp) -> String {
         vec!["NAME", "PHASE", "PACKAGES", "SCHEDULABLE", "AGE"].into_iter().map(str::to_owned).collect::<Vec<_>>(),
     ];
     if wide {
-        rows[0].extend(["ADDRESS", "ZONE", "OS", "KERNEL", "CHECKED"].map(str::to_owned));
+        rows[0].extend(["ADDRESS", "ZONE", "OS", "KERNEL", "NEXT CHECK"].map(str::to_owned));
     }
     rows[0].push("WHAT".to_owned());
     for machine in machines {
@@ -220,7 +220,7 @@ fn list(machines: &[Machine], wide: bool, now: Timestamp) -> String {
             row.push(dash(machine.spec.hardware.zone.clone()));
             row.push(dash(facts.os));
             row.push(dash(facts.kernel));
-            row.push(status.last_check.map_or("-".to_owned(), |at| ago(at, now)));
+            row.push(next_check(&status, now).map_or("-".to_owned(), |at| ago(now, at)));
         }
         let text = what(machine);
         let most = if wide { 240 } else { 100 };
@@ -294,16 +294,20 @@ fn detail(machine: &Machine, now: Timestamp) -> String {
                 .join(", "),
         ),
     );
-    row("checked", status.last_check.map(|at| format!("{} ago", ago(at, now))));
-    row(
-        "next check",
-        status.next_check.map(|at| if at > now { format!("in {}", ago(now, at)) } else { "due".to_owned() }),
-    );
+    row("next check", next_check(&status, now).map(|at| format!("in {}", ago(now, at))));
     if !rows.is_empty() {
         out.push_str("\nHost:\n");
         out.push_str(&table(&rows));
     }
     out
+}
+
+/// When the host is looked at next: what is written may be of a look long ago that found something new.
+fn next_check(status: &MachineStatus, now: Timestamp) -> Option<Timestamp> {
+    let (at, every) = (status.next_check?, status.check_every?.0.as_millis());
+    let late = u128::try_from(now.duration_since(at).as_millis()).unwrap_or(0);
+    let periods = if now < at || every == 0 { 0 } else { late / every + 1 };
+    at.checked_add(SignedDuration::from_millis(i64::try_from(periods * every).ok()?)).ok()
 }
 
 fn components(out: &mut String, components: &[Component], now: Timestamp) {

@@ -303,14 +303,15 @@ impl<'a> Mind<'a> {
     }
 
     fn look_or_rest(&mut self, observe: wire::Observe, ordered: &[&Arc<Rendered>]) {
-        // After a restart of the operator, a machine that was as declared is looked at when its time comes.
+        // After a restart of the operator, a machine that was as declared is looked at when its time comes, and not all at once.
         let unchanged = ordered.iter().all(|wanted| {
             self.old.components.iter().any(|entry| {
                 entry.component == wanted.package.component
                     && entry.desired.as_ref() == Some(&cut(&wanted.package.version, 256))
             })
         });
-        if self.k.host.seen.is_none() && unchanged && self.at_rest_since_restart() {
+        let passed = self.last_check() > self.k.known_since;
+        if self.k.host.seen.is_none() && unchanged && !passed && self.at_rest_since_restart() {
             self.at(self.next_check());
             return;
         }
@@ -485,7 +486,10 @@ impl<'a> Mind<'a> {
             self.act = Act::Finalize;
             return;
         }
-        if self.needs_window(item) && !self.in_window(work, item.step.disruption, item.times.drain) {
+        // In a window that is under way anyway, also what needs none waits until pods have left: a later step counts on it.
+        let disruption = item.step.disruption;
+        let inside = disruption > Disruption::None && self.running().is_some_and(|(level, _)| disruption <= level);
+        if (inside || self.needs_window(item)) && !self.in_window(work, disruption, item.times.drain) {
             return;
         }
         self.run(item, observe);
@@ -608,7 +612,7 @@ impl<'a> Mind<'a> {
         (says && !node.holds("Ready")).then_some("its Node is not ready")
     }
 
-    fn next_check(&self) -> Timestamp {
+    pub(super) fn next_check(&self) -> Timestamp {
         guard::next_check(self.uid(), self.k.check_every, self.now)
     }
 

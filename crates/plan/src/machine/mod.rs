@@ -64,6 +64,8 @@ pub struct Known<'a> {
     pub streaks: &'a BTreeMap<String, u32>,
     /// How often the host is looked at though nothing happens.
     pub check_every: Duration,
+    /// Since when this process knows of the machine: what was seen before is forgotten.
+    pub known_since: Timestamp,
 }
 
 /// What a host should carry.

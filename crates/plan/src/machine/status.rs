@@ -1,7 +1,7 @@
 //! Our part of a machine's status.
 
 use fleetwright_api::{
-    ComponentState, Disruption, Facts, Machine, MachineStatus, NodeRef, Phase, Status, condition, names,
+    ComponentState, Disruption, Facts, Machine, MachineStatus, NodeRef, Phase, Span, Status, condition, names,
 };
 use fleetwright_wire as wire;
 use jiff::SignedDuration;
@@ -47,7 +47,6 @@ impl Mind<'_> {
         let generation = self.k.machine.metadata.generation;
         if let Some(seen) = host.seen {
             self.status.facts = Some(facts(&seen.observation.facts));
-            self.status.last_check = Some(seen.at);
         }
         if let Some(node) = self.k.node {
             self.status.node_ref = Some(NodeRef { name: node.name.to_owned(), uid: Some(node.uid.to_owned()) });
@@ -143,6 +142,8 @@ impl Mind<'_> {
             self.say_packages();
             self.say_shape();
             self.status.phase = Some(self.phase());
+            self.status.next_check = Some(self.next_check());
+            self.status.check_every = Some(Span(self.k.check_every));
         }
         // What goes on is told until it is over, also while it is only looked at.
         if self.status.progress.is_none()

@@ -1,13 +1,12 @@
 //! Windows: everything that disrupts a machine at one time, behind the gate.
 
 use fleetwright_api::{ComponentState, Disruption};
-use fleetwright_wire::{Outcome, Verb};
 use jiff::{SignedDuration, Timestamp};
 
 use super::component::signed;
 use super::decide::{Mind, Work};
 use super::step::Does;
-use super::{Act, Node, Phase, Wanted, Wish};
+use super::{Act, Node, Phase, Wish};
 
 /// After a window was given up, the next is asked for after this long at first…
 const FIRST_WAIT: SignedDuration = SignedDuration::from_mins(10);
@@ -59,7 +58,8 @@ impl<'a> Mind<'a> {
             return false;
         }
         let level = self.running().map_or(Disruption::None, |(level, _)| level);
-        if level < Disruption::Drain || self.begun() {
+        // Also when steps were taken already: what is remembered of the drain may be lost, and the Node may have joined only now.
+        if level < Disruption::Drain {
             return true;
         }
         self.drained(node, since, drain)
@@ -99,32 +99,6 @@ impl<'a> Mind<'a> {
             self.at(again);
         }
         false
-    }
-
-    /// A step that pods must leave before was begun in this window already, as the host's journal tells: nobody is asked to leave any more.
-    /// What disturbs nobody may have been done before they left, and a repair may be such a thing, so neither counts.
-    fn begun(&self) -> bool {
-        let window = self.under();
-        let inside = |id: &str| id.strip_prefix(window).is_some_and(|rest| rest.starts_with('.'));
-        let seen = self.k.host.seen.map(|seen| seen.observation.records.as_slice()).unwrap_or_default();
-        seen.iter().chain(self.k.host.step).any(|record| {
-            let disrupts = match (record.verb, record.component.as_deref()) {
-                (Verb::Repair, _) => false,
-                (_, None) => true,
-                (_, Some(component)) => self.disruption_of(component) >= Disruption::Drain,
-            };
-            inside(&record.id) && disrupts && record.outcome != Outcome::Refused
-        })
-    }
-
-    /// What changing a component does to what runs; nothing is known of one that was never declared.
-    fn disruption_of(&self, component: &str) -> Disruption {
-        let wanted = match self.k.wanted {
-            Wanted::Ready(wanted) => wanted.iter().find(|wanted| wanted.package.component == component),
-            Wanted::Not { .. } => None,
-        };
-        let left = || self.k.leaving.get(component).map(|left| left.disruption);
-        wanted.map(|wanted| wanted.disruption).or_else(left).unwrap_or(Disruption::None)
     }
 
     fn wish(&mut self, work: &Work<'a>, level: Disruption) {

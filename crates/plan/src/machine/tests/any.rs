@@ -91,15 +91,16 @@ fn pass(world: &mut World, crash: Crash) {
     }
 }
 
-// One seed: another finds a history, about one run in five, in which drift during the proof of a fresh install ends as Failed. To be mended.
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, rng_seed: proptest::test_runner::RngSeed::Fixed(5), ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Whatever is declared, breaks, crashes and drifts: in the end the host carries what is declared, or what worked before and
     /// says why; nothing is under way, and nothing is left closed.
     #[test]
     fn any_history_ends_well(first in [Just(Some(0_u8)), Just(Some(0_u8)), Just(Some(0_u8))], events in prop::collection::vec(event(), 1..25)) {
         let mut world = world(&first);
+        // What somebody broke while it had to prove itself cannot be told from a version that does not work.
+        let mut disturbed = BTreeSet::new();
         for event in events {
             match event {
                 Event::Want(versions) => world.want(wanted(&versions)),
@@ -109,7 +110,11 @@ proptest! {
                 }
                 Event::Drift(component, disrupts) => {
                     let what = fleetwright_wire::Deviation { what: "unit x".into(), found: "dead".into(), wanted: "running".into(), disrupts };
-                    world.drifted.insert(NAMES[usize::from(component)].to_owned(), vec![what]);
+                    let name = NAMES[usize::from(component)];
+                    if world.state(name) != Some(ComponentState::Ready) {
+                        disturbed.insert(name.to_owned());
+                    }
+                    world.drifted.insert(name.to_owned(), vec![what]);
                 }
                 Event::Silent(silent) => world.silent = silent.then(|| "no answer".to_owned()),
                 Event::Gate(open) => world.gate_open = open,
@@ -135,7 +140,8 @@ proptest! {
             let there = world.installed.get(name).and_then(|kept| kept.first());
             let works = !world.broken.contains(&wanted.digest) && !world.failing.contains(&wanted.digest);
             let blocked = wanted.depends_on.iter().any(|on| world.state(on) != Some(ComponentState::Ready));
-            if works && !blocked {
+            let blamed = disturbed.contains(name) && world.message(name).contains("unit x is dead, wanted running");
+            if works && !blocked && !blamed {
                 prop_assert_eq!(there.map(|there| &there.digest), Some(&wanted.digest), "{}: {:#?}", name, status);
                 prop_assert_eq!(state, Some(ComponentState::Ready), "{}: {:#?}", name, status);
             } else if !works {
@@ -147,6 +153,8 @@ proptest! {
         if all {
             prop_assert_eq!(status.phase, Some(Phase::Ready));
             prop_assert!(world.plan().is_empty(), "{:?}", world.plan());
+            let drifted = world.drifted.keys().find(|name| world.installed.contains_key(*name));
+            prop_assert!(drifted.is_none(), "{:?} is as it was broken", drifted);
             prop_assert!(world.node.as_ref().is_none_or(|node| node.closed.is_none()));
             prop_assert!(world.installed.len() == world.wanted.len(), "{:?}", world.installed);
         }

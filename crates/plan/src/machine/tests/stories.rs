@@ -58,11 +58,15 @@ fn a_host_at_rest_is_looked_at_without_a_write() {
 #[test]
 fn after_a_restart_a_host_at_rest_is_not_looked_at_before_its_time() {
     let mut world = ready("1.36");
-    world.memory = Default::default();
+    world.forget();
     let decision = world.decide();
     assert_eq!(decision.act, crate::machine::Act::Rest);
     assert!(decision.next.unwrap() > world.now);
     assert!(decision.next.unwrap() <= world.now + SignedDuration::from_mins(10));
+    // And when it has come, drift is found.
+    world.drifted.insert("kubelet".to_owned(), vec![deviation("unit kubelet.service", true)]);
+    world.settle();
+    assert!(world.drifted.is_empty() && world.status().last_drift.is_some_and(|drift| drift.repaired));
 }
 
 #[test]

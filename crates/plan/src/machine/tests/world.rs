@@ -70,6 +70,7 @@ pub struct Memory {
     pub cleaned: bool,
     pub unreachable: Option<(Timestamp, u32, Timestamp, String)>,
     pub key: Option<String>,
+    pub since: Timestamp,
 }
 
 /// The Node.
@@ -269,6 +270,7 @@ impl World {
             given_up: &given_up,
             streaks: &memory.streaks,
             check_every: Duration::from_secs(600),
+            known_since: memory.since,
         };
         f(&known)
     }
@@ -282,29 +284,34 @@ impl World {
         self.known(|known| decide(known, self.now))
     }
 
+    /// The operator ends, and begins anew.
+    pub fn forget(&mut self) {
+        self.memory = Memory { since: self.now, ..Memory::default() };
+    }
+
     /// One pass. `crash` says how far it comes.
     pub fn pass(&mut self, crash: Crash) -> Decision {
         let decision = self.decide();
         if crash == Crash::Before {
-            self.memory = Memory::default();
+            self.forget();
             return decision;
         }
         self.act(&decision);
         if crash == Crash::BeforeStatus {
-            self.memory = Memory::default();
+            self.forget();
             return decision;
         }
         let mut status = decision.status.clone();
         let mut old = self.status();
         old.conditions.retain(|condition| crate::machine::OURS.contains(&&*condition.type_));
-        old.last_check = status.last_check;
+        old.next_check = status.next_check;
         if old != status {
             self.writes += 1;
         }
         status.bootstrapped = None;
         self.machine.status = Some(status);
         if crash == Crash::After {
-            self.memory = Memory::default();
+            self.forget();
         }
         self.last = Some(decision.clone());
         decision
