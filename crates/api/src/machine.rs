@@ -35,7 +35,9 @@ use crate::{Condition, Span, text};
     printcolumn = r#"{"name": "Zone", "type": "string", "jsonPath": ".spec.hardware.zone", "priority": 1}"#,
     printcolumn = r#"{"name": "OS", "type": "string", "jsonPath": ".status.facts.os", "priority": 1}"#,
     printcolumn = r#"{"name": "Kernel", "type": "string", "jsonPath": ".status.facts.kernel", "priority": 1}"#,
-    printcolumn = r#"{"name": "Message", "type": "string", "jsonPath": ".status.conditions[?(@.status!=\"True\")].message", "priority": 1}"#
+    printcolumn = r#"{"name": "Reachable", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Reachable\")].reason", "priority": 1}"#,
+    printcolumn = r#"{"name": "Installed", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"PackagesReady\")].reason", "priority": 1}"#,
+    printcolumn = r#"{"name": "Shape", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"InShape\")].reason", "priority": 1}"#
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(oldSelf.providerID) || (has(self.providerID) && self.providerID == oldSelf.providerID)")
