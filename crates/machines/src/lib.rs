@@ -16,7 +16,7 @@ mod look;
 mod machine;
 mod memory;
 mod meters;
-mod route;
+pub mod route;
 mod rules;
 mod view;
 mod window;
@@ -38,6 +38,7 @@ use machine::Machines;
 use memory::Memories;
 use meters::Meters;
 pub use rules::{Rules, rules};
+pub use view::SecretView;
 use view::{MachineView, NodeView};
 
 /// The name of the controller of machines.
@@ -97,7 +98,7 @@ pub fn add(operator: &mut Operator, namespace: &str, transport: Arc<dyn Transpor
             Source::new(Api::namespaced(client.clone(), namespace))
                 .index(BY_NODE, |_, machine: &MachineView| vec![machine.node().to_owned()])
                 .index(BY_PACKAGE, |_, machine| machine.0.spec.packages.iter().map(|one| one.ref_.clone()).collect())
-                .index(BY_SECRET, |_, machine| machine.secrets())
+                .index(BY_SECRET, |_, machine| route::secrets(&machine.0))
                 .index(BY_LABEL, |_, machine| {
                     machine.scopes().iter().map(|(key, value)| format!("{key}={value}")).collect()
                 })

@@ -1,8 +1,8 @@
-//! How a machine's host is reached.
+//! How a machine's host is reached: by the operator, and by a person who asks the same host.
 
 use std::sync::Arc;
 
-use fleetwright_api::{HostKeyPolicy, Machine, SecretRef};
+use fleetwright_api::{HostKeyPolicy, Machine};
 use fleetwright_transport::{Hop, Limits, Login, Route, Trust};
 
 use crate::hosts::Place;
@@ -13,6 +13,27 @@ const PRIVATE_KEY: &str = "ssh-privatekey";
 /// The key that holds the certificate.
 const CERTIFICATE: &str = "ssh-certificate";
 
+/// The Secrets that are needed to reach a machine's host.
+pub fn secrets(machine: &Machine) -> Vec<String> {
+    let Some(ssh) = &machine.spec.ssh else { return Vec::new() };
+    let jumps = ssh.jumps.iter().filter_map(|jump| jump.key_ref.as_ref());
+    std::iter::once(&ssh.key_ref).chain(jumps).map(|secret| secret.name.clone()).collect()
+}
+
+/// The login that a Secret of that name holds.
+///
+/// # Errors
+/// There is no such Secret, or no key in it.
+pub fn login(name: &str, secret: Option<&SecretView>) -> Result<Login, String> {
+    let found = secret.ok_or_else(|| {
+        format!("there is no Secret {name}: make one of type kubernetes.io/ssh-auth with the private key")
+    })?;
+    let key = found
+        .text(PRIVATE_KEY)
+        .ok_or_else(|| format!("Secret {name} has no {PRIVATE_KEY}: put the private key there, in OpenSSH's form"))?;
+    Ok(Login { key, certificate: found.text(CERTIFICATE) })
+}
+
 /// Makes the route to a machine's host.
 ///
 /// # Errors
@@ -20,15 +41,8 @@ const CERTIFICATE: &str = "ssh-certificate";
 pub fn route(machine: &Machine, secret: impl Fn(&str) -> Option<Arc<SecretView>>) -> Result<Route, String> {
     let name = machine.metadata.name.as_deref().unwrap_or_default();
     let Some(ssh) = &machine.spec.ssh else { return Err("spec.ssh: is missing".to_owned()) };
-    let login = |secret_ref: &SecretRef, field: &str| {
-        let at = &secret_ref.name;
-        let found = secret(at).ok_or_else(|| {
-            format!("spec.ssh.{field}: there is no Secret {at}: make one of type kubernetes.io/ssh-auth with the private key")
-        })?;
-        let key = found.text(PRIVATE_KEY).ok_or_else(|| {
-            format!("spec.ssh.{field}: Secret {at} has no {PRIVATE_KEY}: put the private key there, in OpenSSH's form")
-        })?;
-        Ok::<_, String>(Login { key, certificate: found.text(CERTIFICATE) })
+    let login = |name: &str, field: &str| {
+        login(name, secret(name).as_deref()).map_err(|why| format!("spec.ssh.{field}: {why}"))
     };
     let pinned = machine.status.as_ref().map(|status| status.host_keys.clone()).unwrap_or_default();
     let trust = match ssh.host_keys.policy {
@@ -38,11 +52,11 @@ pub fn route(machine: &Machine, secret: impl Fn(&str) -> Option<Arc<SecretView>>
     };
     let address = machine.spec.addresses.first().map(String::as_str);
     let address = address.or(machine.spec.hostname.as_deref()).unwrap_or(name).to_owned();
-    let own = login(&ssh.key_ref, "keyRef")?;
+    let own = login(&ssh.key_ref.name, "keyRef")?;
     let mut jumps = Vec::with_capacity(ssh.jumps.len());
     for (at, jump) in ssh.jumps.iter().enumerate() {
         let login = match &jump.key_ref {
-            Some(secret_ref) => login(secret_ref, &format!("jumps[{at}].keyRef"))?,
+            Some(secret_ref) => login(&secret_ref.name, &format!("jumps[{at}].keyRef"))?,
             None => own.clone(),
         };
         jumps.push(Hop {
@@ -58,7 +72,7 @@ pub fn route(machine: &Machine, secret: impl Fn(&str) -> Option<Arc<SecretView>>
 }
 
 /// Where a machine stands, for the limits.
-pub fn place(machine: &Machine) -> Place {
+pub(crate) fn place(machine: &Machine) -> Place {
     let hardware = &machine.spec.hardware;
     let word = |text: &Option<String>| text.as_deref().map(Arc::from);
     Place { zone: word(&hardware.zone), rack: word(&hardware.rack) }

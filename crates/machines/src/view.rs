@@ -47,13 +47,6 @@ impl MachineView {
         }
         labels
     }
-
-    /// The Secrets that are needed to reach its host.
-    pub fn secrets(&self) -> Vec<String> {
-        let Some(ssh) = &self.0.spec.ssh else { return Vec::new() };
-        let jumps = ssh.jumps.iter().filter_map(|jump| jump.key_ref.as_ref());
-        std::iter::once(&ssh.key_ref).chain(jumps).map(|secret| secret.name.clone()).collect()
-    }
 }
 
 /// What is kept of a Node.
