@@ -129,7 +129,7 @@ fn headline(out: &mut String, input: &WhyInput, decision: &Decision, written: Op
 
 fn gates(out: &mut String, seen: &Seen<'_>, judgement: &Judgement<'_>, now: Timestamp) {
     let total: usize = seen.gates.iter().map(|object| object.gates.len()).sum();
-    if judgement.checked.is_empty() && total == 0 {
+    if judgement.checked.is_empty() && (total == 0 || matches!(seen.node, NodeSeen::Missing(_))) {
         return;
     }
     out.push_str("\nGates:\n");

@@ -1,5 +1,6 @@
 //! `fleetwright machine status`.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use anyhow::bail;
@@ -8,12 +9,13 @@ use fleetwright_api::{Component, ComponentState, Machine, MachineStatus, Phase, 
 use futures::{TryStreamExt as _, pin_mut};
 use jiff::{SignedDuration, Timestamp};
 use kube::Api;
-use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, Event, watcher};
 use serde_json::json;
 
 use super::select;
-use crate::cluster::ClusterArgs;
-use crate::shown::{ago, line, table};
+use crate::cluster::{Cluster, ClusterArgs};
+use crate::shown::{ago, cut, line, table};
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
@@ -59,6 +61,9 @@ enum Format {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    if args.watch && matches!(args.output, Format::Json | Format::Yaml) {
+        bail!("--watch prints lines: leave -o out, or watch with kubectl");
+    }
     crate::runtime()?.block_on(async {
         let cluster = args.cluster.connect().await?;
         let namespace = cluster.namespace_or(args.namespace.as_deref()).to_owned();
@@ -76,10 +81,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         let text = match (args.output, &args.name) {
             (Format::Json | Format::Yaml, _) => objects(args.output, &machines)?,
             (_, Some(_)) => machines.iter().map(|machine| detail(machine, now)).collect(),
-            (format, None) if machines.is_empty() => {
+            (_, None) if machines.is_empty() => {
                 let what = if args.problems { "No machine has a problem" } else { "There are no machines" };
                 eprintln!("{what} in namespace {namespace}.");
-                let _ = format;
                 String::new()
             }
             (format, None) => list(&machines, format == Format::Wide, now),
@@ -88,35 +92,58 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         if !args.watch {
             return Ok(());
         }
-        if matches!(args.output, Format::Json | Format::Yaml) {
-            bail!("--watch prints lines: leave -o out, or watch with kubectl");
-        }
-        let mut config = watcher::Config::default();
-        config.label_selector.clone_from(&args.selector);
-        config.field_selector = args.name.as_ref().map(|name| format!("metadata.name={name}"));
-        let api: Api<Machine> = Api::namespaced(cluster.client.clone(), &namespace);
-        let changes = watcher(api, config).default_backoff().touched_objects();
-        pin_mut!(changes);
-        let mut last = std::collections::HashMap::new();
-        for machine in &machines {
-            last.insert(machine.metadata.name.clone(), summary(machine));
-        }
-        let stop = crate::stop_signal()?;
-        pin_mut!(stop);
-        loop {
-            let next = tokio::select! {
-                next = changes.try_next() => next,
-                () = &mut stop => return Ok(()),
-            };
-            let Ok(next) = next else { continue };
-            let Some(machine) = next else { return Ok(()) };
-            let told = summary(&machine);
-            if last.insert(machine.metadata.name.clone(), told.clone()).as_ref() != Some(&told) {
-                let time = Timestamp::now().strftime("%H:%M:%S").to_string();
-                crate::print(&format!("{time}  {}  {told}\n", machine.metadata.name.as_deref().unwrap_or_default()))?;
-            }
-        }
+        go_on(args, &cluster, &namespace, &machines).await
     })
+}
+
+/// A line for each change, until somebody stops it.
+async fn go_on(args: &Args, cluster: &Cluster, namespace: &str, shown: &[Machine]) -> anyhow::Result<()> {
+    let mut config = watcher::Config::default();
+    config.label_selector.clone_from(&args.selector);
+    config.field_selector = args.name.as_ref().map(|name| format!("metadata.name={name}"));
+    let api: Api<Machine> = Api::namespaced(cluster.client.clone(), namespace);
+    let changes = watcher(api, config).default_backoff();
+    let stop = crate::stop_signal()?;
+    pin_mut!(changes, stop);
+    let name = |machine: &Machine| machine.metadata.name.clone().unwrap_or_default();
+    let mut last: HashMap<String, String> = shown.iter().map(|machine| (name(machine), summary(machine))).collect();
+    let mut trouble = None;
+    loop {
+        let next = tokio::select! {
+            next = changes.try_next() => next,
+            () = &mut stop => return Ok(()),
+        };
+        let (machine, told) = match next {
+            Ok(Some(Event::Apply(machine) | Event::InitApply(machine))) => {
+                let told = summary(&machine);
+                (machine, Some(told))
+            }
+            Ok(Some(Event::Delete(machine))) => (machine, None),
+            Ok(Some(Event::Init | Event::InitDone)) => continue,
+            Ok(None) => return Ok(()),
+            Err(error) => {
+                let error = error.to_string();
+                if trouble.as_ref() != Some(&error) {
+                    eprintln!("it is not known what changes, and tried again: {error}");
+                    trouble = Some(error);
+                }
+                continue;
+            }
+        };
+        trouble = None;
+        let name = name(&machine);
+        let known = last.get(&name);
+        // Of those without a problem only the change to that is told.
+        if known == told.as_ref() || (known.is_none() && args.problems && rank(&machine) >= FINE) {
+            continue;
+        }
+        let time = Timestamp::now().strftime("%H:%M:%S");
+        crate::print(&format!("{time}  {name}  {}\n", told.as_deref().unwrap_or("is gone")))?;
+        match told.filter(|_| !args.problems || rank(&machine) < FINE) {
+            Some(told) => last.insert(name, told),
+            None => last.remove(&name),
+        };
+    }
 }
 
 fn objects(format: Format, machines: &[Machine]) -> anyhow::Result<String> {
@@ -190,7 +217,8 @@ fn what(machine: &Machine) -> String {
 }
 
 fn summary(machine: &Machine) -> String {
-    format!("{} {} {}", phase(machine), packages(machine), what(machine)).trim_end().to_owned()
+    let text = format!("{} {} {}", phase(machine), packages(machine), what(machine));
+    cut(text.trim_end(), 160)
 }
 
 fn list(machines: &[Machine], wide: bool, now: Timestamp) -> String {
@@ -224,7 +252,7 @@ fn list(machines: &[Machine], wide: bool, now: Timestamp) -> String {
         }
         let text = what(machine);
         let most = if wide { 240 } else { 100 };
-        row.push(crate::shown::cut(&text, most));
+        row.push(cut(&text, most));
         rows.push(row);
     }
     table(&rows)
@@ -283,7 +311,10 @@ fn detail(machine: &Machine, now: Timestamp) -> String {
             format!("{os}, kernel {}, {}", facts.kernel.as_deref().unwrap_or("?"), facts.arch.as_deref().unwrap_or("?"))
         }),
     );
-    row("size", facts.cpus.map(|cpus| format!("{cpus} cpus, {}", facts.memory.as_deref().unwrap_or("?"))));
+    row(
+        "size",
+        facts.cpus.map(|cpus| format!("{cpus} cpus, {}", facts.memory.as_deref().map_or("?".to_owned(), size))),
+    );
     row(
         "zone, rack",
         Some(
@@ -368,4 +399,12 @@ fn conditions(out: &mut String, status: &fleetwright_api::MachineStatus, now: Ti
         })
         .collect();
     out.push_str(&table(&rows));
+}
+
+/// An amount of memory as people say it.
+fn size(quantity: &str) -> String {
+    match quantity.strip_suffix("Ki").and_then(|kibibytes| kibibytes.parse::<u64>().ok()) {
+        Some(kibibytes) if kibibytes >= 1 << 20 => format!("{} GiB", kibibytes >> 20),
+        _ => quantity.to_owned(),
+    }
 }
