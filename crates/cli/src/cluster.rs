@@ -8,6 +8,8 @@ use anyhow::{Context, anyhow};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
+use crate::simulated::Door;
+
 /// How long the first answer may take.
 const ANSWER: Duration = Duration::from_secs(30);
 
@@ -31,6 +33,8 @@ pub(crate) struct Cluster {
     pub(crate) url: String,
     /// The namespace of the context, or `default`.
     pub(crate) namespace: String,
+    /// The way to its hosts, if they are simulated.
+    pub(crate) door: Option<Door>,
 }
 
 impl ClusterArgs {
@@ -56,12 +60,20 @@ impl ClusterArgs {
         config.connect_timeout = Some(Duration::from_secs(10));
         let (url, namespace) = (config.cluster_url.to_string(), config.default_namespace.clone());
         let client = Client::try_from(config).map_err(|error| anyhow!("cannot use this kubeconfig: {error}"))?;
-        let cluster = Cluster { client, url, namespace };
+        let door = self.path().and_then(|path| Door::beside(&path));
+        let cluster = Cluster { client, url, namespace, door };
         match tokio::time::timeout(ANSWER, cluster.client.apiserver_version()).await {
             Ok(Ok(_)) => Ok(cluster),
             Ok(Err(error)) => Err(cluster.explain(error)),
             Err(_) => Err(anyhow!("the API server at {} takes the call and does not answer", cluster.url)),
         }
+    }
+
+    /// The kubeconfig file, as far as a person named it.
+    fn path(&self) -> Option<PathBuf> {
+        let first =
+            || std::env::split_paths(&std::env::var_os("KUBECONFIG")?).find(|path| !path.as_os_str().is_empty());
+        self.kubeconfig.clone().or_else(first)
     }
 
     async fn config(&self) -> anyhow::Result<Config> {

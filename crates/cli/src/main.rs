@@ -13,6 +13,7 @@ mod preflight;
 mod reference;
 mod resolve;
 mod shown;
+mod simulated;
 mod target;
 mod up;
 mod version;

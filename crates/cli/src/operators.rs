@@ -105,26 +105,33 @@ impl HostArgs {
         options
     }
 
-    /// The way to hosts: SSH.
+    /// The way to hosts: SSH. Without helpers, too: who serves no hosts by SSH needs none, and a machine that does says so.
     ///
     /// # Errors
     /// The folder that was named holds no helper.
     pub(crate) fn transport(&self) -> anyhow::Result<Arc<dyn Transport>> {
-        let helpers = match &self.helpers {
-            Some(folder) => Helpers::find(folder)?,
-            None => {
-                let beside = std::env::current_exe().ok().and_then(|path| path.parent().map(Path::to_owned));
-                let folders = beside.into_iter().chain([PathBuf::from(HELPERS)]);
-                folders.filter_map(|folder| Helpers::find(&folder).ok()).next().unwrap_or_else(|| {
-                    // Who serves no hosts by SSH needs none; a machine that does says so.
-                    tracing::warn!(
-                        "no helpers for hosts were found: machines with spec.ssh cannot be served; see --helpers"
-                    );
-                    Helpers::default()
-                })
-            }
-        };
+        Ok(Arc::new(Ssh::new(self.helpers()?.unwrap_or_default())))
+    }
+
+    /// As [`Self::transport`], and says it when there are no helpers.
+    ///
+    /// # Errors
+    /// The folder that was named holds no helper.
+    fn transport_loudly(&self) -> anyhow::Result<Arc<dyn Transport>> {
+        let helpers = self.helpers()?.unwrap_or_else(|| {
+            tracing::warn!("no helpers for hosts were found: machines with spec.ssh cannot be served; see --helpers");
+            Helpers::default()
+        });
         Ok(Arc::new(Ssh::new(helpers)))
+    }
+
+    fn helpers(&self) -> anyhow::Result<Option<Helpers>> {
+        if let Some(folder) = &self.helpers {
+            return Ok(Some(Helpers::find(folder)?));
+        }
+        let beside = std::env::current_exe().ok().and_then(|path| path.parent().map(Path::to_owned));
+        let folders = beside.into_iter().chain([PathBuf::from(HELPERS)]);
+        Ok(folders.filter_map(|folder| Helpers::find(&folder).ok()).next())
     }
 }
 
@@ -220,7 +227,7 @@ impl Args {
         let mut settings = Settings::new(NAME, cluster.client.clone());
         settings.lease = lease;
         settings.metrics = metrics;
-        let hosts = (self.hosts.transport()?, self.hosts.options());
+        let hosts = (self.hosts.transport_loudly()?, self.hosts.options());
         let operators = Operators::new(settings, &self.namespace, &self.only, self.listen, hosts).await?;
         let (namespace, url, address) = (&self.namespace, &cluster.url, operators.address());
         println!("serving the namespace {namespace} of {url}; metrics and probes on http://{address}");

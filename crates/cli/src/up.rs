@@ -6,9 +6,11 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use fleetwright_apiserver::{Config, Server};
 use fleetwright_kit::Settings;
+use fleetwright_sim::demo;
 
 use crate::home::{Home, Opened};
 use crate::operators::{self, Operators};
+use crate::simulated::{self, Simulated};
 use crate::{FLEET_NAMESPACE, install};
 
 #[derive(clap::Args)]
@@ -28,6 +30,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7444")]
     metrics: SocketAddr,
 
+    /// So many simulated machines to look at, with hosts in memory behind the real operator: some converge, one drifts, one gets a version
+    /// that does not work, one is off. All hosts are then looked at every 10 seconds.
+    #[arg(long, value_name = "COUNT", default_value = "100", value_parser = clap::value_parser!(u16).range(0..=10_000))]
+    machines: u16,
+
     #[command(flatten)]
     hosts: operators::HostArgs,
 }
@@ -41,7 +48,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         Opened::Ours(home) => home,
         Opened::Running => {
             println!("Fleetwright is running already, with its home in {}.", path.display());
-            what_next(&path);
+            what_next(&path, 0);
             return Ok(());
         }
     };
@@ -57,15 +64,24 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         install::kinds_and_namespace(&server.client()).await?;
         // Nobody else serves this API server, so there is no lease to hold.
         let settings = Settings::new(operators::NAME, server.client());
-        let hosts = (args.hosts.transport()?, args.hosts.options());
-        let operators = Operators::new(settings, FLEET_NAMESPACE, &[], args.metrics, hosts).await?;
+        let (mut transport, mut options) = (args.hosts.transport()?, args.hosts.options());
+        let machines = usize::from(args.machines);
+        let mut simulated =
+            (machines > 0).then(|| Simulated::start(&server.client(), &server.url(), server.ca_pem(), machines));
+        if let Some(simulated) = &mut simulated {
+            simulated.open_door(&path)?;
+            transport = simulated.transport(transport);
+            options.check_every = options.check_every.min(simulated::CHECK_EVERY);
+        }
+        let operators = Operators::new(settings, FLEET_NAMESPACE, &[], args.metrics, (transport, options)).await?;
         let kubeconfig = Home::kubeconfig(&path);
         fleetwright_pki::write_private(&kubeconfig, server.admin_kubeconfig()?)
             .with_context(|| format!("cannot write {}", kubeconfig.display()))?;
         println!("Fleetwright is up: a Kubernetes API at {}, and its operators. Ctrl-C stops it.", server.url());
-        what_next(&path);
+        what_next(&path, machines);
         println!("Metrics of the operators: http://{}/metrics", operators.address());
         let ended = operators.run(stop).await;
+        drop(simulated);
         println!("\nStopping.");
         server.stop().await;
         ended
@@ -73,9 +89,70 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 }
 
 /// What to type next.
-fn what_next(home: &Path) {
+fn what_next(home: &Path, machines: usize) {
     println!("In another terminal:");
     println!("  export KUBECONFIG={}", Home::kubeconfig(home).display());
+    if let Some(folder) = unknown_folder() {
+        println!("  export PATH=$PATH:{}", folder.display());
+    }
     println!("  kubectl get machines,readinessgates -n {FLEET_NAMESPACE}");
     println!("  kubectl api-resources");
+    if machines == 0 {
+        return;
+    }
+    println!(
+        "{machines} simulated machines are being installed by the real operator; that takes a minute or two. Try:"
+    );
+    let mut lines = vec![
+        (format!("kubectl get machines -n {FLEET_NAMESPACE} -o wide"), "all of them"),
+        (
+            "fleetwright machine status --problems".to_owned(),
+            "what is wrong; with -w it goes on, a line for each change",
+        ),
+    ];
+    if machines > simulated::BREAKS {
+        let name = demo::name(simulated::BREAKS);
+        lines.push((
+            format!("fleetwright why machine/{name}"),
+            "got a kubelet that does not work, and went back by itself",
+        ));
+        lines.push((format!("fleetwright machine logs {name} --list"), "what was done, from its host's own journal"));
+    }
+    if machines > simulated::DRIFTS {
+        let (reports, drifts) = (demo::name(simulated::REPORTS), demo::name(simulated::DRIFTS));
+        lines.push((
+            format!("fleetwright machine status {drifts}"),
+            "somebody changes its host by hand; it is put right",
+        ));
+        lines.push((
+            format!("fleetwright machine plan {reports} --observe"),
+            "the same, but its policy is to report only",
+        ));
+    }
+    if machines >= simulated::ROLLS.end {
+        let rack = simulated::ROLLS.start / 10;
+        lines.push((
+            format!("fleetwright machine status -l rack=r{rack}"),
+            "a rack that is upgraded and downgraded again and again",
+        ));
+    }
+    let width = lines.iter().map(|(line, _)| line.len()).max().unwrap_or_default();
+    for (line, what) in lines {
+        println!("  {line:width$}  # {what}");
+    }
+    let first = demo::name(0);
+    let upgrade = format!(r#"[{{"op":"replace","path":"/spec/packages/2/ref","value":"{}"}}]"#, demo::NEWER_KUBELET);
+    println!("An upgrade, looked at before it is done:");
+    println!("  fleetwright machine pause {first}");
+    println!("  kubectl patch machine {first} -n {FLEET_NAMESPACE} --type json -p '{upgrade}'");
+    println!("  fleetwright machine plan {first}");
+    println!("  fleetwright machine resume {first}");
+    println!("  fleetwright machine status {first} -w");
+}
+
+/// Where this program is, if a shell would not find it by its name.
+fn unknown_folder() -> Option<PathBuf> {
+    let folder = std::env::current_exe().ok()?.parent()?.to_owned();
+    let known = std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|one| one == folder));
+    (!known).then_some(folder)
 }

@@ -1,7 +1,7 @@
 //! `fleetwright why`.
 
 use clap::ValueEnum;
-use fleetwright_api::{ComponentState, Machine, ReadinessGates, Status, names};
+use fleetwright_api::{ComponentState, Machine, ReadinessGates, Status, condition, names};
 use fleetwright_readiness::{WhyInput, node_name, why};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
@@ -117,7 +117,7 @@ fn packages(machine: &Machine, now: Timestamp) -> String {
         out.push_str(&table(&rows));
     }
     let host = [names::REACHABLE, names::HOST_KEY_TRUSTED, names::PACKAGES_READY, names::IN_SHAPE];
-    let host = host.iter().filter_map(|type_| fleetwright_api::condition(&status.conditions, type_));
+    let host = host.iter().filter_map(|type_| condition(&status.conditions, type_));
     let host: Vec<_> = host.filter(|condition| condition.status == Status::False).collect();
     if !host.is_empty() {
         out.push_str("\nHost:\n");
@@ -128,6 +128,14 @@ fn packages(machine: &Machine, now: Timestamp) -> String {
             })
             .collect();
         out.push_str(&table(&rows));
+    }
+    let away = condition(&status.conditions, names::REACHABLE).is_some_and(|reached| reached.status == Status::False);
+    if away {
+        let address = machine.spec.addresses.first().or(machine.spec.hostname.as_ref()).map_or(name, String::as_str);
+        out.push_str(&format!(
+            "\nWhat to do about the host:\n  see that {} is on, and that the operators reach it; it is tried again by itself, later each time\n  fleetwright machine retry {name} -n {namespace}    # try it now\n",
+            line(address)
+        ));
     }
     let failed =
         wrong.iter().any(|component| matches!(component.state, ComponentState::Failed | ComponentState::RolledBack));

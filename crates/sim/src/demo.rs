@@ -16,6 +16,9 @@ pub const BAD_KUBELET: &str = "kubelet-1.37.2";
 /// The Secret with the key by which hosts are reached.
 pub const SSH_SECRET: &str = "fleet-ssh";
 
+/// The label `pool` of the machines.
+pub const POOL: &str = "simulated";
+
 /// How many machines stand in a rack.
 const RACK: usize = 10;
 /// How many zones there are.
@@ -23,7 +26,7 @@ const ZONES: usize = 4;
 
 /// The name of a machine, which is also that of its host.
 pub fn name(number: usize) -> String {
-    format!("host-{number:03}")
+    format!("sim-{number:03}")
 }
 
 /// The address of a machine's host.
@@ -124,7 +127,7 @@ pub fn machine(number: usize) -> Value {
     let (rack, zone) = (number / RACK, number / RACK % ZONES);
     json!({
         "apiVersion": "fleetwright.io/v1alpha1", "kind": "Machine",
-        "metadata": { "name": name(number), "labels": { "pool": "online", "zone": format!("z{zone}"), "rack": format!("r{rack}") } },
+        "metadata": { "name": name(number), "labels": { "pool": POOL, "zone": format!("z{zone}"), "rack": format!("r{rack}") } },
         "spec": {
             "addresses": [address(number)],
             "hardware": { "zone": format!("z{zone}"), "rack": format!("r{rack}"), "model": "simulated" },
@@ -138,8 +141,14 @@ pub fn machine(number: usize) -> Value {
     })
 }
 
-/// What machines need beside their packages: the key by which they are reached, and what packages may know of the cluster.
+/// What machines need beside their packages: the key by which they are reached, and what packages may know of the cluster, whose API server
+/// is there.
 pub fn around(server: &str) -> Vec<Value> {
+    around_with(server, "simulated")
+}
+
+/// The same for a cluster whose API server has that authority.
+pub fn around_with(server: &str, ca: &str) -> Vec<Value> {
     vec![
         json!({
             "apiVersion": "v1", "kind": "Secret", "metadata": { "name": SSH_SECRET }, "type": "kubernetes.io/ssh-auth",
@@ -147,7 +156,24 @@ pub fn around(server: &str) -> Vec<Value> {
         }),
         json!({
             "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": fleetwright_api::names::CLUSTER_VALUES },
-            "data": { "server": server, "caBundle": "simulated", "dnsAddress": "10.96.0.10", "dnsDomain": "cluster.local" },
+            "data": { "server": server, "caBundle": ca, "dnsAddress": "10.96.0.10", "dnsDomain": "cluster.local" },
+        }),
+    ]
+}
+
+/// What must hold before pods come, and how many machines may be worked on at the same time.
+pub fn rules() -> Vec<Value> {
+    vec![
+        json!({
+            "apiVersion": "fleetwright.io/v1alpha1", "kind": "ReadinessGates", "metadata": { "name": POOL },
+            "spec": { "selector": { "matchLabels": { "pool": POOL } }, "conditions": [
+                { "type": "PackagesReady" },
+                { "type": "NodeReady", "from": { "nodeCondition": "Ready" }, "tolerateFor": "40s" },
+            ] },
+        }),
+        json!({
+            "apiVersion": "fleetwright.io/v1alpha1", "kind": "OperationPolicy", "metadata": { "name": "windows" },
+            "spec": { "operations": ["Restart", "Drain", "Reboot"], "scope": { "by": "zone" }, "max": "10%", "atLeast": 1 },
         }),
     ]
 }

@@ -323,7 +323,8 @@ pub(crate) async fn kinds_and_namespace(client: &Client) -> anyhow::Result<()> {
         replicas: 1,
         priority_class: None,
     };
-    let cluster = Cluster { client: client.clone(), url: "this process".into(), namespace: "default".into() };
+    let cluster =
+        Cluster { client: client.clone(), url: "this process".into(), namespace: "default".into(), door: None };
     let objects = manifest::objects(&choices, &Rights::default());
     let wanted = |object: &Object| object.is_crd() || object.is_namespace() || object.lets_join();
     let needed: Vec<_> = objects.into_iter().filter(wanted).collect();

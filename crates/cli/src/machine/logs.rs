@@ -51,11 +51,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         let cluster = args.cluster.connect().await?;
         let namespace = cluster.namespace_or(args.namespace.as_deref()).to_owned();
         let machine = select::one(&cluster, &namespace, &args.name).await?;
-        let ssh = args.reach.ssh()?;
+        let way = args.reach.way(&cluster)?;
         let route = reach::route(&cluster, &machine, args.reach.limits()).await?;
         let recent = if args.step.is_none() { RECENT } else { 0 };
         let ask = Observe { records: args.step.iter().cloned().collect(), recent, ..Observe::default() };
-        let (mut seen, link) = reach::observe(&ssh, route, ask, args.reach.within()).await?;
+        let (mut seen, link) = reach::observe(&way, route, ask, args.reach.within()).await?;
         seen.records.sort_by_key(|record| (record.began, record.id.clone()));
         seen.records.dedup_by(|a, b| a.id == b.id);
         if args.list {
@@ -106,10 +106,10 @@ fn outcome(record: &StepRecord) -> &'static str {
 }
 
 fn head(record: &StepRecord) -> String {
-    let component = record.component.as_deref().map(|component| format!(" {component}")).unwrap_or_default();
+    let component = record.component.as_deref().map(|component| format!(" {}", line(component))).unwrap_or_default();
     let message = if record.message.is_empty() { String::new() } else { format!(": {}", line(&record.message)) };
     let verb = format!("{:?}", record.verb).to_lowercase();
-    format!("# {} ({verb}{}) {}{message}", line(&record.id), line(&component), outcome(record))
+    format!("# {} ({verb}{component}) {}{message}", line(&record.id), outcome(record))
 }
 
 fn listed(records: &[StepRecord]) -> String {

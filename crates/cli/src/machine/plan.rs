@@ -7,11 +7,10 @@ use std::time::Duration;
 
 use anyhow::bail;
 use clap::ValueEnum;
-use fleetwright_api::{Disruption, Machine};
+use fleetwright_api::{Disruption, Drift, Machine};
 use fleetwright_plan::machine::{Asked, Host, Known, PlannedStep, Seen, Wanted, facts, steps};
 use fleetwright_plan::package::Rendered;
 use fleetwright_readiness::node_name;
-use fleetwright_transport::Ssh;
 use fleetwright_wire::{Observation, Observe};
 use futures::StreamExt as _;
 use jiff::Timestamp;
@@ -20,7 +19,7 @@ use kube::Api;
 use kube::api::ListParams;
 use serde_json::{Value, json};
 
-use super::reach::{self, ReachArgs};
+use super::reach::{self, ReachArgs, Way};
 use super::select::Which;
 use super::wanted::Shelf;
 use crate::cluster::{Cluster, ClusterArgs};
@@ -74,6 +73,8 @@ struct Planned {
     /// Pods that would have to leave, if some must.
     pods: Vec<String>,
     paused: bool,
+    /// Drift is only reported.
+    reports: bool,
     held: Vec<String>,
 }
 
@@ -82,8 +83,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         let cluster = args.cluster.connect().await?;
         let machines = args.which.fetch(&cluster).await?;
         let shelf = Shelf::of(&cluster, args.which.namespace(&cluster), &machines).await?;
-        let ssh = if args.observe { Some(args.reach.ssh()?) } else { None };
-        let work = machines.iter().map(|machine| plan(args, &cluster, &shelf, ssh.as_ref(), machine));
+        let way = if args.observe { Some(args.reach.way(&cluster)?) } else { None };
+        let work = machines.iter().map(|machine| plan(args, &cluster, &shelf, way.as_ref(), machine));
         let planned: Vec<Planned> = futures::stream::iter(work).buffered(AT_ONCE).collect().await;
         let text = match args.output {
             Format::Text => shown(&planned),
@@ -100,7 +101,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     })
 }
 
-async fn plan(args: &Args, cluster: &Cluster, shelf: &Shelf, ssh: Option<&Ssh>, machine: &Machine) -> Planned {
+async fn plan(args: &Args, cluster: &Cluster, shelf: &Shelf, way: Option<&Way>, machine: &Machine) -> Planned {
     let mut planned = Planned {
         machine: machine.metadata.name.clone().unwrap_or_default(),
         steps: Ok(vec![]),
@@ -108,9 +109,10 @@ async fn plan(args: &Args, cluster: &Cluster, shelf: &Shelf, ssh: Option<&Ssh>, 
         node: None,
         pods: vec![],
         paused: machine.spec.paused,
+        reports: machine.spec.drift == Drift::Report,
         held: vec![],
     };
-    planned.steps = match look(args, cluster, shelf, ssh, machine).await {
+    planned.steps = match look(args, cluster, shelf, way, machine).await {
         Ok((wanted, seen)) => {
             planned.deviations = seen.as_ref().map(|(seen, _)| deviations(seen)).unwrap_or_default();
             planned.held = held(machine, &wanted);
@@ -154,11 +156,11 @@ async fn look(
     args: &Args,
     cluster: &Cluster,
     shelf: &Shelf,
-    ssh: Option<&Ssh>,
+    way: Option<&Way>,
     machine: &Machine,
 ) -> Result<(Vec<Arc<Rendered>>, Option<(Observation, Asked)>), String> {
     let known = machine.status.as_ref().and_then(|status| status.facts.clone());
-    let Some(ssh) = ssh else {
+    let Some(way) = way else {
         let wanted = shelf.wanted(machine, known.as_ref()).map_err(|unmade| match unmade.waits_for_facts {
             true => format!("{}; --observe asks it", unmade.message),
             false => unmade.message,
@@ -170,13 +172,13 @@ async fn look(
     let within = args.reach.within();
     let mut wanted = shelf.wanted(machine, known.as_ref());
     if wanted.as_ref().is_err_and(|unmade| unmade.waits_for_facts) {
-        let (bare, _) = reach::observe(ssh, route.clone(), Observe::default(), within).await.map_err(said)?;
+        let (bare, _) = reach::observe(way, route.clone(), Observe::default(), within).await.map_err(said)?;
         wanted = shelf.wanted(machine, Some(&facts(&bare.facts)));
     }
     let wanted = wanted.map_err(|unmade| unmade.message)?;
     let ask = Observe { packages: wanted.iter().map(|wanted| wanted.package.clone()).collect(), ..Observe::default() };
     let asked = Asked::of(&ask);
-    let (seen, _) = reach::observe(ssh, route, ask, within).await.map_err(said)?;
+    let (seen, _) = reach::observe(way, route, ask, within).await.map_err(said)?;
     Ok((wanted, Some((seen, asked))))
 }
 
@@ -262,6 +264,9 @@ fn shown(planned: &[Planned]) -> String {
         out.push_str(&table(&rows));
         for (component, text) in &one.deviations {
             let _ = writeln!(out, "     {component}: {text}");
+        }
+        if one.reports && steps.is_empty() && !one.deviations.is_empty() {
+            out.push_str("  This is drift, which is only reported, as spec.drift says\n");
         }
         out.push_str(&disrupts(one, steps));
         for component in &one.held {

@@ -1,21 +1,22 @@
 //! Reaching a machine's host from where a person sits, as the operator does: the same SSH, the same keys, the same trust.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
-use fleetwright_api::{HostKeyPolicy, Machine};
-use fleetwright_transport::{Helpers, Hop, Limits, Link, Login, Route, Ssh, Transport as _, Trust};
+use fleetwright_api::Machine;
+use fleetwright_kit::View as _;
+use fleetwright_machines::{SecretView, route};
+use fleetwright_transport::{Helpers, Limits, Link, Login, ReachError, Route, Ssh, Transport, Trust};
 use fleetwright_wire::{Answer, Observation, Observe, Request};
+use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 
-use crate::cluster::{Cluster, is_not_found};
-
-/// The keys of a Secret with a login.
-const PRIVATE_KEY: &str = "ssh-privatekey";
-const CERTIFICATE: &str = "ssh-certificate";
+use crate::cluster::Cluster;
+use crate::simulated::Door;
 
 /// How hosts are reached from here.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -30,11 +31,18 @@ pub(crate) struct ReachArgs {
 }
 
 impl ReachArgs {
-    /// A way to hosts.
+    /// A way to the hosts of a cluster's machines.
     ///
     /// # Errors
-    /// There are no helpers; says where they were looked for.
-    pub(super) fn ssh(&self) -> anyhow::Result<Ssh> {
+    /// There are no helpers, and all hosts need one; says where they were looked for.
+    pub(super) fn way(&self, cluster: &Cluster) -> anyhow::Result<Way> {
+        match (&cluster.door, self.ssh()) {
+            (None, ssh) => Ok(Way { door: None, ssh: Ok(ssh?) }),
+            (Some(door), ssh) => Ok(Way { door: Some(door.clone()), ssh: ssh.map_err(|error| format!("{error:#}")) }),
+        }
+    }
+
+    fn ssh(&self) -> anyhow::Result<Ssh> {
         let folder = match &self.helpers {
             Some(folder) => folder.clone(),
             None => beside()?,
@@ -67,59 +75,66 @@ fn beside() -> anyhow::Result<PathBuf> {
     Ok(others.into_iter().find(|folder| Helpers::find(folder).is_ok()).unwrap_or(own))
 }
 
-/// The way to a machine's host, with the logins from the cluster's Secrets.
+/// The way to hosts from here: SSH, or the door of the `fleetwright up` that simulates them.
+#[derive(Clone)]
+pub(super) struct Way {
+    door: Option<Door>,
+    /// Or why not.
+    ssh: Result<Ssh, String>,
+}
+
+impl Transport for Way {
+    fn connect(&self, route: Arc<Route>) -> BoxFuture<'_, Result<Box<dyn Link>, ReachError>> {
+        Box::pin(async move {
+            if let Some(door) = &self.door
+                && let Some(link) = door.connect(&route).await
+            {
+                return Ok(link);
+            }
+            match &self.ssh {
+                Ok(ssh) => ssh.connect(route).await,
+                Err(why) => Err(ReachError::NoHelper(why.clone())),
+            }
+        })
+    }
+}
+
+/// The way to a machine's host, as the operator goes it, with the logins from the cluster's Secrets.
 ///
 /// # Errors
 /// The machine is not reached by SSH, a Secret is missing, or its host was never trusted.
 pub(super) async fn route(cluster: &Cluster, machine: &Machine, limits: Limits) -> anyhow::Result<Arc<Route>> {
     let name = machine.metadata.name.as_deref().unwrap_or_default();
     let namespace = machine.metadata.namespace.as_deref().unwrap_or_default();
-    let spec = &machine.spec;
-    let Some(ssh) = &spec.ssh else { bail!("machine {name} has no spec.ssh: it is observed only") };
-    let address = spec.addresses.first().or(spec.hostname.as_ref()).map_or(name, String::as_str);
-    let own = login(cluster, namespace, &ssh.key_ref.name).await?;
-    let mut jumps = Vec::new();
-    for jump in &ssh.jumps {
-        let login = match &jump.key_ref {
-            Some(secret) => login(cluster, namespace, &secret.name).await?,
-            None => own.clone(),
-        };
-        let trust = Trust::Keys(jump.host_keys.clone());
-        jumps.push(Hop { address: jump.address.clone(), port: jump.port, user: jump.user.clone(), login, trust });
+    if machine.spec.ssh.is_none() {
+        bail!("machine {name} has no spec.ssh: it is observed only");
     }
-    let pinned = match ssh.host_keys.policy {
-        HostKeyPolicy::Pinned => ssh.host_keys.keys.clone(),
-        HostKeyPolicy::TrustOnFirstUse => {
-            machine.status.as_ref().map(|status| status.host_keys.clone()).unwrap_or_default()
+    let mut secrets = HashMap::new();
+    for secret in route::secrets(machine) {
+        if let Some(found) = secret_view(cluster, namespace, &secret).await? {
+            secrets.insert(secret, Arc::new(found));
         }
-    };
-    if pinned.is_empty() {
-        // The first use is the operator's: it pins what it sees. Nobody would know what was seen here.
+    }
+    let mut route = route::route(machine, |secret| secrets.get(secret).cloned())
+        .map_err(|why| anyhow!("machine {name} in namespace {namespace}: {why}"))?;
+    // The first use is the operator's: it pins what it sees. Nobody would know what was seen here.
+    if matches!(&route.host.trust, Trust::FirstUse) {
         bail!("the host key of machine {name} is not known yet; the operator pins it when it first reaches the host");
     }
-    let trust = Trust::Keys(pinned);
-    let host = Hop { address: address.to_owned(), port: ssh.port, user: ssh.user.clone(), login: own, trust };
-    Ok(Arc::new(Route { machine: name.to_owned(), host, jumps, limits }))
+    route.limits = limits;
+    Ok(Arc::new(route))
+}
+
+async fn secret_view(cluster: &Cluster, namespace: &str, name: &str) -> anyhow::Result<Option<SecretView>> {
+    let api: Api<Secret> = Api::namespaced(cluster.client.clone(), namespace);
+    let secret = api.get_opt(name).await.map_err(|error| cluster.explain(error))?;
+    Ok(secret.map(SecretView::of))
 }
 
 /// A login out of a Secret.
 pub(super) async fn login(cluster: &Cluster, namespace: &str, name: &str) -> anyhow::Result<Login> {
-    let api: Api<Secret> = Api::namespaced(cluster.client.clone(), namespace);
-    let secret = match api.get(name).await {
-        Ok(secret) => secret,
-        Err(error) if is_not_found(&error) => bail!(
-            "there is no Secret {name} in namespace {namespace} to log in with; make it: kubectl create secret generic {name} -n {namespace} --from-file={PRIVATE_KEY}=FILE"
-        ),
-        Err(error) => return Err(cluster.explain(error)),
-    };
-    let text = |key: &str| {
-        let bytes = secret.data.as_ref()?.get(key)?;
-        String::from_utf8(bytes.0.clone()).ok()
-    };
-    let key = text(PRIVATE_KEY).ok_or_else(|| {
-        anyhow!("the Secret {name} in namespace {namespace} has no text under {PRIVATE_KEY}: put the private key there")
-    })?;
-    Ok(Login { key: key.into(), certificate: text(CERTIFICATE).map(Into::into) })
+    let secret = secret_view(cluster, namespace, name).await?;
+    route::login(name, secret.as_ref()).map_err(|why| anyhow!("namespace {namespace}: {why}"))
 }
 
 /// A login out of a file.
@@ -134,12 +149,12 @@ pub(super) fn login_from(path: &Path) -> anyhow::Result<Login> {
 /// # Errors
 /// Why the host is not reached, or what it answered instead.
 pub(super) async fn observe(
-    ssh: &Ssh,
+    way: &Way,
     route: Arc<Route>,
     observe: Observe,
     within: Duration,
 ) -> anyhow::Result<(Observation, Box<dyn Link>)> {
-    let link = ssh.connect(route).await?;
+    let link = way.connect(route).await?;
     let request = Request::Observe(Box::new(observe));
     match link.ask(&request, within, &|_| {}).await? {
         Answer::Observed(observation) => Ok((*observation, link)),

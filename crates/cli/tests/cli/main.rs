@@ -7,5 +7,6 @@ mod machine;
 mod operators;
 mod package;
 mod resolve;
+mod simulated;
 mod support;
 mod tours;

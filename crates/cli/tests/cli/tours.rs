@@ -66,7 +66,9 @@ impl Running {
     fn up() -> Self {
         let home = tempfile::tempdir().expect("a temporary folder");
         let mut command = Command::new(BINARY);
-        command.args(["up", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--home"]).arg(home.path());
+        command
+            .args(["up", "--machines", "0", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--home"])
+            .arg(home.path());
         let mut process = command.stdout(Stdio::piped()).spawn().expect("the binary starts");
         let stdout = process.stdout.take().expect("standard output is piped");
         let mut lines = BufReader::new(stdout).lines();
@@ -112,7 +114,7 @@ impl Running {
 }
 
 /// Where kubectl and our binary are found.
-fn path() -> String {
+pub fn path() -> String {
     let binaries = Binaries::find(fleetwright_lab::DEFAULT_MINOR).expect("Kubernetes is built");
     let kubectl = binaries.path("kubectl").expect("kubectl is built");
     let folders = [kubectl, PathBuf::from(BINARY)].map(|file| file.parent().expect("a folder").display().to_string());

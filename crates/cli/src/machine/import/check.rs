@@ -31,7 +31,7 @@ pub(super) async fn all(
     hosts: &mut Vec<Candidate>,
     options: &Options<'_>,
 ) -> anyhow::Result<Vec<String>> {
-    let ssh = options.reach.ssh()?;
+    let way = options.reach.way(cluster)?;
     let mut logins: HashMap<String, Login> = HashMap::new();
     for host in hosts.iter() {
         let secret = host.key_secret.as_deref().unwrap_or(options.key_secret);
@@ -46,11 +46,11 @@ pub(super) async fn all(
         }
     }
     let work = std::mem::take(hosts).into_iter().map(|mut host| {
-        let (ssh, within) = (ssh.clone(), options.reach.within());
+        let (way, within) = (way.clone(), options.reach.within());
         let login = logins[host.key_secret.as_deref().unwrap_or(options.key_secret)].clone();
         async move {
             let done = match route(&host, login, options) {
-                Ok(route) => look(&ssh, route, within).await,
+                Ok(route) => look(&way, route, within).await,
                 Err(why) => Err(why),
             };
             if let (Ok((_, key)), true, true) = (&done, options.pin, host.host_keys.is_empty()) {
@@ -104,13 +104,9 @@ fn route(host: &Candidate, login: Login, options: &Options<'_>) -> Result<Arc<Ro
 }
 
 /// What a host says of itself, and the key that it showed. Nothing is left on a host that carries nothing of ours.
-async fn look(
-    ssh: &fleetwright_transport::Ssh,
-    route: Arc<Route>,
-    within: std::time::Duration,
-) -> Result<(String, String), String> {
+async fn look(way: &reach::Way, route: Arc<Route>, within: std::time::Duration) -> Result<(String, String), String> {
     let (seen, link) =
-        reach::observe(ssh, route, Observe::default(), within).await.map_err(|error| format!("{error:#}"))?;
+        reach::observe(way, route, Observe::default(), within).await.map_err(|error| format!("{error:#}"))?;
     let facts = &seen.facts;
     let memory = facts.memory >> 30;
     let said = format!("{}, kernel {}, {}, {} cpus, {memory} GiB", facts.os, facts.kernel, facts.arch, facts.cpus);

@@ -1,0 +1,89 @@
+//! A simulated fleet for `fleetwright up`: hosts in memory behind the real operator, and what goes wrong with a few of them.
+
+mod door;
+mod story;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fleetwright_kit::Clock;
+use fleetwright_sim::{Fleet, Kubelets, Manner, Pace, demo};
+use fleetwright_transport::{Link, ReachError, Route, Transport};
+use futures::future::BoxFuture;
+use kube::Client;
+use tokio::task::JoinHandle;
+
+pub(crate) use door::Door;
+pub(crate) use story::{BREAKS, DRIFTS, REPORTS, ROLLS};
+
+/// Simulated hosts are looked at so often, so that drift is soon seen.
+pub(crate) const CHECK_EVERY: Duration = Duration::from_secs(10);
+
+/// The fleet, and what happens to it. Dropping it ends both.
+pub(crate) struct Simulated {
+    fleet: Fleet,
+    _kubelets: Kubelets,
+    tasks: Vec<JoinHandle<()>>,
+    socket: Option<PathBuf>,
+}
+
+impl Drop for Simulated {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+        if let Some(socket) = &self.socket {
+            let _ = std::fs::remove_file(socket);
+        }
+    }
+}
+
+impl Simulated {
+    /// The hosts of so many machines. Their objects are made in the background: nobody waits for them.
+    pub(crate) fn start(client: &Client, url: &str, ca: &str, machines: usize) -> Self {
+        let fleet = Fleet::new(Clock::system());
+        fleet.set_pace(Pace {
+            latency: Duration::from_millis(10),
+            step: Duration::from_secs(1),
+            boot: Duration::from_secs(20),
+        });
+        demo::hosts(&fleet, machines);
+        let manner = Manner { credentials: true, ..Manner::default() };
+        let kubelets = Kubelets::start(&fleet, client.clone(), manner);
+        let around = demo::around_with(url, ca);
+        let story = tokio::spawn(story::tell(client.clone(), fleet.clone(), around, machines));
+        Self { fleet, _kubelets: kubelets, tasks: vec![story], socket: None }
+    }
+
+    /// Lets `fleetwright machine logs` and `plan --observe` ask its hosts, by a socket in that folder.
+    ///
+    /// # Errors
+    /// The socket cannot be made there.
+    pub(crate) fn open_door(&mut self, folder: &Path) -> anyhow::Result<()> {
+        let (socket, task) = door::open(folder, self.fleet.clone())?;
+        self.tasks.push(task);
+        self.socket = Some(socket);
+        Ok(())
+    }
+
+    /// The way to its hosts, and by `others` to all others.
+    pub(crate) fn transport(&self, others: Arc<dyn Transport>) -> Arc<dyn Transport> {
+        Arc::new(Mixed { fleet: self.fleet.clone(), others })
+    }
+}
+
+/// Simulated hosts where there are some, others by another way.
+struct Mixed {
+    fleet: Fleet,
+    others: Arc<dyn Transport>,
+}
+
+impl Transport for Mixed {
+    fn connect(&self, route: Arc<Route>) -> BoxFuture<'_, Result<Box<dyn Link>, ReachError>> {
+        match self.fleet.known(&route.host.address) {
+            Some(_) => self.fleet.connect(route),
+            None => self.others.connect(route),
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! What happens to the simulated fleet: its objects are made, and then things go wrong, so that there is something to look at.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use anyhow::Context;
+use fleetwright_api::{Machine, MachineStatus, Phase, Status, condition, names};
+use fleetwright_sim::{Fleet, demo};
+use futures::{StreamExt, TryStreamExt};
+use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::FLEET_NAMESPACE;
+
+/// Requests at the same time while the fleet is made.
+const AT_ONCE: usize = 16;
+
+/// The machine that is told to take a version that does not work.
+pub(crate) const BREAKS: usize = 3;
+/// The machine whose drift is only reported.
+pub(crate) const REPORTS: usize = 5;
+/// The machine whose host somebody changes by hand, again and again.
+pub(crate) const DRIFTS: usize = 7;
+/// The machines that are upgraded and downgraded for ever: a rack.
+pub(crate) const ROLLS: Range<usize> = 20..30;
+/// A fleet of so many has one machine, the last, whose host is off.
+const ONE_IS_OFF: usize = 40;
+
+/// So much time is between two things that somebody does to the machine that drifts.
+const DRIFT_EVERY: Duration = Duration::from_secs(60);
+/// And so much between two changes of the rack.
+const ROLL_EVERY: Duration = Duration::from_secs(150);
+/// How long a step takes in that rack: one can watch.
+const ROLL_STEP: Duration = Duration::from_secs(8);
+
+/// Makes the fleet, and lets things happen to it.
+pub(super) async fn tell(client: Client, fleet: Fleet, around: Vec<Value>, machines: usize) {
+    if machines >= ONE_IS_OFF {
+        fleet.host(&demo::address(machines - 1)).power_off();
+    }
+    if let Err(error) = make(&client, around, machines).await {
+        tracing::error!("the simulated fleet is not complete: {error:#}");
+    }
+    let api: Api<Machine> = Api::namespaced(client, FLEET_NAMESPACE);
+    futures::join!(
+        breaks(&api, machines),
+        drifts(&api, &fleet, machines),
+        reports(&api, &fleet, machines),
+        rolls(&api, &fleet, machines),
+    );
+}
+
+async fn make(client: &Client, around: Vec<Value>, machines: usize) -> anyhow::Result<()> {
+    for object in around.into_iter().chain(demo::packages()).chain(demo::rules()) {
+        create(client, object).await?;
+    }
+    let each = (0..machines).map(|number| {
+        let mut machine = demo::machine(number);
+        if number == REPORTS {
+            machine["spec"]["drift"] = json!("Report");
+        }
+        create(client, machine)
+    });
+    futures::stream::iter(each).buffer_unordered(AT_ONCE).try_collect::<()>().await
+}
+
+async fn create(client: &Client, object: Value) -> anyhow::Result<()> {
+    let word = |field: &str| object[field].as_str().unwrap_or_default().to_owned();
+    let (version, kind) = (word("apiVersion"), word("kind"));
+    let (group, version) = version.rsplit_once('/').unwrap_or(("", &version));
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, &kind));
+    // The one plural that is not made by adding a letter.
+    let resource = match kind.as_str() {
+        "ReadinessGates" => ApiResource { plural: "readinessgates".to_owned(), ..resource },
+        _ => resource,
+    };
+    let objects: Api<DynamicObject> = Api::namespaced_with(client.clone(), FLEET_NAMESPACE, &resource);
+    let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    let object: DynamicObject = serde_json::from_value(object)?;
+    objects
+        .create(&PostParams::default(), &object)
+        .await
+        .with_context(|| format!("cannot make the simulated {kind} {name}"))?;
+    Ok(())
+}
+
+/// One machine is told to take a version that does not work.
+async fn breaks(api: &Api<Machine>, machines: usize) {
+    if machines > BREAKS && ready(api, BREAKS).await {
+        kubelet(api, BREAKS, demo::KUBELET, demo::BAD_KUBELET).await;
+    }
+}
+
+/// Somebody has hands on a host, and it is repaired each time.
+async fn drifts(api: &Api<Machine>, fleet: &Fleet, machines: usize) {
+    if machines <= DRIFTS || !ready(api, DRIFTS).await {
+        return;
+    }
+    let host = fleet.host(&demo::address(DRIFTS));
+    loop {
+        host.spoil_sysctl("vm.max_map_count", "65530");
+        sleep(DRIFT_EVERY).await;
+        host.spoil_file("/etc/containerd/config.toml", "# somebody was here\n");
+        sleep(DRIFT_EVERY).await;
+        host.stop_unit("kubelet.service");
+        sleep(DRIFT_EVERY).await;
+    }
+}
+
+/// Somebody changed a host once, and it is only told.
+async fn reports(api: &Api<Machine>, fleet: &Fleet, machines: usize) {
+    if machines > REPORTS && ready(api, REPORTS).await {
+        fleet.host(&demo::address(REPORTS)).spoil_sysctl("net.ipv4.ip_forward", "0");
+    }
+}
+
+/// A rack goes from one kubelet to another and back, as fast as its window lets it.
+async fn rolls(api: &Api<Machine>, fleet: &Fleet, machines: usize) {
+    if machines < ROLLS.end {
+        return;
+    }
+    for number in ROLLS {
+        fleet.host(&demo::address(number)).set_step(ROLL_STEP);
+    }
+    for number in ROLLS {
+        ready(api, number).await;
+    }
+    let (mut from, mut to) = (demo::KUBELET, demo::NEWER_KUBELET);
+    loop {
+        for number in ROLLS {
+            kubelet(api, number, from, to).await;
+        }
+        sleep(ROLL_EVERY).await;
+        std::mem::swap(&mut from, &mut to);
+    }
+}
+
+/// Refers a machine to another kubelet, unless a person did so before: then it is theirs.
+async fn kubelet(api: &Api<Machine>, number: usize, from: &str, to: &str) {
+    const PATH: &str = "/spec/packages/2/ref";
+    let patch = json!([{ "op": "test", "path": PATH, "value": from }, { "op": "replace", "path": PATH, "value": to }]);
+    if let Ok(patch) = serde_json::from_value(patch) {
+        let _ = api.patch(&demo::name(number), &PatchParams::default(), &Patch::Json::<()>(patch)).await;
+    }
+}
+
+/// Waits until a machine is ready and open for pods; false if it is gone.
+async fn ready(api: &Api<Machine>, number: usize) -> bool {
+    loop {
+        match api.get_opt(&demo::name(number)).await {
+            Ok(Some(machine)) if machine.status.as_ref().is_some_and(settled) => return true,
+            Ok(Some(_)) | Err(_) => sleep(Duration::from_secs(1)).await,
+            Ok(None) => return false,
+        }
+    }
+}
+
+fn settled(status: &MachineStatus) -> bool {
+    let open = condition(&status.conditions, names::SCHEDULABLE).is_some_and(|open| open.status == Status::True);
+    open && status.phase == Some(Phase::Ready)
+}

@@ -1,0 +1,147 @@
+//! The simulated fleet of `fleetwright up`: what is promised happens, and every line that it prints works.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::support::BINARY;
+use crate::tours::path;
+
+/// Enough for all that goes wrong, and few enough to be quick.
+const MACHINES: &str = "9";
+
+struct Up {
+    process: Child,
+    home: tempfile::TempDir,
+    printed: Vec<String>,
+    complaints: Arc<Mutex<String>>,
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Up {
+    fn start() -> Self {
+        let home = tempfile::tempdir().expect("a temporary folder");
+        let mut command = Command::new(BINARY);
+        command.args(["up", "--machines", MACHINES, "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--home"]);
+        command.arg(home.path()).env_remove("FLEETWRIGHT_LOG").stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = command.spawn().expect("the binary starts");
+        let stdout = BufReader::new(process.stdout.take().expect("standard output is piped"));
+        let mut lines = stdout.lines().map(|line| line.expect("text"));
+        let mut printed: Vec<String> = lines.by_ref().take_while(|line| !line.starts_with("Metrics")).collect();
+        printed.retain(|line| line.starts_with("  "));
+        // Somebody reads on, as a terminal does.
+        std::thread::spawn(move || lines.for_each(drop));
+        let complaints: Arc<Mutex<String>> = Arc::default();
+        let (stderr, heard) = (BufReader::new(process.stderr.take().expect("it is piped")), complaints.clone());
+        std::thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                heard.lock().expect("nobody panicked").push_str(&(line + "\n"));
+            }
+        });
+        Self { process, home, printed, complaints }
+    }
+
+    fn command(&self, line: &str) -> Command {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", line]).env("PATH", path()).env("HOME", self.home.path()).env_remove("FLEETWRIGHT_LOG");
+        shell.env("KUBECONFIG", self.home.path().join("kubeconfig"));
+        shell
+    }
+
+    #[track_caller]
+    fn run(&self, line: &str) -> String {
+        let output = self.command(line).output().expect("sh runs");
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(output.status.success(), "$ {line}\n{said}");
+        said
+    }
+
+    /// Runs a line until it says what is waited for.
+    #[track_caller]
+    fn until(&self, line: &str, good: impl Fn(&str) -> bool) -> String {
+        let deadline = Instant::now() + Duration::from_secs(90);
+        loop {
+            let said = self.run(line);
+            if good(&said) {
+                return said;
+            }
+            assert!(Instant::now() < deadline, "$ {line}\n{said}{}", self.complaints.lock().expect("nobody panicked"));
+            std::thread::sleep(Duration::from_millis(250));
+        }
+    }
+}
+
+#[test]
+fn up_shows_a_fleet_that_converges_drifts_and_breaks_and_its_lines_work() {
+    let up = Up::start();
+
+    // One whose new version does not work goes back, and says why.
+    let problems = "fleetwright machine status --problems";
+    let told =
+        |said: &str, name: &str, what: &str| said.lines().any(|line| line.starts_with(name) && line.contains(what));
+    up.until(problems, |said| told(said, "sim-003", "kubelet RolledBack: 1.37.2 did not work, 1.36.4 comes back"));
+    // One that drifted is told of, and stays as it is: its policy is to report.
+    up.until(problems, |said| told(said, "sim-005", "Drifted: sysctl: sysctl net.ipv4.ip_forward is 0, wanted 1"));
+    let plan = up.run("fleetwright machine plan sim-005 --observe");
+    assert!(
+        plan.contains("sysctl net.ipv4.ip_forward is 0, should be 1\n  This is drift, which is only reported"),
+        "{plan}"
+    );
+    // The other is repaired.
+    let drifts = up.until("fleetwright machine status sim-007", |said| said.contains("ago, repaired"));
+    assert!(drifts.contains("sysctl vm.max_map_count was 65530, should be 262144"), "{drifts}");
+    // All others become ready and are open for pods, and the list of all fits a screen.
+    up.until("fleetwright machine status", |said| {
+        let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let fine =
+            said.lines().map(words).filter(|words| words[1] == "Ready" && words[2] == "3/3" && words[3] == "True");
+        fine.count() >= 7
+    });
+    let wide = up.run("kubectl get machines -n fleet -o wide");
+    assert!(wide.lines().all(|line| line.len() <= 170), "{wide}");
+    assert!(told(&wide, "sim-003", "RolledBack") && told(&wide, "sim-005", "Drifted"), "{wide}");
+
+    // What the host remembers comes from the host, though there is no SSH to it.
+    let list = up.run("fleetwright machine logs sim-003 --list");
+    assert!(list.lines().any(|line| line.contains("Back kubelet") && line.contains("done")), "{list}");
+    let log = up.run("fleetwright machine logs sim-003");
+    assert!(log.contains("(back kubelet) done"), "{log}");
+
+    // Every line, as it is printed; the last goes on until it is stopped.
+    let commands =
+        |line: &&String| line.trim_start().starts_with("kubectl ") || line.trim_start().starts_with("fleetwright ");
+    let lines: Vec<&String> = up.printed.iter().filter(commands).collect();
+    let (last, before) = lines.split_last().expect("lines are printed");
+    assert!(before.len() >= 10 && last.ends_with(" -w"), "{lines:#?}");
+    for line in before {
+        let said = up.run(line.trim());
+        if line.contains("machine plan sim-000") {
+            assert!(
+                said.contains("upgrade kubelet 1.36.4 → 1.37.1") && said.contains("The machine is paused"),
+                "{said}"
+            );
+        }
+    }
+    let mut watch = up.command(&format!("exec {}", last.trim())).stdout(Stdio::piped()).spawn().expect("sh runs");
+    let lines = BufReader::new(watch.stdout.take().expect("standard output is piped")).lines();
+    let done =
+        lines.map_while(Result::ok).find(|line| line.trim_end().ends_with("1.37.1") || line.ends_with("Ready 3/3"));
+    watch.kill().expect("it can be ended");
+    watch.wait().expect("it ends");
+    assert!(done.is_some(), "the upgrade is not told");
+
+    // Nobody is warned of what hosts in memory do not need, and Ctrl-C ends everything.
+    let heard = up.complaints.lock().expect("nobody panicked").clone();
+    assert!(!heard.contains("helpers"), "{heard}");
+    up.run(&format!("kill -INT {}", up.process.id()));
+    let mut up = up;
+    assert!(up.process.wait().expect("it ends").success());
+    assert!(!up.home.path().join("hosts.sock").exists());
+}
