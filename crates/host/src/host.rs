@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use fleetwright_wire::{
-    Answer, Apply, Bytes, Failure, FailureKind, HOME, OPT, Observation, Observe, Outcome, Progress, Request, Step,
-    StepRecord,
+    Answer, Apply, Bytes, ComponentSeen, Failure, FailureKind, HOME, OPT, Observation, Observe, Outcome, Progress,
+    Request, Step, StepRecord,
 };
 
 use crate::journal::{Begin, Begun, Journal, LOG};
 use crate::steps::{Doing, How};
+use crate::system::Coming;
 use crate::text::{Tail, clip};
 use crate::{System, folders, observe, store};
 
@@ -94,18 +95,10 @@ impl<S: System> Host<S> {
             message: format!("the host cannot be looked at: {error}"),
         };
         let facts = self.system.facts().map_err(other)?;
-        let mut components = Vec::with_capacity(asked.packages.len());
-        for package in &asked.packages {
-            if asked.health && !package.health.checks.is_empty() {
-                tell(Answer::Progress(Progress { doing: format!("checking {}", clip(&package.component, 63)) }));
-            }
-            components.push(observe::component(&self.system, package, asked.health));
-        }
-        for name in store::components(&self.system).map_err(other)? {
-            if asked.packages.iter().all(|package| package.component != name) {
-                components.extend(observe::unasked(&self.system, &name));
-            }
-        }
+        self.system.foresee(observe::coming(&asked.packages, asked.health));
+        let components = self.components(asked, tell);
+        self.system.foresee(Coming::default());
+        let components = components.map_err(other)?;
         let mut records = Vec::new();
         for id in &asked.records {
             records.extend(self.recall(id)?);
@@ -122,6 +115,22 @@ impl<S: System> Host<S> {
             records.push(running);
         }
         Ok(Observation { facts, components, records })
+    }
+
+    fn components(&self, asked: &Observe, tell: &mut dyn FnMut(Answer)) -> std::io::Result<Vec<ComponentSeen>> {
+        let mut components = Vec::with_capacity(asked.packages.len());
+        for package in &asked.packages {
+            if asked.health && !package.health.checks.is_empty() {
+                tell(Answer::Progress(Progress { doing: format!("checking {}", clip(&package.component, 63)) }));
+            }
+            components.push(observe::component(&self.system, package, asked.health));
+        }
+        for name in store::components(&self.system)? {
+            if asked.packages.iter().all(|package| package.component != name) {
+                components.extend(observe::unasked(&self.system, &name));
+            }
+        }
+        Ok(components)
     }
 
     fn apply(&mut self, apply: &Apply, tell: &mut dyn FnMut(Answer)) -> Result<StepRecord, Failure> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use fleetwright_wire::{self as wire, Deviation, Package};
 
 use crate::System;
-use crate::system::{Ran, Run};
+use crate::system::{Coming, Ran, Run};
 use crate::text::Tail;
 
 mod config;
@@ -147,6 +147,9 @@ pub trait Method {
 
     /// How the host differs from the package. Changes nothing.
     fn deviations(&self, system: &dyn System, package: &Package) -> Result<Vec<Deviation>, MethodError>;
+
+    /// Adds what [`Method::version`] and [`Method::deviations`] will ask the system about, for those that ask for all packages at once.
+    fn foretell<'a>(&self, _package: &'a Package, _coming: &mut Coming<'a>) {}
 
     /// Whether a boot is needed before the package is in place.
     fn needs_reboot(&self, _system: &dyn System, _package: &Package) -> Result<bool, MethodError> {

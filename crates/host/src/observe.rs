@@ -1,8 +1,9 @@
 //! Looks at everything that is managed. Changes nothing.
 
-use fleetwright_wire::{ComponentSeen, Deviation, Installed, Package};
+use fleetwright_wire::{Check, ComponentSeen, Deviation, Installed, Package};
 
 use crate::method::{self, MethodError};
+use crate::system::Coming;
 use crate::text::clip;
 use crate::{System, checks, files, store, units};
 
@@ -15,6 +16,22 @@ pub(crate) fn deviations(system: &dyn System, package: &Package) -> Result<Vec<D
     deviations.extend(files::deviations(system, package)?);
     deviations.extend(units::deviations(system, package)?);
     Ok(deviations)
+}
+
+/// What looking at these packages will ask about.
+pub(crate) fn coming(packages: &[Package], health: bool) -> Coming<'_> {
+    let mut coming = Coming::default();
+    for package in packages {
+        coming.units.extend(package.units.iter().map(|unit| unit.name.as_str()));
+        method::of(package).foretell(package, &mut coming);
+        if health {
+            coming.units.extend(package.health.checks.iter().filter_map(|check| match check {
+                Check::Unit(unit) => Some(unit.as_str()),
+                _ => None,
+            }));
+        }
+    }
+    coming
 }
 
 /// What is seen of a component that should carry this package.

@@ -4,7 +4,7 @@ mod archive;
 pub mod memory;
 mod real;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::Duration;
 
@@ -58,6 +58,12 @@ pub trait System: Send {
     /// The same, for a program that only looks.
     fn look(&self, run: &Run<'_>) -> io::Result<Ran>;
 
+    // What is looked at together.
+
+    /// Told what will be asked about. Whoever has to start a program for each question may ask all of them at once, and answer from that until
+    /// it is told the next, which may be nothing.
+    fn foresee(&mut self, _coming: Coming<'_>) {}
+
     // systemd.
 
     /// What systemd says of that unit.
@@ -109,6 +115,15 @@ pub trait System: Send {
     fn elapsed(&self) -> Duration;
     /// Waits.
     fn pause(&self, time: Duration);
+}
+
+/// What somebody will ask about, all of it at about the same time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Coming<'a> {
+    /// Units.
+    pub units: BTreeSet<&'a str>,
+    /// Debian packages.
+    pub debs: BTreeSet<&'a str>,
 }
 
 /// What is at a path.

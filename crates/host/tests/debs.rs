@@ -146,6 +146,29 @@ async fn packages_are_installed_changed_put_right_and_taken_away_on_hosts() -> R
     assert_eq!(host.run("systemctl is-active demo.service")?, "active\n");
     let started = host.run("systemctl show -P ActiveEnterTimestampMonotonic demo.service")?;
 
+    // Looked at together, all are seen as each is by itself; also beside one that systemd cannot be asked about.
+    let with_unit = |component: &str, unit: &str| {
+        let mut package = package(component, "1", Method::Config);
+        package.units = vec![Unit { name: unit.to_owned(), running: Some(true), ..Unit::default() }];
+        package.health.checks = vec![Check::Unit(unit.to_owned())];
+        package
+    };
+    let mut watched = vec![
+        with_unit("there", "ssh.service"),
+        first.clone(),
+        with_unit("absent", "nowhere.service"),
+        with_unit("down", "rescue.target"),
+        ground.demo("1:2.0", false)?,
+    ];
+    for beside in [None, Some(with_unit("beyond", "no unit"))] {
+        watched.extend(beside);
+        let together = host.see_all(&watched)?;
+        assert_eq!(together.len(), watched.len());
+        for (package, seen) in watched.iter().zip(together) {
+            assert_eq!(host.see(package)?, seen);
+        }
+    }
+
     // An upgrade from the repository: the declared settings stay, the service is restarted by us.
     let second = ground.demo("1:2.0", false)?;
     host.done("second", Step::Install(second.clone()))?;

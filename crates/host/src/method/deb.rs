@@ -8,7 +8,7 @@ use fleetwright_wire::{self as wire, Deviation, Package};
 
 use super::os::{self, Earlier, Effects, Others, Record, shown};
 use super::{Method, MethodError, Work, ended};
-use crate::system::DebState;
+use crate::system::{Coming, DebState};
 use crate::{System, fetch};
 
 mod apt;
@@ -38,6 +38,10 @@ impl Method for Deb {
 
     fn deviations(&self, system: &dyn System, package: &Package) -> Result<Vec<Deviation>, MethodError> {
         deviations(system, package, declared(package)?)
+    }
+
+    fn foretell<'a>(&self, package: &'a Package, coming: &mut Coming<'a>) {
+        foretell(package, coming);
     }
 
     fn prepare(&self, work: &mut Work<'_>) -> Result<(), MethodError> {
@@ -70,6 +74,11 @@ fn of(package: &Package) -> Option<&wire::Deb> {
         wire::Method::Kernel(kernel) => kernel.deb.as_ref(),
         _ => None,
     }
+}
+
+/// For whoever asks about all packages at once.
+pub(super) fn foretell<'a>(package: &'a Package, coming: &mut Coming<'a>) {
+    coming.debs.extend(of(package).iter().flat_map(|deb| deb.packages.keys()).map(String::as_str));
 }
 
 fn debs(system: &dyn System, deb: &wire::Deb) -> Result<BTreeMap<String, DebState>, MethodError> {

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Method, MethodError, Work, deb, ended, rpm};
 use crate::System;
+use crate::system::Coming;
 
 mod grub;
 mod links;
@@ -76,6 +77,10 @@ impl Method for Kernel {
             }
         }
         Ok(deviations)
+    }
+
+    fn foretell<'a>(&self, package: &'a Package, coming: &mut Coming<'a>) {
+        deb::foretell(package, coming);
     }
 
     /// Only when a boot would help: the boot default is as declared, and what runs is not.
@@ -320,8 +325,10 @@ fn modules_path(component: &str) -> String {
     format!("/etc/modules-load.d/fleetwright-{component}.conf")
 }
 
+/// Of two files that set the same option, modprobe takes the one whose name sorts last, whatever folder it is in: Debian's
+/// `/lib/modprobe.d/systemd.conf` would win over a name with `f`.
 fn options_path(component: &str) -> String {
-    format!("/etc/modprobe.d/fleetwright-{component}.conf")
+    format!("/etc/modprobe.d/zz-fleetwright-{component}.conf")
 }
 
 /// The files for modules, and what is in them; none if they must not be there.

@@ -109,8 +109,9 @@ fn settings(package: &Package) -> Result<&BTreeMap<String, String>, MethodError>
     }
 }
 
+/// At boot the file whose name sorts last wins, in whatever folder: Debian has `99-protect-links.conf` and `99-sysctl.conf`.
 fn path(package: &Package) -> String {
-    format!("/etc/sysctl.d/60-fleetwright-{}.conf", package.component)
+    format!("/etc/sysctl.d/zz-fleetwright-{}.conf", package.component)
 }
 
 fn persisted(settings: &BTreeMap<String, String>) -> String {

@@ -7,12 +7,12 @@ mod programs;
 mod web;
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use super::{DebState, Ran, Run, Stat, System, UnitState, UnitVerb};
+use super::{Coming, DebState, Ran, Run, Stat, System, UnitState, UnitVerb};
 
 /// The host that this process runs on.
 #[derive(Debug)]
@@ -21,7 +21,17 @@ pub struct Real {
     root: PathBuf,
     accounts: RefCell<accounts::Accounts>,
     locks: BTreeMap<String, std::fs::File>,
+    foreseen: Foreseen,
     begin: Instant,
+}
+
+/// What was asked for all at once: a program for each question is what takes the time of a look.
+#[derive(Debug, Default)]
+struct Foreseen {
+    units: BTreeMap<String, UnitState>,
+    /// These were asked for; of those that are not installed there is no state.
+    asked: BTreeSet<String>,
+    debs: BTreeMap<String, DebState>,
 }
 
 /// Asking systemd or a package manager takes no longer; whoever hangs in there is not waited for.
@@ -36,7 +46,13 @@ impl Default for Real {
 impl Real {
     /// With all files in that folder. Programs run on the host all the same; its units and its kernel are left alone.
     pub fn at(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into(), accounts: RefCell::default(), locks: BTreeMap::new(), begin: Instant::now() }
+        Self {
+            root: root.into(),
+            accounts: RefCell::default(),
+            locks: BTreeMap::new(),
+            foreseen: Foreseen::default(),
+            begin: Instant::now(),
+        }
     }
 
     fn path(&self, path: &str) -> PathBuf {
@@ -60,6 +76,20 @@ impl Real {
         Ok(ran)
     }
 
+    /// The states of these units, in their order.
+    fn units(&self, names: &[&str]) -> io::Result<Vec<UnitState>> {
+        let properties = "LoadState,UnitFileState,ActiveState,NeedDaemonReload,ActiveEnterTimestampMonotonic";
+        let mut argv = vec!["systemctl", "show", "--no-pager", "--property", properties, "--"];
+        argv.extend(names);
+        let ran = self.ask(&argv)?;
+        if !ran.ok() {
+            return Err(io::Error::other(format!("systemctl {}", crate::method::ended(&ran))));
+        }
+        let (uptime, now) = (facts::uptime()?, self.now());
+        // One block of lines for each, with an empty line in between.
+        Ok(ran.stdout.trim().split("\n\n").map(|block| unit_state(block, uptime, now)).collect())
+    }
+
     fn systemctl(&self, arguments: &[&str], within: Duration) -> io::Result<()> {
         let argv: Vec<&str> = ["systemctl", "--no-ask-password"].iter().chain(arguments).copied().collect();
         let ran = programs::run(&Run { argv: &argv, input: b"", env: &[], within })?;
@@ -77,6 +107,22 @@ impl Real {
 /// The number of a process, of its whole name.
 fn numbered(process: &str) -> Option<u32> {
     process.split(' ').next()?.parse().ok()
+}
+
+fn unit_state(said: &str, uptime: Duration, now: i64) -> UnitState {
+    let said: BTreeMap<&str, &str> = said.lines().filter_map(|line| line.split_once('=')).collect();
+    let get = |key: &str| said.get(key).copied().unwrap_or_default();
+    let active = get("ActiveState").to_owned();
+    let since: u64 = get("ActiveEnterTimestampMonotonic").parse().unwrap_or(0);
+    let active_since = (active == "active" && since > 0)
+        .then(|| now - i64::try_from(uptime.as_secs().saturating_sub(since / 1_000_000)).unwrap_or(0));
+    UnitState {
+        exists: !matches!(get("LoadState"), "not-found" | ""),
+        enabled: get("UnitFileState").to_owned(),
+        active,
+        needs_reload: get("NeedDaemonReload") == "yes",
+        active_since,
+    }
 }
 
 impl System for Real {
@@ -149,26 +195,30 @@ impl System for Real {
         programs::run(run)
     }
 
-    fn unit(&self, name: &str) -> io::Result<UnitState> {
-        let properties = "LoadState,UnitFileState,ActiveState,NeedDaemonReload,ActiveEnterTimestampMonotonic";
-        let ran = self.ask(&["systemctl", "show", "--no-pager", "--property", properties, "--", name])?;
-        if !ran.ok() {
-            return Err(io::Error::other(format!("systemctl {}", crate::method::ended(&ran))));
+    /// What cannot be asked for together is asked for one by one, and says by itself what is wrong with it.
+    fn foresee(&mut self, coming: Coming<'_>) {
+        self.foreseen = Foreseen::default();
+        // systemctl takes these for patterns, of which there may be any number of answers.
+        let names: Vec<&str> = coming.units.into_iter().filter(|name| !name.contains(['*', '?', '['])).collect();
+        if names.len() > 1
+            && let Ok(states) = self.units(&names)
+            && states.len() == names.len()
+        {
+            self.foreseen.units = names.into_iter().map(str::to_owned).zip(states).collect();
         }
-        let said: BTreeMap<&str, &str> = ran.stdout.lines().filter_map(|line| line.split_once('=')).collect();
-        let get = |key: &str| said.get(key).copied().unwrap_or_default();
-        let active = get("ActiveState").to_owned();
-        let since: u64 = get("ActiveEnterTimestampMonotonic").parse().unwrap_or(0);
-        let uptime = facts::uptime()?;
-        let active_since = (active == "active" && since > 0)
-            .then(|| self.now() - i64::try_from(uptime.as_secs().saturating_sub(since / 1_000_000)).unwrap_or(0));
-        Ok(UnitState {
-            exists: !matches!(get("LoadState"), "not-found" | ""),
-            enabled: get("UnitFileState").to_owned(),
-            active,
-            needs_reload: get("NeedDaemonReload") == "yes",
-            active_since,
-        })
+        let names: Vec<&str> = coming.debs.into_iter().collect();
+        if let Ok(debs) = self.debs(&names) {
+            self.foreseen.debs = debs;
+            self.foreseen.asked = names.into_iter().map(str::to_owned).collect();
+        }
+    }
+
+    fn unit(&self, name: &str) -> io::Result<UnitState> {
+        if let Some(state) = self.foreseen.units.get(name) {
+            return Ok(state.clone());
+        }
+        let state = self.units(&[name])?.into_iter().next();
+        state.ok_or_else(|| io::Error::other(format!("systemctl says nothing of {name}")))
     }
 
     fn unit_do(&mut self, name: &str, verb: UnitVerb, within: Duration) -> io::Result<()> {
@@ -193,8 +243,9 @@ impl System for Real {
     }
 
     fn debs(&self, names: &[&str]) -> io::Result<BTreeMap<String, DebState>> {
-        if names.is_empty() {
-            return Ok(BTreeMap::new());
+        if names.iter().all(|name| self.foreseen.asked.contains(*name)) {
+            let known = names.iter().filter_map(|name| self.foreseen.debs.get_key_value(*name));
+            return Ok(known.map(|(name, state)| (name.clone(), state.clone())).collect());
         }
         let format = "${Package}\\t${Version}\\t${db:Status-Want}\\t${db:Status-Status}\\n";
         let mut argv = vec!["dpkg-query", "--show", "--showformat", format, "--"];

@@ -5,6 +5,7 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::SystemTime;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use fleetwright_lab::hosts::{Network, PackageServer};
@@ -12,6 +13,32 @@ use fleetwright_wire::*;
 
 /// Where the helper is put: before anything is compared.
 const HELPER: &str = "/usr/local/lib/fleetwright-host";
+
+/// The helper that people get, static and small. A debug build takes a minute for each digest on an emulated machine.
+fn helper() -> Result<PathBuf> {
+    // target/debug/deps/debs-…
+    let own = std::env::current_exe()?;
+    let target = own.ancestors().nth(3).context("this test is in no target folder")?;
+    let arch = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
+    let helper = target.join("helpers").join(format!("fleetwright-host-{arch}"));
+    let built = std::fs::metadata(&helper).and_then(|found| found.modified());
+    let built = built.with_context(|| format!("{} is missing: run make helper", helper.display()))?;
+    let changed = newest(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"))?;
+    ensure!(built >= changed, "{} is older than its sources: run make helper", helper.display());
+    Ok(helper)
+}
+
+/// When something in a folder was changed last.
+fn newest(folder: &Path) -> Result<SystemTime> {
+    let mut newest = SystemTime::UNIX_EPOCH;
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        let changed =
+            if entry.file_type()?.is_dir() { self::newest(&entry.path())? } else { entry.metadata()?.modified()? };
+        newest = newest.max(changed);
+    }
+    Ok(newest)
+}
 
 /// A host that is reached by SSH, with the helper on it.
 pub struct Reached {
@@ -23,13 +50,8 @@ impl Reached {
     /// Brings the helper there.
     pub fn at(network: &Network, address: impl ToString) -> Result<Self> {
         let host = Self { key: network.ssh_key_path(), address: address.to_string() };
-        let folder = tempfile::tempdir()?;
-        let small = folder.path().join("helper");
-        // A debug build is large, and an emulated machine slow.
-        let stripped =
-            Command::new("strip").arg("-o").arg(&small).arg(env!("CARGO_BIN_EXE_fleetwright-host")).status()?;
-        ensure!(stripped.success(), "strip failed");
-        host.feed(&format!("mkdir -p /usr/local/lib && cat >{HELPER} && chmod 755 {HELPER}"), &std::fs::read(small)?)?;
+        let put = format!("mkdir -p /usr/local/lib && cat >{HELPER} && chmod 755 {HELPER}");
+        host.feed(&put, &std::fs::read(helper()?)?)?;
         Ok(host)
     }
 
@@ -102,9 +124,14 @@ impl Reached {
 
     /// Looks at a package.
     pub fn see(&self, package: &Package) -> Result<ComponentSeen> {
-        let observe = Observe { packages: vec![package.clone()], health: true, ..Observe::default() };
+        self.see_all(std::slice::from_ref(package))?.into_iter().next().context("no component")
+    }
+
+    /// Looks at packages, in one request.
+    pub fn see_all(&self, packages: &[Package]) -> Result<Vec<ComponentSeen>> {
+        let observe = Observe { packages: packages.to_vec(), health: true, ..Observe::default() };
         match self.ask(&Request::Observe(Box::new(observe)))? {
-            Answer::Observed(seen) => seen.components.into_iter().next().context("no component"),
+            Answer::Observed(seen) => Ok(seen.components),
             other => bail!("{other:?}"),
         }
     }
