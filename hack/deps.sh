@@ -31,6 +31,7 @@ for group in "$@"; do
     need ssh openssh-client
     need apt-ftparchive apt-utils
     need dpkg-deb dpkg
+    need dpkg-scanpackages dpkg-dev
     need zstd zstd
     need busybox busybox-static
     need qemu-system-x86_64 qemu-system-x86

@@ -29,5 +29,49 @@ cargo build --locked --bin fleetwright
 crates=()
 while [ $# -gt 0 ] && [ "$1" != -- ]; do crates+=(-p "fleetwright-$1"); shift; done
 [ $# -eq 0 ] || shift
-# Each has hosts of its own and waits most of the time: two at once, not more, on a small machine.
-cargo test --locked "${crates[@]}" --test '*' -- --test-threads 2 "${@:-_on_hosts}"
+filter=${1:-}
+logs="${CARGO_TARGET_DIR:-$PWD/target}/e2e"
+mkdir -p "$logs"
+rm -f "$logs"/*.log
+
+# FOLDER PROGRAM TEST of each test. Cargo would run one program after the other, and half of the machine would wait.
+cargo test --locked "${crates[@]}" --test '*' --no-run --message-format json-render-diagnostics |
+  sed -n '/"kind":\["test"\]/s/.*"manifest_path":"\([^"]*\)\/Cargo.toml".*"executable":"\([^"]*\)".*/\1 \2/p' |
+  while read -r folder program; do
+    "$program" --list --format terse | sed -n "s|^\(.*_on_hosts\): test\$|$folder $program \1|p"
+  done >"$logs/all"
+[ -z "$filter" ] || { grep -F -- "$filter" "$logs/all" >"$logs/some" || true; mv "$logs/some" "$logs/all"; }
+[ -s "$logs/all" ] || { echo "e2e: no test on hosts has $filter in its name"; exit 1; }
+
+# Those that took long the last time come first, so that none of them is alone at the end.
+touch "$logs/times"
+awk 'FILENAME == ARGV[1] {took[$1] = $2; next} {print ($3 in took ? took[$3] : 999), $0}' "$logs/times" "$logs/all" |
+  sort -k1,1nr | cut -d' ' -f2- >"$logs/order"
+
+one() {
+  local folder=$1 program=$2 test=$3 log begun=$SECONDS status=0
+  log="$logs/$(basename "$folder").${test##*::}.log"
+  # Whoever hangs is killed; what it started ends with it.
+  (cd "$folder" && timeout --foreground --signal=KILL 900 "$program" --exact "$test" --nocapture) >"$log" 2>&1 || status=$?
+  local took=$((SECONDS - begun))
+  if [ $status = 0 ]; then
+    echo "$test $took" >>"$logs/times"
+    echo "e2e: $test: ok in $took s"
+  else
+    tail -n 60 "$log" | sed 's/^/    /'
+    [ $status != 137 ] || echo "e2e: $test was killed after 900 s"
+    echo "e2e: $test: FAILED in $took s; all that it said is in $log"
+    return 1
+  fi
+}
+export -f one
+export logs
+begun=$SECONDS failed=0
+echo "e2e: $(wc -l <"$logs/order") tests on real hosts, two at once; each says everything in $logs"
+# They wait most of the time, but a small machine has no room for more.
+xargs -P 2 -L 1 bash -c 'one "$@"' one <"$logs/order" || failed=1
+# The last time that each of them took.
+awk '{took[$1] = $2} END {for (test in took) print test, took[test]}' "$logs/times" >"$logs/times.new"
+mv "$logs/times.new" "$logs/times"
+[ $failed = 0 ] || { echo "e2e: FAILED after $((SECONDS - begun)) s"; exit 1; }
+echo "e2e: all passed in $((SECONDS - begun)) s"

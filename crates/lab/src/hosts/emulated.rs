@@ -29,7 +29,8 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/bin" "$work/lib" "$work/proc" "$work/dev" "$work/new"
 cp /bin/busybox "$work/bin/busybox"
-depmod "$version"
+# The kernel's own script has mostly done so, and it takes seconds here.
+[ -s "/lib/modules/$version/modules.dep" ] || depmod "$version"
 : >"$work/order"
 for module in crc32c_generic crc32c_intel virtio_pci virtio_blk virtio_net ext4; do
   modprobe --set-version "$version" --show-depends "$module" 2>/dev/null || true
@@ -94,7 +95,12 @@ ExecStart=/bin/sh -e /etc/lab-network
 UNIT
 mkdir -p "$root/usr/lib/systemd/system/sysinit.target.wants"
 ln -sf ../lab-network.service "$root/usr/lib/systemd/system/sysinit.target.wants/lab-network.service"
-ln -sf /dev/null "$root/etc/systemd/system/serial-getty@ttyS0.service"
+# Each process of the boot takes its time under emulation: without those that nobody looks for here.
+for unit in serial-getty@ttyS0.service getty@tty1.service e2scrub_reap.service systemd-pstore.service systemd-update-utmp.service \
+  modprobe@configfs.service modprobe@dm_mod.service modprobe@drm.service modprobe@efi_pstore.service modprobe@fuse.service modprobe@loop.service \
+  dev-hugepages.mount dev-mqueue.mount sys-kernel-debug.mount sys-kernel-tracing.mount sys-kernel-config.mount sys-fs-fuse-connections.mount; do
+  ln -sf /dev/null "$root/etc/systemd/system/$unit"
+done
 "#;
 
 /// Makes a disk of a tree with something on top of it.
