@@ -64,14 +64,38 @@ one() {
     return 1
   fi
 }
+
+# Links, network namespaces, mounts, cgroups and processes of runs that ended: all of them have the number of the process that made them in
+# their names.
+left() {
+  {
+    ip -o link | grep -o 'fw[0-9]*[nv][0-9]*' || true
+    ls /run/netns 2>/dev/null || true
+    grep -o 'fleetwright-hosts-[0-9]*-[^/ ]*' /proc/self/mountinfo || true
+    find /sys/fs/cgroup -maxdepth 3 -name 'fleetwright-[0-9]*-*' -printf '%f\n' || true
+    pgrep -fa 'fleetwright-hosts-[0-9]*-' | grep -o 'fleetwright-hosts-[0-9]*-[^/ ]*' || true
+  } | sort -u | while read -r name; do
+    number=$(sed -n 's/^\(fw\|fleetwright-\(hosts-\)\?\)\([0-9]\+\).*/\3/p' <<<"$name")
+    [ -z "$number" ] || [ -d "/proc/$number" ] || echo "$name"
+  done
+}
+
 export -f one
 export logs
 begun=$SECONDS failed=0
+before=$(left)
 echo "e2e: $(wc -l <"$logs/order") tests on real hosts, two at once; each says everything in $logs"
 # They wait most of the time, but a small machine has no room for more.
 xargs -P 2 -L 1 bash -c 'one "$@"' one <"$logs/order" || failed=1
 # The last time that each of them took.
 awk '{took[$1] = $2} END {for (test in took) print test, took[test]}' "$logs/times" >"$logs/times.new"
 mv "$logs/times.new" "$logs/times"
+# What was killed is cleaned up by others, a moment later.
+for _ in $(seq 50); do
+  behind=$(comm -13 <(echo "$before") <(left))
+  [ -n "$behind" ] || break
+  sleep 0.2
+done
+[ -z "$behind" ] || { echo "e2e: left behind: $behind" && failed=1; }
 [ $failed = 0 ] || { echo "e2e: FAILED after $((SECONDS - begun)) s"; exit 1; }
 echo "e2e: all passed in $((SECONDS - begun)) s"

@@ -3,6 +3,7 @@
 mod lab;
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use anyhow::Result;
 use fleetwright_lab::hosts::{Emulated, Kernels, Network, PackageServer};
@@ -11,6 +12,8 @@ use lab::{Reached, package};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_machine_comes_back_with_the_declared_kernel_and_without_it_with_its_own_on_hosts() -> Result<()> {
+    let begun = Instant::now();
+    let chapter = |what: &str| eprintln!("[{:>4} s] {what}", begun.elapsed().as_secs());
     let network = Network::start().await?;
     let kernels = Kernels::find().await?;
     let machine = Emulated::start(&network, "kernels").await?;
@@ -39,12 +42,15 @@ async fn a_machine_comes_back_with_the_declared_kernel_and_without_it_with_its_o
             ..Kernel::default()
         }),
     );
+    chapter("it runs with its own kernel, and gets another");
     host.done("install", Step::Install(wanted.clone()))?;
     let seen = host.see(&wanted)?;
     assert!(seen.needs_reboot && seen.deviations.is_empty(), "{seen:?}");
     assert_eq!(seen.version.as_deref(), Some(first));
 
+    chapter("it is booted");
     machine.reboot().await?;
+    chapter("it is back");
     assert_eq!(machine.kernel().await?.trim(), second);
     let seen = host.see(&wanted)?;
     assert!(!seen.needs_reboot && seen.deviations.is_empty(), "{seen:?}");
@@ -59,9 +65,12 @@ async fn a_machine_comes_back_with_the_declared_kernel_and_without_it_with_its_o
     host.done("repair", Step::Repair(wanted.clone()))?;
     assert_eq!(host.told(&wanted)?, [""; 0]);
 
+    chapter("it was repaired; the kernel is taken away");
     // The kernel that runs goes, and the machine comes back with the one that it had.
     host.done("remove", Step::Remove { component: "kernel".to_owned() })?;
+    chapter("it is booted once more");
     machine.reboot().await?;
+    chapter("it is back");
     assert_eq!(machine.kernel().await?.trim(), first);
     assert!(!host.run("cat /proc/cmdline")?.contains("lab.declared"));
     assert_eq!(host.run(images)?, before);
