@@ -161,7 +161,9 @@ async fn evict(client: &Client, pod: &Pod) -> Evicted {
         Err(error) => error,
     };
     match &error {
-        kube::Error::Api(status) if status.code == 404 || status.code == 409 => Evicted::Gone,
+        kube::Error::Api(status) if status.code == 404 => Evicted::Gone,
+        // Somebody changed it at this moment, or it is another one by now: the next look tells.
+        kube::Error::Api(status) if status.code == 409 => Evicted::Asked,
         // A budget has no room, or several budgets select the pod, which nobody can decide on (500).
         kube::Error::Api(status) if status.code == 429 => {
             let causes = status.details.iter().flat_map(|details| &details.causes);

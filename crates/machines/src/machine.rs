@@ -5,13 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fleetwright_api::{ComponentState, Machine, MachineStatus, OperationPhase, names};
+use fleetwright_kit::client::retry_after;
 use fleetwright_kit::events::{Level, reference};
 use fleetwright_kit::journal::{Journal, JournalError, Progress};
-use fleetwright_kit::{Budget, Controller, Key, Next, Outcome, Pass, Remedy, StepError, WriteError};
+use fleetwright_kit::{Budget, Controller, Key, Next, Outcome, Pass, Remedy, StepError, View, WriteError};
 use fleetwright_plan::machine::{self, Act, Asked, Decision, Run, Wish};
 use fleetwright_wire as wire;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::core::v1::{Node, ObjectReference};
+use kube::Api;
 use serde_json::{Value, json};
 
 use crate::hosts::{Hosts, Task};
@@ -19,6 +21,7 @@ use crate::join::{Credentials, JoinError};
 use crate::look::{Eyes, Look};
 use crate::memory::Memories;
 use crate::meters::Meters;
+use crate::view::{MachineView, NodeView};
 use crate::window::{WindowAct, existing, windows, wished};
 use crate::{drain, route};
 
@@ -91,6 +94,25 @@ fn mended_elsewhere(remedy: Remedy) -> Remedy {
     }
 }
 
+/// Nobody can say whether a machine still has its Node.
+#[derive(Debug, thiserror::Error)]
+#[error("Node {name}: {message}")]
+pub struct NodeUnseen {
+    name: String,
+    message: String,
+    after: Option<Duration>,
+}
+
+impl StepError for NodeUnseen {
+    fn reason(&self) -> &'static str {
+        "ReadFailed"
+    }
+
+    fn remedy(&self) -> Remedy {
+        self.after.map_or(Remedy::Retry, Remedy::Wait)
+    }
+}
+
 /// Why the status was not written.
 #[derive(Debug, thiserror::Error)]
 #[error("the status: {0}")]
@@ -120,16 +142,16 @@ pub enum Done {
 
 impl Controller for Machines {
     const NAME: &'static str = crate::NAME;
-    /// Reads: who is on a Node that is drained, and what the journal asks. Writes: a window, or evictions and what opens or closes a Node,
+    /// Reads: who is on a Node that is drained, a Node that is missed, and what the journal asks. Writes: a window, or evictions and what opens or closes a Node,
     /// and the status.
     const BUDGET: Budget =
-        Budget { reads: Journal::BUDGET.reads + 1, writes: Journal::BUDGET.writes + drain::MOST as u32 + 4 };
+        Budget { reads: Journal::BUDGET.reads + 2, writes: Journal::BUDGET.writes + drain::MOST as u32 + 4 };
 
     type Found = Arc<Look>;
     type Valid = Arc<Look>;
     type Decision = Decision;
     type Done = Done;
-    type DereferenceError = Infallible;
+    type DereferenceError = NodeUnseen;
     type ValidateError = Infallible;
     type ActError = ActError;
     type ReportError = ReportError;
@@ -138,7 +160,7 @@ impl Controller for Machines {
         reference::<Machine>(key, found.and_then(|look| look.machine.0.metadata.uid.as_deref()))
     }
 
-    async fn dereference(&self, pass: &Pass) -> Result<Option<Arc<Look>>, Infallible> {
+    async fn dereference(&self, pass: &Pass) -> Result<Option<Arc<Look>>, NodeUnseen> {
         let key = pass.key();
         let Some(machine) = self.eyes.machines.get(key) else {
             self.hosts.forget(key);
@@ -157,7 +179,7 @@ impl Controller for Machines {
         let wanted = self.eyes.wanted(&machine, &cluster, &host);
         let route = route::route(&machine.0, |name| self.eyes.secrets.get(&Key::new(&key.namespace, name)));
         Ok(Some(Arc::new(Look {
-            node: self.eyes.nodes.get(&Key::cluster(machine.node())),
+            node: self.node(pass, &machine).await?,
             leaving: self.eyes.leaving(&machine, &host),
             windows: windows(&self.journal, &self.requester, &key.name),
             route: route.map(Arc::new),
@@ -251,6 +273,23 @@ impl Controller for Machines {
 }
 
 impl Machines {
+    /// The machine's Node. One that is missed is asked for: what is seen first after a start may be of a time before it joined, and without
+    /// a Node nobody would be asked to leave.
+    async fn node(&self, pass: &Pass, machine: &MachineView) -> Result<Option<Arc<NodeView>>, NodeUnseen> {
+        let name = machine.node();
+        let found = self.eyes.nodes.get(&Key::cluster(name));
+        let known = machine.0.status.as_ref().is_some_and(|status| status.node_ref.is_some());
+        if found.is_some() || !known {
+            return Ok(found);
+        }
+        let node = Api::<Node>::all(pass.client()).get_opt(name).await.map_err(|error| NodeUnseen {
+            name: name.to_owned(),
+            after: retry_after(&error),
+            message: error.to_string(),
+        })?;
+        Ok(node.map(|node| Arc::new(NodeView::of(node))))
+    }
+
     fn leads(&self, pass: &Pass, what: &str) -> Result<(), ActError> {
         if pass.leads() { Ok(()) } else { Err(ActError::NotLeading(what.to_owned())) }
     }

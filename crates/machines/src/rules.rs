@@ -27,7 +27,7 @@ pub fn rules() -> Rules {
     namespaced.extend(Journal::rules());
     let joining = join::rules();
     let mut cluster = vec![
-        rule("", &["nodes"], &["list", "watch", "patch", "delete"]),
+        rule("", &["nodes"], &["get", "list", "watch", "patch", "delete"]),
         rule("", &["pods"], &["list"]),
         rule("", &["pods/eviction"], &["create"]),
     ];

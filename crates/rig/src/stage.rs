@@ -22,14 +22,14 @@ use tokio::task::JoinHandle;
 use crate::{Counting, Crash, Recorder, Trouble, World, normal};
 
 /// How long a run may take in real time before it has failed.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 /// How long it may take in virtual time. Far less than the time between deep checks, so that these do not hide a wake-up
 /// that was lost.
 const VIRTUAL_PATIENCE: Duration = Duration::from_secs(1800);
 /// How often the operator's runtime goes around before it counts as having nothing to do.
 const ROUNDS: usize = 24;
 /// How long nothing at all may happen, in real time, while nobody waits for a time: then nothing ever will.
-const DEAD: Duration = Duration::from_secs(5);
+const DEAD: Duration = Duration::from_secs(30);
 
 /// What an operator is given for one life.
 pub struct Outfit {

@@ -6,7 +6,7 @@ use fleetwright_rig::{Ground, Rates, Stage, crash_at_every_call, under_trouble};
 use fleetwright_sim::{Fleet, demo};
 use serde_json::json;
 
-use crate::support::{Allowing, Story, Telling, ensure, in_service, seconds};
+use crate::support::{Allowing, Story, Telling, acts, ensure, in_service, seconds};
 
 /// Two machines are installed; then one is upgraded, with a pod that has to leave.
 async fn an_upgrade(stage: &Stage, fleet: &Fleet) -> Result<()> {
@@ -27,7 +27,13 @@ async fn an_upgrade(stage: &Stage, fleet: &Fleet) -> Result<()> {
         stage.phase(name, Phase::Ready).await?;
         ensure(!stage.closed(name).await?, "it stayed closed")?;
     }
-    ensure(stage.pods().await?.is_empty(), "the pod had to leave")
+    let left = stage.pods().await?;
+    anyhow::ensure!(
+        left.is_empty(),
+        "the pod had to leave, and is there: {left:?}; done to its host: {:?}",
+        acts(&fleet.host("a"))
+    );
+    Ok(())
 }
 
 /// A machine is installed and deleted again.

@@ -18,8 +18,9 @@ use fleetwright_machines::Options;
 use fleetwright_rig::scenario::{Disturbance, run};
 use fleetwright_rig::{Ground, Life, Outfit, Passed, Scenario, Stage};
 use fleetwright_sim::{Fleet, Kubelets, Manner, SimHost, demo};
-use fleetwright_wire::{Outcome, StepRecord};
+use fleetwright_wire::Outcome;
 use futures::future::BoxFuture;
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod, Secret};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
@@ -82,7 +83,12 @@ impl Scenario for Story {
         stage.mind(move || minded.at_rest());
         stage.surroundings().await?;
         let played = (self.play)(stage, &fleet).await;
-        played.with_context(|| format!("kubelets said: {:#?}", kubelets.said()))
+        let Err(error) = played else { return Ok(()) };
+        let nodes: Vec<String> =
+            stage.nodes().list(&ListParams::default()).await?.iter().map(ResourceExt::name_any).collect();
+        let requests = Api::<CertificateSigningRequest>::all(stage.admin()).list(&ListParams::default()).await?;
+        let requests: Vec<String> = requests.iter().map(|one| format!("{} {:?}", one.name_any(), one.status)).collect();
+        Err(error.context(format!("Nodes {nodes:?}, requests {requests:#?}, kubelets said {:#?}", kubelets.said())))
     }
 
     async fn end(&self, stage: &Stage) -> Result<Value> {
@@ -108,17 +114,24 @@ impl Scenario for Story {
     }
 }
 
-/// What was really done to a host, in order.
+/// What was really done to a host, in order. What was installed is told by its place among the versions of its component: the digest of a
+/// kubelet has the name of the Node in it, which is another in each run.
 pub fn acts(host: &SimHost) -> Vec<String> {
-    let begun = host.journal().into_iter().filter(|record| record.outcome != Outcome::Refused);
-    begun.map(|record| format!("{}: {}", host.address(), act(&record))).collect()
-}
-
-/// A step, without its id.
-pub fn act(record: &StepRecord) -> String {
-    let digest = record.digest.as_deref().unwrap_or_default();
-    let digest = digest.get(..12).unwrap_or(digest);
-    format!("{:?} {} {digest} {:?}", record.verb, record.component.as_deref().unwrap_or_default(), record.outcome)
+    let mut known: Vec<(String, String)> = Vec::new();
+    let mut acts = Vec::new();
+    for record in host.journal().into_iter().filter(|record| record.outcome != Outcome::Refused) {
+        let component = record.component.clone().unwrap_or_default();
+        let version = record.digest.clone().map(|digest| {
+            let found = (component.clone(), digest);
+            if !known.contains(&found) {
+                known.push(found.clone());
+            }
+            known.iter().filter(|(name, _)| *name == component).position(|one| *one == found).unwrap_or_default() + 1
+        });
+        let version = version.map(|number| format!(" #{number}")).unwrap_or_default();
+        acts.push(format!("{}: {:?} {component}{version} {:?}", host.address(), record.verb, record.outcome));
+    }
+    acts
 }
 
 /// The operator of a run.

@@ -135,7 +135,9 @@ impl<'a> Mind<'a> {
             return Stand::Settled;
         };
         let within = signed(wanted.times.healthy_within);
-        if self.now.duration_since(entry.since) >= within {
+        // While nobody looked, nothing could prove itself.
+        let since = entry.since.max(self.k.known_since);
+        if self.now.duration_since(since) >= within {
             let said = format!("it did not work within {}s: {doubt}", within.as_secs());
             return self.fail(entry, wanted, sight, &said);
         }
@@ -234,6 +236,13 @@ impl<'a> Mind<'a> {
 
     /// The declared package did not work: it is on its way back, or left.
     fn held(&mut self, entry: &mut Component, wanted: &'a Rendered, sight: &Sight<'_>) -> Stand<'a> {
+        // What was too late, and nothing took its place, is seen to work when it does. That is no second try.
+        let late = entry.state == ComponentState::Failed && installed(sight.seen) == Some(&wanted.digest);
+        if late && self.doubt(wanted, sight).is_none() {
+            entry.failed = None;
+            set(entry, ComponentState::Ready, String::new(), self.now);
+            return Stand::Settled;
+        }
         if entry.state != ComponentState::Downgrading {
             if !matches!(entry.state, ComponentState::RolledBack | ComponentState::Failed) {
                 set(entry, ComponentState::Failed, entry.message.clone(), self.now);

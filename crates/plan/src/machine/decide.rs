@@ -296,10 +296,11 @@ impl<'a> Mind<'a> {
         self.k.host.seen.filter(|seen| seen.current && same(seen))
     }
 
-    /// It did not work: what the host carries instead is not compared with it.
+    /// It did not work, and the host carries something else instead, which is not compared with it.
     fn is_held(&self, wanted: &Rendered) -> bool {
         let entry = self.status.components.iter().find(|entry| entry.component == wanted.package.component);
-        entry.is_some_and(|entry| entry.failed.as_ref() == Some(&wanted.digest))
+        entry
+            .is_some_and(|entry| entry.failed.as_ref() == Some(&wanted.digest) && entry.state != ComponentState::Failed)
     }
 
     fn look_or_rest(&mut self, observe: wire::Observe, ordered: &[&Arc<Rendered>]) {

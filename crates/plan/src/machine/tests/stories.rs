@@ -157,6 +157,37 @@ fn a_change_that_does_not_work_goes_back_once() {
 }
 
 #[test]
+fn what_was_too_late_is_seen_to_work_without_another_try() {
+    let wanted = four("1.36");
+    let mut world = World::new(wanted.clone());
+    world.broken.insert(wanted[0].digest.clone());
+    world.settle();
+    assert_eq!(world.state("kubelet"), Some(ComponentState::Failed));
+    let did = world.did().len();
+    world.broken.clear();
+    world.settle();
+    assert_eq!(world.state("kubelet"), Some(ComponentState::Ready), "{}", world.message("kubelet"));
+    assert_eq!(world.did().len(), did);
+    assert_eq!(world.status().phase, Some(Phase::Ready));
+}
+
+#[test]
+fn a_change_has_its_time_to_prove_itself_also_when_nobody_looked_for_long() {
+    let mut world = ready("1.36");
+    world.want(four("1.37"));
+    while !world.did().contains(&"install kubelet 1.37".to_owned()) {
+        world.pass(Crash::Never);
+        world.now += SignedDuration::from_millis(10);
+    }
+    world.pass(Crash::After);
+    world.now += SignedDuration::from_hours(3);
+    world.forget();
+    world.settle();
+    assert_eq!(world.did(), ["install kubelet 1.37"], "{}", world.message("kubelet"));
+    assert_eq!(world.state("kubelet"), Some(ComponentState::Ready));
+}
+
+#[test]
 fn an_installation_that_fails_goes_back_with_the_end_of_its_output() {
     let mut world = ready("1.36");
     let wanted = four("1.37");
