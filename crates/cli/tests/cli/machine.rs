@@ -1,12 +1,15 @@
 //! `fleetwright machine`: lists become machines, and what is written of machines is told so that a person can act on it.
 
 use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
 
 use fleetwright_api::{Machine, names};
 use fleetwright_lab::Target;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
+use tokio::io::AsyncBufReadExt as _;
 
 use crate::support::{Place, alone};
 
@@ -100,6 +103,118 @@ fn hosts_whose_key_nobody_knows_are_refused_with_the_ways_out() {
     let empty = file(&folder, "empty.ini", "# nothing\n");
     let refused = alone(&["machine", "import", empty.to_str().expect("text"), "--dry-run", "-o", "yaml"]).refused();
     assert!(refused.contains("empty.ini names no hosts"), "{refused}");
+}
+
+/// A `machine status -w` that runs, and what it says.
+struct Watching {
+    process: tokio::process::Child,
+    lines: tokio::io::Lines<tokio::io::BufReader<tokio::process::ChildStdout>>,
+}
+
+impl Watching {
+    fn start(place: &Place, args: &[&str]) -> Self {
+        let mut command = tokio::process::Command::from(place.command(&[&["machine", "status", "-w"], args].concat()));
+        let mut process = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("the binary starts");
+        let lines = tokio::io::BufReader::new(process.stdout.take().expect("it is piped")).lines();
+        Self { process, lines }
+    }
+
+    /// The next line, without its time.
+    async fn next(&mut self) -> String {
+        let line = tokio::time::timeout(Duration::from_secs(60), self.lines.next_line()).await;
+        let line = line.expect("a line within a minute").expect("text").expect("it goes on");
+        let clock =
+            line.split_whitespace().next().is_some_and(|word| word.len() == 8 && word.matches(':').count() == 2);
+        if clock { line[8..].trim_start().to_owned() } else { line }
+    }
+
+    /// What it says to the person, and not to a program.
+    async fn hears(&mut self, said: &str) {
+        let stderr = self.process.stderr.take().expect("it is piped, and was not read before");
+        let line = tokio::io::BufReader::new(stderr).lines().next_line().await;
+        assert_eq!(line.expect("text").as_deref(), Some(said));
+    }
+
+    /// Ctrl-C, after which nothing may be left to be said.
+    async fn stop(mut self) {
+        let id = self.process.id().expect("it runs").to_string();
+        let killed = std::process::Command::new("kill").args(["-INT", &id]).status();
+        assert!(killed.expect("kill runs").success());
+        assert!(self.process.wait().await.expect("it ends").success());
+        assert_eq!(self.lines.next_line().await.expect("text"), None);
+    }
+}
+
+async fn every_change_of_a_machine_is_told(target: Target) {
+    let place = Place::new(target);
+    place.run(&["install"]).await.ok();
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = file(&folder, "hosts.csv", "name,address\na,192.0.2.1\nb,192.0.2.2\n");
+    place.run(&["machine", "import", path.to_str().expect("text"), "--trust-on-first-use"]).await.ok();
+    let api: Api<Machine> = Api::namespaced(place.target.admin(), "fleet");
+    let say = async |name: &str, status: Value| {
+        let patch = Patch::Merge(json!({ "status": status }));
+        api.patch_status(name, &PatchParams::default(), &patch).await.expect("it has a status");
+    };
+    let broken = |message: &str| {
+        json!({"phase": "Degraded", "components": [
+            {"component": "kubelet", "desired": "2", "observed": "1", "state": "RolledBack", "since": "2026-11-16T08:00:00Z", "message": message},
+        ]})
+    };
+    say("a", json!({"phase": "Ready"})).await;
+    say("b", json!({"phase": "Ready"})).await;
+
+    let mut all = Watching::start(&place, &[]);
+    let mut one = Watching::start(&place, &["b"]);
+    let mut problems = Watching::start(&place, &["--problems", "-l", "fleetwright.io/none!=x"]);
+    problems.hears("No machine has a problem in namespace fleet.").await;
+    // First what there is, as without -w.
+    assert!(all.next().await.starts_with("NAME"));
+    assert!(all.next().await.starts_with("a ") && all.next().await.starts_with("b "));
+    assert_eq!(one.next().await, "machine/b is Ready, 0/0 packages ready");
+    while !one.next().await.starts_with("  address") {}
+
+    // Then a line for each change, of those that were asked for.
+    say("a", json!({"phase": "Converging", "progress": {"step": "install kubelet 2", "since": "2026-11-16T08:00:00Z", "message": "40 %"}})).await;
+    assert_eq!(all.next().await, "a  Converging 0/0 install kubelet 2: 40 %");
+    // Its Node does not concern who watches for changes of what is shown.
+    say("a", json!({"nodeRef": {"name": "a"}})).await;
+    say("a", json!({"phase": "Ready", "progress": null})).await;
+    assert_eq!(all.next().await, "a  Ready 0/0");
+    say("b", broken(&format!("it \u{1b}[31mbroke\n{}", "x".repeat(500)))).await;
+    for watching in [&mut all, &mut one, &mut problems] {
+        let line = watching.next().await;
+        assert!(line.starts_with("b  Degraded 0/1 kubelet RolledBack: it"), "{line}");
+        assert!(line.len() < 200 && !line.contains('\u{1b}'), "a line for a terminal: {line:?}");
+    }
+    say("b", json!({"phase": "Ready", "components": []})).await;
+    for watching in [&mut all, &mut one, &mut problems] {
+        assert_eq!(watching.next().await, "b  Ready 0/0");
+    }
+    api.delete("b", &DeleteParams::default()).await.expect("it is deleted");
+    assert_eq!(all.next().await, "b  is gone");
+    assert_eq!(one.next().await, "b  is gone");
+    for watching in [all, one, problems] {
+        watching.stop().await;
+    }
+    let refused = place.run(&["machine", "status", "-w", "-o", "json"]).await.refused();
+    assert!(refused.contains("--watch prints lines"), "{refused}");
+    place.target.stop(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_change_of_a_machine_is_told_while_one_watches() {
+    every_change_of_a_machine_is_told(Target::embedded().await.expect("the server starts")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_change_of_a_machine_is_told_while_one_watches_on_real() {
+    every_change_of_a_machine_is_told(Target::real().await.expect("the real server starts")).await;
 }
 
 async fn machines_are_imported_told_and_steered(target: Target) {

@@ -7,6 +7,7 @@ mod machine;
 mod operators;
 mod package;
 mod resolve;
+mod runbook;
 mod simulated;
 mod support;
 mod tours;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::support::BINARY;
-use crate::tours::path;
+use crate::tours::{path, tour};
 
 /// Enough for all that goes wrong, and few enough to be quick.
 const MACHINES: &str = "9";
@@ -120,15 +120,16 @@ fn up_shows_a_fleet_that_converges_drifts_and_breaks_and_its_lines_work() {
     let lines: Vec<&String> = up.printed.iter().filter(commands).collect();
     let (last, before) = lines.split_last().expect("lines are printed");
     assert!(before.len() >= 10 && last.ends_with(" -w"), "{lines:#?}");
+    // The README shows some of them, and what comes of an upgrade.
+    let mut readme = tour("README.md", "```console fleet", &["kubectl ", "fleetwright "]);
     for line in before {
         let said = up.run(line.trim());
-        if line.contains("machine plan sim-000") {
-            assert!(
-                said.contains("upgrade kubelet 1.36.4 → 1.37.1") && said.contains("The machine is paused"),
-                "{said}"
-            );
-        }
+        let command = line.split("  #").next().unwrap_or_default().trim();
+        let Some(at) = readme.iter().position(|(shown, _)| shown == command) else { continue };
+        let (_, shown) = readme.remove(at);
+        assert!(!line.contains("sim-000") || said == shown, "$ {command}\n{said}\ninstead of\n{shown}");
     }
+    assert!(readme.is_empty(), "the README has lines that are not printed: {readme:?}");
     let mut watch = up.command(&format!("exec {}", last.trim())).stdout(Stdio::piped()).spawn().expect("sh runs");
     let lines = BufReader::new(watch.stdout.take().expect("standard output is piped")).lines();
     let done =

@@ -12,14 +12,17 @@ use crate::support::BINARY;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// The commands of the console blocks, each with the output that the text shows.
-fn tour(file: &str) -> Vec<(String, String)> {
+/// What a tour's commands begin with.
+const OURS: [&str; 3] = ["kubectl ", "fleetwright why ", "docs/examples/"];
+
+/// The commands of the blocks that begin so, each with the output that the text shows.
+pub fn tour(file: &str, block: &str, ours: &[&str]) -> Vec<(String, String)> {
     let text = std::fs::read_to_string(Path::new(ROOT).join(file)).expect("the text is there");
     let mut steps: Vec<(String, String)> = Vec::new();
     let mut inside = false;
     for line in text.lines() {
         if line.starts_with("```") {
-            inside = line == "```console";
+            inside = line == block;
         } else if !inside {
         } else if let Some(command) = line.strip_prefix("$ ") {
             steps.push((command.to_owned(), String::new()));
@@ -28,7 +31,6 @@ fn tour(file: &str) -> Vec<(String, String)> {
             output.push('\n');
         }
     }
-    let ours = ["kubectl ", "fleetwright why ", "docs/examples/"];
     steps.retain(|(command, _)| ours.iter().any(|start| command.starts_with(start)));
     steps
 }
@@ -123,7 +125,7 @@ pub fn path() -> String {
 
 #[test]
 fn the_tour_of_the_readme_shows_what_it_says() {
-    let steps = tour("README.md");
+    let steps = tour("README.md", "```console", &OURS);
     assert!(steps.len() >= 14, "the tour has {} commands", steps.len());
     let up = Running::up();
     for (command, shown) in steps {
@@ -133,7 +135,7 @@ fn the_tour_of_the_readme_shows_what_it_says() {
 }
 
 fn follow_readiness(running: &Running) {
-    let steps = tour("docs/guide/readiness.md");
+    let steps = tour("docs/guide/readiness.md", "```console", &OURS);
     assert!(steps.len() >= 15, "the tour has {} commands", steps.len());
     for (command, shown) in steps {
         let (well, got) = running.shell(&command);

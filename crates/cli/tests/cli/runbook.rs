@@ -1,0 +1,91 @@
+//! The runbook knows every reason that the Machine-Operator can give.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
+/// Where its reasons are: everything that it says is written down there as a word.
+const SOURCES: [&str; 5] = [
+    "crates/machines/src",
+    "crates/plan/src/machine",
+    "crates/plan/src/join.rs",
+    "crates/kit/src/write.rs",
+    "crates/kit/src/journal/act.rs",
+];
+
+/// Words of the same form that are Kubernetes' or a field's, and no reasons.
+const NO_REASONS: [&str; 23] = [
+    "Approved",
+    "Claimed",
+    "Converging",
+    "DaemonSet",
+    "Degraded",
+    "Denied",
+    "DiskPressure",
+    "Drain",
+    "Failed",
+    "Idle",
+    "Leaving",
+    "Lost",
+    "Machine",
+    "MemoryPressure",
+    "NetworkUnavailable",
+    "NoSchedule",
+    "PIDPressure",
+    "Ready",
+    "Reboot",
+    "Repairing",
+    "Restart",
+    "Succeeded",
+    "True",
+];
+
+fn files(path: &Path, found: &mut Vec<PathBuf>) {
+    if path.is_dir() {
+        for entry in fs::read_dir(path).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if !path.ends_with("tests") && !path.ends_with("tests.rs") {
+                files(&path, found);
+            }
+        }
+    } else {
+        found.push(path.to_owned());
+    }
+}
+
+/// The words in quotes that begin with a capital letter and have nothing but letters, with where they are. Tests are left out.
+fn words() -> BTreeMap<String, PathBuf> {
+    let mut paths = Vec::new();
+    for source in SOURCES {
+        files(&Path::new(ROOT).join(source), &mut paths);
+    }
+    let mut words = BTreeMap::new();
+    for path in paths {
+        let text = fs::read_to_string(&path).expect("text");
+        let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+        for line in text.lines().filter(|line| !line.trim_start().starts_with("//")) {
+            for word in line.split('"').skip(1).step_by(2) {
+                let capital = word.len() > 1 && word.starts_with(|c: char| c.is_ascii_uppercase());
+                if capital && word.bytes().all(|byte| byte.is_ascii_alphabetic()) {
+                    words.entry(word.to_owned()).or_insert_with(|| path.clone());
+                }
+            }
+        }
+    }
+    words
+}
+
+#[test]
+fn the_runbook_says_what_to_do_for_every_reason_of_the_machine_operator() {
+    let runbook = fs::read_to_string(Path::new(ROOT).join("docs/runbook.md")).expect("the runbook is there");
+    let known = |word: &str| runbook.lines().any(|line| line.starts_with('|') && line.contains(&format!("`{word}`")));
+    let words = words();
+    assert!(words.contains_key("RolledBack") && words.contains_key("NoAnswer"), "the reasons are not found any more");
+    let idle: Vec<_> = NO_REASONS.iter().filter(|word| !words.contains_key(**word)).collect();
+    assert!(idle.is_empty(), "nobody says these any more: {idle:?}");
+    let missing: Vec<_> =
+        words.iter().filter(|(word, _)| !NO_REASONS.contains(&word.as_str()) && !known(word)).collect();
+    assert!(missing.is_empty(), "docs/runbook.md has no row with what to do for: {missing:#?}");
+}
