@@ -248,7 +248,7 @@ fn to_do(
             if node.cordoned {
                 add(format!("kubectl uncordon {}    # when whoever cordoned it is done", node.name));
             }
-            for taint in node.foreign.iter().filter(|taint| !taint.is_kubernetes()) {
+            for taint in node.foreign.iter().filter(|taint| !taint.is_kubernetes() && !taint.is_window()) {
                 add(format!(
                     "kubectl taint node {} {}:{:?}-    # or declare it in spec.taints",
                     node.name, taint.key, taint.effect

@@ -442,6 +442,10 @@ fn a_foreign_taint_is_named_with_who_lifts_it() {
     assert_eq!((decision.turn, decision.status, decision.reason), (None, Status::False, reason::TAINTED));
     assert!(decision.message.contains("last set by kubectl-taint"), "{}", decision.message);
     assert!(decision.message.contains("kubectl taint node host-1 maintenance:NoSchedule-"), "{}", decision.message);
+    world.foreign = vec![(fleetwright_api::names::MAINTENANCE_TAINT.to_owned(), TaintEffect::NoSchedule)];
+    let message = world.step(at(1)).message;
+    assert!(message.contains("is worked on by the Machine-Operator") && !message.contains("kubectl"), "{message}");
+
     world.foreign = vec![("node.kubernetes.io/not-ready".to_owned(), TaintEffect::NoExecute)];
     let decision = world.step(at(2));
     assert_eq!((decision.status, decision.reason), (Status::False, reason::TAINTED));

@@ -58,6 +58,11 @@ impl Foreign<'_> {
     pub fn is_kubernetes(&self) -> bool {
         self.key.starts_with("node.kubernetes.io/")
     }
+
+    /// Whether a window of the Machine-Operator put it there, and takes it away.
+    pub fn is_window(&self) -> bool {
+        self.key == fleetwright_api::names::MAINTENANCE_TAINT
+    }
 }
 
 /// What is seen of a Node.
@@ -404,7 +409,17 @@ fn tell_foreign(node: &Node<'_>) -> String {
             taints.iter().take(TOLD).map(|taint| format!("{}:{:?}", taint.key, taint.effect)).collect();
         told.join(", ")
     };
+    // Nobody is told to lift what is lifted when the work is done.
+    let (windows, theirs): (Vec<&Foreign<'_>>, Vec<&Foreign<'_>>) =
+        theirs.into_iter().partition(|taint| taint.is_window());
     let mut parts = Vec::new();
+    if !windows.is_empty() {
+        parts.push(format!(
+            "Node {} is worked on by the Machine-Operator, which closed it by the taint {} and opens it afterwards",
+            node.name,
+            list(&windows)
+        ));
+    }
     if !theirs.is_empty() {
         let by = tell_hand("set", node.tainted_by);
         let first = theirs[0];
