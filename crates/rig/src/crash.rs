@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use futures::future::BoxFuture;
 use http::Request;
@@ -41,6 +41,7 @@ pub struct Crash {
 
 struct Fuse {
     at: Option<(usize, Side)>,
+    armed: AtomicBool,
     calls: AtomicUsize,
     happened: watch::Sender<Option<Call>>,
 }
@@ -57,7 +58,18 @@ impl Crash {
     }
 
     fn new(at: Option<(usize, Side)>) -> Self {
-        Self { fuse: Arc::new(Fuse { at, calls: AtomicUsize::new(0), happened: watch::Sender::new(None) }) }
+        let (armed, calls) = (AtomicBool::new(true), AtomicUsize::new(0));
+        Self { fuse: Arc::new(Fuse { at, armed, calls, happened: watch::Sender::new(None) }) }
+    }
+
+    /// Calls count from here on.
+    pub fn arm(&self) {
+        self.fuse.armed.store(true, Ordering::SeqCst);
+    }
+
+    /// Calls count not before [`arm`](Self::arm).
+    pub fn disarm(&self) {
+        self.fuse.armed.store(false, Ordering::SeqCst);
     }
 
     /// Puts it around an operator's client.
@@ -91,7 +103,8 @@ impl Fuse {
 
 impl Layer for Fuse {
     fn call(self: Arc<Self>, call: Call, request: Request<Body>, inner: Client) -> BoxFuture<'static, Answered> {
-        let number = self.calls.fetch_add(1, Ordering::SeqCst);
+        let armed = self.armed.load(Ordering::SeqCst);
+        let number = if armed { self.calls.fetch_add(1, Ordering::SeqCst) } else { usize::MAX };
         Box::pin(async move {
             match self.at {
                 Some((at, Side::Before)) if at == number => {

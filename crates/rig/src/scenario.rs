@@ -36,6 +36,12 @@ pub trait Scenario: Send + Sync + 'static {
     /// world outside.
     fn operator(&self, outfit: Outfit, outside: &std::path::Path) -> Life;
 
+    /// Whether crashes begin with the first call. If not, [`play`](Self::play) says from where on, by `stage.crash().arm()`: what comes before
+    /// is another scenario's.
+    fn crashes_from_the_start(&self) -> bool {
+        true
+    }
+
     /// What happens.
     fn play(&self, stage: &Stage) -> impl Future<Output = Result<()>> + Send;
 
@@ -140,6 +146,9 @@ pub async fn run<S: Scenario>(scenario: &Arc<S>, ground: &Ground, how: Disturban
             (Crash::never(), Some(trouble))
         }
     };
+    if !scenario.crashes_from_the_start() {
+        crash.disarm();
+    }
     let outside = tempfile::Builder::new().prefix("fleetwright-rig-").tempdir()?;
     let birth = {
         let (scenario, outside) = (scenario.clone(), outside.path().to_owned());

@@ -215,7 +215,8 @@ impl Stage {
         self.lives.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn crash(&self) -> &Crash {
+    /// Where the operator is stopped dead.
+    pub fn crash(&self) -> &Crash {
         &self.crash
     }
 

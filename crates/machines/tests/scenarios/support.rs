@@ -38,15 +38,22 @@ pub struct Story {
     play: Play,
     /// Kubelets ask for their certificates. That needs somebody who signs: the embedded server does.
     credentials: bool,
+    /// The operator is killed from the first call on, or from where the play says so.
+    from_the_start: bool,
 }
 
 impl Story {
     pub const fn new(play: Play) -> Self {
-        Self { play, credentials: true }
+        Self { play, credentials: true, from_the_start: true }
+    }
+
+    /// The same, killed from where the play says so.
+    pub const fn killed_later(self) -> Self {
+        Self { from_the_start: false, ..self }
     }
 
     pub fn on(ground: &Ground, play: Play) -> Self {
-        Self { play, credentials: matches!(ground, Ground::InProcess) }
+        Self { credentials: matches!(ground, Ground::InProcess), ..Self::new(play) }
     }
 }
 
@@ -70,6 +77,10 @@ impl Scenario for Story {
         let idle = operator.watch_idle();
         let run = async move { operator.run(stop).await.map_err(|error| error.to_string()) };
         Life { run: Box::pin(run), idle: Box::new(move || idle.is_idle()) }
+    }
+
+    fn crashes_from_the_start(&self) -> bool {
+        self.from_the_start
     }
 
     async fn play(&self, stage: &Stage) -> Result<()> {
