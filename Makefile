@@ -27,7 +27,7 @@ helper: deps ## Build the static helper that runs on hosts
 	@hack/helper.sh
 
 .PHONY: test
-test: test-unit test-scenario test-real ## All tests on the embedded API server and on real Kubernetes; on real hosts: make e2e, on simulated ones: make test-machines
+test: test-unit test-scenario test-real e2e ## All tests: on the embedded API server, on real Kubernetes, on real hosts; on simulated ones: make test-machines
 
 .PHONY: test-unit
 test-unit: deps ## Decisions, parsers, stores: no servers
@@ -58,7 +58,7 @@ test-real: deps k8s ## On real etcd and kube-apiserver: lab, operators, commands
 	$(CARGO) test --locked -p fleetwright-conformance --test kubectl
 
 .PHONY: e2e
-e2e: deps k8s ## On real hosts: Debian machines booted here, real SSH, real kubelets (needs root; about ten minutes)
+e2e: deps k8s ## On real hosts: Debian machines booted here, real SSH, real kubelets (needs root, else it says that it did not run; under ten minutes)
 	@hack/e2e.sh $(ON_HOSTS)
 
 .PHONY: bench
