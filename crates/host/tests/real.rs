@@ -15,7 +15,11 @@ use std::time::{Duration, Instant};
 use common::*;
 use fleetwright_host::system::{Kind, Real, Run};
 use fleetwright_host::{Host, System, serve};
+use fleetwright_pki::{Authority, Leaf};
 use fleetwright_wire::*;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 /// Files that belong to root can be written by root alone.
 fn root() -> Option<tempfile::TempDir> {
@@ -282,6 +286,78 @@ fn what_is_fetched_comes_whole_or_not_at_all() {
     let refused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     assert!(real.fetch(&format!("http://{refused}/x"), "/cache/x", 50, within, &mut |_, _| ()).is_err());
     assert!(real.connects(&refused.to_string(), within).is_err());
+}
+
+/// Serves this to everybody who trusts `authority`, and answers the port.
+fn tls(authority: &Authority, answer: Vec<u8>) -> u16 {
+    let pair = authority.issue(Leaf::server("packages", ["localhost"], [])).unwrap();
+    let chain = vec![CertificateDer::from_pem_slice(pair.cert_pem.as_bytes()).unwrap()];
+    let key = PrivateKeyDer::from_pem_slice(pair.key_pem.as_bytes()).unwrap();
+    let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .unwrap();
+    let config = Arc::new(config);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = StreamOwned::new(ServerConnection::new(config.clone()).unwrap(), stream.unwrap());
+            // Those who do not trust it end it here.
+            if stream.read(&mut [0; 4096]).is_ok() {
+                let _ = stream.write_all(&answer);
+                stream.conn.send_close_notify();
+                let _ = stream.flush();
+            }
+        }
+    });
+    port
+}
+
+#[test]
+fn a_source_over_https_comes_from_a_server_that_the_host_trusts_and_from_no_other() {
+    let Some(root) = root() else { return };
+    let authority = Authority::new("site").unwrap();
+    let trusted = root.path().join("authorities.pem");
+    fs::write(&trusted, authority.cert_pem()).unwrap();
+    let other = root.path().join("others.pem");
+    fs::write(&other, Authority::new("other").unwrap().cert_pem()).unwrap();
+    let bytes = gzip(&tar(&[("tool-1/bin/tool", "#!/bin/sh\n")]));
+    let port = tls(&authority, ok(&bytes, bytes.len()));
+    let install = |id: &str, name: &str, authorities: &Path| {
+        let mut tool = archive("1");
+        let Method::Tarball(tarball) = &mut tool.method else { panic!("an archive") };
+        tarball.source.sha256 = fleetwright_host::text::sha256(&bytes);
+        tarball.source.urls = vec![format!("https://{name}:{port}/tool.tar.gz")];
+        let apply = Apply { id: id.to_owned(), fence: 1, step: Step::Install(tool), within: 60 };
+        let mut child = Command::new(env!("CARGO_BIN_EXE_fleetwright-host"))
+            .args(["serve", "--root"])
+            .arg(root.path())
+            // As the host's own list of authorities would be.
+            .env("SSL_CERT_FILE", authorities)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(&line(&Request::Apply(Box::new(apply)))).unwrap();
+        let said = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
+        match serde_json::from_str(said.lines().last().unwrap()).unwrap() {
+            Answer::Ended(record) => record,
+            answer => panic!("{answer:?}"),
+        }
+    };
+    let stranger = install("a", "localhost", &other);
+    assert_eq!(stranger.outcome, Outcome::Failed);
+    assert!(stranger.message.contains(&format!("https://localhost:{port}/tool.tar.gz: ")), "{}", stranger.message);
+    assert!(stranger.message.contains("is not trusted by this host: UnknownIssuer"), "{}", stranger.message);
+    let misnamed = install("b", "127.0.0.1", &trusted);
+    assert_eq!(misnamed.outcome, Outcome::Failed);
+    assert!(misnamed.message.contains("is not trusted by this host"), "{}", misnamed.message);
+    assert!(!root.path().join("opt").exists(), "something came all the same");
+    done(&install("c", "localhost", &trusted));
+    assert!(root.path().join("opt/fleetwright/tool/current/bin/tool").exists());
 }
 
 #[test]

@@ -152,9 +152,16 @@ pub(super) fn connects(address: &str, within: Duration) -> io::Result<()> {
 }
 
 fn plain(error: ureq::Error) -> io::Error {
-    match error {
+    let error = match error {
         ureq::Error::Io(error) => error,
         ureq::Error::Timeout(_) => io::ErrorKind::TimedOut.into(),
+        ureq::Error::Rustls(error) => io::Error::other(error),
         other => io::Error::other(other.to_string()),
+    };
+    match error.get_ref().and_then(|error| error.downcast_ref()) {
+        Some(rustls::Error::InvalidCertificate(why)) => io::Error::other(format!(
+            "the server's certificate is not trusted by this host: {why}; add who signed it to the host's own authorities"
+        )),
+        _ => error,
     }
 }
