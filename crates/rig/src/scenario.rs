@@ -131,10 +131,27 @@ impl fmt::Display for Verdict {
 /// # Errors
 /// The scenario's own, with the story of the run.
 pub async fn run<S: Scenario>(scenario: &Arc<S>, ground: &Ground, how: Disturbance) -> Result<(Came, Arc<Stage>)> {
-    let world = World::new(ground, &scenario.kinds()).await?;
     // Whole seconds, as Kubernetes keeps them, and not the time of day: nobody may confuse the two.
-    let start: Timestamp = "2030-01-01T00:00:00Z".parse()?;
-    let clock = Clock::manual(start);
+    run_by(scenario, ground, how, Some("2030-01-01T00:00:00Z".parse()?)).await
+}
+
+/// Runs it once, in real time: for what never comes to rest, so that virtual time would stand still.
+///
+/// # Errors
+/// As [`run`].
+pub async fn run_in_real_time<S: Scenario>(scenario: &Arc<S>, ground: &Ground) -> Result<(Came, Arc<Stage>)> {
+    run_by(scenario, ground, Disturbance::None, None).await
+}
+
+async fn run_by<S: Scenario>(
+    scenario: &Arc<S>,
+    ground: &Ground,
+    how: Disturbance,
+    virtual_start: Option<Timestamp>,
+) -> Result<(Came, Arc<Stage>)> {
+    let world = World::new(ground, &scenario.kinds()).await?;
+    let clock = virtual_start.map_or_else(Clock::system, Clock::manual);
+    let start = clock.now();
     let (crash, trouble) = match how {
         Disturbance::None => (Crash::never(), None),
         Disturbance::Crash(call, side) => (Crash::at(call, side), None),
@@ -154,11 +171,14 @@ pub async fn run<S: Scenario>(scenario: &Arc<S>, ground: &Ground, how: Disturban
         let (scenario, outside) = (scenario.clone(), outside.path().to_owned());
         Arc::new(move |outfit| scenario.operator(outfit, &outside))
     };
-    let setup = Setup { world, clock, manual: true, quiet: ground.quiet(), crash, trouble, birth, outside };
+    let manual = virtual_start.is_some();
+    let setup = Setup { world, clock, manual, quiet: ground.quiet(), crash, trouble, birth, outside };
     let stage = Stage::new(setup);
     let came = async {
         scenario.play(&stage).await?;
-        stage.linger(AFTERMATH).await?;
+        if manual {
+            stage.linger(AFTERMATH).await?;
+        }
         anyhow::Ok(Came { end: scenario.end(&stage).await?, acts: scenario.acts(&stage)? })
     };
     let came = came.await;

@@ -40,16 +40,23 @@ pub struct Story {
     credentials: bool,
     /// The operator is killed from the first call on, or from where the play says so.
     from_the_start: bool,
+    /// Two operators work at once, and each believes that it leads.
+    twice: bool,
 }
 
 impl Story {
     pub const fn new(play: Play) -> Self {
-        Self { play, credentials: true, from_the_start: true }
+        Self { play, credentials: true, from_the_start: true, twice: false }
     }
 
     /// The same, killed from where the play says so.
     pub const fn killed_later(self) -> Self {
         Self { from_the_start: false, ..self }
+    }
+
+    /// The same with two operators at once.
+    pub const fn twice(self) -> Self {
+        Self { twice: true, ..self }
     }
 
     pub fn on(ground: &Ground, play: Play) -> Self {
@@ -72,11 +79,12 @@ impl Scenario for Story {
     }
 
     fn operator(&self, outfit: Outfit, _: &Path) -> Life {
-        let stop = outfit.stop();
-        let operator = operator(&outfit, true);
-        let idle = operator.watch_idle();
-        let run = async move { operator.run(stop).await.map_err(|error| error.to_string()) };
-        Life { run: Box::pin(run), idle: Box::new(move || idle.is_idle()) }
+        if !self.twice {
+            return Life::of(operator(&outfit, true), &outfit);
+        }
+        let [one, two] = [(), ()].map(|()| Life::of(operator(&outfit, false), &outfit));
+        let run = async move { futures::try_join!(one.run, two.run).map(drop) };
+        Life { run: Box::pin(run), idle: Box::new(move || (one.idle)() && (two.idle)()) }
     }
 
     fn crashes_from_the_start(&self) -> bool {
