@@ -27,7 +27,7 @@ helper: deps ## Build the static helper that runs on hosts
 	@hack/helper.sh
 
 .PHONY: test
-test: test-unit test-scenario test-real e2e ## All tests: on the embedded API server, on real Kubernetes, on real hosts; on simulated ones: make test-machines
+test: test-unit test-scenario test-real e2e ## All tests: on the embedded API server, on real Kubernetes, on simulated and on real hosts
 
 .PHONY: test-unit
 test-unit: deps ## Decisions, parsers, stores: no servers
@@ -39,13 +39,9 @@ test-scenario: deps k8s ## On the embedded API server: its own tests, the confor
 	$(CARGO) test --locked -p fleetwright-apiserver --test '*'
 	$(CARGO) test --locked -p fleetwright-conformance --test conformance -- --embedded
 	$(CARGO) test --locked $(BOTH) --test '*' -- --skip _on_real --skip _on_hosts
-	$(CARGO) test --locked -p fleetwright-machines --test join -- --skip _on_real
+	$(CARGO) test --locked -p fleetwright-machines --test '*' -- --skip _on_real --skip _on_hosts
 	@hack/deps.sh ssh
 	$(CARGO) test --locked -p fleetwright-transport --test '*'
-
-.PHONY: test-machines
-test-machines: deps ## The Machine-Operator on simulated hosts, with every fault (many minutes; not part of make test yet)
-	$(CARGO) test --locked -p fleetwright-machines --test scenarios -- --skip _on_real
 
 .PHONY: test-real
 test-real: deps k8s ## On real etcd and kube-apiserver: lab, operators, commands, conformance and kubectl on both servers
@@ -53,7 +49,7 @@ test-real: deps k8s ## On real etcd and kube-apiserver: lab, operators, commands
 	$(CARGO) test --locked -p fleetwright-conformance --test conformance
 	$(CARGO) test --locked -p fleetwright-conformance --test facts --test protobuf
 	$(CARGO) test --locked $(BOTH) --test '*' -- _on_real
-	$(CARGO) test --locked -p fleetwright-machines --test join -- _on_real
+	$(CARGO) test --locked -p fleetwright-machines --test '*' -- _on_real
 	hack/shape.sh --check
 	$(CARGO) test --locked -p fleetwright-conformance --test kubectl
 
@@ -62,9 +58,10 @@ e2e: deps k8s ## On real hosts: Debian machines booted here, real SSH, real kube
 	@hack/e2e.sh $(ON_HOSTS)
 
 .PHONY: bench
-bench: deps k8s ## Speed and memory: both API servers, readiness at ten thousand machines, hosts against Ansible; tables and JSON
+bench: deps k8s ## Speed and memory: both API servers, readiness and hosts at ten thousand machines, hosts against Ansible; tables and JSON
 	$(CARGO) run --release --locked -p fleetwright-conformance --bin bench
 	$(CARGO) bench --locked -p fleetwright-readiness
+	$(CARGO) bench --locked -p fleetwright-machines --bench machines
 	@hack/deps.sh ssh ansible
 	$(CARGO) bench --locked -p fleetwright-machines --bench ansible
 

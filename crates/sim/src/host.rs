@@ -328,18 +328,6 @@ impl SimHost {
         self.hands(|machine| machine.set_sysctl(name, value));
     }
 
-    /// Somebody installs another version of a Debian package, or removes it.
-    pub fn spoil_deb(&self, name: &str, version: Option<&str>) {
-        self.hands(|machine| match version {
-            Some(version) => {
-                machine.packages.debs.entry(name.to_owned()).or_default().version = version.to_owned();
-            }
-            None => {
-                machine.packages.debs.remove(name);
-            }
-        });
-    }
-
     /// Its clock is off by so many seconds from now on.
     pub fn set_clock_off(&self, seconds: i64) {
         self.hands(|machine| machine.clock_off = seconds);

@@ -3,6 +3,7 @@
 mod disturbed;
 mod faults;
 mod idle;
+mod rights;
 mod stories;
 mod support;
 
@@ -37,6 +38,7 @@ stories! { BOTH:
 
 stories! { EMBEDDED:
     stories::a_change_taken_back_half_way_leads_back,
+    stories::what_needs_a_boot_gets_one_boot_in_its_window,
     stories::drift_is_only_reported_if_that_is_the_policy,
     stories::a_host_that_fights_back_is_slowed_down_and_reported,
     stories::an_orphaned_host_is_left_alone,

@@ -35,6 +35,34 @@ pub async fn twenty_machines_converge(stage: &Stage, fleet: &Fleet) -> Result<()
     Ok(())
 }
 
+pub async fn what_needs_a_boot_gets_one_boot_in_its_window(stage: &Stage, fleet: &Fleet) -> Result<()> {
+    let hosts = in_service(stage, fleet, &["a"]).await?;
+    stage.pod("a", "web", json!({ "app": "web" })).await?;
+    let file = json!({ "path": "/etc/boot.conf", "content": "quiet\n", "mode": "0644" });
+    stage
+        .package(
+            "boot-1",
+            json!({ "component": "boot", "version": "1", "disruption": "Reboot", "config": {}, "files": [file] }),
+        )
+        .await?;
+    let boot = |seen: &Machine| seen.status.as_ref().and_then(|status| status.facts.as_ref()?.boot_id.clone());
+    let before = boot(&stage.get("a").await?);
+    let packages = stage.get("a").await?.spec.packages;
+    let packages: Vec<_> =
+        packages.iter().map(|one| json!(one)).chain([json!({ "component": "boot", "ref": "boot-1" })]).collect();
+    stage.patch("a", json!({ "spec": { "packages": packages } })).await?;
+    let seen = stage.phase("a", Phase::Ready).await?;
+    ensure(before.is_some() && boot(&seen) != before, "it was not booted")?;
+    let boots = hosts[0].journal().into_iter().filter(|record| record.verb == Verb::Reboot).count();
+    ensure(boots == 1, format!("{boots} boots"))?;
+    ensure(of(&seen, "boot").is_some_and(|boot| boot.state == ComponentState::Ready), shown(&seen))?;
+    ensure(stage.pods().await?.is_empty(), "the pod had to leave before the boot")?;
+    ensure(!stage.closed("a").await?, "it stayed closed")?;
+    let windows = stage.operations().await?;
+    let kinds: Vec<_> = windows.iter().map(|window| format!("{:?}", window.spec.type_)).collect();
+    ensure(windows.len() == 1 && kinds[0].contains("Reboot"), format!("{kinds:?}"))
+}
+
 pub async fn an_upgrade_drains_within_disruption_budgets(stage: &Stage, fleet: &Fleet) -> Result<()> {
     let hosts = in_service(stage, fleet, &["a"]).await?;
     stage.pod("a", "free", json!({ "app": "free" })).await?;
