@@ -66,7 +66,7 @@ async fn every_call_has_its_right_and_every_right_its_call() {
             continue;
         }
         let sub = if call.subresource.is_empty() { String::new() } else { format!("/{}", call.subresource) };
-        let verb = if call.verb == "apply" { "patch" } else { &call.verb }.to_owned();
+        let verb = if call.verb == "apply" { "patch" } else { call.verb }.to_owned();
         let place = match &*call.namespace {
             "kube-system" => "kube-system",
             namespace if namespace == stage.namespace() => "namespace",
