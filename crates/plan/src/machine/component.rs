@@ -98,7 +98,7 @@ impl<'a> Mind<'a> {
         }
         let deviations = &sight.seen.deviations;
         // What was just installed has time to come into shape; anything else was in shape before, or is found for the first time.
-        let calm = self.installed_by_us(entry, wanted).is_none();
+        let calm = self.installed_by_us(entry, wanted).is_none() && !self.repaired_in_proof(entry, wanted);
         if calm && !deviations.is_empty() {
             return self.drifted(entry, wanted, deviations);
         }
@@ -138,6 +138,12 @@ impl<'a> Mind<'a> {
         // While nobody looked, nothing could prove itself.
         let since = entry.since.max(self.k.known_since);
         if self.now.duration_since(since) >= within {
+            // Somebody else may have touched it meanwhile. With nothing to go back to, it is put right once before it is given up.
+            let deviations = &sight.seen.deviations;
+            if !deviations.is_empty() && kept(sight.seen, wanted).is_none() && !self.repaired_in_proof(entry, wanted) {
+                entry.message = format!("{doubt}: it is repaired once before it is given up");
+                return Stand::Due(Box::new(repair(wanted, deviations, doubt)));
+            }
             let said = format!("it did not work within {}s: {doubt}", within.as_secs());
             return self.fail(entry, wanted, sight, &said);
         }
@@ -323,19 +329,7 @@ impl<'a> Mind<'a> {
         if self.k.machine.spec.drift == Drift::Report {
             return Stand::Left;
         }
-        let disrupts = deviations.iter().any(|deviation| deviation.disrupts);
-        let disruption = if disrupts { wanted.disruption.max(Disruption::Restart) } else { Disruption::None };
-        let version = Some(wanted.package.version.clone());
-        let step = PlannedStep {
-            component: wanted.package.component.clone(),
-            from: version.clone(),
-            to: version,
-            verb: Verb::Repair,
-            disruption,
-            why: text,
-        };
-        let does = Does::Repair(wanted);
-        Stand::Due(Box::new(Item { step, does, depends_on: &[], times: wanted.times, not_before: None }))
+        Stand::Due(Box::new(repair(wanted, deviations, text)))
     }
 
     /// Judges a component that is on the host and not declared.
@@ -407,6 +401,13 @@ impl<'a> Mind<'a> {
         self.record_of(&id(self.under(), &entry.component, Does::Install(wanted).tag(), before))
     }
 
+    /// What was installed and has not yet proven itself was repaired since.
+    fn repaired_in_proof(&self, entry: &Component, wanted: &Rendered) -> bool {
+        let before = entry.attempts.unwrap_or(0).checked_sub(1).filter(|_| entry.state == ComponentState::Installing);
+        let record = |before| self.record_of(&id(self.under(), &entry.component, Does::Repair(wanted).tag(), before));
+        before.and_then(record).is_some()
+    }
+
     fn needs_boot(&self, entry: &Component, wanted: &Rendered, sight: &Sight<'_>) -> bool {
         let changed = self.installed_by_us(entry, wanted).filter(|record| record.outcome == Outcome::Done);
         match changed {
@@ -416,6 +417,22 @@ impl<'a> Mind<'a> {
             None => sight.seen.needs_reboot,
         }
     }
+}
+
+/// The step that puts right what deviates.
+fn repair<'a>(wanted: &'a Rendered, deviations: &[Deviation], why: String) -> Item<'a> {
+    let disrupts = deviations.iter().any(|deviation| deviation.disrupts);
+    let disruption = if disrupts { wanted.disruption.max(Disruption::Restart) } else { Disruption::None };
+    let version = Some(wanted.package.version.clone());
+    let step = PlannedStep {
+        component: wanted.package.component.clone(),
+        from: version.clone(),
+        to: version,
+        verb: Verb::Repair,
+        disruption,
+        why,
+    };
+    Item { step, does: Does::Repair(wanted), depends_on: &[], times: wanted.times, not_before: None }
 }
 
 /// What a step says of itself, and the end of what it printed.

@@ -677,8 +677,12 @@ impl<'a> Mind<'a> {
                 if let Some(before) = attempts.checked_sub(1) {
                     ids.push(id(under, &entry.component, install.tag(), before));
                 }
-                if entry.state == ComponentState::Drifted {
-                    ids.push(id(under, &entry.component, Does::Repair(wanted).tag(), attempts));
+                if entry.state == ComponentState::Drifted || entry.state == ComponentState::Installing {
+                    let repair = Does::Repair(wanted);
+                    ids.push(id(under, &entry.component, repair.tag(), attempts));
+                    if let Some(before) = attempts.checked_sub(1) {
+                        ids.push(id(under, &entry.component, repair.tag(), before));
+                    }
                 }
             }
         }

@@ -3,7 +3,7 @@ use fleetwright_wire::Deviation;
 use jiff::SignedDuration;
 
 use super::super::Act;
-use super::world::{Crash, World, package};
+use super::world::{Crash, NodeModel, World, package};
 
 fn four(kubelet: &str) -> Vec<crate::package::Rendered> {
     vec![
@@ -169,6 +169,42 @@ fn what_was_too_late_is_seen_to_work_without_another_try() {
     assert_eq!(world.state("kubelet"), Some(ComponentState::Ready), "{}", world.message("kubelet"));
     assert_eq!(world.did().len(), did);
     assert_eq!(world.status().phase, Some(Phase::Ready));
+}
+
+/// A kubelet was installed and its Node has not joined, when somebody breaks it.
+fn broken_in_proof() -> World {
+    let mut wanted = four("1.36");
+    wanted[0].node_conditions = vec!["Ready".to_owned()];
+    let mut world = World::new(wanted);
+    world.joins = false;
+    while !world.did().contains(&"install kubelet 1.36".to_owned()) {
+        world.pass(Crash::Never);
+        world.now += SignedDuration::from_millis(10);
+    }
+    world.drifted.insert("kubelet".to_owned(), vec![deviation("unit kubelet.service", true)]);
+    world
+}
+
+#[test]
+fn what_somebody_broke_in_a_first_installation_is_repaired_before_it_is_given_up() {
+    let mut world = broken_in_proof();
+    while !world.did().contains(&"repair kubelet".to_owned()) {
+        assert_eq!(world.state("kubelet"), Some(ComponentState::Installing));
+        world.pass(Crash::Never);
+        world.now += SignedDuration::from_millis(500);
+    }
+    world.node = Some(NodeModel { closed: None, ready: true, boot: "boot-1".to_owned() });
+    world.settle();
+    assert_eq!(world.state("kubelet"), Some(ComponentState::Ready), "{}", world.message("kubelet"));
+}
+
+#[test]
+fn what_breaks_again_in_a_first_installation_is_repaired_once() {
+    let mut world = broken_in_proof();
+    world.fights = true;
+    world.settle();
+    assert_eq!(world.state("kubelet"), Some(ComponentState::Failed), "{}", world.message("kubelet"));
+    assert_eq!(world.did().iter().filter(|did| *did == "repair kubelet").count(), 1, "{:?}", world.did());
 }
 
 #[test]
