@@ -24,7 +24,7 @@ mod window;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fleetwright_api::{MachinePackageVersion, Phase, names};
+use fleetwright_api::{MachinePackageVersion, names};
 use fleetwright_kit::journal::Journal;
 use fleetwright_kit::{Budget, Cache, Change, Controller, Operator, Source, Waker, Whole};
 use fleetwright_plan::gate::Population;
@@ -33,7 +33,7 @@ use kube::Api;
 
 use hosts::{Hosts, Limits};
 use join::Credentials;
-use look::{BY_LABEL, BY_NODE, BY_PACKAGE, BY_PHASE, BY_REFERENCE, BY_SECRET, Eyes, references};
+use look::{BY_LABEL, BY_NODE, BY_PHASE, BY_REFERENCE, Eyes, PHASES, machines, references};
 use machine::Machines;
 use memory::Memories;
 use meters::Meters;
@@ -65,18 +65,6 @@ impl Default for Options {
     }
 }
 
-/// The phases, as metrics name them.
-const PHASES: [(Phase, &str); 8] = [
-    (Phase::Idle, "Idle"),
-    (Phase::Claimed, "Claimed"),
-    (Phase::Converging, "Converging"),
-    (Phase::Ready, "Ready"),
-    (Phase::Degraded, "Degraded"),
-    (Phase::Repairing, "Repairing"),
-    (Phase::Leaving, "Leaving"),
-    (Phase::Lost, "Lost"),
-];
-
 /// Of how many a policy's percentage is.
 struct Fleet(Cache<MachineView>);
 
@@ -94,23 +82,7 @@ impl Population for Fleet {
 pub fn add(operator: &mut Operator, namespace: &str, transport: Arc<dyn Transport>, options: Options) -> Hosts {
     let client = operator.client();
     let eyes = Eyes {
-        machines: operator.cache(
-            Source::new(Api::namespaced(client.clone(), namespace))
-                .index(BY_NODE, |_, machine: &MachineView| vec![machine.node().to_owned()])
-                .index(BY_PACKAGE, |_, machine| machine.0.spec.packages.iter().map(|one| one.ref_.clone()).collect())
-                .index(BY_SECRET, |_, machine| route::secrets(&machine.0))
-                .index(BY_LABEL, |_, machine| {
-                    machine.scopes().iter().map(|(key, value)| format!("{key}={value}")).collect()
-                })
-                .index(BY_PHASE, |_, machine| {
-                    let phase = machine.0.status.as_ref().and_then(|status| status.phase);
-                    PHASES
-                        .iter()
-                        .filter(|(known, _)| Some(*known) == phase)
-                        .map(|(_, name)| (*name).to_owned())
-                        .collect()
-                }),
-        ),
+        machines: operator.cache(machines(client.clone(), namespace)),
         packages: operator.cache(
             Source::new(Api::namespaced(client.clone(), namespace))
                 .index(BY_REFERENCE, |_, package: &Whole<MachinePackageVersion>| references(&package.0)),
@@ -127,8 +99,8 @@ pub fn add(operator: &mut Operator, namespace: &str, transport: Arc<dyn Transpor
     let hosts = Hosts::with_random(transport, options.limits, clock, waker.clone(), random);
     let meters = Meters::new(operator.metrics());
     let credentials = Credentials::new();
-    join::add(operator, namespace, &credentials);
-    let machines = Machines {
+    join::add_on(operator, namespace, &credentials, &eyes.machines, &eyes.nodes);
+    let controller = Machines {
         eyes: eyes.clone(),
         hosts: hosts.clone(),
         journal: journal.clone(),
@@ -141,7 +113,7 @@ pub fn add(operator: &mut Operator, namespace: &str, transport: Arc<dyn Transpor
     let of = || eyes.clone();
     let (for_node, for_package, for_secret, for_map, counted) = (of(), of(), of(), of(), of());
     let wakes = operator
-        .controller(machines, options.machines)
+        .controller(controller, options.machines)
         .on(&eyes.machines, move |change: &Change<'_, MachineView>| {
             for (_, name) in PHASES {
                 meters.phase(name, counted.machines.count(BY_PHASE, name));

@@ -4,16 +4,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fleetwright_api::{Disruption, MachinePackageVersion, OperationPhase, condition, names};
-use fleetwright_kit::{Cache, Key, Whole};
+use fleetwright_api::{Disruption, MachinePackageVersion, OperationPhase, Phase as MachinePhase, condition, names};
+use fleetwright_kit::{Cache, Key, Source, Whole};
 use fleetwright_plan::machine::{self, Doing, Host, Known, Left, Node, Phase, Seen, Unreachable, Wanted, Window};
 use fleetwright_plan::package::{Lookup, Rendered, Times, Values, render};
 use fleetwright_transport::{ReachError, Route};
 use jiff::{SignedDuration, Timestamp};
+use kube::{Api, Client};
 use serde_json::Value;
 
 use crate::hosts::{HostState, Why};
+use crate::join::view::addresses;
 use crate::memory::Memory;
+use crate::route;
 use crate::view::{MachineView, MapView, NodeView, SecretView};
 use crate::window::Windows;
 
@@ -27,11 +30,42 @@ pub const BY_SECRET: &str = "secret";
 pub const BY_LABEL: &str = "label";
 /// Index of machines by phase.
 pub const BY_PHASE: &str = "phase";
+/// Index of machines by uid.
+pub const BY_UID: &str = "uid";
+/// Index of machines by what they declare as their addresses.
+pub const BY_ADDRESS: &str = "address";
 /// Index of package versions by the Secrets and ConfigMaps that they name.
 pub const BY_REFERENCE: &str = "reference";
 
 /// How long a machine waits that cannot be reached because something is missing in the API; a change there wakes it.
 const MISSING: SignedDuration = SignedDuration::from_mins(5);
+
+/// The phases, as metrics name them.
+pub const PHASES: [(MachinePhase, &str); 8] = [
+    (MachinePhase::Idle, "Idle"),
+    (MachinePhase::Claimed, "Claimed"),
+    (MachinePhase::Converging, "Converging"),
+    (MachinePhase::Ready, "Ready"),
+    (MachinePhase::Degraded, "Degraded"),
+    (MachinePhase::Repairing, "Repairing"),
+    (MachinePhase::Leaving, "Leaving"),
+    (MachinePhase::Lost, "Lost"),
+];
+
+/// The machines of a namespace, as everybody here looks at them.
+pub fn machines(client: Client, namespace: &str) -> Source<MachineView> {
+    Source::new(Api::namespaced(client, namespace))
+        .index(BY_NODE, |_, machine: &MachineView| vec![machine.node().to_owned()])
+        .index(BY_UID, |_, machine| machine.0.metadata.uid.iter().cloned().collect())
+        .index(BY_ADDRESS, |_, machine| addresses(&machine.0.spec.addresses))
+        .index(BY_PACKAGE, |_, machine| machine.0.spec.packages.iter().map(|one| one.ref_.clone()).collect())
+        .index(BY_SECRET, |_, machine| route::secrets(&machine.0))
+        .index(BY_LABEL, |_, machine| machine.scopes().iter().map(|(key, value)| format!("{key}={value}")).collect())
+        .index(BY_PHASE, |_, machine| {
+            let phase = machine.0.status.as_ref().and_then(|status| status.phase);
+            PHASES.iter().filter(|(known, _)| Some(*known) == phase).map(|(_, name)| (*name).to_owned()).collect()
+        })
+}
 
 /// The caches.
 #[derive(Clone)]

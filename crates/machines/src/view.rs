@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use fleetwright_api::{Machine, names};
 use fleetwright_kit::View;
+use fleetwright_plan::join::Joiner;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Secret};
 use kube::ResourceExt;
@@ -34,6 +35,19 @@ impl MachineView {
     pub fn node(&self) -> &str {
         let name = self.0.metadata.name.as_deref().unwrap_or_default();
         self.0.spec.hostname.as_deref().unwrap_or(name)
+    }
+
+    /// What joining looks at.
+    pub fn joiner(&self) -> Joiner {
+        let Machine { metadata, spec, .. } = &self.0;
+        Joiner {
+            uid: metadata.uid.clone().unwrap_or_default(),
+            name: metadata.name.clone().unwrap_or_default(),
+            node: self.node().to_owned(),
+            addresses: spec.addresses.clone(),
+            deleted: metadata.deletion_timestamp.is_some(),
+            paused: spec.paused,
+        }
     }
 
     /// The labels that the gate's scopes look at: its own, and where it stands.
@@ -72,6 +86,8 @@ pub struct NodeView {
     pub given: Option<Box<str>>,
     /// It has no annotations at all.
     pub bare: bool,
+    /// Its addresses, as its kubelet tells them.
+    pub addresses: Box<[Box<str>]>,
 }
 
 impl View for NodeView {
@@ -99,6 +115,7 @@ impl View for NodeView {
             labels,
             given,
             bare,
+            addresses: status.addresses.into_iter().flatten().map(|one| one.address.into()).collect(),
             taints: taints.map(|taints| Box::new(json!(taints))),
         }
     }

@@ -10,9 +10,9 @@
 mod credential;
 mod requests;
 mod tokens;
-mod view;
+pub(crate) mod view;
 
-use fleetwright_kit::{Budget, Controller, Key, Operator, Options, Source};
+use fleetwright_kit::{Budget, Cache, Controller, Key, Operator, Options, Source};
 use fleetwright_plan::join::{CLIENT_SIGNER, SERVING_SIGNER};
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use kube::Api;
@@ -20,27 +20,34 @@ use kube::Api;
 pub use credential::{Credentials, JoinError, LIFETIME, TOKENS_NAMESPACE};
 use requests::Requests;
 use tokens::Tokens;
-use view::{BY_ADDRESS, BY_NODE, BY_REQUESTOR, BY_UID, Eyes, JoinerView, RequestView, addresses};
+use view::{BY_REQUESTOR, Eyes, RequestView};
+
+use crate::look::machines;
+use crate::view::{MachineView, NodeView};
 
 /// Adds the caches and controllers that let the machines of one namespace join.
 pub fn add(operator: &mut Operator, namespace: &str, credentials: &Credentials) {
-    add_with(operator, namespace, credentials, Options::default());
+    let client = operator.client();
+    let machines = operator.cache(machines(client.clone(), namespace));
+    let nodes = operator.cache(Source::new(Api::all(client)));
+    add_on(operator, namespace, credentials, &machines, &nodes);
 }
 
-/// As [`add`], run otherwise.
-pub fn add_with(operator: &mut Operator, namespace: &str, credentials: &Credentials, options: Options) {
-    let client = operator.client();
+/// As [`add`], on caches that are there.
+pub(crate) fn add_on(
+    operator: &mut Operator,
+    namespace: &str,
+    credentials: &Credentials,
+    machines: &Cache<MachineView>,
+    nodes: &Cache<NodeView>,
+) {
+    let options = Options::default();
+    let requests = Source::new(Api::all(operator.client()));
     let eyes = Eyes {
         namespace: namespace.into(),
-        machines: operator.cache(
-            Source::new(Api::namespaced(client.clone(), namespace))
-                .index(BY_UID, |_, machine: &JoinerView| vec![machine.joiner.uid.clone()])
-                .index(BY_NODE, |_, machine: &JoinerView| vec![machine.joiner.node.clone()])
-                .index(BY_ADDRESS, |_, machine: &JoinerView| addresses(&machine.joiner.addresses)),
-        ),
-        nodes: operator.cache(Source::new(Api::all(client.clone()))),
-        requests: operator
-            .cache(Source::new(Api::all(client)).index(BY_REQUESTOR, |_, request: &RequestView| request.requestors())),
+        machines: machines.clone(),
+        nodes: nodes.clone(),
+        requests: operator.cache(requests.index(BY_REQUESTOR, |_, request: &RequestView| request.requestors())),
     };
     let (for_machine, for_node) = (eyes.clone(), eyes.clone());
     let _ = operator
@@ -48,7 +55,7 @@ pub fn add_with(operator: &mut Operator, namespace: &str, credentials: &Credenti
         .on(&eyes.requests, |change| vec![change.key.clone()])
         .on(&eyes.machines, move |change| {
             let machine = change.new.or(change.old);
-            machine.map(|machine| for_machine.requests_of(&machine.joiner)).unwrap_or_default()
+            machine.map(|machine| for_machine.requests_of(machine)).unwrap_or_default()
         })
         .on(&eyes.nodes, move |change| {
             if change.old.map(|node| &node.addresses) == change.new.map(|node| &node.addresses) {
@@ -60,7 +67,7 @@ pub fn add_with(operator: &mut Operator, namespace: &str, credentials: &Credenti
     let _ = operator
         .controller(Tokens { machines: eyes.machines.clone(), credentials: credentials.clone() }, options)
         .on(&eyes.machines, |change| {
-            let going = change.new.is_some_and(|machine| machine.joiner.deleted);
+            let going = change.new.is_some_and(|machine| machine.0.metadata.deletion_timestamp.is_some());
             if going || change.new.is_none() { vec![change.key.clone()] } else { Vec::new() }
         });
 }

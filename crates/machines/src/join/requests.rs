@@ -13,8 +13,9 @@ use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::ObjectReference;
 use serde_json::{Value, json};
 
-use super::view::{Answered, BY_NODE, BY_UID, Eyes, RequestView};
+use super::view::{Answered, Eyes, RequestView};
 use super::{Credentials, LIFETIME};
+use crate::look::{BY_NODE, BY_UID};
 
 /// For so long after a request was made a token may still be there; after that it ended by itself.
 const MAY_BE_VALID: Duration = Duration::from_secs(LIFETIME.as_secs() + 60);
@@ -78,13 +79,13 @@ impl Controller for Requests {
             Requestor::Node { name } => machines.by(BY_NODE, name),
             Requestor::Other => return Ok(None),
         };
-        let machine = (!candidates.is_empty()).then(|| candidates.remove(0).1.joiner.clone());
+        let machine = (!candidates.is_empty()).then(|| candidates.remove(0).1.joiner());
         let (mut rivals, mut node_addresses) = (Vec::new(), None);
         if let Some(machine) = &machine {
-            let others = machines.by(BY_NODE, &machine.node).into_iter().map(|(_, other)| other.joiner.clone());
+            let others = machines.by(BY_NODE, &machine.node).into_iter().map(|(_, other)| other.joiner());
             rivals = others.filter(|other| other.uid != machine.uid).map(|other| other.name).collect();
             let node = self.eyes.nodes.get(&Key::cluster(&machine.node));
-            node_addresses = node.map(|node| node.addresses.clone());
+            node_addresses = node.map(|node| node.addresses.iter().map(|one| one.to_string()).collect());
         }
         Ok(Some(Found { request, requestor, machine, rivals, node_addresses }))
     }

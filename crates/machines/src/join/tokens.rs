@@ -9,11 +9,11 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 
 use super::Credentials;
-use super::view::JoinerView;
+use crate::view::MachineView;
 
 /// Deletes the token of a machine that is deleted.
 pub struct Tokens {
-    pub machines: Cache<JoinerView>,
+    pub machines: Cache<MachineView>,
     pub credentials: Credentials,
 }
 
@@ -36,8 +36,9 @@ impl Controller for Tokens {
     }
 
     async fn dereference(&self, pass: &Pass) -> Result<Option<String>, Infallible> {
-        let machine = self.machines.get(pass.key()).filter(|machine| machine.joiner.deleted);
-        Ok(machine.map(|machine| machine.joiner.uid.clone()).filter(|uid| !self.credentials.is_withdrawn(uid)))
+        let machine = self.machines.get(pass.key());
+        let going = machine.filter(|machine| machine.0.metadata.deletion_timestamp.is_some());
+        Ok(going.and_then(|machine| machine.0.metadata.uid.clone()).filter(|uid| !self.credentials.is_withdrawn(uid)))
     }
 
     fn validate(&self, uid: &String) -> Result<String, Infallible> {

@@ -3,20 +3,13 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use fleetwright_api::Machine;
 use fleetwright_kit::{Cache, Key, View};
-use fleetwright_plan::join::Joiner;
 use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
-use k8s_openapi::api::core::v1::Node;
-use kube::ResourceExt;
 
-/// Machines by their uid.
-pub const BY_UID: &str = "uid";
-/// Machines by the name of their Node.
-pub const BY_NODE: &str = "node";
-/// Machines by what they declare as their addresses.
-pub const BY_ADDRESS: &str = "address";
+use crate::look::{BY_ADDRESS, BY_NODE};
+use crate::view::{MachineView, NodeView};
+
 /// Requests by the user and the groups that asked.
 pub const BY_REQUESTOR: &str = "requestor";
 
@@ -24,23 +17,24 @@ pub const BY_REQUESTOR: &str = "requestor";
 #[derive(Clone)]
 pub struct Eyes {
     pub namespace: Arc<str>,
-    pub machines: Cache<JoinerView>,
+    pub machines: Cache<MachineView>,
     pub nodes: Cache<NodeView>,
     pub requests: Cache<RequestView>,
 }
 
 impl Eyes {
     /// The requests that may be that machine's.
-    pub fn requests_of(&self, machine: &Joiner) -> Vec<Key> {
-        let token = fleetwright_plan::join::token_group(&self.namespace, &machine.uid);
+    pub fn requests_of(&self, machine: &MachineView) -> Vec<Key> {
+        let uid = machine.0.metadata.uid.as_deref().unwrap_or_default();
+        let token = fleetwright_plan::join::token_group(&self.namespace, uid);
         let of = |requestor: &str| self.requests.by(BY_REQUESTOR, requestor).into_iter().map(|(key, _)| key);
-        of(&token).chain(of(&format!("system:node:{}", machine.node))).collect()
+        of(&token).chain(of(&format!("system:node:{}", machine.node()))).collect()
     }
 
     /// The requests that may be of the machines of that node.
     pub fn requests_of_node(&self, node: &str) -> Vec<Key> {
         let machines = self.machines.by(BY_NODE, node);
-        machines.iter().flat_map(|(_, machine)| self.requests_of(&machine.joiner)).collect()
+        machines.iter().flat_map(|(_, machine)| self.requests_of(machine)).collect()
     }
 
     /// Whether another machine than that declares the address.
@@ -49,7 +43,7 @@ impl Eyes {
         holders
             .iter()
             .flat_map(|address| self.machines.by(BY_ADDRESS, address))
-            .any(|(_, other)| other.joiner.uid != uid)
+            .any(|(_, other)| other.0.metadata.uid.as_deref() != Some(uid))
     }
 }
 
@@ -60,45 +54,6 @@ pub fn addresses(addresses: &[String]) -> Vec<String> {
         Err(_) => address.to_ascii_lowercase(),
     };
     addresses.iter().map(form).collect()
-}
-
-/// What is kept of a Machine.
-#[derive(Clone, Debug, PartialEq)]
-pub struct JoinerView {
-    pub joiner: Joiner,
-}
-
-impl View for JoinerView {
-    type Object = Machine;
-
-    fn of(machine: Machine) -> Self {
-        let name = machine.name_any();
-        Self {
-            joiner: Joiner {
-                uid: machine.uid().unwrap_or_default(),
-                node: machine.spec.hostname.unwrap_or_else(|| name.clone()),
-                name,
-                addresses: machine.spec.addresses,
-                deleted: machine.metadata.deletion_timestamp.is_some(),
-                paused: machine.spec.paused,
-            },
-        }
-    }
-}
-
-/// What is kept of a Node.
-#[derive(Clone, Debug, PartialEq)]
-pub struct NodeView {
-    pub addresses: Vec<String>,
-}
-
-impl View for NodeView {
-    type Object = Node;
-
-    fn of(node: Node) -> Self {
-        let addresses = node.status.and_then(|status| status.addresses).unwrap_or_default();
-        Self { addresses: addresses.into_iter().map(|address| address.address).collect() }
-    }
 }
 
 /// What is kept of a CertificateSigningRequest.
