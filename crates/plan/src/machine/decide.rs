@@ -11,8 +11,8 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::component::{Sight, Stand, default_times, set, signed, state};
 use super::guard::{self, cut};
-use super::step::{Does, Item, PlannedStep, Verb, id, reboot_id};
-use super::{Act, Decision, Known, Node, Phase, Run, Seen, Unreachable, Wanted, Why, order, version};
+use super::step::{Does, Item, Verb, id, reboot_id};
+use super::{Act, Decision, Known, Node, Phase, Run, Seen, Unreachable, Wanted, Why, order};
 use crate::package::Rendered;
 
 /// A step that goes on without us is asked after so often.
@@ -33,80 +33,6 @@ pub fn decide(known: &Known<'_>, now: Timestamp) -> Decision {
     let mut mind = Mind::new(known, now);
     mind.decide();
     mind.finish()
-}
-
-/// All steps that lead to what is declared, in order, as far as they can be known now.
-///
-/// # Errors
-/// Why they cannot be.
-pub fn steps(known: &Known<'_>, now: Timestamp) -> Result<Vec<PlannedStep>, String> {
-    let wanted = match known.wanted {
-        Wanted::Ready(wanted) => wanted,
-        Wanted::Not { message, .. } => return Err(message.to_owned()),
-    };
-    let ordered = order(wanted).map_err(|refused| refused.message)?;
-    let mut mind = Mind::new(known, now);
-    let Some(seen) = known.host.seen else { return Ok(from_status(known, &ordered)) };
-    let work = mind.work(&ordered, seen.observation);
-    let mut steps: Vec<PlannedStep> = work.items.iter().map(|item| item.step.clone()).collect();
-    if work.boots || steps.iter().any(|step| step.disruption == Disruption::Reboot && step.verb != Verb::Repair) {
-        steps.push(reboot_step());
-    }
-    Ok(steps)
-}
-
-/// The same, from what was written down last: for who does not reach the host.
-fn from_status(known: &Known<'_>, ordered: &[&Arc<Rendered>]) -> Vec<PlannedStep> {
-    let components = known.machine.status.as_ref().map(|status| status.components.as_slice()).unwrap_or_default();
-    let mut steps = Vec::new();
-    for wanted in ordered {
-        let (component, to) = (&wanted.package.component, &wanted.package.version);
-        let entry = components.iter().find(|entry| entry.component == *component);
-        let held = entry.is_some_and(|entry| entry.failed.as_ref() == Some(&wanted.digest));
-        let from = entry.and_then(|entry| entry.observed.clone());
-        let ready = entry.is_some_and(|entry| entry.state == ComponentState::Ready);
-        if held || ready && from.as_ref() == Some(to) {
-            continue;
-        }
-        let verb = match from.as_deref().map(|from| version::compare(from, to)) {
-            None => Verb::Install,
-            Some(std::cmp::Ordering::Less) => Verb::Upgrade,
-            Some(std::cmp::Ordering::Greater) => Verb::Downgrade,
-            Some(std::cmp::Ordering::Equal) if entry.is_some_and(|entry| entry.state == ComponentState::Drifted) => {
-                Verb::Repair
-            }
-            Some(std::cmp::Ordering::Equal) => Verb::Change,
-        };
-        let why = "as written down when the host was last looked at".to_owned();
-        let (component, to) = (component.clone(), Some(to.clone()));
-        steps.push(PlannedStep { component, from, to, verb, disruption: wanted.disruption, why });
-    }
-    for entry in components.iter().filter(|entry| !ordered.iter().any(|w| w.package.component == entry.component)) {
-        let left = known.leaving.get(&entry.component);
-        steps.push(PlannedStep {
-            component: entry.component.clone(),
-            from: entry.observed.clone(),
-            to: None,
-            verb: Verb::Remove,
-            disruption: left.map_or(Disruption::Drain, |left| left.disruption),
-            why: "it is not declared any more".to_owned(),
-        });
-    }
-    if steps.iter().any(|step| step.disruption == Disruption::Reboot) {
-        steps.push(reboot_step());
-    }
-    steps
-}
-
-fn reboot_step() -> PlannedStep {
-    PlannedStep {
-        component: String::new(),
-        from: None,
-        to: None,
-        verb: Verb::Reboot,
-        disruption: Disruption::Reboot,
-        why: "what was changed is in place after a boot".to_owned(),
-    }
 }
 
 /// A decision in the making.

@@ -14,6 +14,7 @@
 mod component;
 mod decide;
 mod events;
+mod foresee;
 mod guard;
 mod leave;
 mod order;
@@ -34,8 +35,9 @@ use jiff::Timestamp;
 
 use crate::package::{Rendered, Times};
 
-pub use decide::{decide, steps};
+pub use decide::decide;
 pub use events::{Level, Told, told};
+pub use foresee::steps;
 pub use guard::next_check;
 pub use order::{Refused, order};
 pub use status::{OURS, facts, ours};
