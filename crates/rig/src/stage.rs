@@ -29,7 +29,7 @@ const VIRTUAL_PATIENCE: Duration = Duration::from_secs(1800);
 /// How often the operator's runtime goes around before it counts as having nothing to do.
 const ROUNDS: usize = 24;
 /// How long nothing at all may happen, in real time, while nobody waits for a time: then nothing ever will.
-const DEAD: Duration = Duration::from_secs(30);
+const DEAD: Duration = Duration::from_secs(15);
 
 /// What an operator is given for one life.
 pub struct Outfit {

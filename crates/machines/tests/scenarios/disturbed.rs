@@ -91,5 +91,5 @@ async fn two_operators_at_once_double_no_step() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn trouble_with_the_api_server_doubles_no_step() {
-    under_trouble(UPGRADE, &Ground::InProcess, &seeds(12), &Rates::rough()).await.unwrap().unwrap();
+    under_trouble(UPGRADE, &Ground::InProcess, &seeds(8), &Rates::rough()).await.unwrap().unwrap();
 }

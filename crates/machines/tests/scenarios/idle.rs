@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::support::{Telling, seconds, tell};
 
-const MACHINES: usize = 200;
+const MACHINES: usize = 100;
 
 async fn an_hour(stage: &Stage, fleet: &Fleet) -> Result<()> {
     let names: Vec<String> = (0..MACHINES).map(|n| format!("m{n:03}")).collect();
