@@ -404,8 +404,7 @@ impl Machines {
     async fn write(&self, pass: &Pass, look: &Look, new: &MachineStatus) -> Result<Option<Timestamp>, WriteError> {
         let old = machine::ours(&look.machine.0);
         // That a host was looked at and found as it was is no news, nor is another schedule, which would write to a whole fleet at once.
-        let quiet =
-            |status: &MachineStatus| MachineStatus { next_check: None, check_every: None, ..status.clone() };
+        let quiet = |status: &MachineStatus| MachineStatus { next_check: None, check_every: None, ..status.clone() };
         let (mut before, mut after) = (quiet(&old), quiet(new));
         before.conditions.sort_by(|a, b| a.type_.cmp(&b.type_));
         if before == after {
