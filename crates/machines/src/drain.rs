@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use fleetwright_api::names;
 use fleetwright_kit::client::{CallError, retry_after};
+use fleetwright_kit::{Remedy, StepError};
 use fleetwright_plan::machine::Pods;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -35,14 +36,32 @@ const MIRROR: &str = "kubernetes.io/config.mirror";
 /// Pods that were held back: why, when each is asked again, and how long was waited.
 pub type Tries = BTreeMap<String, (String, Timestamp, Duration)>;
 
-/// Why nobody can say who is on the Node.
+/// Why nobody can say what the API server has: who is on a Node, or whether it is there.
 #[derive(Debug, thiserror::Error)]
-#[error("pods of Node {node}: {message}")]
+#[error("{what}: {message}")]
 pub struct Unseen {
-    node: String,
+    what: String,
     message: String,
     /// For how long the API server asks to wait.
-    pub after: Option<Duration>,
+    after: Option<Duration>,
+}
+
+impl Unseen {
+    /// What was asked for, and the answer.
+    pub fn of(what: String, error: &kube::Error) -> Self {
+        let message = CallError::of(error).map_or_else(|| error.to_string(), |error| error.to_string());
+        Self { what, message, after: retry_after(error) }
+    }
+}
+
+impl StepError for Unseen {
+    fn reason(&self) -> &'static str {
+        "ReadFailed"
+    }
+
+    fn remedy(&self) -> Remedy {
+        self.after.map_or(Remedy::Retry, Remedy::Wait)
+    }
 }
 
 /// What is to be done about a pod.
@@ -94,11 +113,8 @@ pub fn judge(pod: &Pod) -> Verdict {
 /// When the API server does not say who is there.
 pub async fn drain(client: Client, node: &str, tries: &mut Tries, now: Timestamp) -> Result<Pods, Unseen> {
     let on_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
-    let pods = Api::<Pod>::all(client.clone()).list(&on_node).await.map_err(|error| Unseen {
-        node: node.to_owned(),
-        message: CallError::of(&error).map_or_else(|| error.to_string(), |error| error.to_string()),
-        after: retry_after(&error),
-    })?;
+    let pods = Api::<Pod>::all(client.clone()).list(&on_node).await;
+    let pods = pods.map_err(|error| Unseen::of(format!("pods of Node {node}"), &error))?;
     let mut left = Vec::new();
     let mut asked = 0;
     let names: Vec<String> = pods.iter().map(name).collect();

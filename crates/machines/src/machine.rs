@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fleetwright_api::{ComponentState, Machine, MachineStatus, OperationPhase, names};
-use fleetwright_kit::client::retry_after;
 use fleetwright_kit::events::{Level, reference};
 use fleetwright_kit::journal::{Journal, JournalError, Progress};
 use fleetwright_kit::{Budget, Controller, Key, Next, Outcome, Pass, Remedy, StepError, View, WriteError};
@@ -16,6 +15,7 @@ use k8s_openapi::api::core::v1::{Node, ObjectReference};
 use kube::Api;
 use serde_json::{Value, json};
 
+use crate::drain::Unseen;
 use crate::hosts::{Hosts, Task};
 use crate::join::{Credentials, JoinError};
 use crate::look::{Eyes, Look};
@@ -55,7 +55,7 @@ pub enum ActError {
     Window(#[from] JournalError),
     /// Nobody can say who is on the Node.
     #[error("draining: {0}")]
-    Pods(#[from] drain::Unseen),
+    Pods(#[from] Unseen),
     /// The kubelet got no credential to join with.
     #[error("joining: {0}")]
     Join(#[from] JoinError),
@@ -69,7 +69,7 @@ impl StepError for ActError {
         match self {
             Self::Write(error) => error.reason(),
             Self::Window(error) => error.reason(),
-            Self::Pods(_) => "ReadFailed",
+            Self::Pods(error) => error.reason(),
             Self::Join(error) => error.reason(),
             Self::NotLeading(_) => "NotLeading",
         }
@@ -79,7 +79,7 @@ impl StepError for ActError {
         match self {
             Self::Write(error) => mended_elsewhere(error.remedy()),
             Self::Window(error) => mended_elsewhere(error.remedy()),
-            Self::Pods(error) => error.after.map_or(Remedy::Retry, Remedy::Wait),
+            Self::Pods(error) => error.remedy(),
             Self::Join(error) => error.remedy(),
             Self::NotLeading(_) => Remedy::Retry,
         }
@@ -91,25 +91,6 @@ fn mended_elsewhere(remedy: Remedy) -> Remedy {
     match remedy {
         Remedy::Person => Remedy::Wait(Duration::from_secs(60)),
         remedy => remedy,
-    }
-}
-
-/// Nobody can say whether a machine still has its Node.
-#[derive(Debug, thiserror::Error)]
-#[error("Node {name}: {message}")]
-pub struct NodeUnseen {
-    name: String,
-    message: String,
-    after: Option<Duration>,
-}
-
-impl StepError for NodeUnseen {
-    fn reason(&self) -> &'static str {
-        "ReadFailed"
-    }
-
-    fn remedy(&self) -> Remedy {
-        self.after.map_or(Remedy::Retry, Remedy::Wait)
     }
 }
 
@@ -151,7 +132,7 @@ impl Controller for Machines {
     type Valid = Arc<Look>;
     type Decision = Decision;
     type Done = Done;
-    type DereferenceError = NodeUnseen;
+    type DereferenceError = Unseen;
     type ValidateError = Infallible;
     type ActError = ActError;
     type ReportError = ReportError;
@@ -160,7 +141,7 @@ impl Controller for Machines {
         reference::<Machine>(key, found.and_then(|look| look.machine.0.metadata.uid.as_deref()))
     }
 
-    async fn dereference(&self, pass: &Pass) -> Result<Option<Arc<Look>>, NodeUnseen> {
+    async fn dereference(&self, pass: &Pass) -> Result<Option<Arc<Look>>, Unseen> {
         let key = pass.key();
         let Some(machine) = self.eyes.machines.get(key) else {
             self.hosts.forget(key);
@@ -275,18 +256,15 @@ impl Controller for Machines {
 impl Machines {
     /// The machine's Node. One that is missed is asked for: what is seen first after a start may be of a time before it joined, and without
     /// a Node nobody would be asked to leave.
-    async fn node(&self, pass: &Pass, machine: &MachineView) -> Result<Option<Arc<NodeView>>, NodeUnseen> {
+    async fn node(&self, pass: &Pass, machine: &MachineView) -> Result<Option<Arc<NodeView>>, Unseen> {
         let name = machine.node();
         let found = self.eyes.nodes.get(&Key::cluster(name));
         let known = machine.0.status.as_ref().is_some_and(|status| status.node_ref.is_some());
         if found.is_some() || !known {
             return Ok(found);
         }
-        let node = Api::<Node>::all(pass.client()).get_opt(name).await.map_err(|error| NodeUnseen {
-            name: name.to_owned(),
-            after: retry_after(&error),
-            message: error.to_string(),
-        })?;
+        let node = Api::<Node>::all(pass.client()).get_opt(name).await;
+        let node = node.map_err(|error| Unseen::of(format!("Node {name}"), &error))?;
         Ok(node.map(|node| Arc::new(NodeView::of(node))))
     }
 
