@@ -27,6 +27,9 @@ use clap::{CommandFactory, Parser, Subcommand};
 use fleetwright_kit::metrics::Metrics;
 use fleetwright_kit::telemetry::{self, Logging};
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// The namespace that a fleet lives in when nobody names another.
 pub(crate) const FLEET_NAMESPACE: &str = "fleet";
 

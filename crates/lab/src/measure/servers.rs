@@ -94,20 +94,26 @@ impl Server {
 }
 
 async fn real() -> Result<Server> {
+    let names = ["kube-apiserver", "etcd"];
+    let before = names.map(process::descendants);
     let started = Instant::now();
     let plane = ControlPlane::builder().start().await?;
     let ready = started.elapsed();
-    let mut pids = Vec::new();
-    for name in ["kube-apiserver", "etcd"] {
-        let [pid] = process::descendants(name)?[..] else { bail!("there is not one {name} of ours") };
-        pids.push(pid);
-    }
+    let pids = names.into_iter().zip(before).map(|(name, before)| newcomer(name, &before?)).collect::<Result<_>>()?;
     let kubeconfig = plane.kubeconfig();
     Ok(Server { client: client(&kubeconfig).await?, kubeconfig, pids, ready, _process: Running::Real(Box::new(plane)) })
 }
 
+/// The process of that name that was not there before.
+fn newcomer(name: &str, before: &[u32]) -> Result<u32> {
+    let new: Vec<_> = process::descendants(name)?.into_iter().filter(|pid| !before.contains(pid)).collect();
+    let [pid] = new[..] else { bail!("{} processes called {name} were started, not one", new.len()) };
+    Ok(pid)
+}
+
 async fn embedded() -> Result<Server> {
     let binary = tokio::task::spawn_blocking(fleetwright).await??;
+    let before = process::descendants("fleetwright")?;
     let folder = tempfile::tempdir()?;
     let kubeconfig = folder.path().join("kubeconfig");
     let started = Instant::now();
@@ -134,7 +140,7 @@ async fn embedded() -> Result<Server> {
         }
     }
     let ready = started.elapsed();
-    let [pid] = process::descendants("fleetwright")?[..] else { bail!("there is not one fleetwright of ours") };
+    let pid = newcomer("fleetwright", &before)?;
     Ok(Server { client, kubeconfig, pids: vec![pid], ready, _process: process })
 }
 

@@ -3,6 +3,10 @@
 //! Four processes: the API server, the operator, the simulated hosts, and the bench that asks for changes and watches. The operator speaks to
 //! the hosts in the very lines that go over SSH, so that its CPU time and memory are its own and nobody else's; only SSH itself is missing.
 
+/// As the operators' own program has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 mod fleet;
 mod hosts;
 mod operator;
@@ -27,8 +31,9 @@ const USAGE: &str = "usage: cargo bench -p fleetwright-machines -- [--quick] [--
 
 /// In the sweep each host is looked at once in so many seconds.
 const SWEEP: u64 = 30;
-/// One more machine is added so often.
-const ADDED: usize = 50;
+/// So many machines are added to the small fleet and as many to the large one, so many times by turns.
+const ADDED: usize = 25;
+const TURNS: usize = 8;
 
 struct Options {
     machines: usize,
@@ -118,14 +123,7 @@ async fn measure(options: &Options) -> Result<Vec<Row>> {
     let hosts = Hosts::start().await?;
     let mut fleet = Fleet::new(&server).await?;
 
-    eprintln!("bench: a fleet of 10 machines");
-    let small = {
-        let subject = Subject::start(&server, &hosts, RARELY).await?;
-        fleet.grow_to(10).await?;
-        fleet.all_ready().await?;
-        one_more(&mut fleet, &subject).await?
-    };
-    eprintln!("bench: growing it to {} machines", options.machines);
+    eprintln!("bench: a fleet of {} machines", options.machines);
     fleet.grow_to(options.machines).await?;
     let subject = Subject::start(&server, &hosts, RARELY).await?;
     fleet.all_ready().await?;
@@ -145,14 +143,32 @@ async fn measure(options: &Options) -> Result<Vec<Row>> {
     rows.add("a package change to all: writes for a machine", calls.writes / count, "");
     rows.add("memory of the operator, after it", subject.memory()? / MIB, "MiB");
 
-    let large = one_more(&mut fleet, &subject).await?;
+    drop(subject);
+
+    let (small, large) = {
+        eprintln!("bench: a fleet of 10 machines beside it");
+        let server_of_ten = Server::start(Kind::Embedded).await?;
+        let hosts_of_ten = Hosts::start().await?;
+        let mut ten = Fleet::new(&server_of_ten).await?;
+        ten.grow_to(10).await?;
+        let of_ten = Subject::start(&server_of_ten, &hosts_of_ten, RARELY).await?;
+        let of_all = Subject::start(&server, &hosts, RARELY).await?;
+        ten.all_ready().await?;
+        of_ten.settled().await?;
+        of_all.settled().await?;
+        let (mut small, mut large) = (Vec::new(), Vec::new());
+        for _ in 0..TURNS {
+            small.push(one_more(&mut ten, &of_ten).await?);
+            large.push(one_more(&mut fleet, &of_all).await?);
+        }
+        (OneMore::median(small), OneMore::median(large))
+    };
     rows.add("one more machine to 10: calls", small.calls, "");
     rows.add(format!("one more machine to {}: calls", options.machines), large.calls, "");
     rows.add("one more machine to 10: CPU of the operator", small.cpu_millis, "ms");
     rows.add(format!("one more machine to {}: CPU of the operator", options.machines), large.cpu_millis, "ms");
     rows.add("one more machine to 10: until it is Ready, median", small.median_millis, "ms");
     rows.add(format!("one more machine to {}: until it is Ready, median", options.machines), large.median_millis, "ms");
-    drop(subject);
 
     let subject = Subject::start(&server, &hosts, SWEEP).await?;
     subject.ready().await?;
@@ -188,9 +204,22 @@ struct OneMore {
     median_millis: f64,
 }
 
+impl OneMore {
+    /// Each number by itself.
+    fn median(mut all: Vec<Self>) -> Self {
+        let mut middle = |of: fn(&Self) -> f64| {
+            all.sort_by(|one, other| of(one).total_cmp(&of(other)));
+            of(&all[all.len() / 2])
+        };
+        Self {
+            calls: middle(|one| one.calls),
+            cpu_millis: middle(|one| one.cpu_millis),
+            median_millis: middle(|one| one.median_millis),
+        }
+    }
+}
+
 async fn one_more(fleet: &mut Fleet, subject: &Subject) -> Result<OneMore> {
-    // What the machines before left to do is not theirs.
-    tokio::time::sleep(Duration::from_secs(2)).await;
     let (calls, cpu) = (subject.calls().await?, subject.cpu()?);
     let mut times = Vec::new();
     for _ in 0..ADDED {
@@ -199,8 +228,9 @@ async fn one_more(fleet: &mut Fleet, subject: &Subject) -> Result<OneMore> {
         fleet.all_ready().await?;
         times.push(began.elapsed().as_secs_f64() * 1000.0);
     }
+    // Events are written a little later; they belong to the machine.
+    let spent = subject.settled().await?.since(&calls);
     times.sort_by(f64::total_cmp);
-    let spent = subject.calls().await?.since(&calls);
     Ok(OneMore {
         calls: (spent.reads + spent.writes) / ADDED as f64,
         cpu_millis: (subject.cpu()? - cpu).as_secs_f64() * 1000.0 / ADDED as f64,

@@ -80,7 +80,7 @@ pub(crate) struct Subject {
 }
 
 /// Calls to the API server, watches aside.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Calls {
     pub(crate) reads: f64,
     pub(crate) writes: f64,
@@ -129,6 +129,19 @@ impl Subject {
     /// CPU time so far.
     pub(crate) fn cpu(&self) -> Result<Duration> {
         process::cpu(self.process.0.id())
+    }
+
+    /// Waits until it calls nobody any more: what is left of work before is not that of what comes. Answers the calls so far.
+    pub(crate) async fn settled(&self) -> Result<Calls> {
+        let mut calls = self.calls().await?;
+        loop {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let now = self.calls().await?;
+            if now == calls {
+                return Ok(now);
+            }
+            calls = now;
+        }
     }
 
     /// The calls so far.
