@@ -3,13 +3,6 @@
 export FLEETWRIGHT_CACHE ?= $(HOME)/.cache/fleetwright
 CARGO ?= cargo
 MINOR ?= 1.37
-# The crates without servers whose tests stand in a folder of their own.
-PURE := cel merge host
-# The crates whose tests run on both API servers. A test on the real one has a name that ends in `_on_real`.
-BOTH := $(addprefix -p fleetwright-,api cli kit readiness rig)
-# The crates with tests on real hosts. Such a test has a name that ends in `_on_hosts`.
-ON_HOSTS := lab machines host cli
-
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -27,35 +20,26 @@ helper: deps ## Build the static helper that runs on hosts
 	@hack/helper.sh
 
 .PHONY: test
-test: test-unit test-scenario test-real e2e ## All tests: on the embedded API server, on real Kubernetes, on simulated and on real hosts
+test: deps k8s ## All tests: on the embedded API server, on real Kubernetes, on simulated and on real hosts (needs root, else it says what did not run)
+	hack/shape.sh --check
+	@hack/tests.sh unit scenario real hosts
 
 .PHONY: test-unit
 test-unit: deps ## Decisions, parsers, stores: no servers
-	$(CARGO) test --workspace --locked --lib --bins
-	$(CARGO) test --locked $(addprefix -p fleetwright-,$(PURE)) --test '*' -- --skip _on_hosts
+	@hack/tests.sh unit
 
 .PHONY: test-scenario
 test-scenario: deps k8s ## On the embedded API server: its own tests, the conformance suite, operators, commands (kubectl is needed)
-	$(CARGO) test --locked -p fleetwright-apiserver --test '*'
-	$(CARGO) test --locked -p fleetwright-conformance --test conformance -- --embedded
-	$(CARGO) test --locked $(BOTH) --test '*' -- --skip _on_real --skip _on_hosts
-	$(CARGO) test --locked -p fleetwright-machines --test '*' -- --skip _on_real --skip _on_hosts
-	@hack/deps.sh ssh
-	$(CARGO) test --locked -p fleetwright-transport --test '*'
+	@hack/tests.sh scenario
 
 .PHONY: test-real
 test-real: deps k8s ## On real etcd and kube-apiserver: lab, operators, commands, conformance and kubectl on both servers
-	$(CARGO) test --locked -p fleetwright-lab -- --skip _on_hosts
-	$(CARGO) test --locked -p fleetwright-conformance --test conformance
-	$(CARGO) test --locked -p fleetwright-conformance --test facts --test protobuf
-	$(CARGO) test --locked $(BOTH) --test '*' -- _on_real
-	$(CARGO) test --locked -p fleetwright-machines --test '*' -- _on_real
 	hack/shape.sh --check
-	$(CARGO) test --locked -p fleetwright-conformance --test kubectl
+	@hack/tests.sh real
 
 .PHONY: e2e
 e2e: deps k8s ## On real hosts: Debian machines booted here, real SSH, real kubelets (needs root, else it says that it did not run; under ten minutes)
-	@hack/e2e.sh $(ON_HOSTS)
+	@hack/tests.sh hosts
 
 .PHONY: bench
 bench: deps k8s ## Speed and memory: both API servers, readiness and hosts at ten thousand machines, hosts against Ansible; tables and JSON
