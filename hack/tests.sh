@@ -3,6 +3,7 @@
 # end is shown.
 #
 #   hack/tests.sh LEVEL… [-- FILTER]     levels: unit, scenario, real, hosts; FILTER is a part of the names of programs or of tests on hosts
+#   hack/tests.sh build                  builds what all levels need, and runs nothing
 #
 # `hosts` needs Linux and root. Where it cannot run, the last line says so; with FLEETWRIGHT_REQUIRE_HOSTS=1 that is a failure.
 set -euo pipefail
@@ -50,9 +51,9 @@ logs="${CARGO_TARGET_DIR:-$PWD/target}/tests"
 mkdir -p "$logs"
 rm -f "$logs"/*.log
 
-# NAME FOLDER PROGRAM ARGUMENT… of each run. What is built is the same for all levels, so that nothing is built twice.
+# NAME FOLDER PROGRAM ARGUMENT… of each run. What is built is the same for all levels, so that nothing is built twice; `fleetwright` itself is
+# among it. (`cargo build` would make all crates anew, for features that only tests need.)
 echo "tests: building"
-cargo build --locked --bin fleetwright
 built=$(cargo test --workspace --locked --lib --bins --tests --no-run --message-format json-render-diagnostics |
   sed -n '/"test":true}/s/.*"manifest_path":"\([^"]*\)\/Cargo.toml".*"kind":\["\([a-z]*\)"\].*"name":"\([^"]*\)".*"executable":"\([^"]*\)".*/\1 \2 \3 \4/p')
 while read -r folder kind target program; do
@@ -82,6 +83,7 @@ while read -r folder kind target program; do
   if wants real && grep -q '_on_real$' <<<"$tests"; then echo "$name.real $folder $program _on_real"; fi
   if wants hosts; then sed -n "s|^\(.*_on_hosts\)\$|$name.hosts.\1 $folder $program --exact \1 --nocapture|p" <<<"$tests"; fi
 done <<<"$built" >"$logs/all"
+[ "$levels" != ' build ' ] || exit 0
 [ -z "$filter" ] || { grep -e "^[^ ]*$filter" "$logs/all" >"$logs/some" || true; mv "$logs/some" "$logs/all"; }
 [ -s "$logs/all" ] || { echo "tests: none at$levels has $filter in its name"; exit 1; }
 
