@@ -280,12 +280,12 @@ impl Writer {
         let uri = format!("{}/{}", path::<V::Object>(key), key.name);
         let request = request(&what, Method::DELETE, &uri, "application/json", &body)?;
         let answer: Value = self.client.request(request).await.map_err(|error| WriteError::of(what, error))?;
+        let meta = &answer["metadata"];
+        let held = meta["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty());
+        let graced = meta["deletionGracePeriodSeconds"].as_i64().is_some_and(|seconds| seconds > 0);
         match answer["kind"].as_str() {
-            // Finalizers hold it: it was only marked.
-            Some(kind)
-                if kind == V::Object::kind(&())
-                    && answer["metadata"]["finalizers"].as_array().is_some_and(|f| !f.is_empty()) =>
-            {
+            // Finalizers hold it, or a pod has its grace: it was only marked.
+            Some(kind) if kind == V::Object::kind(&()) && (held || graced) => {
                 if let Ok(object) = serde_json::from_value(answer) {
                     cache.written(object);
                 }

@@ -4,6 +4,8 @@
 //! ones, over a system in memory. All waiting is on the fleet's clock, so that a scenario runs in virtual time. What happens to a host from
 //! outside goes through its [`SimHost`]: the network, the power, hands on its files, a helper that lies.
 //!
+//! [`meta::Meta`] is a simulated meta cluster: control planes of business clusters run in it as pods.
+//!
 //! [`Kubelets`] play the kubelet of each host on which its unit runs, and the little of a control plane that nodes and pods need.
 
 pub mod demo;
@@ -11,6 +13,7 @@ mod fleet;
 mod host;
 mod kubelet;
 mod link;
+pub mod meta;
 
 pub use fleet::{Fleet, Pace};
 pub use host::{Network, SimHost, Speech};

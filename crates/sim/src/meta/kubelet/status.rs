@@ -1,0 +1,92 @@
+//! What a kubelet says of a pod.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use fleetwright_kit::Key;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::room::{Ended, Room, Slot};
+
+/// The status of a pod. `missing` is what it waits for before its containers can be made.
+pub(super) fn status(key: &Key, room: &mut Room, host: Ipv4Addr, missing: bool, now: Timestamp) -> Value {
+    let ready = !missing && room.slots.iter().all(|slot| slot.ready);
+    let unready: Vec<&str> = room.slots.iter().filter(|slot| !slot.ready).map(|slot| slot.name.as_str()).collect();
+    let why = (!ready).then(|| format!("containers with unready status: [{}]", unready.join(" ")));
+    let states = [
+        ("PodReadyToStartContainers", !missing),
+        ("Initialized", true),
+        ("Ready", ready),
+        ("ContainersReady", ready),
+        ("PodScheduled", true),
+    ];
+    let mut conditions = Vec::new();
+    for (type_, holds) in states {
+        let known = room.conditions.get(type_).filter(|(known, _)| *known == holds);
+        let since = known.map_or(seconds(now), |(_, since)| *since);
+        room.conditions.insert(type_, (holds, since));
+        let mut condition = json!({
+            "type": type_, "status": if holds { "True" } else { "False" }, "lastTransitionTime": since, "lastProbeTime": null,
+        });
+        if type_.contains("Ready") && !type_.starts_with("Pod") && !holds {
+            condition["reason"] = "ContainersNotReady".into();
+            condition["message"] = why.clone().into();
+        }
+        conditions.push(condition);
+    }
+    let started = room.slots.iter().any(|slot| slot.life > 0);
+    let ip = (!missing).then(|| room.address.ip());
+    let containers: Vec<Value> = room.slots.iter().map(|slot| container(key, &room.uid, slot)).collect();
+    json!({
+        "phase": if started { "Running" } else { "Pending" },
+        "conditions": conditions,
+        "hostIP": host, "hostIPs": [{ "ip": host }],
+        "podIP": ip, "podIPs": ip.map(|ip| json!([{ "ip": ip }])),
+        "startTime": seconds(room.began),
+        "containerStatuses": containers,
+    })
+}
+
+fn container(key: &Key, uid: &str, slot: &Slot) -> Value {
+    let id = format!("simulated://{uid}-{}-{}", slot.name, slot.life);
+    let state = match (&slot.running, &slot.last) {
+        (Some(running), _) => json!({ "running": { "startedAt": seconds(running.since) } }),
+        (None, Some(_)) if !slot.backoff.is_zero() => {
+            let Key { namespace, name } = key;
+            let wait = shown(slot.backoff);
+            let told =
+                format!("back-off {wait} restarting failed container={} pod={name}_{namespace}({uid})", slot.name);
+            json!({ "waiting": { "reason": "CrashLoopBackOff", "message": told } })
+        }
+        (None, Some(last)) => json!({ "terminated": terminated(last) }),
+        (None, None) => json!({ "waiting": { "reason": "ContainerCreating" } }),
+    };
+    json!({
+        "name": slot.name, "image": slot.image, "imageID": format!("simulated://{}", slot.image),
+        "containerID": if slot.life > 0 { id } else { String::new() },
+        "state": state,
+        "lastState": slot.last.as_ref().map_or_else(|| json!({}), |last| json!({ "terminated": terminated(last) })),
+        "ready": slot.ready, "started": slot.running.is_some(), "restartCount": slot.restarts,
+    })
+}
+
+fn terminated(ended: &Ended) -> Value {
+    let reason = if ended.exit.code == 0 { "Completed" } else { "Error" };
+    let message = Some(&ended.exit.message).filter(|message| !message.is_empty());
+    json!({
+        "exitCode": ended.exit.code, "reason": reason, "message": message,
+        "startedAt": seconds(ended.started), "finishedAt": seconds(ended.finished),
+    })
+}
+
+/// A time as the API has it: in whole seconds.
+pub(super) fn seconds(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
+}
+
+/// A duration as Go writes it.
+fn shown(wait: Duration) -> String {
+    let (minutes, seconds) = (wait.as_secs() / 60, wait.as_secs() % 60);
+    if minutes > 0 { format!("{minutes}m{seconds}s") } else { format!("{seconds}s") }
+}

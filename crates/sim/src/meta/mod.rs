@@ -1,0 +1,408 @@
+//! A simulated meta cluster: what Deployments, StatefulSets and Services need to become control planes that answer.
+//!
+//! [`Meta`] runs next to any API server what a real cluster would: the controllers of workloads and Services, a scheduler, and the kubelets of a few nodes. What a container does is known by
+//! the name of its image. Pods and Services have addresses of the loopback network and really listen there, so that nobody who talks to them can tell.
+//!
+//! Everything follows watches. A pod that runs has neither a thread nor a timer.
+//!
+//! Caveats: there is one [`Meta`] for an API server, and no other controller of workloads beside it. Garbage, namespaces and service accounts are the API server's: the embedded
+//! one looks after them itself. Volumes are in memory, and nothing but the claim is made for them. Network policies, resources, priorities and init containers are passed over.
+
+#![expect(dead_code, reason = "what is read by containers comes before the containers that read it")]
+
+mod forward;
+mod keeper;
+mod kubelet;
+mod names;
+mod net;
+mod nodes;
+mod process;
+mod services;
+mod view;
+mod volumes;
+mod workloads;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use fleetwright_kit::{Cache, Clock, Idle, Key, Operator, Options, Random, Settings, Source, Waker};
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::{Api, Client};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use keeper::Kept;
+use kubelet::Kubelet;
+use kubelet::files::Sources;
+use kubelet::room::Rooms;
+pub use net::service_network;
+use nodes::{NodeKeeper, Nodes};
+pub use process::Bad;
+use process::{Bads, Machinery};
+use services::{Fronts, Services};
+use view::{
+    CLAIM, ClaimView, MAP, MOUNTED, MapThere, NAMESPACE, NODE, OWNER, PodView, SECRET, SecretThere, Text, by_owner,
+    mounted,
+};
+use volumes::{Claims, Volumes};
+use workloads::deployment::Deployments;
+use workloads::replica_set::ReplicaSets;
+use workloads::stateful_set::StatefulSets;
+
+/// How the meta cluster behaves.
+#[derive(Clone, Debug)]
+pub struct Manner {
+    /// How many nodes there are.
+    pub nodes: usize,
+    /// The version that their kubelets tell.
+    pub version: String,
+    /// How long it takes from a pod's node to its containers.
+    pub start: Duration,
+    /// How long a pod that is to go still answers.
+    pub stop: Duration,
+    /// How long it takes until a changed Secret or ConfigMap is seen in a pod. A minute, with real kubelets.
+    pub refresh: Duration,
+    /// The first wait before a container that ended again is started again; doubles up to `longest_backoff`.
+    pub backoff: Duration,
+    /// The longest such wait.
+    pub longest_backoff: Duration,
+    /// How long after its last word a node counts as gone.
+    pub node_grace: Duration,
+}
+
+impl Default for Manner {
+    fn default() -> Self {
+        Self {
+            nodes: 3,
+            version: "v1.37.1".to_owned(),
+            start: Duration::from_millis(50),
+            stop: Duration::from_millis(200),
+            refresh: Duration::from_secs(1),
+            backoff: Duration::from_secs(10),
+            longest_backoff: Duration::from_secs(300),
+            node_grace: Duration::from_secs(40),
+        }
+    }
+}
+
+/// What runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Pods that have an address.
+    pub pods: usize,
+    /// Containers that run.
+    pub containers: usize,
+    /// Sockets that Services listen on.
+    pub sockets: usize,
+}
+
+/// Why a meta cluster did not start.
+#[derive(Debug, thiserror::Error)]
+#[error("the simulated meta cluster does not start: {0}")]
+pub struct StartError(String);
+
+/// A simulated meta cluster; ends when it is dropped.
+pub struct Meta {
+    clock: Clock,
+    nodes: Nodes,
+    rooms: Rooms,
+    fronts: Fronts,
+    volumes: Volumes,
+    bads: Bads,
+    pods: Cache<PodView>,
+    wake_pods: Waker,
+    wake_nodes: Waker,
+    idle: Idle,
+    stop: watch::Sender<bool>,
+    task: Option<JoinHandle<()>>,
+}
+
+impl fmt::Debug for Meta {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Meta({:?})", self.counts())
+    }
+}
+
+impl Meta {
+    /// Starts it in the present runtime. `client` may do anything.
+    ///
+    /// # Errors
+    /// The API server does not take the nodes, or no address is free.
+    pub async fn start(client: Client, clock: Clock, manner: Manner) -> Result<Self, StartError> {
+        let failed = |error: keeper::Failed| StartError(error.to_string());
+        let nodes = Nodes::start(&client, manner.nodes, &manner.version).await.map_err(failed)?;
+        let mut settings = Settings::new("fleetwright-sim-meta", client);
+        settings.clock = clock.clone();
+        let random = settings.random.clone();
+        let mut operator = Operator::new(settings);
+        let (rooms, fronts, volumes, bads) = (Rooms::default(), Fronts::default(), Volumes::default(), Bads::default());
+        let (wake_pods, wake_nodes) = (Waker::new(), Waker::new());
+        let eyes = Eyes::new(&mut operator);
+        let machinery = Arc::new(Machinery { clock: clock.clone(), bads: bads.clone() });
+        add_workloads(&mut operator, &eyes, &random);
+        let services = Services {
+            services: eyes.services.clone(),
+            slices: eyes.slices.clone(),
+            pods: eyes.pods.clone(),
+            nodes: nodes.clone(),
+            fronts: fronts.clone(),
+        };
+        let known = eyes.services.clone();
+        let _ = operator
+            .controller(Kept(services), options())
+            .on(&eyes.services, |change| vec![change.key.clone()])
+            .on(&eyes.pods, move |change| services::wake(&known, change));
+        let claims = Claims { claims: eyes.claims.clone(), volumes: volumes.clone() };
+        let _ = operator.controller(Kept(claims), options()).on(&eyes.claims, |change| vec![change.key.clone()]);
+        let keeper = NodeKeeper { cache: eyes.nodes.clone(), nodes: nodes.clone(), grace: manner.node_grace };
+        let _ = operator
+            .controller(Kept(keeper), options())
+            .on(&eyes.nodes, |change| vec![change.key.clone()])
+            .by(&wake_nodes);
+        let sources = Sources {
+            client: operator.client(),
+            secrets: eyes.secrets.clone(),
+            maps: eyes.maps.clone(),
+            claims: eyes.claims.clone(),
+            volumes: volumes.clone(),
+            known: Mutex::default(),
+        };
+        let kubelet = Kubelet {
+            pods: eyes.pods.clone(),
+            node_cache: eyes.nodes.clone(),
+            nodes: nodes.clone(),
+            sources,
+            rooms: rooms.clone(),
+            machinery,
+            manner,
+            clock: clock.clone(),
+            waker: wake_pods.clone(),
+            placing: tokio::sync::Mutex::default(),
+        };
+        add_kubelet(&mut operator, &eyes, kubelet, &wake_pods);
+        let idle = operator.watch_idle();
+        let (stop, mut stopping) = watch::channel(false);
+        let task = tokio::spawn(async move {
+            let stop = async move {
+                // A sender that is gone is a stop as well.
+                let _ = stopping.wait_for(|stop| *stop).await;
+            };
+            if let Err(error) = operator.run(stop).await {
+                tracing::error!(%error, "the simulated meta cluster ended");
+            }
+        });
+        let (pods, task) = (eyes.pods, Some(task));
+        Ok(Self { clock, nodes, rooms, fronts, volumes, bads, pods, wake_pods, wake_nodes, idle, stop, task })
+    }
+
+    /// What runs.
+    pub fn counts(&self) -> Counts {
+        let (pods, containers) = self.rooms.count();
+        Counts { pods, containers, sockets: self.fronts.listening() }
+    }
+
+    /// Nothing is under way but what waits for the clock or is on its way through a socket.
+    pub fn at_rest(&self) -> bool {
+        self.idle.is_idle()
+    }
+
+    /// The address of a Service within the cluster, where it listens.
+    pub fn service_address(&self, namespace: &str, name: &str) -> Option<Ipv4Addr> {
+        self.fronts.address(&Key::new(namespace, name))
+    }
+
+    /// Ends a container at once, or all of a pod's; says whether one ran.
+    pub fn kill(&self, namespace: &str, pod: &str, container: Option<&str>) -> bool {
+        let key = Key::new(namespace, pod);
+        let killed = self.rooms.kill(&key, container);
+        self.wake_pods.wake(key);
+        killed
+    }
+
+    /// The names of the nodes.
+    pub fn nodes(&self) -> Vec<String> {
+        self.nodes.names().iter().map(ToString::to_string).collect()
+    }
+
+    /// Nothing is heard of a node from now on, and nothing runs there; false if there is no such node.
+    pub fn lose_node(&self, node: &str) -> bool {
+        let known = self.nodes.set_lost(node, Some(self.clock.now()));
+        for key in self.rooms.on(node) {
+            self.rooms.kill(&key, None);
+        }
+        self.wake_node(node);
+        known
+    }
+
+    /// The node is back, with the pods that it had.
+    pub fn return_node(&self, node: &str) -> bool {
+        let known = self.nodes.set_lost(node, None);
+        self.wake_node(node);
+        known
+    }
+
+    fn wake_node(&self, node: &str) {
+        self.wake_nodes.wake(Key::cluster(node));
+        for (key, _) in self.pods.by(NODE, node) {
+            self.wake_pods.wake(key);
+        }
+    }
+
+    /// Takes everything from the volume of a claim, and ends the pods that use it, as a disk that fails does; false if there is no such claim.
+    pub fn wipe(&self, namespace: &str, claim: &str) -> bool {
+        let key = Key::new(namespace, claim);
+        let Some(volume) = self.volumes.of(&key) else { return false };
+        let users = self.pods.by(MOUNTED, &mounted(CLAIM, &key));
+        for (pod, _) in &users {
+            self.rooms.kill(pod, None);
+        }
+        volume.wipe();
+        users.into_iter().for_each(|(pod, _)| self.wake_pods.wake(pod));
+        true
+    }
+
+    /// Declares a version of a component bad, for containers that are started from now on; or good again.
+    pub fn declare(&self, component: &str, version: &str, bad: Option<Bad>) {
+        self.bads.set(component, version, bad);
+    }
+
+    /// Stops it: what runs ends at once, and nothing is done any more when this returns. The API server's objects stay as they are.
+    pub async fn stop(mut self) {
+        let _ = self.stop.send(true);
+        if let Some(task) = self.task.take() {
+            // Ended by a panic, at worst, which was told.
+            let _ = task.await;
+        }
+    }
+}
+
+impl Drop for Meta {
+    fn drop(&mut self) {
+        if let Some(task) = &self.task {
+            task.abort();
+        }
+        self.rooms.clear();
+        self.fronts.clear();
+    }
+}
+
+/// What is watched.
+struct Eyes {
+    deployments: Cache<Text<Deployment>>,
+    replica_sets: Cache<Text<ReplicaSet>>,
+    stateful_sets: Cache<Text<StatefulSet>>,
+    services: Cache<Text<Service>>,
+    slices: Cache<Text<EndpointSlice>>,
+    pods: Cache<PodView>,
+    nodes: Cache<Text<Node>>,
+    claims: Cache<ClaimView>,
+    secrets: Cache<SecretThere>,
+    maps: Cache<MapThere>,
+}
+
+impl Eyes {
+    fn new(operator: &mut Operator) -> Self {
+        let client = operator.client();
+        Self {
+            deployments: operator.cache(Source::new(Api::all(client.clone()))),
+            replica_sets: operator.cache(Source::new(Api::all(client.clone())).index(OWNER, by_owner)),
+            stateful_sets: operator.cache(Source::new(Api::all(client.clone()))),
+            services: operator.cache(
+                Source::new(Api::all(client.clone())).index(NAMESPACE, |key, _| vec![key.namespace.to_string()]),
+            ),
+            slices: operator.cache(
+                Source::new(Api::all(client.clone()))
+                    .labels("endpointslice.kubernetes.io/managed-by=endpointslice-controller.k8s.io"),
+            ),
+            pods: operator.cache(
+                Source::new(Api::all(client.clone()))
+                    .index(OWNER, |_, pod: &PodView| pod.owner.iter().map(|owner| owner.uid.to_string()).collect())
+                    .index(NODE, |_, pod| vec![pod.node.as_deref().unwrap_or_default().to_owned()])
+                    .index(NAMESPACE, |key, _| vec![key.namespace.to_string()])
+                    .index(MOUNTED, PodView::mounted),
+            ),
+            nodes: operator.cache(Source::new(Api::all(client.clone()))),
+            claims: operator.cache(Source::new(Api::all(client.clone()))),
+            secrets: operator.cache(Source::new(Api::all(client.clone()))),
+            maps: operator.cache(Source::new(Api::all(client))),
+        }
+    }
+}
+
+/// Nothing is looked at again without a reason.
+fn options() -> Options {
+    Options {
+        workers: 8,
+        deep_check: None,
+        backoff: Duration::from_millis(50),
+        longest_backoff: Duration::from_secs(10),
+        at_most_every: Duration::ZERO,
+    }
+}
+
+fn add_workloads(operator: &mut Operator, eyes: &Eyes, random: &Random) {
+    let deployments =
+        Deployments { deployments: eyes.deployments.clone(), sets: eyes.replica_sets.clone(), pods: eyes.pods.clone() };
+    let sets = eyes.replica_sets.clone();
+    let _ = operator
+        .controller(Kept(deployments), options())
+        .on(&eyes.deployments, |change| vec![change.key.clone()])
+        .on(&eyes.replica_sets, |change| {
+            let owners = [change.old, change.new].into_iter().flatten().filter_map(|set| set.owner.as_ref());
+            owners.filter_map(|owner| owner.key::<Deployment>(change.key)).collect()
+        })
+        // Where all old pods must be gone before the first new one.
+        .on(&eyes.pods, move |change| {
+            let gone = change.old.filter(|_| change.new.is_none());
+            let set = gone.and_then(|pod| sets.get(&pod.owner.as_ref()?.key::<ReplicaSet>(change.key)?));
+            set.and_then(|set| set.owner.as_ref()?.key::<Deployment>(change.key)).into_iter().collect()
+        });
+    let replica_sets = ReplicaSets { sets: eyes.replica_sets.clone(), pods: eyes.pods.clone(), random: random.clone() };
+    let _ = operator
+        .controller(Kept(replica_sets), options())
+        .on(&eyes.replica_sets, |change| vec![change.key.clone()])
+        .on(&eyes.pods, pod_owner::<ReplicaSet>);
+    let stateful_sets = StatefulSets {
+        sets: eyes.stateful_sets.clone(),
+        pods: eyes.pods.clone(),
+        claims: eyes.claims.clone(),
+        before: Mutex::new(HashMap::new()),
+    };
+    let _ = operator
+        .controller(Kept(stateful_sets), options())
+        .on(&eyes.stateful_sets, |change| vec![change.key.clone()])
+        .on(&eyes.pods, pod_owner::<StatefulSet>);
+}
+
+fn pod_owner<K: kube::Resource<DynamicType = ()>>(change: &fleetwright_kit::Change<'_, PodView>) -> Vec<Key> {
+    let pods = [change.old, change.new].into_iter().flatten();
+    pods.filter_map(|pod| pod.owner.as_ref()?.key::<K>(change.key)).collect()
+}
+
+fn add_kubelet(operator: &mut Operator, eyes: &Eyes, kubelet: Kubelet, waker: &Waker) {
+    let of = || eyes.pods.clone();
+    let (for_pods, for_secrets, for_maps, for_claims, for_nodes) = (of(), of(), of(), of(), of());
+    let keys = |pods: Vec<(Key, Arc<PodView>)>| pods.into_iter().map(|(key, _)| key).collect::<Vec<_>>();
+    let _ = operator
+        .controller(Kept(kubelet), options())
+        .on(&eyes.pods, move |change| {
+            // Where a pod goes, one that found no place may find one.
+            let mut woken = if change.new.is_none() { keys(for_pods.by(NODE, "")) } else { Vec::new() };
+            woken.push(change.key.clone());
+            woken
+        })
+        .on(&eyes.secrets, move |change| keys(for_secrets.by(MOUNTED, &mounted(SECRET, change.key))))
+        .on(&eyes.maps, move |change| keys(for_maps.by(MOUNTED, &mounted(MAP, change.key))))
+        .on(&eyes.claims, move |change| keys(for_claims.by(MOUNTED, &mounted(CLAIM, change.key))))
+        .on(&eyes.nodes, move |change| {
+            let mut woken = keys(for_nodes.by(NODE, ""));
+            woken.extend(keys(for_nodes.by(NODE, &change.key.name)));
+            woken
+        })
+        .by(waker);
+}

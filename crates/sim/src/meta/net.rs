@@ -1,0 +1,142 @@
+//! Addresses of pods, nodes and services: of the loopback network, so that each can really be listened on, by anybody, without a
+//! device or a route being made.
+
+use std::collections::VecDeque;
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Pods, nodes and services get theirs from here, 4096 at a time.
+const PODS: Area = Area { first: Ipv4Addr::new(127, 64, 0, 0), bits: 11, block: 20 };
+/// Networks from which an API server gives cluster IPs.
+const SERVICES: Area = Area { first: Ipv4Addr::new(127, 96, 0, 0), bits: 11, block: 18 };
+
+/// Who listens here, on the first address of a block, has the block. Nobody else would: it is no port of anything, and outside of the range from
+/// which Linux takes ports for connections.
+const CLAIM: u16 = 64_640;
+
+/// A part of the loopback network that is given away in blocks. Processes that run at the same time (tests, most of all) must not take each
+/// other's addresses, so that a block is claimed before it is used.
+#[derive(Clone, Copy)]
+struct Area {
+    first: Ipv4Addr,
+    bits: u32,
+    block: u32,
+}
+
+/// A block that is ours for as long as this lives.
+struct Block {
+    first: Ipv4Addr,
+    _claim: TcpListener,
+}
+
+impl Area {
+    fn claim(self, before: usize) -> Option<Block> {
+        let blocks = 1_u32 << (self.block - self.bits);
+        let size = 1_u32 << (32 - self.block);
+        // Where a process begins to look: most find a free one at once.
+        let start =
+            std::process::id().wrapping_mul(0x9E37_79B1).wrapping_add(u32::try_from(before).unwrap_or_default());
+        (0..blocks).find_map(|step| {
+            let number = start.wrapping_add(step) % blocks;
+            let first = Ipv4Addr::from(u32::from(self.first) + number * size);
+            let claim = TcpListener::bind(SocketAddrV4::new(first, CLAIM)).ok()?;
+            Some(Block { first, _claim: claim })
+        })
+    }
+}
+
+static POOL: Mutex<Pool> =
+    Mutex::new(Pool { blocks: Vec::new(), networks: Vec::new(), next: 0, free: VecDeque::new() });
+
+struct Pool {
+    blocks: Vec<Block>,
+    networks: Vec<Block>,
+    /// The next address of the last block.
+    next: u32,
+    /// Given back, the longest ago first: an address should not come back while somebody still knows its last owner.
+    free: VecDeque<Ipv4Addr>,
+}
+
+/// So many addresses rest before one is used again.
+const REST: usize = 512;
+
+fn pool() -> MutexGuard<'static, Pool> {
+    POOL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// An address that nobody else in this process has; given back when the last clone is dropped.
+#[derive(Clone, Debug)]
+pub(super) struct Address(Arc<Owned>);
+
+#[derive(Debug)]
+struct Owned(Ipv4Addr);
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        pool().free.push_back(self.0);
+    }
+}
+
+impl Address {
+    /// Takes one; none if other processes have all of them.
+    pub(super) fn take() -> Option<Self> {
+        let mut pool = pool();
+        if pool.free.len() > REST
+            && let Some(free) = pool.free.pop_front()
+        {
+            return Some(Self(Arc::new(Owned(free))));
+        }
+        let size = 1_u32 << (32 - PODS.block);
+        if pool.blocks.is_empty() || pool.next == size {
+            let before = pool.blocks.len();
+            match PODS.claim(before) {
+                Some(block) => pool.blocks.push(block),
+                // Rather an address that did not rest than none.
+                None => return pool.free.pop_front().map(|free| Self(Arc::new(Owned(free)))),
+            }
+            pool.next = 1;
+        }
+        let first = u32::from(pool.blocks.last()?.first);
+        let address = Ipv4Addr::from(first + pool.next);
+        pool.next += 1;
+        Some(Self(Arc::new(Owned(address))))
+    }
+
+    /// The address.
+    pub(super) fn ip(&self) -> Ipv4Addr {
+        self.0.0
+    }
+}
+
+/// A network for the cluster IPs of a simulated meta cluster (`service_cidr` of an embedded API server): one that can be listened on and that no other process has. It stays ours
+/// until the process ends.
+pub fn service_network() -> Option<String> {
+    let mut pool = pool();
+    let before = pool.networks.len();
+    let block = SERVICES.claim(before)?;
+    let text = format!("{}/{}", block.first, SERVICES.block);
+    pool.networks.push(block);
+    Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_differ_and_can_be_listened_on() {
+        let taken: Vec<Address> = (0..100).map(|_| Address::take().unwrap()).collect();
+        let different: std::collections::HashSet<Ipv4Addr> = taken.iter().map(Address::ip).collect();
+        assert_eq!(different.len(), taken.len());
+        for address in &taken {
+            assert!(address.ip().octets()[0] == 127 && TcpListener::bind((address.ip(), 6443)).is_ok(), "{address:?}");
+        }
+    }
+
+    #[test]
+    fn networks_of_services_differ() {
+        let (one, two) = (service_network().unwrap(), service_network().unwrap());
+        assert_ne!(one, two);
+        assert!(one.starts_with("127.") && one.ends_with("/18"), "{one}");
+    }
+}

@@ -1,0 +1,205 @@
+//! The nodes of the simulated meta cluster: machines without anything but a name, an address and a kubelet, which can be lost.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use fleetwright_kit::{Cache, Key, Next, Pass, write};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{Node, Taint};
+use kube::api::PostParams;
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+use super::keeper::{Failed, Keeper};
+use super::net::Address;
+use super::view::Text;
+use super::workloads::at_version;
+
+/// Taints of a node that is not ready yet, and of one that nothing is heard from.
+pub(super) const NOT_READY: &str = "node.kubernetes.io/not-ready";
+pub(super) const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
+
+/// The nodes. Cheap to clone.
+#[derive(Clone, Default)]
+pub(super) struct Nodes(Arc<Mutex<BTreeMap<Arc<str>, Seat>>>);
+
+/// A node.
+#[derive(Clone, Debug)]
+pub(super) struct Seat {
+    address: Address,
+    /// Since when nothing is heard of it.
+    pub(super) lost: Option<Timestamp>,
+}
+
+impl Seat {
+    pub(super) fn ip(&self) -> Ipv4Addr {
+        self.address.ip()
+    }
+}
+
+impl Nodes {
+    /// So many nodes, which are in the API server when this returns.
+    ///
+    /// # Errors
+    /// No address is free, or the API server does not take them.
+    pub(super) async fn start(client: &Client, number: usize, version: &str) -> Result<Self, Failed> {
+        let nodes = Self::default();
+        let api: Api<Node> = Api::all(client.clone());
+        for number in 0..number {
+            let name = format!("meta-{number}");
+            let address = Address::take()
+                .ok_or_else(|| Failed::Machine("no address of the loopback network is free".to_owned()))?;
+            let node = json!({
+                "metadata": { "name": name, "labels": {
+                    "kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64",
+                    "topology.kubernetes.io/zone": format!("zone-{}", number % 3),
+                } },
+                "status": {
+                    "addresses": [{ "type": "InternalIP", "address": address.ip() }, { "type": "Hostname", "address": name }],
+                    "capacity": { "cpu": "64", "memory": "256Gi", "pods": "100000" },
+                    "allocatable": { "cpu": "64", "memory": "256Gi", "pods": "100000" },
+                    "nodeInfo": {
+                        "kubeletVersion": version, "containerRuntimeVersion": "simulated://1", "osImage": "simulated",
+                        "kernelVersion": "6.12", "operatingSystem": "linux", "architecture": "amd64", "bootID": "1", "kubeProxyVersion": "",
+                        "machineID": name, "systemUUID": name,
+                    },
+                    "conditions": [ready(true, Timestamp::UNIX_EPOCH)],
+                },
+            });
+            let node: Node = serde_json::from_value(node).map_err(kube::Error::SerdeError)?;
+            match api.create(&PostParams::default(), &node).await {
+                Ok(_) => {}
+                Err(kube::Error::Api(status)) if status.is_already_exists() => {}
+                Err(error) => return Err(error.into()),
+            }
+            nodes.all().insert(name.into(), Seat { address, lost: None });
+        }
+        Ok(nodes)
+    }
+
+    /// A node, if it is one of ours.
+    pub(super) fn seat(&self, name: &str) -> Option<Seat> {
+        self.all().get(name).cloned()
+    }
+
+    /// Their addresses.
+    pub(super) fn addresses(&self) -> Vec<Ipv4Addr> {
+        self.all().values().map(Seat::ip).collect()
+    }
+
+    /// Their names.
+    pub(super) fn names(&self) -> Vec<Arc<str>> {
+        self.all().keys().cloned().collect()
+    }
+
+    /// Nothing is heard of it from now on, or something again. False if there is no such node.
+    pub(super) fn set_lost(&self, name: &str, lost: Option<Timestamp>) -> bool {
+        match self.all().get_mut(name) {
+            Some(seat) => {
+                seat.lost = lost;
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn all(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Seat>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Keeps what the nodes say of themselves, and what is said of those that do not.
+pub(super) struct NodeKeeper {
+    pub(super) cache: Cache<Text<Node>>,
+    pub(super) nodes: Nodes,
+    /// How long after its last word a node counts as gone.
+    pub(super) grace: Duration,
+}
+
+impl Keeper for NodeKeeper {
+    const NAME: &'static str = "nodes";
+    type Kind = Node;
+
+    fn there(&self, key: &Key) -> bool {
+        self.cache.get(key).is_some()
+    }
+
+    async fn keep(&self, pass: &Pass) -> Result<Next, Failed> {
+        let key = pass.key();
+        let (Some(view), Some(seat)) = (self.cache.get(key), self.nodes.seat(&key.name)) else { return Ok(Next::Rest) };
+        let due = seat.lost.map(|lost| unreachable_at(lost, self.grace));
+        let heard = due.is_none_or(|due| due > pass.now());
+        let node = view.read();
+        let status = node.status.clone().unwrap_or_default();
+        let told = status.conditions.iter().flatten().find(|condition| condition.type_ == "Ready");
+        let wanted = ready(heard, pass.now());
+        let address = seat.ip().to_string();
+        let moved = !status.addresses.iter().flatten().any(|known| known.address == address);
+        if moved || told.is_none_or(|told| told.status != wanted["status"]) {
+            let addresses = json!([
+                { "type": "InternalIP", "address": address }, { "type": "Hostname", "address": &*key.name },
+            ]);
+            let status = json!({ "conditions": [wanted], "addresses": addresses });
+            pass.writer().merge_status(&self.cache, key, &view.version, status).await?;
+        }
+        let Some(view) = self.cache.get(key) else { return Ok(Next::Rest) };
+        self.taint(pass, &view, heard).await?;
+        Ok(due.filter(|due| *due > pass.now()).map_or(Next::Rest, Next::At))
+    }
+}
+
+impl NodeKeeper {
+    async fn taint(&self, pass: &Pass, view: &Text<Node>, heard: bool) -> Result<(), Failed> {
+        let node = view.read();
+        let present = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
+        let mut wanted: Vec<Taint> =
+            present.iter().filter(|taint| ![NOT_READY, UNREACHABLE].contains(&&*taint.key)).cloned().collect();
+        if !heard {
+            for effect in ["NoSchedule", "NoExecute"] {
+                let known = present.iter().find(|taint| taint.key == UNREACHABLE && taint.effect == effect);
+                wanted.push(known.cloned().unwrap_or_else(|| Taint {
+                    key: UNREACHABLE.to_owned(),
+                    effect: effect.to_owned(),
+                    value: None,
+                    time_added: None,
+                }));
+            }
+        }
+        if !write::same(&json!(present), &json!(wanted)) {
+            let change = json!({ "op": "add", "path": "/spec/taints", "value": wanted });
+            pass.writer().json_patch(&self.cache, pass.key(), at_version(&view.version, vec![change])).await?;
+        }
+        Ok(())
+    }
+}
+
+/// When a node of which nothing was heard since then counts as gone.
+pub(super) fn unreachable_at(lost: Timestamp, grace: Duration) -> Timestamp {
+    lost + SignedDuration::try_from(grace).unwrap_or_default()
+}
+
+fn ready(heard: bool, now: Timestamp) -> Value {
+    let (status, reason, message) = match heard {
+        true => ("True", "KubeletReady", "kubelet is posting ready status"),
+        false => ("Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status."),
+    };
+    let now = Timestamp::from_second(now.as_second()).unwrap_or(now).to_string();
+    json!({
+        "type": "Ready", "status": status, "reason": reason, "message": message,
+        "lastHeartbeatTime": now, "lastTransitionTime": now,
+    })
+}
+
+/// Whether pods may be put on a node.
+pub(super) fn takes_pods(node: &Node) -> bool {
+    let spec = node.spec.as_ref();
+    let cordoned = spec.and_then(|spec| spec.unschedulable) == Some(true);
+    let mut taints = spec.and_then(|spec| spec.taints.as_ref()).into_iter().flatten();
+    // Of taints that are not ours nothing is known about who tolerates them; those of a node that has just come are taken away in a moment.
+    let tainted = taints.any(|taint| taint.key != NOT_READY && taint.effect != "PreferNoSchedule");
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+    let ready = conditions.into_iter().flatten().any(|one| one.type_ == "Ready" && one.status == "True");
+    ready && !cordoned && !tainted
+}

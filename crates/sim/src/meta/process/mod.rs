@@ -1,0 +1,179 @@
+//! What containers do, by the name of their image.
+
+mod plain;
+
+use std::collections::HashMap;
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use fleetwright_kit::{Clock, Key};
+use futures::future::BoxFuture;
+
+use super::kubelet::files::Files;
+use super::kubelet::room::Life;
+use plain::Plain;
+
+/// What is wrong with a version of a component.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bad {
+    /// It runs and never becomes ready.
+    NeverReady,
+    /// It says that it is ready, and does not do what it is asked for: an API server keeps nothing that is written to it, a controller-manager holds its lease and
+    /// does nothing else.
+    WrongAnswers,
+    /// It says that it is ready, and takes that long for each answer.
+    Slow(Duration),
+    /// It ends by itself after that long.
+    CrashesAfter(Duration),
+}
+
+/// Versions that were declared bad, by component and tag. Cheap to clone.
+#[derive(Clone, Default)]
+pub(super) struct Bads(Arc<Mutex<HashMap<(String, String), Bad>>>);
+
+impl Bads {
+    pub(super) fn set(&self, component: &str, version: &str, bad: Option<Bad>) {
+        let key = (component.to_owned(), version.to_owned());
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match bad {
+            Some(bad) => all.insert(key, bad),
+            None => all.remove(&key),
+        };
+    }
+
+    fn get(&self, component: &str, version: &str) -> Option<Bad> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(&(component.to_owned(), version.to_owned())).copied()
+    }
+}
+
+/// How a container ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Exit {
+    pub(super) code: i32,
+    /// The last that it said.
+    pub(super) message: String,
+}
+
+impl Exit {
+    /// It could not go on.
+    pub(super) fn failed(message: impl Into<String>) -> Self {
+        Self { code: 1, message: message.into() }
+    }
+
+    /// It was ended from outside, at once.
+    pub(super) fn killed() -> Self {
+        Self { code: 137, message: String::new() }
+    }
+}
+
+/// A question of the kubelet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Probe {
+    Http {
+        https: bool,
+        port: u16,
+        path: String,
+    },
+    Tcp(u16),
+    /// A program in the container, or a call that nobody looks at here.
+    Other,
+}
+
+/// A container that runs.
+pub(super) trait Process: Send + Sync {
+    /// Answers the kubelet, or says what it would see.
+    fn probe(&self, probe: &Probe) -> Result<(), String>;
+
+    /// Its files may have changed.
+    fn refreshed(&self) {}
+
+    /// Ends it in order.
+    fn stop(&self) -> BoxFuture<'_, ()>;
+
+    /// Ends it at once.
+    fn kill(&self);
+}
+
+/// The flags that a container is started with.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Args(Vec<(String, String)>);
+
+impl Args {
+    /// From words of the form `--name=value`; `--name` alone says `true`.
+    pub(super) fn of(words: impl IntoIterator<Item = String>) -> Self {
+        let flag = |word: String| {
+            let word = word.strip_prefix("--")?;
+            let (name, value) = word.split_once('=').unwrap_or((word, "true"));
+            Some((name.to_owned(), value.to_owned()))
+        };
+        Self(words.into_iter().filter_map(flag).collect())
+    }
+
+    /// The value of a flag; of several the last.
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().rev().find(|(flag, _)| flag == name).map(|(_, value)| value.as_str())
+    }
+}
+
+/// What a container is started with.
+pub(super) struct Start {
+    pub(super) pod: Key,
+    pub(super) ip: Ipv4Addr,
+    /// The last part of the image's path, and its tag.
+    pub(super) component: String,
+    pub(super) version: String,
+    pub(super) args: Args,
+    pub(super) files: Arc<Files>,
+    pub(super) life: Life,
+    pub(super) bad: Option<Bad>,
+}
+
+/// What containers are made of.
+pub(super) struct Machinery {
+    pub(super) clock: Clock,
+    pub(super) bads: Bads,
+}
+
+impl Machinery {
+    /// What is wrong with a version.
+    pub(super) fn bad(&self, component: &str, version: &str) -> Option<Bad> {
+        self.bads.get(component, version)
+    }
+
+    /// Starts a container.
+    pub(super) async fn start(&self, start: Start) -> Result<Arc<dyn Process>, Exit> {
+        drop(start);
+        // Whatever it is: it runs.
+        Ok(Arc::new(Plain))
+    }
+}
+
+/// The component and the version that an image's name tells.
+pub(super) fn component(image: &str) -> (String, String) {
+    let image = image.split('@').next().unwrap_or_default();
+    let last = image.rsplit('/').next().unwrap_or_default();
+    let (name, tag) = last.split_once(':').unwrap_or((last, "latest"));
+    (name.to_owned(), tag.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_tell_component_and_version() {
+        let of = |image: &str| component(image);
+        let expected = |name: &str, tag: &str| (name.to_owned(), tag.to_owned());
+        assert_eq!(of("registry.example:5000/a/kube-apiserver:v1.36.4"), expected("kube-apiserver", "v1.36.4"));
+        assert_eq!(of("etcd:v3.6.16@sha256:00"), expected("etcd", "v3.6.16"));
+        assert_eq!(of("nginx"), expected("nginx", "latest"));
+    }
+
+    #[test]
+    fn of_several_flags_the_last_counts() {
+        let args = Args::of(["--a=1".to_owned(), "--b".to_owned(), "--a=2=3".to_owned(), "x".to_owned()]);
+        assert_eq!((args.get("a"), args.get("b"), args.get("x")), (Some("2=3"), Some("true"), None));
+    }
+}

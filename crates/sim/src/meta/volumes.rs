@@ -1,0 +1,99 @@
+//! Volumes of claims, which live as long as their claims, whatever happens to the pods that use them.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use fleetwright_kit::{Cache, Key, Next, Pass};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use serde_json::json;
+
+use super::keeper::{Failed, Keeper};
+use super::view::ClaimView;
+
+/// What a container has left on a volume. Cheap to clone.
+#[derive(Clone, Default)]
+pub(super) struct Volume(Arc<Mutex<Option<Arc<dyn Any + Send + Sync>>>>);
+
+impl fmt::Debug for Volume {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.content().is_some() { "Volume" } else { "Volume(empty)" })
+    }
+}
+
+impl Volume {
+    fn content(&self) -> Option<Arc<dyn Any + Send + Sync>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What is on it, if that is of this kind.
+    pub(super) fn read<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
+        self.content()?.downcast().ok()
+    }
+
+    /// Puts something on it.
+    pub(super) fn write<T: Send + Sync + 'static>(&self, content: Arc<T>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(content);
+    }
+
+    /// Takes everything from it.
+    pub(super) fn wipe(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+/// The volumes of all claims. Cheap to clone.
+#[derive(Clone, Default)]
+pub(super) struct Volumes(Arc<Mutex<HashMap<Key, Owned>>>);
+
+/// The uid of a claim, and its volume.
+type Owned = (Box<str>, Volume);
+
+impl Volumes {
+    /// The volume of a claim.
+    pub(super) fn of(&self, key: &Key) -> Option<Volume> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(key).map(|(_, volume)| volume.clone())
+    }
+
+    fn ensure(&self, key: &Key, uid: &str) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.get(key).is_none_or(|(known, _)| **known != *uid) {
+            all.insert(key.clone(), (uid.into(), Volume::default()));
+        }
+    }
+
+    fn forget(&self, key: &Key) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+    }
+}
+
+/// Gives claims their volumes.
+pub(super) struct Claims {
+    pub(super) claims: Cache<ClaimView>,
+    pub(super) volumes: Volumes,
+}
+
+impl Keeper for Claims {
+    const NAME: &'static str = "claims";
+    type Kind = PersistentVolumeClaim;
+
+    fn there(&self, key: &Key) -> bool {
+        let there = self.claims.get(key).is_some();
+        if !there {
+            self.volumes.forget(key);
+        }
+        there
+    }
+
+    async fn keep(&self, pass: &Pass) -> Result<Next, Failed> {
+        let Some(claim) = self.claims.get(pass.key()) else { return Ok(Next::Rest) };
+        self.volumes.ensure(pass.key(), &claim.uid);
+        if !claim.bound {
+            let capacity = claim.size.as_ref().map(|size| json!({ "storage": size }));
+            let status = json!({ "phase": "Bound", "accessModes": claim.modes, "capacity": capacity });
+            pass.writer().merge_status(&self.claims, pass.key(), &claim.version, status).await?;
+        }
+        Ok(Next::Rest)
+    }
+}

@@ -1,0 +1,71 @@
+//! Deployments, ReplicaSets and StatefulSets become pods.
+
+pub(super) mod deployment;
+pub(super) mod replica_set;
+pub(super) mod stateful_set;
+
+use std::collections::BTreeMap;
+
+use fleetwright_kit::{Key, Pass, WriteError};
+use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::Resource;
+use serde_json::{Map, Value, json};
+
+use super::view::PodView;
+use fleetwright_kit::Cache;
+
+/// The owner of what a controller makes.
+pub(super) fn owned_by<K: Resource<DynamicType = ()>>(key: &Key, uid: &str) -> OwnerReference {
+    OwnerReference {
+        api_version: K::api_version(&()).into_owned(),
+        kind: K::kind(&()).into_owned(),
+        name: key.name.to_string(),
+        uid: uid.to_owned(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    }
+}
+
+/// A pod of a template.
+fn pod(template: &PodTemplateSpec, key: &Key, owner: OwnerReference, labels: &[(&str, &str)]) -> Pod {
+    let given = template.metadata.clone().unwrap_or_default();
+    let mut all: BTreeMap<String, String> = given.labels.unwrap_or_default();
+    all.extend(labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+    let metadata = ObjectMeta {
+        name: Some(key.name.to_string()),
+        namespace: Some(key.namespace.to_string()),
+        labels: Some(all),
+        annotations: given.annotations,
+        owner_references: Some(vec![owner]),
+        ..ObjectMeta::default()
+    };
+    Pod { metadata, spec: template.spec.clone(), status: None }
+}
+
+/// Deletes a pod, with the grace that it asks for.
+async fn delete(pass: &Pass, pods: &Cache<PodView>, key: &Key, pod: &PodView) -> Result<(), WriteError> {
+    match pass.writer().delete(pods, key, &pod.uid, &pod.version).await {
+        // Gone already, which is what was wanted.
+        Err(WriteError::Gone(_)) => Ok(()),
+        done => done,
+    }
+}
+
+/// A number of a status; none at all for zero, as the API leaves it out.
+fn count(number: i32) -> Value {
+    if number == 0 { Value::Null } else { number.into() }
+}
+
+/// The fields of a status that a controller writes, as they are now.
+fn part(status: &impl serde::Serialize, wanted: &Value) -> Value {
+    let now = serde_json::to_value(status).unwrap_or_default();
+    let fields = wanted.as_object().into_iter().flatten();
+    Value::Object(fields.map(|(name, _)| (name.clone(), now[name].clone())).collect::<Map<_, _>>())
+}
+
+/// A patch that holds only for the version that was looked at.
+pub(super) fn at_version(version: &str, mut changes: Vec<Value>) -> Value {
+    changes.insert(0, json!({ "op": "test", "path": "/metadata/resourceVersion", "value": version }));
+    changes.into()
+}

@@ -1,0 +1,91 @@
+//! A ReplicaSet keeps so many pods of one template.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use fleetwright_kit::{Cache, Key, Next, Pass, Random, write};
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::ReplicaSet;
+use serde_json::json;
+
+use super::super::keeper::{Failed, Keeper};
+use super::super::names::suffix;
+use super::super::view::{OWNER, PodView, Text};
+use super::{count, delete, owned_by, part, pod};
+
+/// Keeps ReplicaSets.
+pub(in super::super) struct ReplicaSets {
+    pub(in super::super) sets: Cache<Text<ReplicaSet>>,
+    pub(in super::super) pods: Cache<PodView>,
+    pub(in super::super) random: Random,
+}
+
+impl Keeper for ReplicaSets {
+    const NAME: &'static str = "replica-sets";
+    type Kind = ReplicaSet;
+
+    fn there(&self, key: &Key) -> bool {
+        self.sets.get(key).is_some()
+    }
+
+    async fn keep(&self, pass: &Pass) -> Result<Next, Failed> {
+        let key = pass.key();
+        let Some(view) = self.sets.get(key) else { return Ok(Next::Rest) };
+        let set = view.read();
+        let spec = set.spec;
+        let mut pods = self.pods.by(OWNER, &view.uid);
+        pods.retain(|(_, pod)| pod.active());
+        let wanted = usize::try_from(spec.replicas.unwrap_or(1)).unwrap_or_default();
+        if !view.deleting
+            && let Some(template) = &spec.template
+        {
+            for _ in pods.len()..wanted {
+                let name = format!("{}-{}", key.name, suffix(&self.random));
+                let owner = owned_by::<ReplicaSet>(key, &view.uid);
+                let pod = pod(template, &Key::new(&key.namespace, &name), owner, &[]);
+                pass.writer().create_in(&self.pods, &pod).await?;
+            }
+            pods.sort_by_key(|(_, pod)| worth(pod));
+            let excess = pods.len().saturating_sub(wanted);
+            for (key, pod) in pods.drain(..excess).collect::<Vec<_>>() {
+                delete(pass, &self.pods, &key, &pod).await?;
+            }
+        }
+        let mut pods = self.pods.by(OWNER, &view.uid);
+        pods.retain(|(_, pod)| pod.active());
+        let Some(view) = self.sets.get(key) else { return Ok(Next::Rest) };
+        self.report(pass, &view, &pods).await
+    }
+}
+
+/// Those that are worth the least come first, as with the real controller: what does not run yet, what is not ready, what is ready the shortest, what is
+/// the youngest.
+fn worth(pod: &PodView) -> impl Ord + use<> {
+    (pod.node.is_some(), pod.running, pod.ready.is_some(), Reverse(pod.ready), Reverse(pod.created))
+}
+
+impl ReplicaSets {
+    async fn report(&self, pass: &Pass, view: &Text<ReplicaSet>, pods: &[(Key, Arc<PodView>)]) -> Result<Next, Failed> {
+        let set = view.read();
+        let seconds = set.spec.min_ready_seconds.unwrap_or_default();
+        let available: Vec<_> = pods.iter().map(|(_, pod)| pod.available(seconds, pass.now())).collect();
+        let number = |length: usize| i32::try_from(length).unwrap_or(i32::MAX);
+        let status = json!({
+            "observedGeneration": set.metadata.generation,
+            // The only one that is told also when it is zero.
+            "replicas": pods.len(),
+            "fullyLabeledReplicas": count(number(pods.len())),
+            "readyReplicas": count(number(pods.iter().filter(|(_, pod)| pod.ready.is_some()).count())),
+            "availableReplicas": count(number(available.iter().filter(|available| available.is_ok()).count())),
+        });
+        if !write::same(&part(&set.status, &status), &status) {
+            pass.writer().merge_status(&self.sets, pass.key(), &view.version, status).await?;
+        }
+        Ok(soonest(available.into_iter().filter_map(|available| available.err().flatten())))
+    }
+}
+
+/// When the first of these times comes.
+pub(super) fn soonest(times: impl Iterator<Item = Timestamp>) -> Next {
+    times.min().map_or(Next::Rest, Next::At)
+}

@@ -1,0 +1,4 @@
+//! The simulated meta cluster does with pods what a real one does.
+
+mod support;
+mod workloads;
