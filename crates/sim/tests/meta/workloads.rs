@@ -207,9 +207,13 @@ async fn a_pod_waits_for_its_secret_and_says_so() {
         })
         .await;
     assert_eq!(why, "MountVolume.SetUp failed for volume \"tls\" : secret \"apiserver-tls\" not found");
-    let pod = &world.pods().await[0];
-    assert_eq!(pod.status.as_ref().unwrap().phase.as_deref(), Some("Pending"));
-    assert_eq!(container(pod)["state"]["waiting"]["reason"], "ContainerCreating");
+    let pod = world
+        .until("its container is being created", async |world| {
+            let creating = |pod: &Pod| container(pod)["state"]["waiting"]["reason"] == "ContainerCreating";
+            world.pods().await.into_iter().find(creating)
+        })
+        .await;
+    assert_eq!(pod.status.unwrap().phase.as_deref(), Some("Pending"));
     world.apply::<Secret>(json!({ "metadata": { "name": "apiserver-tls" }, "stringData": { "tls.key": "k" } })).await;
     rolled_out(&world, "web:1").await;
 }
