@@ -59,6 +59,7 @@ generate: deps k8s ## Make the generated files again: facts of the built-in kind
 	$(CARGO) run --locked -p fleetwright-conformance --bin facts
 	$(CARGO) run --locked -p fleetwright-conformance --bin protobuf
 	hack/shape.sh
+	UPDATE=1 $(CARGO) test --locked -p fleetwright-api --test generated arguments
 	UPDATE=1 $(CARGO) test --locked -p fleetwright-api --test generated
 	$(CARGO) run --locked --bin fleetwright -- install --print > deploy/install.yaml
 	$(CARGO) run --locked --bin fleetwright -- reference > docs/reference/cli.md

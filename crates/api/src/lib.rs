@@ -2,7 +2,14 @@
 //!
 //! The Rust types are the source: [`crds`] makes the CustomResourceDefinitions out of them.
 
+pub mod arguments;
+mod cluster;
+mod cluster_datastore;
+mod cluster_package_version;
+mod cluster_status;
+mod cluster_text;
 mod condition;
+mod control_plane;
 mod definition;
 mod machine;
 mod machine_package_version;
@@ -17,7 +24,25 @@ mod span;
 pub mod templates;
 mod text;
 
+pub use cluster::{
+    Certificates, Cluster, ClusterComponents, ClusterNetwork, ClusterOnDelete, ClusterSpec, ControlPlanePlacement,
+    Endpoint, EndpointType, ExtensionChoice, PodToleration, TolerationOperator, UpgradePolicy,
+};
+pub use cluster_datastore::{
+    Datastore, EtcdDatastore, EtcdStorage, ExternalDatastore, Restore, SnapshotBucket, SnapshotVolume, Snapshots,
+};
+pub use cluster_package_version::{
+    ClusterPackageVersion, ClusterPackageVersionSpec, ComponentPackages, Extension, ExtensionCheck, ExtensionHealth,
+    ExtensionPlacement,
+};
+pub use cluster_status::{
+    CertificateStatus, ClusterComponentStatus, ClusterPhase, ClusterStatus, ExtensionStatus, FailedChange,
+    ReplicaStatus, Restored, SnapshotStatus,
+};
 pub use condition::{Condition, Status, condition, is_true};
+pub use control_plane::{
+    CONFIG_FILES, ComponentOverrides, ComponentPackage, ConfigFile, ConfigOverride, ControlPlaneComponent, Resources,
+};
 pub use definition::{crds, crds_json, crds_yaml};
 pub use machine::{
     Bootstrapped, Component, ComponentState, Drift, DriftItem, Facts, Hardware, HostKeyPolicy, HostKeys, Jump,

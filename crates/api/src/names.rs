@@ -52,3 +52,107 @@ pub const IN_SHAPE: &str = "InShape";
 pub const NODE_LABELS: &str = "fleetwright.io/node-labels";
 /// Annotation of a pod without a controller: it may be evicted when its Node is drained, although nobody starts it elsewhere.
 pub const EVICT: &str = "fleetwright.io/evict";
+
+/// Label of everything that belongs to a business cluster: the cluster's name.
+pub const CLUSTER: &str = "fleetwright.io/cluster";
+/// Label that goes with [`CLUSTER`]: the namespace of its Cluster.
+pub const FLEET: &str = "fleetwright.io/fleet";
+/// Label of the pods of a control plane: the executable that they run, such as `kube-apiserver`.
+pub const COMPONENT: &str = "fleetwright.io/component";
+/// Annotation of what an operator applied: the digest of it, so that what did not change is not written.
+pub const APPLIED: &str = "fleetwright.io/applied";
+/// Annotation of a cluster by which a person asks for a snapshot: any value that it did not have before.
+pub const SNAPSHOT: &str = "fleetwright.io/snapshot";
+/// Finalizer of clusters: everything of a cluster is gone before its Cluster is.
+pub const CLUSTER_FINALIZER: &str = "fleetwright.io/cluster";
+/// The field manager of the Cluster-Operator.
+pub const CLUSTERS_MANAGER: &str = "fleetwright-clusters";
+
+/// Condition of a cluster: is it proven to work, at every replica?
+pub const READY: &str = "Ready";
+/// Condition of a cluster: do all members of its datastore answer and agree?
+pub const DATASTORE_HEALTHY: &str = "DatastoreHealthy";
+/// Condition of a cluster: are its certificates there, as they should be, and far from their end?
+pub const CERTIFICATES_VALID: &str = "CertificatesValid";
+/// Condition of a cluster: are its extensions in place and healthy?
+pub const EXTENSIONS_READY: &str = "ExtensionsReady";
+/// Condition of a cluster: could it be brought to the package version asked for, or to a newer one?
+pub const UPGRADABLE: &str = "Upgradable";
+/// Condition of a cluster: would going back to the package version before keep every write?
+pub const REVERSIBLE: &str = "Reversible";
+/// Condition of a cluster: is there a snapshot as recent as its schedule says?
+pub const SNAPSHOTS_RECENT: &str = "SnapshotsRecent";
+
+/// Reasons of a cluster's conditions.
+pub mod reasons {
+    /// Ready: an object was made, seen, read and deleted at every replica, and controllers acted on it.
+    pub const PROVEN: &str = "Proven";
+    /// Ready: not all replicas are proven yet.
+    pub const NOT_PROVEN: &str = "NotProven";
+    /// Ready: some replicas are proven and others are not.
+    pub const SOME_PROVEN: &str = "SomeProven";
+    /// Ready: it is being made.
+    pub const CREATING: &str = "Creating";
+    /// Any: it is being deleted.
+    pub const DELETING: &str = "Deleting";
+    /// Deletion: `deletionProtection` is true.
+    pub const PROTECTED: &str = "Protected";
+    /// Deletion: machines are joined, and `onDelete` says to wait for them.
+    pub const MACHINES_JOINED: &str = "MachinesJoined";
+    /// Any: nothing is done while `paused` is true.
+    pub const PAUSED: &str = "Paused";
+    /// Accepted: it is understood and acted on.
+    pub const UNDERSTOOD: &str = "Understood";
+    /// Accepted: the package version that it refers to is not there.
+    pub const NO_PACKAGE_VERSION: &str = "NoPackageVersion";
+    /// Accepted: an argument is not known of the component in this version, or is the operator's.
+    pub const BAD_ARGUMENT: &str = "BadArgument";
+    /// Accepted: a value is not as the extension's schema says, or the extension is not in the package version.
+    pub const BAD_EXTENSION: &str = "BadExtension";
+    /// Accepted: a Secret that it refers to is not there or lacks a key.
+    pub const NO_SECRET: &str = "NoSecret";
+    /// DatastoreHealthy: all members answer and agree on their leader.
+    pub const ALL_MEMBERS_HEALTHY: &str = "AllMembersHealthy";
+    /// DatastoreHealthy: so many members are missing that one more would stop it.
+    pub const MEMBERS_MISSING: &str = "MembersMissing";
+    /// DatastoreHealthy: fewer than half of the members answer; nothing can be written.
+    pub const QUORUM_LOST: &str = "QuorumLost";
+    /// DatastoreHealthy: it does not answer at all.
+    pub const UNREACHABLE: &str = "Unreachable";
+    /// CertificatesValid: all are there and far from their end.
+    pub const ALL_VALID: &str = "AllValid";
+    /// CertificatesValid: some are being replaced.
+    pub const ROTATING: &str = "Rotating";
+    /// CertificatesValid: one has ended or is about to.
+    pub const EXPIRING: &str = "Expiring";
+    /// ExtensionsReady: all are in place and healthy.
+    pub const ALL_READY: &str = "AllReady";
+    /// ExtensionsReady: some are being applied or their checks do not hold yet.
+    pub const APPLYING: &str = "Applying";
+    /// ExtensionsReady: the checks of one did not hold in time.
+    pub const UNHEALTHY: &str = "Unhealthy";
+    /// Upgradable: nothing stands against it.
+    pub const NOTHING_AGAINST_IT: &str = "NothingAgainstIt";
+    /// Upgradable: the package version does not list the present one in `reachableFrom`.
+    pub const NOT_REACHABLE: &str = "NotReachable";
+    /// Upgradable: callers still use APIs that the package version no longer has.
+    pub const REMOVED_APIS_IN_USE: &str = "RemovedApisInUse";
+    /// Upgradable: the meta cluster has no room for one more replica.
+    pub const NO_ROOM: &str = "NoRoom";
+    /// Upgradable: no snapshot could be taken.
+    pub const NO_SNAPSHOT: &str = "NoSnapshot";
+    /// Upgradable: what was asked for was tried, did not work and was taken back.
+    pub const TRIED_AND_FAILED: &str = "TriedAndFailed";
+    /// Reversible: the version before is emulated, or of the same minor.
+    pub const EMULATED: &str = "Emulated";
+    /// Reversible: there was no version before.
+    pub const NOTHING_BEFORE: &str = "NothingBefore";
+    /// Reversible: the soak is over, and the datastore may hold what the version before does not understand.
+    pub const SOAK_OVER: &str = "SoakOver";
+    /// SnapshotsRecent: the last one is as recent as it should be.
+    pub const ON_SCHEDULE: &str = "OnSchedule";
+    /// SnapshotsRecent: the last one is older than it should be.
+    pub const OVERDUE: &str = "Overdue";
+    /// SnapshotsRecent: the last one could not be taken or did not restore.
+    pub const SNAPSHOT_FAILED: &str = "SnapshotFailed";
+}

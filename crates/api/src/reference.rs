@@ -207,7 +207,11 @@ fn limits(schema: &Value) -> Option<String> {
     }
 }
 
+/// A sentence begins with a capital letter, unless with the name of something, such as kube-apiserver.
 fn capital(text: &str) -> String {
+    if text.split([' ', ',', ':']).next().is_some_and(|word| word.contains(['-', '.'])) {
+        return text.to_owned();
+    }
     let mut letters = text.chars();
     letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
 }

@@ -12,3 +12,22 @@ pub const MACHINE: [&str; 10] =
 
 /// What a host says of itself: `facts.os` and so on.
 pub const FACTS: [&str; 5] = ["os", "kernel", "arch", "cpus", "memory"];
+
+/// What an expression in the template of an extension may begin with.
+pub const EXTENSION_ROOTS: [&str; 2] = ["cluster", "values"];
+
+/// What is known of a cluster in the template of an extension: `cluster.name` and so on.
+pub const CLUSTER: [&str; 12] = [
+    "name",           // of the Cluster
+    "fleet",          // its namespace
+    "namespace",      // where its control plane runs, in the meta cluster
+    "labels",         // of the Cluster
+    "kubernetes",     // the version
+    "server",         // where clients reach the API server
+    "internalServer", // where pods of the meta cluster reach it
+    "caBundle",       // the authorities that its certificate is checked with
+    "pods",           // the network of pods
+    "services",       // the network of Services
+    "dnsDomain",
+    "dnsAddress", // the tenth address of the network of Services
+];

@@ -17,9 +17,10 @@ pub(crate) const DURATION: &str =
     "must be a duration such as 90s or 1h30m, with the units h, m, s and ms in this order, of 720h at most";
 pub(crate) const AMOUNT: &str =
     "must be a number of at most 1000000, such as 5, or a percentage from 0% to 100%, such as \"5%\"";
+pub(crate) const QUANTITY: &str = "must be a quantity above nothing, such as 500m, 2 or 8Gi";
 
 /// What the page of reference calls the values that occur everywhere, and the message of their rule.
-pub(crate) const WORDS: [(&str, &str); 7] = [
+pub(crate) const WORDS: [(&str, &str); 8] = [
     ("name", NAME),
     ("short name", SHORT_NAME),
     ("label key", LABEL_KEY),
@@ -27,6 +28,7 @@ pub(crate) const WORDS: [(&str, &str); 7] = [
     ("CamelCase", CAMEL_CASE),
     ("duration", DURATION),
     ("amount", AMOUNT),
+    ("quantity", QUANTITY),
 ];
 
 /// A text of at most so many characters that keeps a rule.

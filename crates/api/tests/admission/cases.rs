@@ -1,12 +1,14 @@
 //! Single objects: what is allowed, what is not, and what is filled in.
 
-use fleetwright_api::{Machine, MachinePackageVersion, Operation, OperationPolicy, ReadinessGates};
+use fleetwright_api::{
+    Cluster, ClusterPackageVersion, Machine, MachinePackageVersion, Operation, OperationPolicy, ReadinessGates,
+};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::packages;
 use crate::server::{Server, is_refused};
+use crate::{cluster_packages, clusters, packages};
 
 pub fn object(kind: &str, name: &str, spec: Value) -> Value {
     json!({"apiVersion": "fleetwright.io/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec})
@@ -266,6 +268,8 @@ fn typed(object: &Value) -> Result<(), String> {
         serde_json::to_value(serde_json::from_value::<T>(object.clone())?)
     }
     let read = match object["kind"].as_str() {
+        Some("Cluster") => through::<Cluster>(object),
+        Some("ClusterPackageVersion") => through::<ClusterPackageVersion>(object),
         Some("Machine") => through::<Machine>(object),
         Some("MachinePackageVersion") => through::<MachinePackageVersion>(object),
         Some("ReadinessGates") => through::<ReadinessGates>(object),
@@ -281,18 +285,33 @@ fn typed(object: &Value) -> Result<(), String> {
 
 pub async fn all(server: &Server) {
     let mut wrong = Vec::new();
-    for (what, object) in allowed_ones().into_iter().chain(packages::allowed()) {
+    for (what, object) in allowed_ones()
+        .into_iter()
+        .chain(packages::allowed())
+        .chain(cluster_packages::allowed())
+        .chain(clusters::allowed())
+    {
         match server.create(&object, true).await {
             Ok(created) => wrong.extend(typed(&created).err().map(|error| format!("{what}: {error}"))),
             Err(status) => wrong.push(format!("{what}: {}", status.message)),
         }
     }
-    for (object, field, part) in refused_ones().into_iter().chain(packages::refused()) {
+    for (object, field, part) in refused_ones()
+        .into_iter()
+        .chain(packages::refused())
+        .chain(cluster_packages::refused())
+        .chain(clusters::refused())
+    {
         if let Err(what) = is_refused(server.create(&object, true).await, field, part) {
             wrong.push(format!("{} {:.300}: {what}", object["kind"], object["spec"].to_string()));
         }
     }
-    for (object, filled) in defaults().into_iter().chain(packages::defaults()) {
+    for (object, filled) in defaults()
+        .into_iter()
+        .chain(packages::defaults())
+        .chain(cluster_packages::defaults())
+        .chain(clusters::defaults())
+    {
         match server.create(&object, true).await {
             Ok(created) if created["spec"] == filled => {}
             Ok(created) => wrong.push(format!("{object} became {created}")),

@@ -16,16 +16,16 @@ pub async fn all(server: &Server) {
     numbers_and_lists_in_status_are_bounded(server).await;
 }
 
-async fn create(server: &Server, object: &Value) {
+pub async fn create(server: &Server, object: &Value) {
     server.create(object, false).await.unwrap_or_else(|status| panic!("{}", status.message));
 }
 
-async fn allowed(server: &Server, object: &Value, subresource: Option<&str>, patch: Value) -> Value {
+pub async fn allowed(server: &Server, object: &Value, subresource: Option<&str>, patch: Value) -> Value {
     let answer = server.merge(object, subresource, &patch).await;
     answer.unwrap_or_else(|status| panic!("{patch}: {}", status.message))
 }
 
-async fn denied(server: &Server, object: &Value, subresource: Option<&str>, patch: Value, field: &str, part: &str) {
+pub async fn denied(server: &Server, object: &Value, subresource: Option<&str>, patch: Value, field: &str, part: &str) {
     refused(&patch.to_string(), server.merge(object, subresource, &patch).await, field, part);
 }
 

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::PostParams;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::server::Server;
 
@@ -46,6 +47,34 @@ async fn shipped_packages(server: &Server) {
     assert!(seen > 10, "only {seen} were found");
 }
 
+/// The examples in the guide, which people copy.
+async fn guide(server: &Server) {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/clusters.md");
+    let guide = std::fs::read_to_string(&file).expect("the guide is there");
+    let examples: Vec<_> = guide.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert!(examples.len() >= 6, "{} has {} examples", file.display(), examples.len());
+    for example in examples {
+        let object = serde_saphyr::from_str(example).unwrap_or_else(|error| panic!("{error}\n{example}"));
+        match server.create(&object, true).await {
+            // Nothing was dropped because the kind has no such field.
+            Ok(created) => is_within(&object["spec"], &created["spec"], "spec"),
+            Err(status) => panic!("{}\n{example}", status.message),
+        }
+    }
+}
+
+fn is_within(given: &Value, kept: &Value, path: &str) {
+    match given {
+        Value::Object(fields) => {
+            fields.iter().for_each(|(name, value)| is_within(value, &kept[name], &format!("{path}.{name}")));
+        }
+        Value::Array(items) => {
+            items.iter().enumerate().for_each(|(at, item)| is_within(item, &kept[at], &format!("{path}[{at}]")));
+        }
+        value => assert_eq!(value, kept, "{path}"),
+    }
+}
+
 pub async fn all(server: &Server) {
     for crd in crds() {
         let name = crd.spec.names.singular.expect("a kind has a singular");
@@ -54,6 +83,7 @@ pub async fn all(server: &Server) {
         }
     }
     shipped_packages(server).await;
+    guide(server).await;
     let map: ConfigMap = example("report");
     let api: Api<ConfigMap> = Api::namespaced(server.client.clone(), "default");
     let map = api.create(&PostParams { dry_run: true, ..PostParams::default() }, &map).await.expect("it is allowed");

@@ -53,10 +53,19 @@ pub async fn script(kind: Kind) -> Vec<String> {
 fn commands(kubectl: &Kubectl) -> Vec<String> {
     let mut printed = vec![
         kubectl.ok("apply --server-side -f deploy/crds.yaml"),
-        kubectl.ok("wait --for=condition=Established --timeout=60s crd/machines.fleetwright.io crd/machinepackageversions.fleetwright.io crd/readinessgates.fleetwright.io crd/operations.fleetwright.io crd/operationpolicies.fleetwright.io"),
+        kubectl.ok("wait --for=condition=Established --timeout=60s crd/machines.fleetwright.io crd/machinepackageversions.fleetwright.io crd/readinessgates.fleetwright.io crd/operations.fleetwright.io crd/operationpolicies.fleetwright.io crd/clusters.fleetwright.io crd/clusterpackageversions.fleetwright.io"),
         kubectl.ok("apply --server-side -f deploy/crds.yaml"),
     ];
-    for example in ["machine", "machinepackageversion", "readinessgates", "operation", "operationpolicy", "report"] {
+    for example in [
+        "machine",
+        "machinepackageversion",
+        "readinessgates",
+        "operation",
+        "operationpolicy",
+        "report",
+        "clusterpackageversion",
+        "cluster",
+    ] {
         printed.push(kubectl.ok(&format!("apply -f docs/examples/{example}.yaml")));
         printed.push(kubectl.ok(&format!("apply -f docs/examples/{example}.yaml")));
     }
@@ -66,6 +75,22 @@ fn commands(kubectl: &Kubectl) -> Vec<String> {
     let (refused, went_well) = kubectl.run(r#"patch rg workers --type=merge -p {"spec":{"safetyNet":{"max":"500%"}}}"#);
     assert!(!went_well && refused.contains("a percentage from 0% to 100%"), "{refused}");
     printed.push(refused);
+
+    for (patch, part) in [
+        (r#"{"spec":{"network":{"pods":"10.245.0.0/16"}}}"#, "make another Cluster with the networks wanted"),
+        (
+            r#"{"spec":{"components":{"apiserver":{"args":{"etcd-servers":"a"}}}}}"#,
+            "etcd-servers: where objects are kept",
+        ),
+        (
+            r#"{"spec":{"components":{"apiserver":{"args":{"max-inflight":"1"}}}}}"#,
+            "max-inflight: kube-apiserver has no such argument",
+        ),
+    ] {
+        let (refused, went_well) = kubectl.run(&format!("patch cl pay-01 --type=merge -p {patch}"));
+        assert!(!went_well && refused.contains(part), "{refused}");
+        printed.push(refused);
+    }
 
     printed.push(kubectl.ok(
         r#"patch ma host-17 --subresource=status --type=merge -p {"status":{"phase":"Ready","conditions":[{"type":"Schedulable","status":"True","reason":"AllGatesHold","lastTransitionTime":"2026-11-15T08:00:00Z","observedGeneration":1}]}}"#,
@@ -79,9 +104,19 @@ fn commands(kubectl: &Kubectl) -> Vec<String> {
     for shown in [machines, kubectl.ok("get machines -o wide"), kubectl.ok("get mpv -o wide")] {
         assert!(shown.lines().all(|line| line.len() <= 160), "{shown}");
     }
+    kubectl.ok(
+        r#"patch cl pay-01 --subresource=status --type=merge -p {"status":{"phase":"RollingBack","endpoint":"https://198.18.0.1:30443","packageVersion":"k8s-1.36.4-r1","waitingFor":"kube-apiserver","conditions":[{"type":"Ready","status":"Unknown","reason":"NotProven","lastTransitionTime":"2026-11-15T08:00:00Z"}]}}"#,
+    );
+    let clusters = kubectl.ok("get clusters");
+    assert!(clusters.lines().all(|line| line.len() <= 100) && clusters.contains("RollingBack"), "{clusters}");
+    for shown in [kubectl.ok("get cl -o wide"), kubectl.ok("get cpv -o wide")] {
+        assert!(shown.lines().all(|line| line.len() <= 200), "{shown}");
+    }
+    printed.push(kubectl.ok("explain cluster.spec.datastore"));
     let explained = kubectl.ok("explain machine.spec.role");
     assert!(explained.contains("ControlPlane: It runs control planes."), "{explained}");
     printed.push(explained);
     printed.push(kubectl.ok("explain readinessgates --recursive"));
+    printed.push(kubectl.ok("explain clusterpackageversion --recursive"));
     printed
 }

@@ -4,6 +4,9 @@
 
 mod cases;
 mod changes;
+mod cluster_changes;
+mod cluster_packages;
+mod clusters;
 mod examples;
 mod kubectl;
 mod packages;
@@ -21,6 +24,7 @@ async fn what_the_kinds_do_not_allow_is_refused_with_a_reason() {
 #[tokio::test]
 async fn what_must_not_change_does_not_change() {
     Server::run(Kind::Embedded, async |server| changes::all(server).await).await;
+    Server::run(Kind::Embedded, async |server| cluster_changes::all(server).await).await;
 }
 
 #[tokio::test]
@@ -38,6 +42,7 @@ async fn the_kinds_behave_the_same_on_real() {
     Server::run(Kind::Real, async |server| {
         cases::all(server).await;
         changes::all(server).await;
+        cluster_changes::all(server).await;
         shown::all(server).await;
         examples::all(server).await;
     })

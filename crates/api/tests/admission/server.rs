@@ -76,6 +76,8 @@ impl Server {
     /// The API of the kind of that object.
     pub fn api(&self, kind: &str) -> Api<DynamicObject> {
         let plural = match kind {
+            "Cluster" => "clusters",
+            "ClusterPackageVersion" => "clusterpackageversions",
             "Machine" => "machines",
             "MachinePackageVersion" => "machinepackageversions",
             "ReadinessGates" => "readinessgates",

@@ -5,18 +5,21 @@ use http::header::ACCEPT;
 use serde_json::{Value, json};
 
 use crate::cases::{machine, object, operation};
-use crate::packages;
 use crate::server::Server;
+use crate::{cluster_packages, clusters, packages};
 
 pub async fn all(server: &Server) {
     short_names_and_category(server).await;
     tables(server).await;
+    tables_of_clusters(server).await;
 }
 
 async fn short_names_and_category(server: &Server) {
     let found = server.get("/apis/fleetwright.io/v1alpha1").await.unwrap();
     let resources = found["resources"].as_array().unwrap();
     for (plural, short, kind) in [
+        ("clusters", "cl", "Cluster"),
+        ("clusterpackageversions", "cpv", "ClusterPackageVersion"),
         ("machines", "ma", "Machine"),
         ("readinessgates", "rg", "ReadinessGates"),
         ("operations", "op", "Operation"),
@@ -29,7 +32,7 @@ async fn short_names_and_category(server: &Server) {
         assert_eq!(resource["shortNames"], json!([short]));
         assert_eq!(resource["categories"], json!(["fleet"]));
         let status = format!("{plural}/status");
-        if kind == "MachinePackageVersion" {
+        if kind.ends_with("PackageVersion") {
             continue; // It is what it is: nothing about it is observed.
         }
         assert!(resources.iter().any(|resource| resource["name"] == status.as_str()), "{status} is missing");
@@ -52,7 +55,7 @@ async fn table(server: &Server, plural: &str, name: &str) -> Vec<(String, Value)
 
 fn cells(table: &[(String, Value)]) -> Vec<(&str, Value)> {
     // Ages and dates depend on the hour.
-    let stable = |name: &str| !["Age", "Started"].contains(&name);
+    let stable = |name: &str| !["Age", "Started", "+Snapshot"].contains(&name);
     table.iter().filter(|(name, _)| stable(name)).map(|(name, cell)| (name.as_str(), cell.clone())).collect()
 }
 
@@ -165,6 +168,46 @@ async fn tables(server: &Server) {
             ("By", json!("zone")),
             ("Held", json!(2)),
             ("+Accepted", Value::Null),
+        ]
+    );
+}
+
+async fn tables_of_clusters(server: &Server) {
+    let status = json!({
+        "phase": "Soaking", "endpoint": "https://198.18.0.1:30443", "packageVersion": "k8s-1.37.1-r1", "waitingFor": "the soak ends",
+        "lastSnapshot": {"name": "a", "at": "2026-11-15T08:00:00Z"},
+        "conditions": [condition("Ready", "True", "Proven", ""), condition("DatastoreHealthy", "True", "AllMembersHealthy", ""), condition("ExtensionsReady", "False", "Applying", ""), condition("Upgradable", "True", "NothingAgainstIt", "")],
+    });
+    make(server, clusters::cluster(json!({})), status).await;
+    let shown = table(server, "clusters", "shown").await;
+    assert_eq!(
+        cells(&shown),
+        [
+            ("Name", json!("shown")),
+            ("Package version", json!("k8s-1.36.4-r1")),
+            ("Phase", json!("Soaking")),
+            ("Ready", json!("True")),
+            ("Endpoint", json!("https://198.18.0.1:30443")),
+            ("+Running", json!("k8s-1.37.1-r1")),
+            ("+Datastore", json!("AllMembersHealthy")),
+            ("+Extensions", json!("Applying")),
+            ("+Upgradable", json!("NothingAgainstIt")),
+            ("+Waiting for", json!("the soak ends")),
+        ]
+    );
+    assert!(shown.iter().any(|(name, age)| name == "+Snapshot" && age.is_string()), "{shown:?}");
+
+    let mut package = cluster_packages::package(json!({"reachableFrom": ["1.36"]}));
+    package["metadata"]["name"] = "shown".into();
+    server.create(&package, false).await.unwrap_or_else(|status| panic!("{}", status.message));
+    assert_eq!(
+        cells(&table(server, "clusterpackageversions", "shown").await),
+        [
+            ("Name", json!("shown")),
+            ("Kubernetes", json!("1.36.4")),
+            ("+Etcd", json!("registry.example/etcd:v3.6.16")),
+            ("+Reachable from", json!("[\"1.36\"]")),
+            ("+Back to", Value::Null),
         ]
     );
 }

@@ -1,0 +1,210 @@
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube::KubeSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{SecretRef, Span, cluster_text, text};
+
+/// Where a cluster's objects are kept: exactly one of its fields.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("has(self.etcd) != has(self.external)")
+    .message("a cluster has one datastore: give exactly one of etcd (run for it) and external (run by you)"))]
+#[x_kube(validation = Rule::new("has(self.etcd) == has(oldSelf.etcd)")
+    .message("a cluster's objects do not move between an etcd of its own and an external one: make another Cluster with the datastore wanted and move what runs here")
+    .reason(Reason::FieldValueForbidden))]
+pub struct Datastore {
+    /// An etcd of its own, run beside the control plane.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub etcd: Option<EtcdDatastore>,
+    /// An etcd that you run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub external: Option<ExternalDatastore>,
+}
+
+impl Default for Datastore {
+    fn default() -> Self {
+        Self { etcd: Some(EtcdDatastore::default()), external: None }
+    }
+}
+
+/// An etcd that is run beside the control plane.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct EtcdDatastore {
+    /// How many members it has: 1, 3 or 5. With three, one may be lost and nothing stops; with one, losing it loses what no snapshot holds.
+    #[serde(default = "EtcdDatastore::default_members")]
+    #[schemars(schema_with = "cluster_text::members")]
+    pub members: u32,
+    /// The volume of each member.
+    #[serde(default)]
+    pub storage: EtcdStorage,
+}
+
+impl EtcdDatastore {
+    fn default_members() -> u32 {
+        3
+    }
+}
+
+impl Default for EtcdDatastore {
+    fn default() -> Self {
+        Self { members: Self::default_members(), storage: EtcdStorage::default() }
+    }
+}
+
+/// The volume of a member of etcd.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!isQuantity(string(self.size)) || !isQuantity(string(oldSelf.size)) || quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) >= 0")
+    .message("a volume grows but does not shrink: put the old size back, or make another Cluster")
+    .field_path(".size")
+    .reason(Reason::FieldValueForbidden))]
+#[x_kube(validation = Rule::new("has(self.class) == has(oldSelf.class) && (!has(self.class) || self.class == oldSelf.class)")
+    .message("a volume keeps its class: put the old one back, or make another Cluster")
+    .field_path(".class")
+    .reason(Reason::FieldValueForbidden))]
+pub struct EtcdStorage {
+    /// How big. It may grow, if the class allows it.
+    #[serde(default = "EtcdStorage::default_size")]
+    #[schemars(schema_with = "cluster_text::size")]
+    pub size: Quantity,
+    /// The StorageClass. The meta cluster's default if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "text::object_name")]
+    pub class: Option<String>,
+}
+
+impl EtcdStorage {
+    /// Room for a database of 8 GiB, the most that etcd recommends, and its log.
+    fn default_size() -> Quantity {
+        Quantity("10Gi".to_owned())
+    }
+}
+
+impl Default for EtcdStorage {
+    fn default() -> Self {
+        Self { size: Self::default_size(), class: None }
+    }
+}
+
+/// An etcd that you run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("has(self.prefix) == has(oldSelf.prefix) && (!has(self.prefix) || self.prefix == oldSelf.prefix)")
+    .message("under another prefix the cluster would be empty: put the old one back, or make another Cluster")
+    .field_path(".prefix")
+    .reason(Reason::FieldValueForbidden))]
+pub struct ExternalDatastore {
+    /// Where its members answer, such as `https://10.0.0.5:2379`.
+    #[schemars(schema_with = "cluster_text::endpoints")]
+    pub endpoints: Vec<String>,
+    /// The Secret, in the same namespace, with the client certificate (`tls.crt`, `tls.key`) and the authority of the servers (`ca.crt`).
+    pub secret_ref: SecretRef,
+    /// What the keys of this cluster begin with. `/NAMESPACE/NAME` of the Cluster if left out, so that several can share one etcd. It
+    /// cannot be changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "cluster_text::prefix")]
+    pub prefix: Option<String>,
+}
+
+/// When snapshots are taken and where they are kept.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!has(self.volume) || !has(self.s3)")
+    .message("snapshots are kept in one place: give volume or s3, or neither for a volume of the default class"))]
+pub struct Snapshots {
+    /// How often. With `0s` only before upgrades and when asked.
+    #[serde(default = "Snapshots::default_every")]
+    #[x_kube(validation = Rule::new("duration(self) == duration('0s') || duration(self) >= duration('1m')")
+        .message("must be a minute at least, such as 6h, or 0s for only before upgrades and when asked"))]
+    pub every: Span,
+    /// How many are kept.
+    #[serde(default = "Snapshots::default_keep")]
+    #[schemars(range(min = 1, max = 1000))]
+    pub keep: u32,
+    /// A volume beside the control plane.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume: Option<SnapshotVolume>,
+    /// A bucket of an S3-compatible store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub s3: Option<SnapshotBucket>,
+}
+
+impl Snapshots {
+    fn default_every() -> Span {
+        Span::minutes(6 * 60)
+    }
+
+    fn default_keep() -> u32 {
+        28
+    }
+}
+
+impl Default for Snapshots {
+    fn default() -> Self {
+        Self { every: Self::default_every(), keep: Self::default_keep(), volume: None, s3: None }
+    }
+}
+
+/// A volume for snapshots.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SnapshotVolume {
+    /// How big. When it is full the oldest snapshots go first, though fewer than `keep` remain.
+    #[serde(default = "SnapshotVolume::default_size")]
+    #[schemars(schema_with = "cluster_text::size")]
+    pub size: Quantity,
+    /// The StorageClass. The meta cluster's default if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "text::object_name")]
+    pub class: Option<String>,
+}
+
+impl SnapshotVolume {
+    fn default_size() -> Quantity {
+        Quantity("20Gi".to_owned())
+    }
+}
+
+impl Default for SnapshotVolume {
+    fn default() -> Self {
+        Self { size: Self::default_size(), class: None }
+    }
+}
+
+/// A bucket for snapshots.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SnapshotBucket {
+    /// Where the store answers, such as `https://s3.example.com`.
+    #[schemars(schema_with = "cluster_text::store")]
+    pub endpoint: String,
+    /// The bucket.
+    #[schemars(schema_with = "cluster_text::bucket")]
+    pub bucket: String,
+    /// The region that requests are signed for.
+    #[serde(default = "SnapshotBucket::default_region")]
+    #[schemars(schema_with = "text::dns_label")]
+    pub region: String,
+    /// What the names of snapshots begin with. `NAMESPACE/NAME/` of the Cluster if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "cluster_text::object_prefix")]
+    pub prefix: Option<String>,
+    /// The Secret, in the same namespace, with `accessKeyId`, `secretAccessKey` and, if the store's certificate is not publicly trusted, `ca.crt`.
+    pub secret_ref: SecretRef,
+}
+
+impl SnapshotBucket {
+    fn default_region() -> String {
+        "us-east-1".to_owned()
+    }
+}
+
+/// Brings a datastore back to a snapshot.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Restore {
+    /// The snapshot's name, as `status.lastSnapshot` tells it. To restore the same one again, take `restore` out before.
+    #[schemars(schema_with = "cluster_text::snapshot")]
+    pub snapshot: String,
+}

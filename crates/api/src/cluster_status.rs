@@ -1,0 +1,242 @@
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{Condition, ControlPlaneComponent, Status, StepProgress, cluster_text};
+
+/// What is seen of a cluster.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterStatus {
+    /// The generation that was last acted on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub observed_generation: Option<i64>,
+    /// Where in its life the cluster is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<ClusterPhase>,
+    /// What it waits for, in one sentence. Nothing if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub waiting_for: Option<String>,
+    /// Where clients reach it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub endpoint: Option<String>,
+    /// The namespace of the meta cluster that its control plane runs in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub namespace: Option<String>,
+    /// The package version that it has; while it is being changed, the one that it is brought to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub package_version: Option<String>,
+    /// The package version that it had before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub previous: Option<String>,
+    /// The minor that a newer one emulates, so that it is possible to go back to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    pub emulates: Option<String>,
+    /// Until when it does so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub soak_until: Option<Timestamp>,
+    /// What is being done to the cluster right now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<StepProgress>,
+    /// The change that did not work and was taken back. It is not tried again until another is asked for or a person says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed: Option<FailedChange>,
+    /// The state of each component.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["component".to_owned()]))]
+    pub components: Vec<ClusterComponentStatus>,
+    /// The state of each extension.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
+    pub extensions: Vec<ExtensionStatus>,
+    /// When each certificate ends.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
+    pub certificates: Vec<CertificateStatus>,
+    /// The value of `certificates.rotateAuthorities` that was last followed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub authorities: Option<String>,
+    /// The last snapshot that was taken and checked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_snapshot: Option<SnapshotStatus>,
+    /// The value of the annotation `fleetwright.io/snapshot` that was last followed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub snapshotted: Option<String>,
+    /// The snapshot that the datastore was last brought back to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restored: Option<Restored>,
+    /// The value of the annotation `fleetwright.io/retry` that was last followed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub retried: Option<String>,
+    /// What holds and what does not, each with its reason.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".to_owned()]))]
+    pub conditions: Vec<Condition>,
+}
+
+/// Where in its life a cluster is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ClusterPhase {
+    /// It is being made.
+    Creating,
+    /// It is as declared, and proven to work.
+    Ready,
+    /// It is being brought to another package version.
+    Upgrading,
+    /// It has a new minor, emulates the old one, and can go back.
+    Soaking,
+    /// It is being brought back to the package version that it had.
+    RollingBack,
+    /// Something of it is being repaired.
+    Repairing,
+    /// Something of it does not work.
+    Degraded,
+    /// Its datastore is being brought back to a snapshot.
+    Restoring,
+    /// It is being deleted.
+    Deleting,
+}
+
+/// The state of one component.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterComponentStatus {
+    /// Which.
+    pub component: ControlPlaneComponent,
+    /// The version that it should have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub desired: Option<String>,
+    /// The version that all of its replicas have; none while they differ.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub observed: Option<String>,
+    /// Each replica.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
+    pub replicas: Vec<ReplicaStatus>,
+}
+
+/// One pod of a component.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ReplicaStatus {
+    /// The pod's name.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+    /// The version that it says it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub version: Option<String>,
+    /// Whether the meta cluster calls it ready.
+    #[serde(default)]
+    pub ready: bool,
+    /// When it was last proven to work, by real work that was done through it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proven: Option<Timestamp>,
+    /// What a person should know.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 1024))]
+    pub message: String,
+}
+
+/// The state of one extension.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ExtensionStatus {
+    /// Which.
+    #[schemars(length(min = 1, max = 63))]
+    pub name: String,
+    /// Whether it is in place and its checks hold.
+    #[serde(default)]
+    pub ready: Status,
+    /// One word in CamelCase why, for programs.
+    #[serde(default)]
+    #[schemars(length(max = 64))]
+    pub reason: String,
+    /// Why, for people.
+    #[serde(default)]
+    #[schemars(length(max = 1024))]
+    pub message: String,
+    /// The digest of what was applied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub applied: Option<String>,
+}
+
+/// One certificate.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CertificateStatus {
+    /// The Secret that holds it.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+    /// When it ends.
+    pub not_after: Timestamp,
+}
+
+/// A snapshot.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SnapshotStatus {
+    /// Its name, which `spec.restore` takes.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+    /// When the data was as the snapshot has it.
+    pub at: Timestamp,
+    /// How big it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "cluster_text::size")]
+    pub size: Option<Quantity>,
+    /// Whether it was seen to be whole by restoring it into an etcd of its own.
+    #[serde(default)]
+    pub checked: bool,
+}
+
+/// A snapshot that a datastore was brought back to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Restored {
+    /// Its name.
+    #[schemars(length(min = 1, max = 253))]
+    pub snapshot: String,
+    /// When it was brought back.
+    pub at: Timestamp,
+    /// When the data was as it is now.
+    pub data_of: Timestamp,
+}
+
+/// A change that did not work and was taken back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FailedChange {
+    /// The package version that was asked for.
+    #[schemars(length(max = 253))]
+    pub package_version: String,
+    /// The generation of the Cluster that asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub generation: Option<i64>,
+    /// When it was given up.
+    pub at: Timestamp,
+    /// At what, and why.
+    #[schemars(length(max = 1024))]
+    pub message: String,
+}
