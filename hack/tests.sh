@@ -55,7 +55,7 @@ rm -f "$logs"/*.log
 # among it. (`cargo build` would make all crates anew, for features that only tests need.)
 echo "tests: building"
 built=$(cargo test --workspace --locked --lib --bins --tests --no-run --message-format json-render-diagnostics |
-  sed -n '/"test":true}/s/.*"manifest_path":"\([^"]*\)\/Cargo.toml".*"kind":\["\([a-z]*\)"\].*"name":"\([^"]*\)".*"executable":"\([^"]*\)".*/\1 \2 \3 \4/p')
+  sed -n '/"test":true},"features"/s/.*"manifest_path":"\([^"]*\)\/Cargo.toml".*"kind":\["\([a-z]*\)"\].*"name":"\([^"]*\)".*"executable":"\([^"]*\)".*/\1 \2 \3 \4/p')
 while read -r folder kind target program; do
   crate=${folder##*/} own=scenario
   name=$crate.$target
@@ -127,7 +127,7 @@ left() {
 
 export -f one
 export logs
-begun=$SECONDS failed=0 at_once=${FLEETWRIGHT_TESTS_AT_ONCE:-$(($(getconf _NPROCESSORS_ONLN) + 1))}
+begun=$SECONDS failed=0 at_once=${FLEETWRIGHT_TESTS_AT_ONCE:-$((2 * $(getconf _NPROCESSORS_ONLN)))}
 before=$(left)
 echo "tests: $(wc -l <"$logs/order") programs at$levels, $at_once at once; each says everything in $logs"
 xargs -P "$at_once" -L 1 bash -c 'one "$@"' one <"$logs/order" || failed=1
