@@ -93,7 +93,7 @@ const RESERVED: &[Reserved] = &[
     },
     Reserved {
         component: Etcd,
-        names: &["data-dir", "wal-dir", "config-file"],
+        names: &["data-dir", "wal-dir"],
         instead: "the data of a member is on its volume: leave it out and use spec.datastore.etcd.storage of the Cluster",
     },
     Reserved {
@@ -141,19 +141,26 @@ const RESERVED: &[Reserved] = &[
     Reserved { component: ControllerManager, names: &["bind-address", "secure-port", "permit-address-sharing", "permit-port-sharing"], instead: PORTS },
     Reserved {
         component: ControllerManager,
-        names: &["authentication-kubeconfig", "authorization-kubeconfig", "cert-dir", "client-ca-file", "cluster-name", "cluster-signing-cert-file", "cluster-signing-key-file", "cluster-signing-kube-apiserver-client-cert-file", "cluster-signing-kube-apiserver-client-key-file", "cluster-signing-kubelet-client-cert-file", "cluster-signing-kubelet-client-key-file", "cluster-signing-kubelet-serving-cert-file", "cluster-signing-kubelet-serving-key-file", "cluster-signing-legacy-unknown-cert-file", "cluster-signing-legacy-unknown-key-file", "kubeconfig", "leader-migration-config", "master", "requestheader-allowed-names", "requestheader-client-ca-file", "requestheader-extra-headers-prefix", "requestheader-group-headers", "requestheader-uid-headers", "requestheader-username-headers", "root-ca-file", "service-account-private-key-file", "tls-cert-file", "tls-private-key-file", "tls-sni-cert-key"],
+        names: &["authentication-kubeconfig", "authorization-kubeconfig", "cert-dir", "client-ca-file", "cluster-signing-cert-file", "cluster-signing-key-file", "cluster-signing-kube-apiserver-client-cert-file", "cluster-signing-kube-apiserver-client-key-file", "cluster-signing-kubelet-client-cert-file", "cluster-signing-kubelet-client-key-file", "cluster-signing-kubelet-serving-cert-file", "cluster-signing-kubelet-serving-key-file", "cluster-signing-legacy-unknown-cert-file", "cluster-signing-legacy-unknown-key-file", "kubeconfig", "master", "requestheader-allowed-names", "requestheader-client-ca-file", "requestheader-extra-headers-prefix", "requestheader-group-headers", "requestheader-uid-headers", "requestheader-username-headers", "root-ca-file", "service-account-private-key-file", "tls-cert-file", "tls-private-key-file", "tls-sni-cert-key"],
         instead: CERTIFICATES,
     },
+    Reserved { component: ControllerManager, names: &["cluster-name"], instead: "a cluster is called like its Cluster: leave it out" },
+    Reserved {
+        component: ControllerManager,
+        names: &["leader-migration-config"],
+        instead: "no other manager takes controllers over, and there is no file for it: leave it out",
+    },
     Reserved { component: ControllerManager, names: &["leader-elect", "leader-elect-resource-lock", "leader-elect-resource-name", "leader-elect-resource-namespace"], instead: LEADER },
-    Reserved { component: ControllerManager, names: &["emulated-version", "emulation-forward-compatible", "min-compatibility-version"], instead: EMULATION },
+    Reserved { component: ControllerManager, names: &["emulated-version", "min-compatibility-version"], instead: EMULATION },
     Reserved { component: Scheduler, names: &["bind-address", "secure-port", "permit-address-sharing", "permit-port-sharing"], instead: PORTS },
     Reserved {
         component: Scheduler,
         names: &["authentication-kubeconfig", "authorization-kubeconfig", "cert-dir", "client-ca-file", "kubeconfig", "master", "requestheader-allowed-names", "requestheader-client-ca-file", "requestheader-extra-headers-prefix", "requestheader-group-headers", "requestheader-uid-headers", "requestheader-username-headers", "tls-cert-file", "tls-private-key-file", "tls-sni-cert-key"],
         instead: CERTIFICATES,
     },
+    Reserved { component: Scheduler, names: &["write-config-to"], instead: "it would write its configuration and end: leave it out" },
     Reserved { component: Scheduler, names: &["leader-elect", "leader-elect-resource-lock", "leader-elect-resource-name", "leader-elect-resource-namespace"], instead: LEADER },
-    Reserved { component: Scheduler, names: &["emulated-version", "emulation-forward-compatible", "min-compatibility-version", "write-config-to"], instead: EMULATION },
+    Reserved { component: Scheduler, names: &["emulated-version", "min-compatibility-version"], instead: EMULATION },
 ];
 
 /// The rules that the map of a component's arguments keeps. Each message begins with what it is about.
@@ -170,9 +177,7 @@ pub(crate) fn rules(component: ControlPlaneComponent) -> Value {
         no_key(&format!("!name.startsWith('-') && !(name in {})", list(&names)), &unknown),
     ];
     for group in RESERVED.iter().filter(|group| group.component == component) {
-        // What no version has is refused as unknown.
-        let names: Vec<&str> = group.names.iter().copied().filter(|name| names.contains(name)).collect();
-        rules.push(none_of(&names, "name in self", &names.join(", "), group.instead));
+        rules.push(none_of(group.names, "name in self", &group.names.join(", "), group.instead));
     }
     for (_, file, argument) in CONFIG_FILES.iter().filter(|(of, ..)| *of == component) {
         let instead = format!("is passed by the operator: leave it out and give the file as {file} in config");
@@ -243,6 +248,18 @@ mod tests {
         assert!(find(Etcd, "quota-backend-bytes").is_some());
         assert_eq!(find(Apiserver, "insecure-port"), None);
         assert_eq!(find(Apiserver, "help"), None);
+    }
+
+    #[test]
+    fn what_is_reserved_exists_and_is_reserved_once() {
+        let mut seen = Vec::new();
+        for group in RESERVED {
+            for name in group.names {
+                assert!(known(group.component).any(|known| known.name == *name), "{} has no {name}", group.component);
+                assert!(!seen.contains(&(group.component, name)), "{} {name}", group.component);
+                seen.push((group.component, name));
+            }
+        }
     }
 
     #[test]

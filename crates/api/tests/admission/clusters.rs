@@ -131,6 +131,7 @@ pub fn refused() -> Vec<(Value, &'static str, &'static str)> {
         (component("apiserver", json!({"config": [{"name": "audit.yaml", "content": "", "secret": {"name": "a", "key": "b"}}]})), "spec.components.apiserver.config[0]", "exactly one of content and secret"),
         (component("apiserver", json!({"config": [{"name": "encryption.yaml", "content": "keys"}]})), api_config, "keep it in a Secret"),
         (component("apiserver", json!({"config": [{"name": "audits.yaml", "content": ""}]})), api_config, "use one of these names"),
+        (component("apiserver", json!({"config": [{"name": "audit.yaml", "secret": {"name": "a", "key": "b/c"}}]})), "spec.components.apiserver.config[0].secret.key", "the key of a ConfigMap or Secret"),
         (component("etcd", json!({"config": [{"name": "a", "content": ""}]})), "spec.components.etcd.config", "leave config out and use args"),
         (component("controllerManager", json!({"config": [{"name": "a", "content": ""}]})), "spec.components.controllerManager.config", "leave config out and use args"),
         (component("scheduler", json!({"config": [{"name": "a", "content": ""}]})), "spec.components.scheduler.config", "name it scheduler.yaml"),
@@ -206,6 +207,7 @@ pub fn refused() -> Vec<(Value, &'static str, &'static str)> {
         (toleration(json!({"key": "a", "operator": "Exists", "value": "b"})), "spec.placement.tolerations[0].value", "leave value out"),
         (toleration(json!({"key": "a", "effect": "NoWay"})), "spec.placement.tolerations[0].effect", "\"NoSchedule\""),
         (cluster(json!({"placement": {"nodeSelector": {"a b": ""}}})), "spec.placement.nodeSelector", "a label's key"),
+        (cluster(json!({"placement": {"nodeSelector": {"a": "b c"}}})), "spec.placement.nodeSelector[a]", "a label's value"),
         (cluster(json!({"placement": {"priorityClassName": "High!"}})), "spec.placement.priorityClassName", "the name of an object"),
         (cluster(json!({"onDelete": "Orphan"})), "spec.onDelete", "\"WaitForMachines\", \"ReleaseMachines\""),
     ];
