@@ -7,6 +7,7 @@ use fleetwright_rbac::User;
 use serde_json::{Value, json};
 
 use crate::server::Inner;
+use crate::store::Key;
 use crate::write::options::WriteOptions;
 use crate::write::{Operation, Warnings, create, decode};
 
@@ -47,6 +48,9 @@ fn ensure(inner: &Arc<Inner>, user: &User, mut object: Value) -> Result<(), Stri
     let (namespace, name) = (text(&object["metadata"]["namespace"]), text(&object["metadata"]["name"]));
     let resource =
         inner.registry.by_kind(&api_version, &kind).ok_or_else(|| format!("{api_version} {kind} is not served"))?;
+    if inner.store.get(&resource.storage, &Key::new(&namespace, &name)).is_some() {
+        return Ok(());
+    }
     decode::typed(&resource, &mut object)?;
     let warnings = Warnings::default();
     let op = Operation {

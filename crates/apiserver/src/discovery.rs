@@ -13,6 +13,7 @@ use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
 use crate::registry::{Origin, Resource, Subresource};
+use crate::server::Version;
 
 /// The media type of aggregated discovery.
 pub(crate) const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
@@ -260,15 +261,19 @@ pub(crate) fn root_paths(resources: &[Arc<Resource>], others: &[&str]) -> Value 
 }
 
 /// `/version`: the Kubernetes that is spoken, and that it is this server which speaks it.
-pub(crate) fn version() -> Value {
+pub(crate) fn version(told: Option<&Version>) -> Value {
+    let git = told.map_or(crate::KUBERNETES_VERSION, |told| &told.git);
+    let mut numbers = git.trim_start_matches('v').split('.').map(|number| number.parse::<u32>().unwrap_or_default());
+    let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
+    let (as_major, as_minor) = told.and_then(|told| told.emulated).unwrap_or((major, minor));
     json!({
-        "major": "1",
-        "minor": "37",
-        "emulationMajor": "1",
-        "emulationMinor": "37",
-        "minCompatibilityMajor": "1",
-        "minCompatibilityMinor": "36",
-        "gitVersion": format!("{}+fleetwright", crate::KUBERNETES_VERSION),
+        "major": major.to_string(),
+        "minor": minor.to_string(),
+        "emulationMajor": as_major.to_string(),
+        "emulationMinor": as_minor.to_string(),
+        "minCompatibilityMajor": as_major.to_string(),
+        "minCompatibilityMinor": as_minor.saturating_sub(1).to_string(),
+        "gitVersion": told.map_or_else(|| format!("{git}+fleetwright"), |told| told.git.clone()),
         "gitCommit": "",
         "gitTreeState": "",
         "buildDate": "1970-01-01T00:00:00Z",

@@ -79,8 +79,8 @@ pub(crate) fn answer(call: &Call) -> Result<Response<Body>, ApiError> {
         return Err(ApiError::new(405, "MethodNotAllowed", message).with_causes(Vec::new()));
     }
     let path = call.info.path.as_str();
-    if let Some(checks) = health(path) {
-        return Ok(if checks { health_page(call, path) } else { page_not_found() });
+    if let Some(page) = health(call, path) {
+        return Ok(page);
     }
     let server = &call.server;
     let (customs, generation) = server.registry.customs();
@@ -92,7 +92,7 @@ pub(crate) fn answer(call: &Call) -> Result<Response<Body>, ApiError> {
     let segments: Vec<&str> = trimmed.trim_start_matches('/').split('/').collect();
     match segments.as_slice() {
         [""] => Ok(body::json(200, &discovery::root_paths(&all(), OTHERS))),
-        ["version"] => Ok(body::json(200, &discovery::version())),
+        ["version"] => Ok(body::json(200, &discovery::version(call.server.version.as_ref()))),
         ["metrics"] => {
             let page = server.metrics.page(&server.store);
             Ok(body::respond(200, "text/plain; version=0.0.4; charset=utf-8", body::full(page)))
@@ -135,25 +135,37 @@ fn bytes(value: Value) -> Option<Bytes> {
     Some(value.to_string().into())
 }
 
-/// `/livez`, `/readyz`, `/healthz` and their single checks: whether the check exists; none for other paths.
-fn health(path: &str) -> Option<bool> {
+/// `/livez`, `/readyz`, `/healthz` and their single checks; none for other paths. A server that answers at all is healthy by itself: its controllers are
+/// part of it. Whether it has its objects is told by what stands before them. `?verbose` lists the checks, and so does a page that failed.
+fn health(call: &Call, path: &str) -> Option<Response<Body>> {
     let mut parts = path.trim_matches('/').splitn(2, '/');
-    matches!(parts.next(), Some("livez" | "readyz" | "healthz"))
-        .then(|| matches!(parts.next(), None | Some("ping" | "log")))
-}
-
-/// A server that answers at all is healthy: its store is memory, its controllers are part of it. `?verbose` lists the
-/// checks.
-fn health_page(call: &Call, path: &str) -> Response<Body> {
-    let name = path.trim_matches('/');
-    if call.query.all("verbose").next().is_none() || name.contains('/') {
-        return body::text(200, "ok");
+    let page = parts.next().filter(|page| matches!(*page, "livez" | "readyz" | "healthz"))?;
+    let own = ["ping", "log"].map(|name| (name, true));
+    let gate = call.server.gate.iter().flat_map(|gate| gate.checks());
+    let others = gate.filter(|check| check.live || page == "readyz").map(|check| (check.name, check.passed));
+    let checks: Vec<(&str, bool)> = own.into_iter().chain(others).collect();
+    if let Some(asked) = parts.next() {
+        return Some(match checks.iter().find(|(name, _)| *name == asked) {
+            Some((_, true)) => body::text(200, "ok"),
+            Some((_, false)) => body::text(500, format!("internal server error: {asked} failed\n")),
+            None => page_not_found(),
+        });
     }
-    let check = |check: &str| {
-        let excluded = if call.query.all("exclude").any(|given| given == check) { " excluded:" } else { "" };
-        format!("[+]{check}{excluded} ok\n")
-    };
-    body::text(200, format!("{}{}{name} check passed\n", check("ping"), check("log")))
+    let excluded = |name: &str| call.query.all("exclude").any(|given| given == name);
+    let passed = checks.iter().all(|(name, passed)| *passed || excluded(name));
+    if passed && call.query.all("verbose").next().is_none() {
+        return Some(body::text(200, "ok"));
+    }
+    let mut text = String::new();
+    for (name, passed) in checks {
+        text.push_str(&match (excluded(name), passed) {
+            (true, _) => format!("[+]{name} excluded: ok\n"),
+            (false, true) => format!("[+]{name} ok\n"),
+            (false, false) => format!("[-]{name} failed: reason withheld\n"),
+        });
+    }
+    text.push_str(&format!("{page} check {}\n", if passed { "passed" } else { "failed" }));
+    Some(body::text(if passed { 200 } else { 500 }, text))
 }
 
 /// Whether the client asks for the aggregated form; an error when it asks for forms that do not exist and nothing else.

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use crate::auth::{self, ClientCertificate};
 use crate::body::{self, Body};
 use crate::error::ApiError;
+use crate::gate::{Asked, Passage};
 use crate::list::ListOptions;
 use crate::present::View;
 use crate::registry::{Origin, Registry, Resource};
@@ -46,6 +47,8 @@ pub(crate) struct Call {
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
     pub(crate) warnings: Warnings,
+    /// Nothing of it is to happen, although it is answered as if it had.
+    pub(crate) pretend: bool,
 }
 
 /// Answers a request.
@@ -61,9 +64,9 @@ where
     let mut known = !info.is_resource;
     let mut answer = match admit(&server, &parts, &peer, &info) {
         Err(error) => body::error(&error),
-        Ok(user) => match read_body(&server, &parts.method, incoming).await {
+        Ok(user) => match read(&server, &info, &parts.method, incoming).await {
             Err(error) => body::error(&error),
-            Ok(bytes) => {
+            Ok((bytes, pretend)) => {
                 let Parts { method, headers, .. } = parts;
                 let call = Arc::new(Call {
                     server: server.clone(),
@@ -74,6 +77,7 @@ where
                     headers,
                     body: bytes,
                     warnings: Warnings::default(),
+                    pretend,
                 });
                 // A mistake of ours in one request must not take the connection, with other requests on it, along.
                 let guarded = AssertUnwindSafe(dispatch(&call, &mut known)).catch_unwind().await;
@@ -120,6 +124,23 @@ fn attributes<'a>(user: &'a User, info: &'a RequestInfo) -> Attributes<'a> {
     attributes.version = &info.version;
     attributes.subresource = &info.subresource;
     attributes
+}
+
+/// The body of a request, and whether it is only to be answered.
+async fn read<B>(server: &Inner, info: &RequestInfo, method: &Method, incoming: B) -> Result<(Bytes, bool), ApiError>
+where
+    B: http_body::Body<Data = Bytes> + Send,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let passage = match &server.gate {
+        Some(gate) if info.is_resource => gate.pass(Asked { verb: info.verb, resource: &info.resource }).await,
+        _ => Passage::Go,
+    };
+    if let Passage::Refuse(code, message) = passage {
+        let reason = if code == 504 { "Timeout" } else { "" };
+        return Err(ApiError::new(code, reason, message));
+    }
+    Ok((read_body(server, method, incoming).await?, passage == Passage::Pretend))
 }
 
 async fn read_body<B>(server: &Inner, method: &Method, incoming: B) -> Result<Bytes, ApiError>
@@ -266,7 +287,9 @@ impl Call {
 
     /// The options of a create, update or patch.
     pub(crate) fn options(&self, kind: &str, apply: bool) -> Result<WriteOptions, ApiError> {
-        WriteOptions::read(&self.query, &self.headers, kind, apply)
+        let mut options = WriteOptions::read(&self.query, &self.headers, kind, apply)?;
+        options.dry_run |= self.pretend;
+        Ok(options)
     }
 
     /// The body as an object of the resource; what strict reading found is warned of or refused, as the client asked.
@@ -331,7 +354,9 @@ fn delete_options(call: &Call) -> Result<DeleteOptions, ApiError> {
         let (value, _) = decode::body(&call.headers, &call.body)?.map_err(ApiError::bad_request)?;
         Some(value)
     };
-    DeleteOptions::read(&call.query, body.as_ref())
+    let mut options = DeleteOptions::read(&call.query, body.as_ref())?;
+    options.dry_run |= call.pretend;
+    Ok(options)
 }
 
 fn remove(call: &Call, resource: &Arc<Resource>) -> Result<Response<Body>, ApiError> {

@@ -1,6 +1,6 @@
 //! A Kubernetes API server in a library: what kubectl and controllers see is what kube-apiserver shows them.
 //!
-//! [`Server::start`] gives a running server; one process may hold thousands. Requests come over TLS or, for callers in the
+//! [`Server::start`] gives a running server; one process may hold thousands, and some of them may share their [`Storage`]. Requests come over TLS or, for callers in the
 //! same process, through [`Handle::client`]. Everything that changes goes through the write path into the store; reads
 //! and watches are served from it.
 
@@ -13,6 +13,7 @@ mod crd;
 mod discovery;
 mod documents;
 mod error;
+mod gate;
 mod handlers;
 mod identity;
 mod list;
@@ -25,6 +26,7 @@ mod reviews;
 mod scale;
 mod selectors;
 mod server;
+mod storage;
 mod store;
 mod subresources;
 mod transport;
@@ -32,8 +34,11 @@ mod watch;
 mod write;
 
 pub use fleetwright_rbac::User;
-pub use server::{Clock, Config, Handle, Server, StartError};
+pub use gate::{Asked, Check, Gate, Passage};
+pub use server::{Clock, Config, Handle, Server, StartError, Version};
+pub use storage::{Manager, Managing, Storage};
 pub use store::Limits;
+pub use transport::Serving;
 
 /// The version of Kubernetes whose API is served.
 pub const KUBERNETES_VERSION: &str = "v1.37.1";

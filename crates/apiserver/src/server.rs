@@ -11,9 +11,12 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::auth::{Authorizer, TokenIssuer};
+use crate::gate::Gate;
 use crate::metrics::Metrics;
 use crate::registry::Registry;
+use crate::storage::Storage;
 use crate::store::{Limits, Store};
+use crate::transport::{Serving, Tls};
 use crate::{bootstrap, controllers, local, transport};
 
 /// The issuer and the audience of service-account tokens.
@@ -41,19 +44,40 @@ impl Default for Clock {
     }
 }
 
+/// The version that a server tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Version {
+    /// That of the program, such as `v1.36.4`.
+    pub git: String,
+    /// The minor version that it behaves as, where that is an older one.
+    pub emulated: Option<(u32, u32)>,
+}
+
 /// How a server is set up. The default serves in-process callers only.
 #[derive(Clone)]
 pub struct Config {
     /// Where to listen for TLS connections; none for in-process callers only. Port 0 takes a free one.
     pub listen: Option<SocketAddr>,
     /// The authority that signs the serving certificate and whose client certificates are trusted; made at the start when
-    /// none is given. Servers may share one.
+    /// neither it nor `serving` is given. Servers may share one.
     pub authority: Option<Arc<Authority>>,
+    /// Certificates for a server that makes none: it has no authority then, and signs no certificate requests, unless a [`Manager`](crate::Manager) does.
+    pub serving: Option<Serving>,
     /// The key that signs service-account tokens; made at the start when none is given.
     pub service_account_key: Option<Arc<ServiceAccountKey>>,
+    /// Other keys whose tokens are accepted, as PEM: public ones, or private ones of which the public half counts.
+    pub token_keys: Vec<String>,
+    /// The issuer of service-account tokens, and their audience.
+    pub issuer: String,
+    /// Where the objects are; in a storage of its own when none is given.
+    pub storage: Option<Storage>,
+    /// What stands between the server and its objects, if anything.
+    pub gate: Option<Arc<dyn Gate>>,
+    /// The version that it tells, if not its own.
+    pub version: Option<Version>,
     /// Names and addresses that the serving certificate carries beside the usual ones.
     pub names: Vec<String>,
-    /// How much history is kept for watches and paged lists.
+    /// How much history is kept for watches and paged lists, in a storage of its own.
     pub history: Limits,
     /// The largest request body.
     pub body_limit: usize,
@@ -68,7 +92,13 @@ impl Default for Config {
         Self {
             listen: None,
             authority: None,
+            serving: None,
             service_account_key: None,
+            token_keys: Vec::new(),
+            issuer: ISSUER.into(),
+            storage: None,
+            gate: None,
+            version: None,
             names: Vec::new(),
             history: Limits::default(),
             body_limit: 3 * 1024 * 1024,
@@ -89,9 +119,12 @@ pub enum StartError {
         /// What the system said.
         source: std::io::Error,
     },
-    /// Keys or certificates cannot be made.
+    /// Keys or certificates cannot be made or used.
     #[error("cannot set up certificates: {0}")]
     Certificates(String),
+    /// The serving key is not the one of the serving certificate.
+    #[error("the serving key does not belong to the serving certificate")]
+    KeyMismatch,
     /// A setting makes no sense.
     #[error("config field {field}: {message}")]
     Config {
@@ -105,13 +138,19 @@ pub enum StartError {
 /// What all parts of one server share.
 pub(crate) struct Inner {
     pub(crate) store: Store,
+    pub(crate) storage: Storage,
+    pub(crate) gate: Option<Arc<dyn Gate>>,
+    pub(crate) version: Option<Version>,
     pub(crate) registry: Registry,
     pub(crate) authorizer: Authorizer,
     pub(crate) tokens: TokenIssuer,
-    pub(crate) authority: Arc<Authority>,
+    pub(crate) authority: Option<Arc<Authority>>,
+    /// Whom clients trust.
+    pub(crate) ca_pem: String,
+    pub(crate) tls: Tls,
     pub(crate) metrics: Metrics,
     pub(crate) documents: crate::documents::Documents,
-    pub(crate) networks: crate::admission::Networks,
+    pub(crate) networks: Arc<crate::admission::Networks>,
     pub(crate) clock: Clock,
     pub(crate) body_limit: usize,
     /// True when the server is asked to stop.
@@ -177,9 +216,10 @@ impl Server {
     /// The address is taken, keys cannot be made, or a setting makes no sense. Nothing is left running then.
     pub async fn start(config: Config) -> Result<Handle, StartError> {
         let certificates = |error: fleetwright_pki::Error| StartError::Certificates(error.to_string());
-        let authority = match config.authority {
-            Some(authority) => authority,
-            None => Arc::new(Authority::new("fleetwright-ca").map_err(certificates)?),
+        let authority = match (config.authority, &config.serving) {
+            (Some(authority), _) => Some(authority),
+            (None, Some(_)) => None,
+            (None, None) => Some(Arc::new(Authority::new("fleetwright-ca").map_err(certificates)?)),
         };
         let key = match config.service_account_key {
             Some(key) => key,
@@ -200,16 +240,38 @@ impl Server {
             })?),
             None => None,
         };
-        let networks = crate::admission::Networks::new(&config.service_cidr)
+        let storage = config.storage.unwrap_or_else(|| Storage::new(config.history));
+        let networks = storage
+            .networks(&config.service_cidr)
             .map_err(|message| StartError::Config { field: "service_cidr", message })?;
-        let tokens =
-            TokenIssuer::new(ISSUER, vec![ISSUER.to_owned()], &key.private_pem).map_err(StartError::Certificates)?;
+        let tokens = TokenIssuer::new(&config.issuer, vec![config.issuer.clone()], &key.private_pem)
+            .and_then(|tokens| tokens.accepting(&config.token_keys))
+            .map_err(StartError::Certificates)?;
+        let ca_pem = match (&authority, &config.serving) {
+            (Some(authority), _) => authority.cert_pem().to_owned(),
+            (None, serving) => serving.as_ref().map(|serving| serving.client_ca_pem.clone()).unwrap_or_default(),
+        };
+        let tls = Tls::new(config.clock.clone());
+        match (&config.serving, &authority, address) {
+            (Some(serving), _, _) => tls.set(serving)?,
+            (None, Some(authority), Some(address)) => {
+                let mut names = config.names;
+                names.push(address.ip().to_string());
+                tls.set(&transport::own(authority, &names, networks.api_address())?)?;
+            }
+            _ => {}
+        }
         let inner = Arc::new(Inner {
-            store: Store::new(config.history),
+            store: storage.store().clone(),
+            storage,
+            gate: config.gate,
+            version: config.version,
             registry: Registry::default(),
             authorizer: Authorizer::default(),
             tokens,
-            authority: authority.clone(),
+            authority,
+            ca_pem,
+            tls,
             metrics: Metrics::default(),
             documents: Default::default(),
             networks,
@@ -219,11 +281,8 @@ impl Server {
         });
         bootstrap::run(&inner);
         let mut tasks = controllers::spawn(&inner);
-        if let (Some(listener), Some(address)) = (listener, address) {
-            let mut names = config.names;
-            names.push(address.ip().to_string());
-            let acceptor = transport::acceptor(&authority, &names, &inner)?;
-            tasks.spawn(transport::serve(inner.clone(), listener, acceptor));
+        if let Some(listener) = listener {
+            tasks.spawn(transport::serve(inner.clone(), listener));
         }
         Ok(Handle { inner, address, tasks })
     }
@@ -252,16 +311,36 @@ impl Handle {
 
     /// The certificate of the authority that clients trust.
     pub fn ca_pem(&self) -> &str {
-        self.inner.authority.cert_pem()
+        &self.inner.ca_pem
+    }
+
+    /// Other certificates for connections that are made from now on.
+    ///
+    /// # Errors
+    /// They cannot be used; then everything stays as it was.
+    pub fn set_serving(&self, serving: &Serving) -> Result<(), StartError> {
+        self.inner.tls.set(serving)
+    }
+
+    /// Where the objects are.
+    pub fn storage(&self) -> &Storage {
+        &self.inner.storage
     }
 
     /// A kubeconfig with a client certificate for this user.
     ///
     /// # Errors
-    /// The certificate cannot be made.
+    /// The certificate cannot be made, or the server has no authority that would.
     pub fn kubeconfig(&self, user: &str, groups: &[&str]) -> Result<String, StartError> {
         let error = |error: fleetwright_pki::Error| StartError::Certificates(error.to_string());
-        let pair = self.inner.authority.issue(Leaf::client(user, groups.iter().copied())).map_err(error)?;
+        let none = || StartError::Certificates("the server has no authority of its own that could sign one".into());
+        let pair = self
+            .inner
+            .authority
+            .as_ref()
+            .ok_or_else(none)?
+            .issue(Leaf::client(user, groups.iter().copied()))
+            .map_err(error)?;
         let identity = Identity::Certificate { cert_pem: &pair.cert_pem, key_pem: &pair.key_pem };
         Ok(kubeconfig("fleetwright", &self.url(), self.ca_pem(), identity))
     }

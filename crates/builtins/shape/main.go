@@ -38,7 +38,7 @@ var packages = map[string]string{
 
 // The kinds from which types are followed.
 var roots = strings.Fields(`
-core.Pod core.Namespace core.Node core.Service core.Endpoints core.ConfigMap core.Secret core.ServiceAccount core.Event
+core.Pod core.Namespace core.Node core.Service core.Endpoints core.ConfigMap core.Secret core.ServiceAccount core.Event core.ResourceQuota
 core.PersistentVolume core.PersistentVolumeClaim core.ReplicationController core.PodTemplate core.Binding
 apps.Deployment apps.ReplicaSet apps.StatefulSet apps.DaemonSet apps.ControllerRevision batch.Job batch.CronJob
 policy.PodDisruptionBudget policy.Eviction coordination.Lease rbac.Role rbac.ClusterRole rbac.RoleBinding

@@ -59,7 +59,7 @@ fn has_status(group: &str, kind: &str) -> bool {
     matches!(
         (group, kind),
         ("", "Pod" | "Namespace" | "Node" | "Service" | "PersistentVolume" | "PersistentVolumeClaim")
-            | ("", "ReplicationController")
+            | ("", "ReplicationController" | "ResourceQuota")
             | ("apps", "Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet")
             | ("batch", "Job" | "CronJob")
             | ("policy", "PodDisruptionBudget")

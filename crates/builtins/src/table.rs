@@ -1,6 +1,6 @@
 //! The table of built-in kinds.
 //!
-//! A kind is here only when the server honours it: quotas, limit ranges, webhooks and the like are absent, so that
+//! A kind is here only when the server honours it: limit ranges, webhooks and the like are absent, so that
 //! nothing is accepted and then ignored.
 
 /// The verbs of an ordinary stored resource, in the order discovery lists them.
@@ -245,6 +245,12 @@ pub static KINDS: &[Kind] = &[
         part!("core", "Pod", "resize", PART),
         part!("core", "Pod", "status", PART),
     ]),
+    kind!("", "core", "ResourceQuota", "resourcequotas").returns_deleted().short(&["quota"]).subs(&[part!(
+        "core",
+        "ResourceQuota",
+        "status",
+        PART
+    )]),
     kind!("", "core", "Secret", "secrets"),
     kind!("", "core", "ServiceAccount", "serviceaccounts").returns_deleted().short(&["sa"]).subs(&[TOKEN]),
     kind!("", "core", "Service", "services")
@@ -377,7 +383,6 @@ mod tests {
 
     #[test]
     fn what_the_server_cannot_honour_is_absent() {
-        assert!(find("", "v1", "resourcequotas").is_none());
         assert!(find("", "v1", "limitranges").is_none());
         assert!(find("admissionregistration.k8s.io", "v1", "validatingwebhookconfigurations").is_none());
     }

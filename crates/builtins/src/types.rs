@@ -32,6 +32,7 @@ pub(crate) fn definitions() -> BTreeMap<String, Value> {
         core::v1::PersistentVolume,
         core::v1::PersistentVolumeClaim,
         core::v1::Pod,
+        core::v1::ResourceQuota,
         core::v1::Secret,
         core::v1::Service,
         core::v1::ServiceAccount,

@@ -9,6 +9,7 @@ mod networks;
 mod nodes;
 mod pod_defaults;
 pub(crate) mod pods;
+mod quotas;
 mod storage;
 
 pub(crate) use networks::{Held, Networks};
@@ -61,7 +62,9 @@ impl Inner {
 
     /// A create that is valid and about to be stored.
     pub(crate) fn admit_created(&self, op: &Operation<'_>, object: &Value) -> Result<(), ApiError> {
+        quotas::create(op, object)?;
         match (&*op.resource.group, &*op.resource.plural) {
+            ("", "resourcequotas") => quotas::write(op, object),
             ("scheduling.k8s.io", "priorityclasses") => pod_defaults::one_default_class(op, None, object),
             ("certificates.k8s.io", "certificatesigningrequests") => certificates::create(op, object),
             _ => Ok(()),
@@ -97,6 +100,7 @@ impl Inner {
     /// An update that is valid and about to be stored.
     pub(crate) fn admit_updated(&self, op: &Operation<'_>, old: &Value, new: &Value) -> Result<(), ApiError> {
         match (&*op.resource.group, &*op.resource.plural, op.subresource) {
+            ("", "resourcequotas", "") => quotas::write(op, new),
             ("scheduling.k8s.io", "priorityclasses", "") => pod_defaults::one_default_class(op, Some(old), new),
             ("certificates.k8s.io", "certificatesigningrequests", "approval") => certificates::approve(op, old),
             ("certificates.k8s.io", "certificatesigningrequests", "status") => certificates::sign(op, old, new),

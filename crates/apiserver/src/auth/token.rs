@@ -12,11 +12,13 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use fleetwright_rbac::{User, quote, quote_list};
 use jiff::Timestamp;
-use rustls_pki_types::PrivatePkcs8KeyDer;
 use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{PrivatePkcs8KeyDer, SubjectPublicKeyInfoDer};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use uuid::Uuid;
+use x509_parser::prelude::FromDer;
+use x509_parser::x509::SubjectPublicKeyInfo;
 
 use super::{Objects, text};
 
@@ -31,7 +33,39 @@ pub struct TokenIssuer {
     audiences: Vec<String>,
     key: EcdsaKeyPair,
     key_id: String,
+    /// Keys whose tokens are accepted: first its own.
+    keys: Vec<PublicKey>,
     verified: Mutex<HashMap<[u8; 32], Arc<Claims>>>,
+}
+
+/// A key that tokens are verified with.
+struct PublicKey {
+    id: String,
+    /// An uncompressed point of P-256: 4, then both coordinates.
+    point: Vec<u8>,
+}
+
+impl PublicKey {
+    /// From a SubjectPublicKeyInfo.
+    fn of(der: &[u8]) -> Result<Self, String> {
+        let (_, info) = SubjectPublicKeyInfo::from_der(der).map_err(|error| error.to_string())?;
+        let point = info.subject_public_key.data.to_vec();
+        if point.len() != 65 {
+            return Err("a service-account key must be ECDSA P-256".to_owned());
+        }
+        Ok(Self { id: URL_SAFE_NO_PAD.encode(digest(&SHA256, der)), point })
+    }
+
+    /// From PEM, of a public key or of a private one.
+    fn from_pem(pem: &str) -> Result<Self, String> {
+        if let Ok(key) = SubjectPublicKeyInfoDer::from_pem_slice(pem.as_bytes()) {
+            return Self::of(&key);
+        }
+        let der = PrivatePkcs8KeyDer::from_pem_slice(pem.as_bytes()).map_err(|error| error.to_string())?;
+        let key = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, der.secret_pkcs8_der());
+        let key = key.map_err(|error| format!("a service-account key must be ECDSA P-256: {error}"))?;
+        Self::of(key.public_key().as_der().map_err(|error| error.to_string())?.as_ref())
+    }
 }
 
 /// What a token is to be good for.
@@ -181,11 +215,22 @@ impl TokenIssuer {
         let key = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, der);
         let key = key.map_err(|error| format!("the service-account key must be ECDSA P-256 in PKCS #8: {error}"))?;
         let public = key.public_key().as_der().map_err(|error| error.to_string())?;
-        let key_id = URL_SAFE_NO_PAD.encode(digest(&SHA256, public.as_ref()));
+        let own = PublicKey::of(public.as_ref())?;
         if audiences.is_empty() {
             audiences.push(issuer.clone());
         }
-        Ok(Self { issuer, audiences, key, key_id, verified: Mutex::default() })
+        Ok(Self { issuer, audiences, key, key_id: own.id.clone(), keys: vec![own], verified: Mutex::default() })
+    }
+
+    /// The same issuer, which accepts what these keys signed as well.
+    pub fn accepting(mut self, pems: &[String]) -> Result<Self, String> {
+        for pem in pems {
+            let key = PublicKey::from_pem(pem)?;
+            if self.keys.iter().all(|known| known.id != key.id) {
+                self.keys.push(key);
+            }
+        }
+        Ok(self)
     }
 
     /// The audiences that the server itself accepts.
@@ -278,13 +323,18 @@ impl TokenIssuer {
             return Err(TokenError::Foreign);
         }
         let head: Header = serde_json::from_slice(&decode(header)?).map_err(|_| TokenError::Foreign)?;
-        if !head.kid.is_empty() && head.kid != self.key_id {
+        let mut keys = self.keys.iter().filter(|key| head.kid.is_empty() || head.kid == key.id).peekable();
+        if keys.peek().is_none() {
             return Err(invalid("invalid signature, no keys found"));
         }
-        let key = UnparsedPublicKey::new(&signature::ECDSA_P256_SHA256_FIXED, self.key.public_key().as_ref());
         let signed = &token[..header.len() + 1 + payload.len()];
+        let signature = decode(signature)?;
+        let good = |key: &PublicKey| {
+            let key = UnparsedPublicKey::new(&signature::ECDSA_P256_SHA256_FIXED, &key.point);
+            key.verify(signed.as_bytes(), &signature).is_ok()
+        };
         // The algorithm is ours to choose, never the token's.
-        if head.alg != "ES256" || key.verify(signed.as_bytes(), &decode(signature)?).is_err() {
+        if head.alg != "ES256" || !keys.any(good) {
             return Err(invalid("go-jose/go-jose: error in cryptographic primitive"));
         }
         serde_json::from_value(unverified).map_err(|_| {
@@ -304,15 +354,16 @@ impl TokenIssuer {
 
     /// The document at `/openid/v1/jwks` (`application/jwk-set+json`).
     pub fn jwks(&self) -> String {
-        // An uncompressed point: 4, then both coordinates.
-        let point = self.key.public_key().as_ref();
-        let (x, y) = point.get(1..).unwrap_or_default().split_at_checked(32).unwrap_or_default();
-        format!(
-            r#"{{"keys":[{{"use":"sig","kty":"EC","kid":"{}","crv":"P-256","alg":"ES256","x":"{}","y":"{}"}}]}}"#,
-            self.key_id,
-            URL_SAFE_NO_PAD.encode(x),
-            URL_SAFE_NO_PAD.encode(y),
-        )
+        let key = |key: &PublicKey| {
+            let (x, y) = key.point.get(1..).unwrap_or_default().split_at_checked(32).unwrap_or_default();
+            format!(
+                r#"{{"use":"sig","kty":"EC","kid":"{}","crv":"P-256","alg":"ES256","x":"{}","y":"{}"}}"#,
+                key.id,
+                URL_SAFE_NO_PAD.encode(x),
+                URL_SAFE_NO_PAD.encode(y),
+            )
+        };
+        format!(r#"{{"keys":[{}]}}"#, self.keys.iter().map(key).collect::<Vec<_>>().join(","))
     }
 }
 

@@ -72,7 +72,7 @@ pub(crate) fn ensure_account(inner: &Arc<Inner>, namespace: &str) {
 
 fn ensure_certificate(inner: &Arc<Inner>, namespace: &str) {
     let Some(maps) = inner.registry.by_plural("", "configmaps") else { return };
-    let data = json!({"ca.crt": inner.authority.cert_pem()});
+    let data = json!({"ca.crt": &*inner.ca_pem});
     let actor = Actor::manager(inner, "root-ca-cert-publisher");
     let Some(live) = inner.store.get(&maps.storage, &Key::new(namespace, ROOT_CA)) else {
         let object = json!({

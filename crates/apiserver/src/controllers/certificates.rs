@@ -1,4 +1,4 @@
-//! Approved certificate requests are signed by the server's own authority, as kube-controller-manager does with that of a cluster; old
+//! Approved certificate requests are signed by the server's own authority or that of its manager, as kube-controller-manager does with that of a cluster; old
 //! requests and bootstrap tokens that ended go.
 
 use std::collections::BTreeSet;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use fleetwright_pki::{Request, Usage};
+use fleetwright_pki::{Authority, Request, Usage};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
@@ -41,11 +41,14 @@ impl Certificates {
         }
     }
 
-    pub(super) fn work(&mut self, inner: &Arc<Inner>) {
+    /// `signer` signs in place of the server's own authority.
+    pub(super) fn work(&mut self, inner: &Arc<Inner>, signer: Option<&Arc<Authority>>) {
+        let requests = std::mem::take(&mut self.requests);
+        let Some(authority) = signer.or(inner.authority.as_ref()) else { return };
         let Some(resource) = inner.registry.by_plural(GROUP, PLURAL) else { return };
-        for key in std::mem::take(&mut self.requests) {
+        for key in requests {
             if let Some(live) = inner.store.get(&resource.storage, &key).filter(|live| !live.deleting) {
-                settle(inner, &resource, &live);
+                settle(inner, authority, &resource, &live);
             }
         }
     }
@@ -55,7 +58,7 @@ fn has(request: &Value, type_: &str) -> bool {
     request["status"]["conditions"].as_array().into_iter().flatten().any(|condition| condition["type"] == type_)
 }
 
-fn settle(inner: &Arc<Inner>, resource: &Arc<Resource>, live: &Arc<Object>) {
+fn settle(inner: &Arc<Inner>, authority: &Authority, resource: &Arc<Resource>, live: &Arc<Object>) {
     let request = live.value();
     let signed = request["status"]["certificate"].as_str().is_some_and(|text| !text.is_empty());
     if signed || !has(&request, "Approved") || has(&request, "Denied") || has(&request, "Failed") {
@@ -63,7 +66,7 @@ fn settle(inner: &Arc<Inner>, resource: &Arc<Resource>, live: &Arc<Object>) {
     }
     let Some(signer) = Signer::of(request["spec"]["signerName"].as_str().unwrap_or_default()) else { return };
     let actor = Actor::manager(inner, "certificate-controller");
-    let answer = signer.sign(inner, &request);
+    let answer = signer.sign(authority, &request);
     let now = inner.timestamp();
     let done = actor.change(resource, live, "status", |live| match &answer {
         Ok(certificate) => live["status"]["certificate"] = STANDARD.encode(certificate).into(),
@@ -99,7 +102,7 @@ impl Signer {
         }
     }
 
-    fn sign(self, inner: &Inner, request: &Value) -> Result<String, String> {
+    fn sign(self, authority: &Authority, request: &Value) -> Result<String, String> {
         let pem = STANDARD.decode(request["spec"]["request"].as_str().unwrap_or_default());
         let asked = Request::from_pem(&pem.map_err(|error| error.to_string())?).map_err(|error| error.to_string())?;
         let usages: BTreeSet<&str> =
@@ -108,7 +111,7 @@ impl Signer {
         let wanted = request["spec"]["expirationSeconds"].as_u64().map_or(LIFETIME, Duration::from_secs);
         let lifetime = wanted.clamp(Duration::from_secs(600), LIFETIME);
         let usage = if self == Self::KubeletServing { Usage::Server } else { Usage::Client };
-        inner.authority.sign(&asked, &[usage], lifetime).map_err(|error| error.to_string())
+        authority.sign(&asked, &[usage], lifetime).map_err(|error| error.to_string())
     }
 
     /// What each signer asks for, whoever approved.

@@ -1,8 +1,9 @@
 //! What keeps a server's own objects in order, as kube-controller-manager does for a real one: custom resource
-//! definitions, namespaces, garbage, service accounts, aggregated roles, volumes in use, certificates.
+//! definitions, namespaces, garbage, service accounts, aggregated roles, volumes in use, certificates, quotas.
 //!
 //! One task follows everything that changes and hands each change to those whom it concerns; they note what to do and do
-//! it after the batch. Nobody polls, and a server in which nothing happens does nothing.
+//! it after the batch. Nobody polls, and a server in which nothing happens does nothing. Of servers that share their objects one does all of it, and another
+//! when that one stops; only custom resources are each server's own business.
 
 pub(crate) mod accounts;
 mod actor;
@@ -12,6 +13,7 @@ pub(crate) mod crds;
 mod events;
 mod garbage;
 mod namespaces;
+mod quotas;
 mod roles;
 mod tokens;
 mod volumes;
@@ -24,6 +26,7 @@ use tokio::task::JoinSet;
 
 use crate::registry::{Registry, Resource};
 use crate::server::Inner;
+use crate::storage::Manager;
 use crate::store::{Event, Object};
 
 /// How often the store forgets what is older than its limits.
@@ -36,7 +39,12 @@ pub(crate) fn spawn(inner: &Arc<Inner>) -> JoinSet<()> {
     accounts::settle(inner);
     let mut tasks = JoinSet::new();
     tasks.spawn(until_stop(inner.clone(), crds::run(inner.clone())));
-    tasks.spawn(until_stop(inner.clone(), follow(inner.clone(), settled)));
+    let turn = inner.storage.turn();
+    let follow = follow(inner.clone(), settled);
+    tasks.spawn(until_stop(inner.clone(), async move {
+        let _turn = turn.lock().await;
+        follow.await;
+    }));
     tasks
 }
 
@@ -64,15 +72,19 @@ struct Controllers {
     volumes: volumes::Volumes,
     cleanup: cleanup::Cleanup,
     certificates: certificates::Certificates,
+    quotas: quotas::Quotas,
+    manager: Option<Arc<Manager>>,
 }
 
 /// `settled` is what [`roles::settle`] returned at the start.
 async fn follow(inner: Arc<Inner>, settled: u64) {
     let mut trim = tokio::time::interval_at(tokio::time::Instant::now() + TRIM, TRIM);
     trim.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut managers = inner.storage.manager();
     loop {
         let from = inner.store.revision();
-        let mut state = Controllers { roles: roles::Roles::settled(settled), ..Controllers::default() };
+        let manager = managers.borrow_and_update().clone();
+        let mut state = Controllers { roles: roles::Roles::settled(settled), manager, ..Controllers::default() };
         state.look_at_everything(&inner);
         let Ok(mut cursor) = inner.store.watch_all(from) else { continue };
         state.work(&inner).await;
@@ -84,6 +96,11 @@ async fn follow(inner: Arc<Inner>, settled: u64) {
                     for event in &batch.events {
                         state.see(&inner, event);
                     }
+                    state.work(&inner).await;
+                }
+                Ok(()) = managers.changed() => {
+                    state.manager = managers.borrow_and_update().clone();
+                    state.look_at(&inner, &[("", "resourcequotas"), ("certificates.k8s.io", "certificatesigningrequests")]);
                     state.work(&inner).await;
                 }
                 _ = trim.tick() => {
@@ -105,6 +122,15 @@ impl Controllers {
         }
     }
 
+    /// Looks again at all objects of these resources.
+    fn look_at(&mut self, inner: &Arc<Inner>, resources: &[(&str, &str)]) {
+        for resource in resources.iter().filter_map(|(group, plural)| inner.registry.by_plural(group, plural)) {
+            for object in all(inner, &resource.storage) {
+                self.changed(&resource, None, Some(&object));
+            }
+        }
+    }
+
     fn see(&mut self, inner: &Arc<Inner>, event: &Event) {
         let Some(any) = event.now.as_ref().or(event.prev.as_ref()) else { return };
         let Some(resource) = self.kinds.of(inner, any) else { return };
@@ -115,6 +141,7 @@ impl Controllers {
         self.garbage.changed(resource, prev, now);
         self.namespaces.changed(resource, prev, now);
         self.cleanup.changed(resource, prev, now);
+        self.quotas.changed(resource, prev, now);
         if resource.custom().is_none() {
             self.accounts.changed(resource, prev, now);
             self.tokens.changed(resource, prev, now);
@@ -130,7 +157,10 @@ impl Controllers {
         self.roles.work(inner);
         self.garbage.work(inner).await;
         self.volumes.work(inner);
-        self.certificates.work(inner);
+        let manager = self.manager.as_deref();
+        self.certificates.work(inner, manager.and_then(|manager| manager.signer.as_ref()));
+        // A server with an authority of its own is all of a control plane that there is.
+        self.quotas.work(inner, inner.authority.is_some() || manager.is_some_and(|manager| manager.quotas));
         self.namespaces.work(inner).await;
         self.cleanup.work(inner).await;
     }

@@ -94,11 +94,8 @@ fn settle(inner: &Arc<Inner>, secrets: &Arc<Resource>, live: &Arc<Object>) {
         }
     };
     let done = actor.change(secrets, live, "", |secret| {
-        let fields = [
-            ("ca.crt", inner.authority.cert_pem()),
-            ("namespace", &*live.key.namespace),
-            ("token", issued.token.as_str()),
-        ];
+        let fields =
+            [("ca.crt", &*inner.ca_pem), ("namespace", &*live.key.namespace), ("token", issued.token.as_str())];
         if !secret["data"].is_object() {
             secret["data"] = json!({});
         }

@@ -112,6 +112,18 @@ impl Store {
         Self { inner: Arc::new(Inner { limits, state: RwLock::new(state), wake: watch::Sender::new(1) }) }
     }
 
+    /// An empty store that goes on after a revision, of whose past it knows nothing.
+    pub fn starting_at(limits: Limits, revision: u64) -> Self {
+        let store = Self::new(limits);
+        {
+            let mut state = store.inner.write();
+            state.revision = revision.max(1);
+            state.compacted = state.revision;
+        }
+        store.inner.wake.send_replace(revision);
+        store
+    }
+
     /// The revision of the last write.
     pub fn revision(&self) -> u64 {
         self.inner.read().revision

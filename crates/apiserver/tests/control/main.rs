@@ -10,5 +10,6 @@ mod namespaces;
 mod pods;
 mod races;
 mod services;
+mod shared;
 mod support;
 mod volumes;

@@ -18,9 +18,21 @@ pub struct Cluster {
 
 impl Cluster {
     pub async fn start() -> Self {
-        let handle = Server::start(Config::default()).await.expect("the server starts");
+        Self::with(Config::default()).await
+    }
+
+    pub async fn with(config: Config) -> Self {
+        let handle = Server::start(config).await.expect("the server starts");
         let client = handle.client();
         Self { handle, client }
+    }
+
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    pub async fn stop(self) {
+        self.handle.stop().await;
     }
 
     /// Sends a request as the administrator.

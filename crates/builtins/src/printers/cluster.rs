@@ -13,6 +13,18 @@ pub(super) fn config_map(object: &Value, now: Timestamp) -> Vec<Value> {
     vec![name(object), count.into(), age(object, now)]
 }
 
+pub(super) fn resource_quota(object: &Value, now: Timestamp) -> Vec<Value> {
+    let (mut requests, mut limits) = (Vec::new(), Vec::new());
+    let mut hard: Vec<_> = entries(object, "status.hard").collect();
+    hard.sort_by_key(|(resource, _)| *resource);
+    for (resource, hard) in hard {
+        let used = object["status"]["used"][resource].as_str().unwrap_or("0");
+        let cell = format!("{resource}: {used}/{}", hard.as_str().unwrap_or_default());
+        if resource.starts_with("limits.") { limits.push(cell) } else { requests.push(cell) }
+    }
+    vec![name(object), requests.join(", ").into(), limits.join(", ").into(), age(object, now)]
+}
+
 pub(super) fn secret(object: &Value, now: Timestamp) -> Vec<Value> {
     vec![name(object), text(object, "type").into(), entries(object, "data").count().into(), age(object, now)]
 }

@@ -87,6 +87,23 @@ static TABLE: &[(&str, &[Spec])] = &[
             wide("Name", "string", "meta.v1.ObjectMeta#name").named(),
         ],
     ),
+    (
+        "io.k8s.api.core.v1.ResourceQuota",
+        &[
+            NAME,
+            column(
+                "Request",
+                "string",
+                "Request represents a minimum amount of cpu/memory that a container may consume.",
+            ),
+            column(
+                "Limit",
+                "string",
+                "Limits control the maximum amount of cpu/memory that a container may use independent of contention on the node.",
+            ),
+            AGE,
+        ],
+    ),
     ("io.k8s.api.core.v1.Namespace", &[NAME, column("Status", "string", "The status of the namespace"), AGE]),
     (
         "io.k8s.api.core.v1.Node",

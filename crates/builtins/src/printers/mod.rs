@@ -63,6 +63,7 @@ pub fn row(kind: &Kind, object: &Value, now: Timestamp) -> Vec<Value> {
         "RoleBinding" | "ClusterRoleBinding" => cluster::role_binding(object, now),
         "CertificateSigningRequest" => cluster::signing_request(object, now),
         "CustomResourceDefinition" => cluster::custom_resource_definition(object),
+        "ResourceQuota" => cluster::resource_quota(object, now),
         "ServiceAccount" => vec![cells::name(object), cells::age(object, now)],
         "Pod" => pods::pod(object, now),
         "PodDisruptionBudget" => pods::disruption_budget(object, now),

@@ -90,6 +90,41 @@ fn container_resource(name: &str, path: &str) -> Vec<FieldError> {
     errors
 }
 
+/// Checks what a quota limits.
+pub(super) fn quota(quota: &Value) -> Vec<FieldError> {
+    quota_list(quota, "spec.hard")
+}
+
+/// Checks what is told of a quota.
+pub(super) fn quota_status(quota: &Value) -> Vec<FieldError> {
+    [quota_list(quota, "status.hard"), quota_list(quota, "status.used")].concat()
+}
+
+fn quota_list(quota: &Value, path: &str) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    for (name, value) in entries(quota, path) {
+        let at = format!("{path}[{name}]");
+        errors.extend(quota_resource(name, &at));
+        errors.extend(quantity_value(name, value, &at));
+    }
+    errors
+}
+
+/// What is wrong with the name of a resource that a quota limits.
+fn quota_resource(name: &str, path: &str) -> Vec<FieldError> {
+    let mut errors: Vec<FieldError> = invalid_each(path, name, names::qualified_name(name)).collect();
+    if !name.contains('/') {
+        let huge = name.starts_with("hugepages-") || name.starts_with("requests.hugepages-");
+        if errors.is_empty() && !STANDARD.contains(&name) && !huge {
+            errors.push(FieldError::invalid(path, name, "must be a standard resource type or fully qualified"));
+        }
+        if (!STANDARD.contains(&name) || name == "storage") && !huge {
+            errors.push(FieldError::invalid(path, name, "must be a standard resource for quota"));
+        }
+    }
+    errors
+}
+
 /// Checks requests against limits.
 pub(super) fn requirements(resources: &Value, path: &str) -> Vec<FieldError> {
     let mut errors = Vec::new();

@@ -20,7 +20,7 @@ pub fn cases() -> Vec<Case> {
         aggregated_discovery_shows_custom_resources,
         aggregated_discovery_is_not_sent_twice,
         an_unknown_form_of_discovery_is_not_acceptable(differs "the embedded server speaks no protobuf and does not offer it"),
-        what_is_not_supported_is_not_discovered(differs "the embedded server has no webhooks, aggregation, quotas or flow control"),
+        what_is_not_supported_is_not_discovered(differs "the embedded server has no webhooks, aggregation, limit ranges or flow control"),
         what_does_not_exist_is_not_found,
         discovery_is_read_only,
         the_openapi_index_leads_to_documents,
@@ -228,10 +228,10 @@ async fn what_is_not_supported_is_not_discovered(ctx: Ctx) -> Result<()> {
     for group in ["admissionregistration.k8s.io", "apiregistration.k8s.io", "flowcontrol.apiserver.k8s.io"] {
         assert_eq!(each(&groups["groups"], "name").contains(&group), here, "{group}");
     }
-    for resource in ["resourcequotas", "pods/exec", "pods/log", "services/proxy"] {
+    for resource in ["limitranges", "pods/exec", "pods/log", "services/proxy"] {
         assert_eq!(each(&core["resources"], "name").contains(&resource), here, "{resource}");
     }
-    let reply = ctx.get(ctx.core("resourcequotas")).await?;
+    let reply = ctx.get(ctx.core("limitranges")).await?;
     if here {
         reply.code(200)?;
     } else {

@@ -43,7 +43,7 @@ pub fn cases() -> Vec<Case> {
         an_answer_of_an_unknown_shape_is_not_acceptable,
         an_error_is_answered_in_the_accepted_format,
         logs_and_commands_are_refused(differs "there are no kubelets behind the embedded server: it says so instead of trying to reach one"),
-        what_the_embedded_server_lacks_is_absent(differs "webhooks, aggregation, quotas and flow control are not supported: discovery does not list them and their paths lead nowhere"),
+        what_the_embedded_server_lacks_is_absent(differs "webhooks, aggregation, limit ranges and flow control are not supported: discovery does not list them and their paths lead nowhere"),
     ]
 }
 
@@ -437,7 +437,7 @@ async fn what_the_embedded_server_lacks_is_absent(ctx: Ctx) -> Result<()> {
         "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
         "/apis/apiregistration.k8s.io/v1/apiservices",
         "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas",
-        "/api/v1/resourcequotas",
+        "/api/v1/limitranges",
     ] {
         assert_eq!(ctx.get(path).await?.status, if served { 200 } else { 404 }, "{path}");
     }

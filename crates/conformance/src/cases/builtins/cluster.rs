@@ -32,6 +32,7 @@ pub(super) fn cases() -> Vec<Case> {
         a_priority_class_keeps_its_value,
         a_priority_class_of_the_system_cannot_be_deleted,
         a_disruption_budget_is_checked,
+        a_quota_is_checked,
     ]
 }
 
@@ -432,5 +433,36 @@ async fn a_disruption_budget_is_checked(ctx: Ctx) -> Result<()> {
     let made = ctx.post(&path, &json!({"metadata": {"name": "a"}, "spec": {"minAvailable": 1}})).await?.code(201)?;
     let wanted = json!({"disruptionsAllowed": 0, "currentHealthy": 0, "desiredHealthy": 0, "expectedPods": 0});
     assert_eq!(made["status"], wanted);
+    Ok(())
+}
+
+async fn a_quota_is_checked(ctx: Ctx) -> Result<()> {
+    let path = ctx.core("resourcequotas");
+    let object = "ResourceQuota \"a\"";
+    for (hard, mistakes) in [
+        (json!({"pods": "-1"}), vec!["spec.hard[pods]: Invalid value: \"-1\": must be greater than or equal to 0"]),
+        (json!({"secrets": "1500m"}), vec!["spec.hard[secrets]: Invalid value: \"1500m\": must be an integer"]),
+        (
+            json!({"dogs": "1"}),
+            vec![
+                "spec.hard[dogs]: Invalid value: \"dogs\": must be a standard resource type or fully qualified",
+                "spec.hard[dogs]: Invalid value: \"dogs\": must be a standard resource for quota",
+            ],
+        ),
+    ] {
+        invalid(
+            ctx.post(&path, &json!({"metadata": {"name": "a"}, "spec": {"hard": hard}})).await?,
+            object,
+            &mistakes,
+        )?;
+    }
+    let body = json!({"metadata": {"name": "a"}, "spec": {"hard": {"count/leases.coordination.k8s.io": "10"}}, "status": {"hard": {"pods": "1"}}});
+    let made = ctx.post(&path, &body).await?.code(201)?;
+    assert_eq!(made["status"], json!({}));
+    let status = json!({"status": {"hard": {"pods": "1"}, "used": {"pods": "0"}}});
+    let kept = merge(&ctx, &format!("{path}/a/status"), &status).await?.code(200)?;
+    assert_eq!((&kept["status"]["used"]["pods"], &kept["spec"]), (&json!("0"), &made["spec"]));
+    let gone = ctx.delete(format!("{path}/a")).await?.code(200)?;
+    assert_eq!(gone["kind"], "ResourceQuota");
     Ok(())
 }

@@ -1,0 +1,43 @@
+//! What stands between a server and its objects, where they are not simply there.
+
+use futures::future::BoxFuture;
+
+/// A request that needs objects.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    /// `get`, `list`, `watch`, `create`, …
+    pub verb: &'a str,
+    /// The plural of the resource.
+    pub resource: &'a str,
+}
+
+/// Whether a request goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Passage {
+    /// It does.
+    Go,
+    /// It is answered as if it had been done, and is not.
+    Pretend,
+    /// It is answered with this code and this message.
+    Refuse(u16, String),
+}
+
+/// One of the checks that `/readyz` and `/livez` are made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// The name.
+    pub name: &'static str,
+    /// Whether it counts for `/livez` too.
+    pub live: bool,
+    /// Whether it is passed.
+    pub passed: bool,
+}
+
+/// Stands between a server and its objects: storage that can be lost, a server that does not do what it should.
+pub trait Gate: Send + Sync + 'static {
+    /// Asked before every request that needs objects, also those of the process; may take its time.
+    fn pass<'a>(&'a self, asked: Asked<'a>) -> BoxFuture<'a, Passage>;
+
+    /// The checks beyond those of the server itself.
+    fn checks(&self) -> Vec<Check>;
+}

@@ -1,0 +1,199 @@
+//! Where servers keep their objects: what etcd is to kube-apiservers.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use fleetwright_pki::Authority;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::admission::Networks;
+use crate::store::{Change, Draft, Expect, Key, Limits, Store};
+
+/// The objects of one cluster, and their recent past. Clones are the same storage, and several servers may share one: a restarted server finds what was
+/// there before, and replicas see each other's writes.
+#[derive(Clone)]
+pub struct Storage {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    limits: Limits,
+    store: Store,
+    /// By network: two servers must not give the same address.
+    networks: Mutex<HashMap<String, Arc<Networks>>>,
+    /// Who holds it runs the controllers: one server of all that share the storage.
+    turn: Arc<tokio::sync::Mutex<()>>,
+    manager: watch::Sender<Option<Arc<Manager>>>,
+}
+
+/// What a controller-manager outside of the servers adds to what they do by themselves.
+#[derive(Clone, Debug, Default)]
+pub struct Manager {
+    /// Signs approved certificate requests, where the server has no authority of its own.
+    pub signer: Option<Arc<Authority>>,
+    /// Fills the status of ResourceQuotas.
+    pub quotas: bool,
+}
+
+/// A controller-manager at work; it stops when this is dropped.
+#[derive(Debug)]
+pub struct Managing {
+    storage: Storage,
+    manager: Arc<Manager>,
+}
+
+impl Drop for Managing {
+    fn drop(&mut self) {
+        self.storage.shared.manager.send_if_modified(|now| {
+            // Another may have taken over.
+            let own = now.as_ref().is_some_and(|now| Arc::ptr_eq(now, &self.manager));
+            if own {
+                *now = None;
+            }
+            own
+        });
+    }
+}
+
+impl Default for Storage {
+    fn default() -> Self {
+        Self::new(Limits::default())
+    }
+}
+
+impl fmt::Debug for Storage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Storage(at revision {})", self.revision())
+    }
+}
+
+impl Storage {
+    /// An empty one.
+    pub fn new(limits: Limits) -> Self {
+        Self::of(Store::new(limits.clone()), limits)
+    }
+
+    fn of(store: Store, limits: Limits) -> Self {
+        let shared = Shared {
+            limits,
+            store,
+            networks: Mutex::default(),
+            turn: Arc::default(),
+            manager: watch::Sender::new(None),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// The revision of the last write.
+    pub fn revision(&self) -> u64 {
+        self.shared.store.revision()
+    }
+
+    /// How many objects there are, and how many bytes of JSON they are.
+    pub fn size(&self) -> (usize, usize) {
+        let mut size = (0, 0);
+        for resource in self.shared.store.resources() {
+            let page = self.shared.store.page(&resource, None, None, None, 0, |object| {
+                size.0 += 1;
+                size.1 += object.json.len();
+                false
+            });
+            drop(page);
+        }
+        size
+    }
+
+    /// Whether two are the same.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
+    /// A controller-manager begins to work on these objects, in place of one that did before.
+    pub fn manage(&self, manager: Manager) -> Managing {
+        let manager = Arc::new(manager);
+        self.shared.manager.send_replace(Some(manager.clone()));
+        Managing { storage: self.clone(), manager }
+    }
+
+    /// All objects as they are now, as bytes.
+    pub fn snapshot(&self) -> Vec<u8> {
+        let store = &self.shared.store;
+        let mut lines = format!("{}\n", json!({ "revision": store.revision() })).into_bytes();
+        for resource in store.resources() {
+            let page = store.page(&resource, None, None, None, 0, |_| true);
+            for object in page.map(|page| page.objects).unwrap_or_default() {
+                let head = json!({
+                    "resource": &*resource, "namespace": &*object.key.namespace, "name": &*object.key.name,
+                    "stamp": object.stamp, "fields": object.fields.iter().map(|(name, value)| (&**name, value)).collect::<Vec<_>>(),
+                });
+                lines.extend(head.to_string().into_bytes());
+                lines.push(b'\n');
+                lines.extend_from_slice(&object.json);
+                lines.push(b'\n');
+            }
+        }
+        lines
+    }
+
+    /// Objects as a snapshot has them, in a storage of their own. Their revisions are new ones, above those of the snapshot, so that nobody who saw the others
+    /// takes them for older.
+    ///
+    /// # Errors
+    /// The bytes are no snapshot.
+    pub fn restore(snapshot: &[u8], limits: Limits) -> Result<Self, String> {
+        let mut lines = snapshot.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        let mut read = |what: &str| -> Result<Option<Value>, String> {
+            lines
+                .next()
+                .map(|line| serde_json::from_slice(line).map_err(|error| format!("{what}: {error}")))
+                .transpose()
+        };
+        let head = read("the first line")?.ok_or("the snapshot is empty")?;
+        let revision = head["revision"].as_u64().ok_or("the first line tells no revision")?;
+        let store = Store::starting_at(limits.clone(), revision);
+        while let Some(head) = read("a head")? {
+            let object = read("an object")?.ok_or("the snapshot ends early")?;
+            let text = |name: &str| head[name].as_str().unwrap_or_default().to_owned();
+            let fields = head["fields"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(|field| Some((Arc::from(field[0].as_str()?), field[1].as_str()?.to_owned())));
+            let draft = Draft::new(&object, fields.collect(), head["stamp"].as_u64().unwrap_or_default());
+            let key = Key::new(&text("namespace"), &text("name"));
+            store
+                .commit(&text("resource"), &key, Expect::Absent, Change::Put(draft))
+                .map_err(|error| error.to_string())?;
+        }
+        Ok(Self::of(store, limits))
+    }
+
+    /// The limits that it was made with.
+    pub fn limits(&self) -> &Limits {
+        &self.shared.limits
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.shared.store
+    }
+
+    pub(crate) fn networks(&self, cidr: &str) -> Result<Arc<Networks>, String> {
+        let mut all = self.shared.networks.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = all.get(cidr) {
+            return Ok(known.clone());
+        }
+        let networks = Arc::new(Networks::new(cidr)?);
+        all.insert(cidr.to_owned(), networks.clone());
+        Ok(networks)
+    }
+
+    pub(crate) fn turn(&self) -> Arc<tokio::sync::Mutex<()>> {
+        self.shared.turn.clone()
+    }
+
+    pub(crate) fn manager(&self) -> watch::Receiver<Option<Arc<Manager>>> {
+        self.shared.manager.subscribe()
+    }
+}
