@@ -128,8 +128,16 @@ impl fmt::Debug for Authority {
 impl Authority {
     /// A new self-signed authority, valid for ten years.
     pub fn new(common_name: &str) -> Result<Self, Error> {
+        Self::lasting(common_name, 10 * YEAR)
+    }
+
+    /// As [`Authority::new`], for that long.
+    ///
+    /// # Errors
+    /// The key could not be made.
+    pub fn lasting(common_name: &str, lifetime: Duration) -> Result<Self, Error> {
         let key = KeyPair::generate()?;
-        let mut params = validity(CertificateParams::default(), 10 * YEAR);
+        let mut params = validity(CertificateParams::default(), lifetime);
         params.distinguished_name = DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, common_name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

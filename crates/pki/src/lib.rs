@@ -3,12 +3,14 @@
 //! Everything is ECDSA P-256 and PEM: small, quick to make, and read by kube-apiserver, etcd, kubectl and rustls alike.
 
 mod authority;
+mod certificate;
 mod der;
 mod files;
 mod kubeconfig;
 mod request;
 
 pub use authority::{Authority, Leaf, Pair, ServiceAccountKey, Usage};
+pub use certificate::Certificate;
 pub use files::write_private;
 pub use kubeconfig::{Identity, kubeconfig};
 pub use request::Request;
