@@ -266,6 +266,20 @@ impl Writer {
         }
     }
 
+    /// Applies an object of ours, server-side: it is made, or what differs in the fields that `body` names is put right. What others added beside them stays.
+    /// It must have the labels that the cache selects.
+    ///
+    /// # Errors
+    /// See [`WriteError`].
+    pub async fn apply<V: View>(&self, cache: &Cache<V>, key: &Key, body: &Value) -> Result<(), WriteError> {
+        let what = what::<V::Object>(key);
+        let uri = format!("{}/{}?fieldManager={}&force=true", path::<V::Object>(key), key.name, self.manager);
+        let request = request(&what, Method::PATCH, &uri, "application/apply-patch+yaml", body)?;
+        let object = self.client.request(request).await.map_err(|error| WriteError::of(what, error))?;
+        cache.created(object);
+        Ok(())
+    }
+
     /// Deletes the object with that uid and resourceVersion.
     ///
     /// # Errors
