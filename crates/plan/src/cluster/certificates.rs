@@ -1,0 +1,223 @@
+//! The certificates and keys of a cluster: which there are, what they say, and when they are replaced.
+
+use std::net::IpAddr;
+
+use fleetwright_api::ClusterSpec;
+use jiff::Timestamp;
+
+use super::Names;
+
+/// An authority of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Authority {
+    /// Of everything that speaks to the API server, and of the API server.
+    Cluster,
+    /// Of etcd, its members and its clients.
+    Etcd,
+    /// Of who speaks for others to extension API servers.
+    FrontProxy,
+}
+
+impl Authority {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Cluster, Self::Etcd, Self::FrontProxy];
+
+    /// The Secret that holds it: `tls.crt` and `tls.key` of the one that signs, `ca.crt` of all that are trusted.
+    pub const fn secret(self) -> &'static str {
+        match self {
+            Self::Cluster => "ca",
+            Self::Etcd => "etcd-ca",
+            Self::FrontProxy => "front-proxy-ca",
+        }
+    }
+}
+
+/// What a certificate is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// A server's.
+    Server,
+    /// A client's.
+    Client,
+    /// Of a member of etcd, which is both to the others.
+    Both,
+}
+
+/// A certificate that a cluster has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// The Secret that holds it.
+    pub secret: &'static str,
+    /// Who signs it.
+    pub authority: Authority,
+    /// Its user.
+    pub common_name: String,
+    /// Its groups.
+    pub organizations: Vec<String>,
+    /// What it is for.
+    pub usage: Use,
+    /// The DNS names of a server.
+    pub dns_names: Vec<String>,
+    /// The addresses of a server.
+    pub ips: Vec<IpAddr>,
+    /// The Secret holds a kubeconfig with it instead of the pair.
+    pub kubeconfig: bool,
+}
+
+/// The Secret with the keys of service-account tokens: `sa.key` and `sa.pub`.
+pub const SERVICE_ACCOUNT: &str = "service-account";
+/// The Secret with the operator's own certificate for the API servers.
+pub const OPERATOR: &str = "operator-client";
+/// The Secret with the operator's own certificate for etcd.
+pub const OPERATOR_ETCD: &str = "operator-etcd-client";
+
+/// The certificates of a cluster. `endpoints` are the addresses and names that lead to its API servers besides those inside the meta cluster.
+pub fn wanted(names: &Names, spec: &ClusterSpec, endpoints: &[String]) -> Vec<Wanted> {
+    let client = |secret, authority, user: &str, groups: &[&str]| Wanted {
+        secret,
+        authority,
+        common_name: user.to_owned(),
+        organizations: groups.iter().map(|&group| group.to_owned()).collect(),
+        usage: Use::Client,
+        dns_names: Vec::new(),
+        ips: Vec::new(),
+        kubeconfig: false,
+    };
+    let mut all = vec![
+        apiserver(names, spec, endpoints),
+        client("apiserver-kubelet-client", Authority::Cluster, "kube-apiserver-kubelet-client", &["system:masters"]),
+        client("front-proxy-client", Authority::FrontProxy, "front-proxy-client", &[]),
+        client(OPERATOR, Authority::Cluster, "fleetwright:cluster-operator", &["system:masters"]),
+        Wanted {
+            kubeconfig: true,
+            ..client("controller-manager-kubeconfig", Authority::Cluster, "system:kube-controller-manager", &[])
+        },
+        Wanted { kubeconfig: true, ..client("scheduler-kubeconfig", Authority::Cluster, "system:kube-scheduler", &[]) },
+    ];
+    if let Some(etcd) = &spec.datastore.etcd {
+        let member = |secret, usage| Wanted {
+            usage,
+            dns_names: (0..etcd.members)
+                .map(|number| names.etcd_member(number))
+                .chain([names.etcd(), "localhost".to_owned()])
+                .collect(),
+            ips: vec![IpAddr::from([127, 0, 0, 1])],
+            ..client(secret, Authority::Etcd, "etcd", &[])
+        };
+        all.extend([
+            // The gateway of a member is a client of that member, with the certificate of the server.
+            member("etcd-server-tls", Use::Both),
+            member("etcd-peer-tls", Use::Both),
+            client("apiserver-etcd-client", Authority::Etcd, "kube-apiserver", &[]),
+            client(OPERATOR_ETCD, Authority::Etcd, "fleetwright:cluster-operator", &[]),
+        ]);
+    }
+    all
+}
+
+fn apiserver(names: &Names, spec: &ClusterSpec, endpoints: &[String]) -> Wanted {
+    let namespace = &names.namespace;
+    let mut dns_names: Vec<String> = ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "localhost"]
+        .map(str::to_owned)
+        .into_iter()
+        .chain([format!("kubernetes.default.svc.{}", spec.network.dns_domain)])
+        .chain(["kube-apiserver".to_owned(), format!("kube-apiserver.{namespace}"), names.apiserver()])
+        .collect();
+    let mut ips: Vec<IpAddr> = vec![IpAddr::from([127, 0, 0, 1])];
+    ips.extend(first_service(&spec.network.services));
+    for name in endpoints.iter().chain(&spec.endpoint.host).chain(&spec.endpoint.names) {
+        match name.parse() {
+            Ok(ip) if !ips.contains(&ip) => ips.push(ip),
+            Err(_) if !dns_names.contains(name) => dns_names.push(name.clone()),
+            _ => {}
+        }
+    }
+    Wanted {
+        secret: "apiserver-tls",
+        authority: Authority::Cluster,
+        common_name: "kube-apiserver".to_owned(),
+        organizations: Vec::new(),
+        usage: Use::Server,
+        dns_names,
+        ips,
+        kubeconfig: false,
+    }
+}
+
+/// The address of the Service `kubernetes`: the first of the network.
+fn first_service(network: &str) -> Option<IpAddr> {
+    let (address, _) = network.split_once('/')?;
+    Some(match address.parse().ok()? {
+        IpAddr::V4(address) => IpAddr::V4((u32::from(address) + 1).into()),
+        IpAddr::V6(address) => IpAddr::V6((u128::from(address) + 1).into()),
+    })
+}
+
+/// What is known of a certificate that is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// When it begins.
+    pub not_before: Timestamp,
+    /// When it ends.
+    pub not_after: Timestamp,
+    /// Its DNS names.
+    pub dns_names: Vec<String>,
+    /// Its addresses.
+    pub ips: Vec<IpAddr>,
+    /// Its user.
+    pub common_name: String,
+    /// Its groups.
+    pub organizations: Vec<String>,
+    /// The key beside it is the one that it was made for.
+    pub key_matches: bool,
+}
+
+/// Why a certificate is made, or made anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// It is not there.
+    Missing,
+    /// It cannot be read, or its key is another's.
+    Broken,
+    /// It was signed by none of the authority that signs now.
+    OtherAuthority,
+    /// It lacks names, or is for another user.
+    OtherNames,
+    /// Two thirds of its life are over.
+    Old,
+}
+
+impl Due {
+    /// One word in CamelCase.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Missing => "Missing",
+            Self::Broken => "Broken",
+            Self::OtherAuthority => "OtherAuthority",
+            Self::OtherNames => "OtherNames",
+            Self::Old => "Old",
+        }
+    }
+}
+
+/// Whether a certificate must be made (anew). `signed` says whether the authority that signs now has signed it.
+pub fn due(wanted: &Wanted, held: Option<&Held>, signed: bool, now: Timestamp) -> Option<Due> {
+    let Some(held) = held else { return Some(Due::Missing) };
+    let named = wanted.common_name == held.common_name
+        && wanted.organizations == held.organizations
+        && wanted.dns_names.iter().all(|name| held.dns_names.contains(name))
+        && wanted.ips.iter().all(|ip| held.ips.contains(ip));
+    match () {
+        () if !held.key_matches => Some(Due::Broken),
+        () if !signed => Some(Due::OtherAuthority),
+        () if !named => Some(Due::OtherNames),
+        () if now >= replace_at(held) => Some(Due::Old),
+        () => None,
+    }
+}
+
+/// When two thirds of its life are over.
+pub fn replace_at(held: &Held) -> Timestamp {
+    let life = held.not_after.duration_since(held.not_before);
+    held.not_before.checked_add(life / 3 * 2).unwrap_or(held.not_after)
+}

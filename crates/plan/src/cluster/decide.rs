@@ -1,0 +1,340 @@
+//! What to do next with a cluster.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use fleetwright_api::{ClusterPackageVersionSpec, ClusterSpec, ClusterStatus, ControlPlaneComponent};
+use jiff::Timestamp;
+
+use super::Names;
+use super::certificates::{Authority, Due, Wanted};
+use super::contains::difference;
+use super::objects::{Blueprint, Kind, Object, objects, template_digest};
+
+/// A proof is done again after this long, so that what breaks without a sign is found.
+pub const PROVE_EVERY: Duration = Duration::from_secs(600);
+/// A proof that failed is tried again after this long.
+const PROVE_AGAIN: Duration = Duration::from_secs(5);
+/// When nobody looked for so long, what was proven before counts no more.
+const PROOF_LASTS: Duration = Duration::from_secs(3 * 3600);
+
+/// Everything that is seen of a cluster.
+pub struct Seen<'a> {
+    /// What it is called.
+    pub names: &'a Names,
+    /// What is declared.
+    pub spec: &'a ClusterSpec,
+    /// What was written about it last.
+    pub status: &'a ClusterStatus,
+    /// The package version that it refers to, by its name.
+    pub package: (&'a str, &'a ClusterPackageVersionSpec),
+    /// Others of the namespace.
+    pub packages: &'a dyn Fn(&str) -> Option<&'a ClusterPackageVersionSpec>,
+    /// Whether its namespace is there.
+    pub namespace: bool,
+    /// The authorities that are missing.
+    pub authorities: Vec<Authority>,
+    /// The key of service-account tokens is missing.
+    pub service_account: bool,
+    /// The certificates that are due, and why.
+    pub due: Vec<(Wanted, Due)>,
+    /// When the next one will be.
+    pub due_next: Option<Timestamp>,
+    /// The object of that kind and name, as it is.
+    pub object: &'a dyn Fn(Kind, &str) -> Option<serde_json::Value>,
+    /// The workload of each component.
+    pub workloads: BTreeMap<ControlPlaneComponent, Workload>,
+    /// What was proven of each pod since this process began, by uid.
+    pub proofs: BTreeMap<String, Proof>,
+    /// Whether its address is known, where it has to be given by the meta cluster.
+    pub endpoint: Option<String>,
+}
+
+/// The pods of a component, and what they are of.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Workload {
+    /// The package version that it was last applied from; none if it is not there.
+    pub package: Option<String>,
+    /// Its pods, also those that are going down.
+    pub replicas: Vec<Replica>,
+}
+
+/// One pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Replica {
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+    /// Its resourceVersion.
+    pub version: String,
+    /// Its address, once it has one.
+    pub ip: Option<String>,
+    /// The digest of what it was made from.
+    pub template: Option<String>,
+    /// The version that its image tells.
+    pub runs: Option<String>,
+    /// Whether the meta cluster calls it ready.
+    pub ready: bool,
+    /// It is going down.
+    pub ending: bool,
+    /// How often its container began anew. A proof is of one beginning.
+    pub restarts: i32,
+    /// Why it does not run, if it does not.
+    pub message: String,
+}
+
+/// What a prover found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proof {
+    /// When.
+    pub at: Timestamp,
+    /// Of which beginning of the container.
+    pub restarts: i32,
+    /// The version that it says it has, or why it is not proven.
+    pub outcome: Result<String, String>,
+}
+
+/// A pod that is to be proven.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prover {
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+    /// Where it answers.
+    pub ip: String,
+    /// Of which beginning of its container.
+    pub restarts: i32,
+}
+
+/// What to do next.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Decision {
+    /// Make the namespace.
+    pub namespace: bool,
+    /// Make these authorities.
+    pub authorities: Vec<Authority>,
+    /// Make the key of service-account tokens.
+    pub service_account: bool,
+    /// Make these certificates, and why.
+    pub certificates: Vec<(Wanted, Due)>,
+    /// Apply these objects; where they differ from what is there, if they are.
+    pub apply: Vec<(Object, Option<String>)>,
+    /// Delete this pod, so that it is made anew from the present template.
+    pub replace: Option<Replica>,
+    /// Prove these.
+    pub prove: Vec<Prover>,
+    /// The version that each component should have.
+    pub desired: BTreeMap<ControlPlaneComponent, String>,
+    /// The digest that each component's pods should have.
+    pub templates: BTreeMap<ControlPlaneComponent, String>,
+    /// Components that are not yet as they should be, and why, in the order in which they will be.
+    pub waiting: Vec<(ControlPlaneComponent, String)>,
+    /// When to look again, if nothing happens before.
+    pub next: Option<Timestamp>,
+}
+
+/// Says what to do next. Nothing of it is done twice if it is done already.
+pub fn decide(seen: &Seen<'_>, now: Timestamp) -> Decision {
+    let mut decision = Decision { next: seen.due_next, ..Decision::default() };
+    if !seen.namespace {
+        decision.namespace = true;
+        return decision;
+    }
+    decision.authorities.clone_from(&seen.authorities);
+    decision.service_account = seen.service_account;
+    if !decision.authorities.is_empty() {
+        // What they sign comes when they are there.
+        return decision;
+    }
+    decision.certificates.clone_from(&seen.due);
+    // Pods whose Secrets are missing would only wait, and be slow to notice that they came.
+    if decision.service_account || decision.certificates.iter().any(|(_, why)| *why == Due::Missing) {
+        return decision;
+    }
+    components(seen, &mut decision);
+    prove(seen, &mut decision, now);
+    decision
+}
+
+/// Applies what differs, component by component: each is brought to what is declared when those before it are.
+fn components(seen: &Seen<'_>, decision: &mut Decision) {
+    let mut settled = true;
+    for component in ControlPlaneComponent::ALL {
+        if component == ControlPlaneComponent::Etcd && seen.spec.datastore.etcd.is_none() {
+            continue;
+        }
+        let workload = seen.workloads.get(&component);
+        // While those before it change, it stays what it is.
+        let package = match workload.and_then(|workload| workload.package.as_deref()) {
+            Some(name) if !settled && name != seen.package.0 => match (seen.packages)(name) {
+                Some(spec) => (name, spec),
+                // Nobody knows any more what it was.
+                None => continue,
+            },
+            _ => seen.package,
+        };
+        let blueprint = Blueprint {
+            names: seen.names,
+            spec: seen.spec,
+            package: package.1,
+            etcd_exists: seen.status.package_version.is_some(),
+        };
+        let wanted = named(objects(&blueprint, component), package.0);
+        let template = wanted.iter().find_map(template_digest).unwrap_or_default().to_owned();
+        decision.desired.insert(component, package.1.version_of(component).to_owned());
+        decision.templates.insert(component, template.clone());
+        // The API server waits for etcd by itself, and quickly; the others do not wait for the API server.
+        let begun = workload.is_some_and(|workload| workload.package.is_some());
+        let early = matches!(component, ControlPlaneComponent::Etcd | ControlPlaneComponent::Apiserver);
+        if begun || early || served(seen) {
+            for object in wanted {
+                match (seen.object)(object.kind, &object.name) {
+                    None => decision.apply.push((object, None)),
+                    Some(live) => {
+                        if let Some(place) = difference(&live, &object.body) {
+                            decision.apply.push((object, Some(place)));
+                        }
+                    }
+                }
+            }
+        }
+        if let Some(why) = unsettled(seen, component, workload, &template) {
+            settled = false;
+            decision.waiting.push((component, why));
+        }
+        if component == ControlPlaneComponent::Etcd {
+            decision.replace = replaced(seen, workload, &template);
+        }
+    }
+}
+
+/// With the name of the package version on the workload.
+fn named(mut objects: Vec<Object>, package: &str) -> Vec<Object> {
+    for object in &mut objects {
+        if matches!(object.kind, Kind::Deployment | Kind::StatefulSet) {
+            object.body["metadata"]["annotations"] = serde_json::json!({ super::objects::PACKAGE_VERSION: package });
+        }
+    }
+    objects
+}
+
+/// Whether an API server answers already.
+fn served(seen: &Seen<'_>) -> bool {
+    seen.workloads
+        .get(&ControlPlaneComponent::Apiserver)
+        .is_some_and(|workload| workload.replicas.iter().any(|replica| replica.ready && !replica.ending))
+}
+
+fn count(spec: &ClusterSpec, component: ControlPlaneComponent) -> usize {
+    let count = match component {
+        ControlPlaneComponent::Etcd => spec.datastore.etcd.as_ref().map_or(0, |etcd| etcd.members),
+        _ => spec.replicas,
+    };
+    usize::try_from(count).unwrap_or(usize::MAX)
+}
+
+/// Why a component is not as it should be, in a few words; none if it is.
+fn unsettled(
+    seen: &Seen<'_>,
+    component: ControlPlaneComponent,
+    workload: Option<&Workload>,
+    template: &str,
+) -> Option<String> {
+    let wanted = count(seen.spec, component);
+    let Some(workload) = workload.filter(|workload| workload.package.is_some()) else {
+        return Some(format!("{component} is about to be made"));
+    };
+    if workload.package.as_deref() != Some(seen.package.0) {
+        return Some(format!("{component} is still of {}", workload.package.as_deref().unwrap_or("nothing")));
+    }
+    let here: Vec<_> = workload.replicas.iter().filter(|replica| !replica.ending).collect();
+    let new: Vec<_> = here.iter().filter(|replica| replica.template.as_deref() == Some(template)).collect();
+    let ready = new.iter().filter(|replica| replica.ready).count();
+    if ready < wanted {
+        let why =
+            new.iter().find(|replica| !replica.message.is_empty()).map(|replica| format!(": {}", replica.message));
+        return Some(format!("{component}: {ready} of {wanted} replicas are ready{}", why.unwrap_or_default()));
+    }
+    if here.len() > new.len() {
+        return Some(format!("{component}: {} replicas of before are still there", here.len() - new.len()));
+    }
+    if component == ControlPlaneComponent::Apiserver {
+        let unproven = new.iter().find(|replica| proven_at(seen, replica).is_none())?;
+        let why = match seen.proofs.get(&unproven.uid).map(|proof| &proof.outcome) {
+            Some(Err(why)) => why.clone(),
+            _ => "its proof is under way".to_owned(),
+        };
+        return Some(format!("{component}: {} is not proven: {why}", unproven.name));
+    }
+    None
+}
+
+/// When a replica was last proven, if it still is: by this process, or by one before it as the status says.
+pub(super) fn proven_at(seen: &Seen<'_>, replica: &Replica) -> Option<Timestamp> {
+    match seen.proofs.get(&replica.uid) {
+        Some(proof) if proof.restarts == replica.restarts => proof.outcome.as_ref().ok().map(|_| proof.at),
+        Some(_) => None,
+        None => {
+            let components = seen.status.components.iter();
+            let mut replicas = components.flat_map(|component| &component.replicas);
+            replicas.find(|known| known.name == replica.name && known.ready)?.proven
+        }
+    }
+}
+
+/// The member of etcd that is made anew next: one that is of before, while all others are well.
+fn replaced(seen: &Seen<'_>, workload: Option<&Workload>, template: &str) -> Option<Replica> {
+    let replicas = &workload?.replicas;
+    let wanted = count(seen.spec, ControlPlaneComponent::Etcd);
+    if replicas.len() != wanted || replicas.iter().any(|replica| replica.ending) {
+        return None;
+    }
+    let old = |replica: &&Replica| replica.template.as_deref() != Some(template);
+    // One that does not work anyway costs nothing; otherwise all must.
+    let broken = replicas.iter().filter(|replica| !replica.ready).collect::<Vec<_>>();
+    match broken[..] {
+        [] => replicas.iter().rev().find(old).cloned(),
+        [one] if old(&one) => Some(one.clone()),
+        _ => None,
+    }
+}
+
+/// Which replicas of the API server are to be proven now, and when the next one is.
+fn prove(seen: &Seen<'_>, decision: &mut Decision, now: Timestamp) {
+    let Some(workload) = seen.workloads.get(&ControlPlaneComponent::Apiserver) else { return };
+    let mut next = decision.next;
+    for replica in workload.replicas.iter().filter(|replica| replica.ready && !replica.ending) {
+        let Some(ip) = &replica.ip else { continue };
+        let again = match seen.proofs.get(&replica.uid) {
+            Some(proof) if proof.restarts == replica.restarts => {
+                let wait = if proof.outcome.is_ok() { jittered(&replica.uid) } else { PROVE_AGAIN };
+                proof.at.checked_add(wait).unwrap_or(now)
+            }
+            Some(_) => now,
+            // Proven by a process before us: in its time, and no longer than that.
+            None => match proven_at(seen, replica) {
+                Some(at)
+                    if now.duration_since(at) < jiff::SignedDuration::try_from(PROOF_LASTS).unwrap_or_default() =>
+                {
+                    at.checked_add(jittered(&replica.uid)).unwrap_or(now)
+                }
+                _ => now,
+            },
+        };
+        if again <= now {
+            let (name, uid, ip) = (replica.name.clone(), replica.uid.clone(), ip.clone());
+            decision.prove.push(Prover { name, uid, ip, restarts: replica.restarts });
+        } else {
+            next = Some(next.map_or(again, |next| next.min(again)));
+        }
+    }
+    decision.next = next;
+}
+
+/// The period of a pod: those of a fleet that began together do not stay together.
+fn jittered(uid: &str) -> Duration {
+    let spread = uid.bytes().fold(7_u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(byte))) % 200;
+    PROVE_EVERY + Duration::from_secs(spread)
+}

@@ -1,0 +1,85 @@
+//! What becomes of a Cluster: the objects of its control plane, its certificates, and what to do next.
+
+pub mod certificates;
+pub mod contains;
+mod decide;
+pub mod objects;
+mod status;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use fleetwright_api::names;
+use sha2::{Digest, Sha256};
+
+pub use decide::{Decision, Proof, Prover, Replica, Seen, Workload, decide};
+pub use status::{Outlook, status, troubled};
+
+/// The longest name of a namespace.
+const LONGEST: usize = 63;
+
+/// What the parts of a cluster are called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Names {
+    /// The namespace of the Cluster.
+    pub fleet: String,
+    /// The Cluster's name.
+    pub name: String,
+    /// The namespace of its control plane.
+    pub namespace: String,
+}
+
+impl Names {
+    /// Of the Cluster with that name in that namespace.
+    pub fn of(fleet: &str, name: &str) -> Self {
+        let mut namespace = format!("{fleet}-{name}");
+        if namespace.len() > LONGEST {
+            // Two long names that begin alike must not share a namespace.
+            let digest = digest(&format!("{fleet}/{name}"), 4);
+            namespace.truncate(LONGEST - 9);
+            namespace = format!("{}-{digest}", namespace.trim_end_matches('-'));
+        }
+        Self { fleet: fleet.to_owned(), name: name.to_owned(), namespace }
+    }
+
+    /// What every object of the cluster carries.
+    pub fn labels(&self) -> BTreeMap<String, String> {
+        [
+            (names::CLUSTER, self.name.as_str()),
+            (names::FLEET, self.fleet.as_str()),
+            ("app.kubernetes.io/managed-by", "fleetwright"),
+        ]
+        .into_iter()
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .collect()
+    }
+
+    /// The name in the certificates of its API servers by which the operator knows them, wherever they are.
+    pub fn apiserver(&self) -> String {
+        format!("kube-apiserver.{}.svc", self.namespace)
+    }
+
+    /// The same of its etcd.
+    pub fn etcd(&self) -> String {
+        format!("etcd.{}.svc", self.namespace)
+    }
+
+    fn etcd_member(&self, number: u32) -> String {
+        format!("etcd-{number}.etcd.{}.svc", self.namespace)
+    }
+
+    fn etcd_clients(&self, members: u32) -> Vec<String> {
+        (0..members).map(|number| format!("https://{}:{}", self.etcd_member(number), objects::ETCD_PORT)).collect()
+    }
+
+    fn etcd_peers(&self, members: u32) -> String {
+        let peer = |number| format!("etcd-{number}=https://{}:2380", self.etcd_member(number));
+        (0..members).map(peer).collect::<Vec<_>>().join(",")
+    }
+}
+
+/// The beginning of a text's digest, so many bytes of it in hex.
+fn digest(text: &str, bytes: usize) -> String {
+    Sha256::digest(text).iter().take(bytes).map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,253 @@
+//! What is said of a cluster.
+
+use fleetwright_api::{
+    CertificateStatus, ClusterComponentStatus, ClusterPhase, ClusterStatus, Condition, ControlPlaneComponent,
+    ReplicaStatus, Status, condition, names,
+};
+use jiff::{SignedDuration, Timestamp};
+
+use super::decide::{Decision, Seen, proven_at};
+
+/// A proof that goes well again is written down this often and no more: the status of a fleet at rest does not change all the time.
+const TOLD_EVERY: SignedDuration = SignedDuration::from_hours(1);
+
+/// What is known besides what was seen.
+#[derive(Clone, Debug, Default)]
+pub struct Outlook {
+    /// The generation that was acted on.
+    pub generation: Option<i64>,
+    /// When each certificate ends.
+    pub certificates: Vec<CertificateStatus>,
+    /// It is paused.
+    pub paused: bool,
+    /// It is marked for deletion, and protected.
+    pub protected: bool,
+}
+
+/// The status of a cluster that is there to stay.
+pub fn status(seen: &Seen<'_>, decision: &Decision, outlook: &Outlook, now: Timestamp) -> ClusterStatus {
+    let before = seen.status;
+    let components: Vec<_> =
+        ControlPlaneComponent::ALL.into_iter().filter_map(|one| component(seen, decision, one, now)).collect();
+    let settled = decision.waiting.is_empty()
+        && !decision.namespace
+        && decision.authorities.is_empty()
+        && decision.certificates.is_empty()
+        && !decision.desired.is_empty();
+    let proven = proven(seen);
+    let created = before.package_version.is_some();
+    let ready = settled || (created && proven.0 > 0 && proven.0 == proven.1);
+    let protected = "it is marked for deletion, but spec.deletionProtection is true: set it to false to let it go; until then it runs on";
+    let waiting = waiting(decision, settled).or_else(|| outlook.protected.then(|| protected.to_owned()));
+    let phase = match () {
+        () if settled => ClusterPhase::Ready,
+        () if !created => ClusterPhase::Creating,
+        () if before.package_version.as_deref() != Some(seen.package.0) => ClusterPhase::Upgrading,
+        () if ready => ClusterPhase::Repairing,
+        () => ClusterPhase::Degraded,
+    };
+    let (status, reason, message) = match (ready, proven) {
+        (true, (_, all)) => (
+            Status::True,
+            names::reasons::PROVEN,
+            format!(
+                "an object was made, seen, read and deleted at each of {all} API servers, the controller-manager acted on it, and the scheduler is at work"
+            ),
+        ),
+        (false, _) if !created => {
+            (Status::False, names::reasons::CREATING, waiting.clone().unwrap_or_else(|| "it is being made".to_owned()))
+        }
+        (false, (some, all)) if some > 0 => (
+            Status::True,
+            names::reasons::SOME_PROVEN,
+            format!("{some} of {all} API servers are proven to work; {}", waiting.clone().unwrap_or_default()),
+        ),
+        (false, _) => (
+            Status::False,
+            names::reasons::NOT_PROVEN,
+            waiting.clone().unwrap_or_else(|| "no API server is proven to work".to_owned()),
+        ),
+    };
+    let mut conditions = vec![
+        accepted(outlook),
+        said(names::READY, status, reason, message),
+        datastore(seen),
+        said(
+            names::CERTIFICATES_VALID,
+            if decision.certificates.is_empty() && decision.authorities.is_empty() {
+                Status::True
+            } else {
+                Status::False
+            },
+            if decision.certificates.is_empty() && decision.authorities.is_empty() {
+                names::reasons::ALL_VALID
+            } else {
+                names::reasons::ROTATING
+            },
+            match decision.certificates.first() {
+                None => "all certificates are there and far from their end".to_owned(),
+                Some((wanted, why)) => format!("{} is being made: {}", wanted.secret, why.as_str()),
+            },
+        ),
+    ];
+    since(&mut conditions, &before.conditions, outlook.generation, now);
+    ClusterStatus {
+        observed_generation: outlook.generation,
+        phase: Some(phase),
+        waiting_for: waiting,
+        endpoint: seen.endpoint.clone(),
+        namespace: Some(seen.names.namespace.clone()),
+        package_version: if settled { Some(seen.package.0.to_owned()) } else { before.package_version.clone() },
+        previous: match &before.package_version {
+            Some(name) if settled && name != seen.package.0 => Some(name.clone()),
+            _ => before.previous.clone(),
+        },
+        components,
+        certificates: outlook.certificates.clone(),
+        conditions,
+        ..before.clone()
+    }
+}
+
+/// The status after a pass that failed: what was known before, and why.
+pub fn troubled(
+    before: &ClusterStatus,
+    reason: &str,
+    message: &str,
+    generation: Option<i64>,
+    now: Timestamp,
+) -> ClusterStatus {
+    let mut conditions = before.conditions.clone();
+    conditions.retain(|condition| condition.type_ != names::ACCEPTED);
+    let mut accepted = vec![said(names::ACCEPTED, Status::False, reason, message.to_owned())];
+    since(&mut accepted, &before.conditions, generation, now);
+    conditions.splice(0..0, accepted);
+    ClusterStatus {
+        phase: Some(before.phase.unwrap_or(ClusterPhase::Creating)),
+        waiting_for: Some(message.to_owned()),
+        conditions,
+        ..before.clone()
+    }
+}
+
+fn accepted(outlook: &Outlook) -> Condition {
+    match outlook.paused {
+        true => said(
+            names::ACCEPTED,
+            Status::True,
+            names::reasons::PAUSED,
+            "nothing is done while spec.paused is true".to_owned(),
+        ),
+        false => said(names::ACCEPTED, Status::True, names::reasons::UNDERSTOOD, "it is acted on".to_owned()),
+    }
+}
+
+/// A condition that holds as before does so since then.
+fn since(conditions: &mut [Condition], before: &[Condition], generation: Option<i64>, now: Timestamp) {
+    for one in conditions {
+        let old = condition(before, &one.type_).filter(|old| old.status == one.status);
+        one.last_transition_time = old.map_or(now, |old| old.last_transition_time);
+        one.observed_generation = generation;
+    }
+}
+
+fn said(type_: &str, status: Status, reason: &str, message: String) -> Condition {
+    Condition {
+        type_: type_.to_owned(),
+        status,
+        reason: reason.to_owned(),
+        message,
+        last_transition_time: Timestamp::UNIX_EPOCH,
+        observed_generation: None,
+        reporter: None,
+    }
+}
+
+/// How many API servers are proven, of how many there should be.
+fn proven(seen: &Seen<'_>) -> (usize, usize) {
+    let wanted = usize::try_from(seen.spec.replicas).unwrap_or(usize::MAX);
+    let Some(workload) = seen.workloads.get(&ControlPlaneComponent::Apiserver) else { return (0, wanted) };
+    let here = workload.replicas.iter().filter(|replica| replica.ready && !replica.ending);
+    (here.filter(|replica| proven_at(seen, replica).is_some()).count().min(wanted), wanted)
+}
+
+fn datastore(seen: &Seen<'_>) -> Condition {
+    let Some(etcd) = &seen.spec.datastore.etcd else {
+        return said(
+            names::DATASTORE_HEALTHY,
+            Status::Unknown,
+            names::reasons::UNREACHABLE,
+            "it is run by somebody else".to_owned(),
+        );
+    };
+    let members = usize::try_from(etcd.members).unwrap_or(usize::MAX);
+    let ready = seen
+        .workloads
+        .get(&ControlPlaneComponent::Etcd)
+        .map_or(0, |workload| workload.replicas.iter().filter(|replica| replica.ready && !replica.ending).count());
+    let message = format!("{ready} of {members} members are ready");
+    match ready {
+        _ if ready >= members => {
+            said(names::DATASTORE_HEALTHY, Status::True, names::reasons::ALL_MEMBERS_HEALTHY, message)
+        }
+        _ if ready > members / 2 => {
+            said(names::DATASTORE_HEALTHY, Status::False, names::reasons::MEMBERS_MISSING, message)
+        }
+        _ => said(names::DATASTORE_HEALTHY, Status::False, names::reasons::QUORUM_LOST, message),
+    }
+}
+
+fn waiting(decision: &Decision, settled: bool) -> Option<String> {
+    if settled {
+        return None;
+    }
+    let first = decision.waiting.first().map(|(_, why)| why.clone());
+    Some(first.unwrap_or_else(|| match decision.namespace {
+        true => "its namespace is about to be made".to_owned(),
+        false => "its certificates are about to be made".to_owned(),
+    }))
+}
+
+fn component(
+    seen: &Seen<'_>,
+    decision: &Decision,
+    component: ControlPlaneComponent,
+    now: Timestamp,
+) -> Option<ClusterComponentStatus> {
+    let workload = seen.workloads.get(&component)?;
+    let before = seen.status.components.iter().find(|known| known.component == component);
+    let here = workload.replicas.iter().filter(|replica| !replica.ending);
+    let replicas: Vec<_> = here
+        .map(|replica| {
+            let known = before.and_then(|known| known.replicas.iter().find(|known| known.name == replica.name));
+            let proof = seen.proofs.get(&replica.uid);
+            let told = known.and_then(|known| known.proven);
+            let proven = match (component, proven_at(seen, replica), told) {
+                (ControlPlaneComponent::Apiserver, Some(_), Some(told)) if now.duration_since(told) < TOLD_EVERY => {
+                    Some(told)
+                }
+                (ControlPlaneComponent::Apiserver, Some(at), _) => Some(at),
+                _ => None,
+            };
+            let said = proof.and_then(|proof| proof.outcome.as_ref().ok().cloned());
+            ReplicaStatus {
+                name: replica.name.clone(),
+                version: said.or_else(|| replica.runs.clone()),
+                ready: replica.ready,
+                proven,
+                message: match proof.map(|proof| &proof.outcome) {
+                    Some(Err(why)) if replica.ready => why.clone(),
+                    _ => replica.message.clone(),
+                },
+            }
+        })
+        .collect();
+    let first = replicas.first().and_then(|replica| replica.version.clone());
+    let same = replicas.iter().all(|replica| replica.version == first);
+    Some(ClusterComponentStatus {
+        component,
+        desired: decision.desired.get(&component).cloned(),
+        observed: first.filter(|_| same),
+        replicas,
+    })
+}

@@ -1,0 +1,407 @@
+use std::collections::BTreeMap;
+
+use fleetwright_api::{
+    ClusterPackageVersionSpec, ClusterPhase, ClusterSpec, ClusterStatus, ComponentOverrides, ConfigFile,
+    ControlPlaneComponent, EtcdDatastore, Status, condition, names,
+};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+
+use super::certificates::{self, Authority, Due, Held};
+use super::contains::contains;
+use super::objects::{Blueprint, Kind, objects};
+use super::*;
+
+const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
+
+fn package(kubernetes: &str) -> ClusterPackageVersionSpec {
+    ClusterPackageVersionSpec::of_images("registry.example", kubernetes, "3.6.16")
+}
+
+/// A cluster as it is seen, which the tests change.
+struct World {
+    names: Names,
+    spec: ClusterSpec,
+    status: ClusterStatus,
+    packages: BTreeMap<String, ClusterPackageVersionSpec>,
+    live: BTreeMap<(Kind, String), Value>,
+    workloads: BTreeMap<ControlPlaneComponent, Workload>,
+    proofs: BTreeMap<String, Proof>,
+    due: Vec<(certificates::Wanted, Due)>,
+    authorities: Vec<Authority>,
+    namespace: bool,
+}
+
+impl World {
+    /// One that has its namespace and certificates.
+    fn new() -> Self {
+        let packages = [("v1.36", "1.36.4"), ("v1.37", "1.37.1")];
+        Self {
+            names: Names::of("fleet", "pay"),
+            spec: ClusterSpec::of("v1.36"),
+            status: ClusterStatus::default(),
+            packages: packages.into_iter().map(|(name, version)| (name.to_owned(), package(version))).collect(),
+            live: BTreeMap::new(),
+            workloads: BTreeMap::new(),
+            proofs: BTreeMap::new(),
+            due: Vec::new(),
+            authorities: Vec::new(),
+            namespace: true,
+        }
+    }
+
+    fn look<T>(&self, with: impl FnOnce(&Seen<'_>) -> T) -> T {
+        let packages = |name: &str| self.packages.get(name);
+        let object = |kind: Kind, name: &str| self.live.get(&(kind, name.to_owned())).cloned();
+        with(&Seen {
+            names: &self.names,
+            spec: &self.spec,
+            status: &self.status,
+            package: (&self.spec.package_version, &self.packages[&self.spec.package_version]),
+            packages: &packages,
+            namespace: self.namespace,
+            authorities: self.authorities.clone(),
+            service_account: false,
+            due: self.due.clone(),
+            due_next: None,
+            object: &object,
+            workloads: self.workloads.clone(),
+            proofs: self.proofs.clone(),
+            endpoint: None,
+        })
+    }
+
+    fn decide(&self) -> Decision {
+        self.look(|seen| decide(seen, NOW))
+    }
+
+    /// What the meta cluster does with what is applied: everything is ready at once, if it can be.
+    fn applied(&mut self, decision: &Decision) {
+        for (object, _) in &decision.apply {
+            self.live.insert((object.kind, object.name.clone()), object.body.clone());
+            let Some(component) = ControlPlaneComponent::of_binary(&object.name) else { continue };
+            if !matches!(object.kind, Kind::Deployment | Kind::StatefulSet) {
+                continue;
+            }
+            let package = object.body["metadata"]["annotations"][objects::PACKAGE_VERSION].as_str().unwrap().to_owned();
+            let template = objects::template_digest(object).map(str::to_owned);
+            let workload = self.workloads.entry(component).or_default();
+            workload.package = Some(package);
+            let count = object.body["spec"]["replicas"].as_u64().unwrap();
+            // Members of etcd are replaced one by one, when the operator says so.
+            if component != ControlPlaneComponent::Etcd || workload.replicas.is_empty() {
+                workload.replicas = (0..count).map(|number| replica(component, number, template.clone())).collect();
+            }
+        }
+        if let Some(gone) = &decision.replace {
+            let template = decision.templates[&ControlPlaneComponent::Etcd].clone();
+            let members = &mut self.workloads.get_mut(&ControlPlaneComponent::Etcd).unwrap().replicas;
+            let member = members.iter_mut().find(|member| member.name == gone.name).unwrap();
+            (member.template, member.uid) = (Some(template), format!("{}+", member.uid));
+        }
+        for prover in &decision.prove {
+            let proof = Proof { at: NOW, restarts: prover.restarts, outcome: Ok("1.36.4".to_owned()) };
+            self.proofs.insert(prover.uid.clone(), proof);
+        }
+    }
+
+    fn status(&self) -> ClusterStatus {
+        let outlook = Outlook { generation: Some(1), ..Outlook::default() };
+        self.look(|seen| status(seen, &decide(seen, NOW), &outlook, NOW))
+    }
+
+    /// Until nothing is left to do; the status is written each time.
+    fn settle(&mut self) -> Vec<Decision> {
+        let mut all = Vec::new();
+        for _ in 0..40 {
+            let decision = self.decide();
+            let status = self.status();
+            let rests = decision.apply.is_empty() && decision.replace.is_none() && decision.prove.is_empty();
+            let still = status == self.status;
+            self.status = status;
+            if rests && still {
+                return all;
+            }
+            self.applied(&decision);
+            all.push(decision);
+        }
+        panic!("it does not come to rest: {:#?}", all.last());
+    }
+}
+
+fn replica(component: ControlPlaneComponent, number: u64, template: Option<String>) -> Replica {
+    let name = match component {
+        ControlPlaneComponent::Etcd => format!("etcd-{number}"),
+        _ => format!("{component}-{}-{number}", template.as_deref().unwrap_or_default()),
+    };
+    let (uid, ip) = (format!("uid-{name}"), Some(format!("10.0.0.{number}")));
+    Replica { name, uid, ip, template, ready: true, ..Replica::default() }
+}
+
+fn kinds(decision: &Decision) -> Vec<(Kind, &str)> {
+    decision.apply.iter().map(|(object, _)| (object.kind, object.name.as_str())).collect()
+}
+
+#[test]
+fn a_namespace_comes_first_then_authorities_then_what_they_sign_then_the_rest() {
+    let mut world = World::new();
+    world.namespace = false;
+    world.authorities = Authority::ALL.to_vec();
+    let decision = world.decide();
+    assert!(decision.namespace && decision.authorities.is_empty() && decision.apply.is_empty());
+    world.namespace = true;
+    let decision = world.decide();
+    assert!(!decision.namespace && decision.authorities.len() == 3 && decision.certificates.is_empty());
+    world.authorities.clear();
+    let wanted = certificates::wanted(&world.names, &world.spec, &[]);
+    world.due = wanted.into_iter().map(|one| (one, Due::Missing)).collect();
+    let decision = world.decide();
+    assert!(decision.certificates.len() >= 10 && decision.apply.is_empty());
+    world.due.clear();
+    assert!(!world.decide().apply.is_empty());
+}
+
+#[test]
+fn who_does_not_wait_for_the_api_server_comes_after_it() {
+    let mut world = World::new();
+    let decision = world.decide();
+    let first = kinds(&decision);
+    assert!(first.contains(&(Kind::StatefulSet, "etcd")) && first.contains(&(Kind::Deployment, "kube-apiserver")));
+    assert!(!first.iter().any(|(_, name)| name.contains("scheduler") || name.contains("controller-manager")));
+    world.applied(&decision);
+    let decision = world.decide();
+    let second = kinds(&decision);
+    assert!(second.contains(&(Kind::Deployment, "kube-scheduler")));
+    assert!(second.contains(&(Kind::Deployment, "kube-controller-manager")));
+    world.settle();
+    assert_eq!(world.status.phase, Some(ClusterPhase::Ready));
+    assert_eq!(world.status.package_version.as_deref(), Some("v1.36"));
+}
+
+#[test]
+fn a_cluster_is_ready_only_when_every_api_server_is_proven() {
+    let mut world = World::new();
+    world.settle();
+    let uid = world.proofs.keys().next().unwrap().clone();
+    world.status = ClusterStatus::default();
+    world.proofs.get_mut(&uid).unwrap().outcome = Err("it lies".to_owned());
+    let status = world.status();
+    let ready = condition(&status.conditions, names::READY).unwrap();
+    assert_eq!((ready.status, status.phase), (Status::False, Some(ClusterPhase::Creating)));
+    assert!(status.waiting_for.unwrap().contains("it lies"));
+}
+
+#[test]
+fn what_was_proven_of_a_container_says_nothing_of_the_one_after_it() {
+    let mut world = World::new();
+    world.settle();
+    assert!(world.decide().prove.is_empty());
+    let servers = &mut world.workloads.get_mut(&ControlPlaneComponent::Apiserver).unwrap().replicas;
+    servers[0].restarts = 1;
+    let decision = world.decide();
+    assert_eq!(decision.prove.len(), 1);
+    assert!(decision.waiting[0].1.contains("not proven"), "{:?}", decision.waiting);
+}
+
+#[test]
+fn what_was_proven_before_a_restart_of_the_operator_counts_in_its_time() {
+    let mut world = World::new();
+    world.settle();
+    world.proofs.clear();
+    assert!(world.decide().prove.is_empty() && world.decide().waiting.is_empty());
+    for component in &mut world.status.components {
+        for replica in &mut component.replicas {
+            replica.proven = replica.proven.map(|at| at - SignedDuration::from_hours(4));
+        }
+    }
+    assert_eq!(world.decide().prove.len(), 2);
+}
+
+#[test]
+fn an_upgrade_goes_component_by_component_and_etcd_member_by_member() {
+    let mut world = World::new();
+    world.settle();
+    let newer = ClusterPackageVersionSpec::of_images("registry.example", "1.37.1", "3.7.0");
+    world.packages.insert("v1.37".to_owned(), newer);
+    world.spec.package_version = "v1.37".to_owned();
+    let steps = world.settle();
+    let mut order = Vec::new();
+    for step in &steps {
+        order.extend(
+            kinds(step).into_iter().filter(|(kind, _)| *kind != Kind::ConfigMap).map(|(_, name)| name.to_owned()),
+        );
+        order.extend(step.replace.iter().map(|member| format!("replace {}", member.name)));
+    }
+    order.dedup();
+    let expected = [
+        "etcd",
+        "replace etcd-2",
+        "replace etcd-1",
+        "replace etcd-0",
+        "kube-apiserver",
+        "kube-controller-manager",
+        "kube-scheduler",
+    ];
+    assert_eq!(order, expected);
+    assert_eq!(
+        (world.status.package_version.as_deref(), world.status.previous.as_deref()),
+        (Some("v1.37"), Some("v1.36"))
+    );
+    // And back the same way.
+    world.spec.package_version = "v1.36".to_owned();
+    world.settle();
+    assert_eq!(world.status.package_version.as_deref(), Some("v1.36"));
+}
+
+#[test]
+fn no_member_of_etcd_is_replaced_while_another_does_not_work() {
+    let mut world = World::new();
+    world.settle();
+    world
+        .packages
+        .insert("v1.37".to_owned(), ClusterPackageVersionSpec::of_images("registry.example", "1.37.1", "3.7.0"));
+    world.spec.package_version = "v1.37".to_owned();
+    let decision = world.decide();
+    world.applied(&Decision { replace: None, ..decision });
+    world.workloads.get_mut(&ControlPlaneComponent::Etcd).unwrap().replicas[0].ready = false;
+    // It is of before: it costs nothing to try it with the new version.
+    assert_eq!(world.decide().replace.map(|member| member.name).as_deref(), Some("etcd-0"));
+    world.workloads.get_mut(&ControlPlaneComponent::Etcd).unwrap().replicas[1].ready = false;
+    assert_eq!(world.decide().replace, None);
+}
+
+#[test]
+fn what_was_changed_by_hand_is_applied_again_and_nothing_else() {
+    let mut world = World::new();
+    world.settle();
+    let key = (Kind::Deployment, "kube-scheduler".to_owned());
+    world.live.get_mut(&key).unwrap()["spec"]["replicas"] = 7.into();
+    let decision = world.decide();
+    assert_eq!(kinds(&decision), [(Kind::Deployment, "kube-scheduler")]);
+    assert_eq!(decision.apply[0].1.as_deref(), Some("spec.replicas"));
+}
+
+#[test]
+fn arguments_of_a_cluster_win_over_those_of_its_package_version_and_ours_over_all() {
+    let world = World::new();
+    let mut package = package("1.36.4");
+    package.components.apiserver.args = [("v", "2"), ("profiling", "true"), ("secure-port", "1")]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into();
+    let mut spec = world.spec.clone();
+    let args = [("v".to_owned(), "4".to_owned())].into();
+    spec.components.apiserver = Some(ComponentOverrides { args, ..ComponentOverrides::default() });
+    let of = Blueprint { names: &world.names, spec: &spec, package: &package, etcd_exists: false };
+    let all = objects(&of, ControlPlaneComponent::Apiserver);
+    let deployment = all.iter().find(|object| object.kind == Kind::Deployment).unwrap();
+    let args: Vec<_> = deployment.body["spec"]["template"]["spec"]["containers"][0]["args"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
+    for one in ["--v=4", "--profiling=true", "--secure-port=6443"] {
+        assert!(args.contains(&one), "{one} in {args:?}");
+    }
+}
+
+#[test]
+fn a_changed_configuration_file_makes_new_pods() {
+    let world = World::new();
+    let digest = |package: &ClusterPackageVersionSpec| {
+        let of = Blueprint { names: &world.names, spec: &world.spec, package, etcd_exists: false };
+        let all = objects(&of, ControlPlaneComponent::Scheduler);
+        all.iter().find_map(objects::template_digest).unwrap().to_owned()
+    };
+    let (before, mut after) = (package("1.36.4"), package("1.36.4"));
+    let content = "percentageOfNodesToScore: 20\n".to_owned();
+    after.components.scheduler.config = vec![ConfigFile { name: "scheduler.yaml".to_owned(), content }];
+    assert_ne!(digest(&before), digest(&after));
+    let of = Blueprint { names: &world.names, spec: &world.spec, package: &after, etcd_exists: false };
+    let all = objects(&of, ControlPlaneComponent::Scheduler);
+    let file = all.iter().find(|object| object.kind == Kind::ConfigMap).unwrap().body["data"]["scheduler.yaml"]
+        .as_str()
+        .unwrap();
+    let file: Value = serde_json::from_str(file).unwrap();
+    assert_eq!(file["percentageOfNodesToScore"], 20);
+    assert_eq!(file["clientConnection"]["kubeconfig"], "/etc/kubernetes/scheduler-kubeconfig/kubeconfig");
+}
+
+#[test]
+fn that_etcd_goes_on_is_no_reason_to_begin_anew() {
+    let world = World::new();
+    let package = package("1.36.4");
+    let of = |etcd_exists| {
+        let of = Blueprint { names: &world.names, spec: &world.spec, package: &package, etcd_exists };
+        let all = objects(&of, ControlPlaneComponent::Etcd);
+        all.into_iter().find(|object| object.kind == Kind::StatefulSet).unwrap()
+    };
+    let (new, existing) = (of(false), of(true));
+    assert_eq!(objects::template_digest(&new), objects::template_digest(&existing));
+    assert!(!contains(&new.body, &existing.body));
+}
+
+#[test]
+fn no_pod_but_the_controller_managers_has_the_key_of_an_authority() {
+    let world = World::new();
+    let package = package("1.36.4");
+    for component in ControlPlaneComponent::ALL {
+        let of = Blueprint { names: &world.names, spec: &world.spec, package: &package, etcd_exists: false };
+        let all = objects(&of, component);
+        let workload = all.iter().find(|object| objects::template_digest(object).is_some()).unwrap();
+        let volumes = workload.body["spec"]["template"]["spec"]["volumes"].as_array().unwrap();
+        let holds = volumes.iter().any(|volume| {
+            let secret = volume["secret"]["secretName"].as_str().unwrap_or_default();
+            let keys = volume["secret"]["items"].to_string();
+            (secret == "ca" || secret.ends_with("-ca")) && keys.contains("tls.key")
+        });
+        assert_eq!(holds, component == ControlPlaneComponent::ControllerManager, "{component}");
+        let pod = &workload.body["spec"]["template"]["spec"];
+        assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
+        assert_eq!(pod["containers"][0]["securityContext"]["readOnlyRootFilesystem"], true);
+    }
+}
+
+#[test]
+fn certificates_are_replaced_after_two_thirds_of_their_life_or_when_names_are_missing() {
+    let names = Names::of("fleet", "pay");
+    let spec = ClusterSpec::of("v1.36");
+    let wanted = certificates::wanted(&names, &spec, &[]).remove(0);
+    let day = SignedDuration::from_hours(24);
+    let held = Held {
+        not_before: NOW,
+        not_after: NOW + day * 90,
+        dns_names: wanted.dns_names.clone(),
+        ips: wanted.ips.clone(),
+        common_name: wanted.common_name.clone(),
+        organizations: wanted.organizations.clone(),
+        key_matches: true,
+    };
+    assert_eq!(certificates::due(&wanted, Some(&held), true, NOW + day * 59), None);
+    assert_eq!(certificates::due(&wanted, Some(&held), true, NOW + day * 61), Some(Due::Old));
+    assert_eq!(certificates::due(&wanted, Some(&held), false, NOW), Some(Due::OtherAuthority));
+    assert_eq!(certificates::due(&wanted, None, false, NOW), Some(Due::Missing));
+    let more = certificates::wanted(&names, &spec, &["192.0.2.7".to_owned(), "api.example".to_owned()]).remove(0);
+    assert_eq!(certificates::due(&more, Some(&held), true, NOW), Some(Due::OtherNames));
+    assert!(
+        wanted.ips.contains(&"10.96.0.1".parse().unwrap())
+            && wanted.dns_names.contains(&"kube-apiserver.fleet-pay.svc".to_owned())
+    );
+}
+
+#[test]
+fn long_names_that_begin_alike_do_not_share_a_namespace() {
+    let long = "a".repeat(63);
+    let (one, two) = (Names::of("fleet", &long), Names::of("fleet", &format!("{}b", "a".repeat(62))));
+    assert!(one.namespace.len() <= 63 && one.namespace != two.namespace);
+    assert_eq!(Names::of("fleet", "pay").namespace, "fleet-pay");
+}
+
+#[test]
+fn one_member_is_enough_where_one_is_asked_for() {
+    let mut world = World::new();
+    world.spec.replicas = 1;
+    world.spec.datastore.etcd = Some(EtcdDatastore { members: 1, ..EtcdDatastore::default() });
+    world.settle();
+    assert_eq!(world.status.phase, Some(ClusterPhase::Ready));
+}
