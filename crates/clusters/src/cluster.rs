@@ -1,0 +1,385 @@
+//! The controller of clusters: what was decided is done and written down.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fleetwright_api::{
+    CertificateStatus, Cluster, ClusterPackageVersion, ClusterPhase, ClusterStatus, ControlPlaneComponent, names,
+};
+use fleetwright_kit::events::{Level, reference};
+use fleetwright_kit::{Budget, Controller, Key, Next, Outcome, Pass, Remedy, StepError, Whole, WriteError};
+use fleetwright_plan::cluster::objects::{Kind, Object};
+use fleetwright_plan::cluster::{self, Decision, Names, Outlook, Seen, certificates};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Namespace, ObjectReference};
+use kube::ResourceExt;
+use kube::api::ObjectMeta;
+use serde_json::json;
+
+use crate::ending::{self, Ending};
+use crate::eyes::{Eyes, Papers};
+use crate::prove::Provers;
+use crate::secrets::{Maker, SecretError};
+use crate::view::ClusterView;
+
+/// Keeps clusters.
+pub struct Clusters {
+    pub eyes: Eyes,
+    pub provers: Provers,
+}
+
+/// Everything that is known of a cluster in a pass.
+pub struct Found {
+    cluster: Arc<ClusterView>,
+    names: Names,
+    package: Option<Arc<Whole<ClusterPackageVersion>>>,
+    ending: Option<Ending>,
+}
+
+/// What the decision is made from.
+pub struct Valid {
+    found: Arc<Found>,
+}
+
+/// What is wrong with what is declared.
+#[derive(Debug, thiserror::Error)]
+pub enum Invalid {
+    /// The package version is not there.
+    #[error(
+        "spec.packageVersion names {0}, which is not in the namespace: make that ClusterPackageVersion, or name another"
+    )]
+    NoPackage(String),
+}
+
+impl StepError for Invalid {
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::NoPackage(_) => names::reasons::NO_PACKAGE_VERSION,
+        }
+    }
+
+    fn remedy(&self) -> Remedy {
+        Remedy::Person
+    }
+}
+
+/// Why something was not done.
+#[derive(Debug, thiserror::Error)]
+pub enum ActError {
+    /// It was not written.
+    #[error("{0}")]
+    Write(#[from] WriteError),
+    /// A key or certificate was not made.
+    #[error("{0}")]
+    Secret(#[from] SecretError),
+}
+
+impl StepError for ActError {
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Write(error) => error.reason(),
+            Self::Secret(error) => error.reason(),
+        }
+    }
+
+    fn remedy(&self) -> Remedy {
+        let remedy = match self {
+            Self::Write(error) => error.remedy(),
+            Self::Secret(error) => error.remedy(),
+        };
+        match remedy {
+            // A refusal may be mended by a role or a quota, which nobody watches.
+            Remedy::Person => Remedy::Wait(Duration::from_secs(30)),
+            remedy => remedy,
+        }
+    }
+}
+
+/// What was decided: what to do with a cluster, or with its end.
+pub enum Choice {
+    /// It is to be as declared.
+    Keep(Box<Decision>, Box<ClusterStatus>),
+    /// Nothing is done to it; this is how it is.
+    Paused(Box<ClusterStatus>, Option<Timestamp>),
+    /// It is to go.
+    End(Ending),
+    /// First of all it must be ours to end.
+    Finalize,
+}
+
+impl Controller for Clusters {
+    const NAME: &'static str = crate::NAME;
+    /// Reads: authorities that sign, and a namespace that may be there. Writes: everything of a new cluster's step, and the status.
+    const BUDGET: Budget = Budget { reads: 4, writes: 24 };
+
+    type Found = Arc<Found>;
+    type Valid = Valid;
+    type Decision = Choice;
+    type Done = bool;
+    type DereferenceError = std::convert::Infallible;
+    type ValidateError = Invalid;
+    type ActError = ActError;
+    type ReportError = WriteError;
+
+    fn about(&self, key: &Key, found: Option<&Arc<Found>>) -> ObjectReference {
+        reference::<Cluster>(key, found.and_then(|found| found.cluster.0.metadata.uid.as_deref()))
+    }
+
+    async fn dereference(&self, pass: &Pass) -> Result<Option<Arc<Found>>, std::convert::Infallible> {
+        let key = pass.key();
+        let Some(cluster) = self.eyes.clusters.get(key) else {
+            self.provers.forget(key);
+            return Ok(None);
+        };
+        let names = Names::of(&key.namespace, &key.name);
+        let package = self.eyes.packages.get(&Key::new(&key.namespace, &cluster.0.spec.package_version));
+        let ending = ending::ending(&self.eyes, &names, &cluster);
+        Ok(Some(Arc::new(Found { cluster, names, package, ending })))
+    }
+
+    fn validate(&self, found: &Arc<Found>) -> Result<Valid, Invalid> {
+        // What goes needs no package version.
+        if found.package.is_none() && found.ending.is_none() {
+            return Err(Invalid::NoPackage(found.cluster.0.spec.package_version.clone()));
+        }
+        Ok(Valid { found: Arc::clone(found) })
+    }
+
+    fn decide(&self, valid: &Valid, now: Timestamp) -> Choice {
+        let found = &valid.found;
+        if let Some(ending) = &found.ending {
+            return Choice::End(ending.clone());
+        }
+        let finalizers = found.cluster.0.metadata.finalizers.iter().flatten();
+        if !finalizers.clone().any(|name| name == names::CLUSTER_FINALIZER) {
+            return Choice::Finalize;
+        }
+        let Some(package) = &found.package else { return Choice::Finalize };
+        self.choose(found, package, now)
+    }
+
+    async fn act(&self, pass: &Pass, valid: &Valid, choice: &Choice) -> Result<bool, ActError> {
+        let found = &valid.found;
+        match choice {
+            Choice::End(ending) => Ok(ending::end(&self.eyes, pass, &found.names, &found.cluster, ending).await?),
+            Choice::Finalize => {
+                let meta = &found.cluster.0.metadata;
+                let test = json!({ "op": "test", "path": "/metadata/resourceVersion", "value": meta.resource_version });
+                let add = match &meta.finalizers {
+                    Some(_) => {
+                        json!({ "op": "add", "path": "/metadata/finalizers/-", "value": names::CLUSTER_FINALIZER })
+                    }
+                    None => json!({ "op": "add", "path": "/metadata/finalizers", "value": [names::CLUSTER_FINALIZER] }),
+                };
+                pass.writer().json_patch(&self.eyes.clusters, pass.key(), json!([test, add])).await?;
+                Ok(false)
+            }
+            Choice::Paused(..) => Ok(false),
+            Choice::Keep(decision, _) => {
+                self.keep(pass, found, decision).await?;
+                Ok(false)
+            }
+        }
+    }
+
+    async fn report(&self, pass: &Pass, found: &Arc<Found>, outcome: Outcome<'_, Self>) -> Result<Next, WriteError> {
+        let (status, next) = match outcome {
+            Outcome::Done { done: true, .. } => return Ok(Next::Rest),
+            Outcome::Done { decision: Choice::Keep(decision, status), .. } => ((**status).clone(), decision.next),
+            Outcome::Done { decision: Choice::Paused(status, next), .. } => ((**status).clone(), *next),
+            Outcome::Done { decision: Choice::End(_), .. } => (ending::status(&found.cluster, pass.now()), None),
+            Outcome::Done { decision: Choice::Finalize, .. } => return Ok(Next::Rest),
+            Outcome::Failed { trouble, .. } => (self.troubled(found, trouble, pass.now()), None),
+        };
+        self.write(pass, found, &status).await?;
+        Ok(next.map_or(Next::Rest, Next::At))
+    }
+}
+
+impl Clusters {
+    fn choose(&self, found: &Found, package: &Whole<ClusterPackageVersion>, now: Timestamp) -> Choice {
+        let (spec, names) = (&found.cluster.0.spec, &found.names);
+        let status = found.cluster.0.status.clone().unwrap_or_default();
+        let key = Key::new(&names.fleet, &names.name);
+        let (endpoint, addresses) = self.eyes.endpoint(names, &found.cluster);
+        let wanted = certificates::wanted(names, spec, &addresses);
+        let papers = self.eyes.papers(names, wanted, now);
+        let workloads = self.eyes.workloads(&names.namespace);
+        let servers = workloads.get(&ControlPlaneComponent::Apiserver).map(|one| &one.replicas[..]).unwrap_or_default();
+        let uids: Vec<_> = servers.iter().map(|replica| replica.uid.as_str()).collect();
+        let proofs = self.provers.known(&key, &uids);
+        // Those of before, while it changes from one to another.
+        let others: Vec<_> = workloads
+            .values()
+            .filter_map(|workload| workload.package.clone())
+            .filter_map(|name| self.eyes.packages.get(&Key::new(&names.fleet, &name)).map(|package| (name, package)))
+            .collect();
+        let packages = |name: &str| others.iter().find(|(known, _)| known == name).map(|(_, package)| &package.0.spec);
+        let namespace = self.eyes.namespaces.get(&Key::cluster(&names.namespace));
+        let object = |kind: Kind, name: &str| self.eyes.object(&names.namespace, kind, name);
+        let Papers { authorities, service_account, due, due_next, ends } = papers;
+        let seen = Seen {
+            names,
+            spec,
+            status: &status,
+            package: (&spec.package_version, &package.0.spec),
+            packages: &packages,
+            namespace: namespace.is_some_and(|namespace| !namespace.ending),
+            authorities,
+            service_account,
+            due,
+            due_next,
+            object: &object,
+            workloads,
+            proofs,
+            endpoint,
+        };
+        let decision = cluster::decide(&seen, now);
+        let outlook = Outlook {
+            generation: found.cluster.0.metadata.generation,
+            certificates: ends.into_iter().map(|(name, not_after)| CertificateStatus { name, not_after }).collect(),
+            paused: spec.paused,
+            protected: ending::protected(&found.cluster),
+        };
+        let new = cluster::status(&seen, &decision, &outlook, now);
+        match spec.paused {
+            true => Choice::Paused(Box::new(new), decision.next),
+            false => Choice::Keep(Box::new(decision), Box::new(new)),
+        }
+    }
+
+    async fn keep(&self, pass: &Pass, found: &Found, decision: &Decision) -> Result<(), ActError> {
+        let names = &found.names;
+        if decision.namespace {
+            return Ok(self.namespace(pass, names).await?);
+        }
+        let maker = Maker { eyes: &self.eyes, pass, names, spec: &found.cluster.0.spec };
+        for authority in &decision.authorities {
+            maker.authority(*authority).await?;
+        }
+        if decision.service_account {
+            maker.service_account().await?;
+        }
+        maker.certificates(decision.certificates.iter().map(|(wanted, _)| wanted)).await?;
+        for (wanted, why) in &decision.certificates {
+            if *why != certificates::Due::Missing {
+                let message = format!("the certificate {} was made anew: {}", wanted.secret, why.as_str());
+                self.tell(pass, found, Level::Normal, "CertificateReplaced", &message).await;
+            }
+        }
+        for (object, place) in &decision.apply {
+            self.apply(pass, names, object).await?;
+            if let Some(place) = place
+                && found
+                    .cluster
+                    .0
+                    .status
+                    .as_ref()
+                    .is_some_and(|status| status.observed_generation == found.cluster.0.metadata.generation)
+            {
+                let message = format!(
+                    "{} {} was not as declared at {place}, and was put right",
+                    object.kind.as_str(),
+                    object.name
+                );
+                self.tell(pass, found, Level::Normal, "Repaired", &message).await;
+            }
+        }
+        if let Some(replica) = &decision.replace {
+            let key = Key::new(&names.namespace, &replica.name);
+            match pass.writer().delete(&self.eyes.pods, &key, &replica.uid, &replica.version).await {
+                Ok(()) | Err(WriteError::Gone(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        for prover in &decision.prove {
+            self.provers.begin(pass.key(), names, prover);
+        }
+        Ok(())
+    }
+
+    async fn namespace(&self, pass: &Pass, names: &Names) -> Result<(), WriteError> {
+        let mut labels = names.labels();
+        for level in ["enforce", "audit", "warn"] {
+            labels.insert(format!("pod-security.kubernetes.io/{level}"), "restricted".to_owned());
+        }
+        let namespace = Namespace {
+            metadata: ObjectMeta { name: Some(names.namespace.clone()), labels: Some(labels), ..ObjectMeta::default() },
+            ..Namespace::default()
+        };
+        if !pass.writer().create_in(&self.eyes.namespaces, &namespace).await?
+            && self.eyes.namespaces.get(&Key::cluster(&names.namespace)).is_none()
+        {
+            let what = format!("Namespace {}", names.namespace);
+            let message = format!(
+                "it is there and does not belong to this cluster: rename the Cluster, or label the namespace {}={} and {}={} to give it up to it",
+                names::FLEET,
+                names.fleet,
+                names::CLUSTER,
+                names.name
+            );
+            return Err(WriteError::Refused { what, code: 409, message });
+        }
+        Ok(())
+    }
+
+    async fn apply(&self, pass: &Pass, names: &Names, object: &Object) -> Result<(), WriteError> {
+        let (key, writer, eyes) = (Key::new(&names.namespace, &object.name), pass.writer(), &self.eyes);
+        match object.kind {
+            Kind::ConfigMap => writer.apply(&eyes.config_maps, &key, &object.body).await,
+            Kind::Service => writer.apply(&eyes.services, &key, &object.body).await,
+            Kind::NetworkPolicy => writer.apply(&eyes.policies, &key, &object.body).await,
+            Kind::PodDisruptionBudget => writer.apply(&eyes.budgets, &key, &object.body).await,
+            Kind::StatefulSet => writer.apply(&eyes.stateful_sets, &key, &object.body).await,
+            Kind::Deployment => writer.apply(&eyes.deployments, &key, &object.body).await,
+        }
+    }
+
+    /// A pass that failed says why; what was known before stays.
+    fn troubled(&self, found: &Found, trouble: &fleetwright_kit::Trouble, now: Timestamp) -> ClusterStatus {
+        let before = found.cluster.0.status.clone().unwrap_or_default();
+        cluster::troubled(
+            &before,
+            trouble.reason,
+            &trouble.source.to_string(),
+            found.cluster.0.metadata.generation,
+            now,
+        )
+    }
+
+    async fn write(&self, pass: &Pass, found: &Found, new: &ClusterStatus) -> Result<(), WriteError> {
+        let old = found.cluster.0.status.clone().unwrap_or_default();
+        let cached = self.eyes.clusters.get(pass.key());
+        let version = cached.as_ref().and_then(|now| now.0.resource_version()).unwrap_or_default();
+        let (current, desired) = (json!(old), json!(new));
+        if pass.writer().apply_status(&self.eyes.clusters, pass.key(), &version, &current, desired).await?
+            && old.phase != new.phase
+            && let Some(phase) = new.phase
+        {
+            let ready = fleetwright_api::condition(&new.conditions, names::READY);
+            let message = ready.map(|ready| ready.message.clone()).unwrap_or_default();
+            self.tell(pass, found, Level::Normal, word(phase), &message).await;
+        }
+        Ok(())
+    }
+
+    async fn tell(&self, pass: &Pass, found: &Found, level: Level, reason: &'static str, message: &str) {
+        let about = reference::<Cluster>(pass.key(), found.cluster.0.metadata.uid.as_deref());
+        pass.events().publish(&about, level, reason, message, message).await;
+    }
+}
+
+/// The reason of an event that tells it.
+fn word(phase: ClusterPhase) -> &'static str {
+    match phase {
+        ClusterPhase::Creating => "Creating",
+        ClusterPhase::Ready => "Ready",
+        ClusterPhase::Upgrading => "Upgrading",
+        ClusterPhase::Soaking => "Soaking",
+        ClusterPhase::RollingBack => "RollingBack",
+        ClusterPhase::Repairing => "Repairing",
+        ClusterPhase::Degraded => "Degraded",
+        ClusterPhase::Restoring => "Restoring",
+        ClusterPhase::Deleting => "Deleting",
+    }
+}

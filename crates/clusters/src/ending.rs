@@ -1,0 +1,114 @@
+//! A cluster that is deleted: protection first, then everything at once.
+
+use fleetwright_api::{ClusterPhase, ClusterStatus, Condition, Status, names};
+use fleetwright_kit::{Key, Pass, WriteError};
+use fleetwright_plan::cluster::Names;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::Resource;
+use serde_json::json;
+
+use crate::eyes::Eyes;
+use crate::view::ClusterView;
+
+/// Where the end of a cluster stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// Its namespace is to be deleted.
+    Namespace,
+    /// Its namespace is going away.
+    Waits,
+    /// Nothing is left.
+    Gone,
+}
+
+/// It is marked for deletion, and protected: it goes on as if it were not.
+pub fn protected(cluster: &ClusterView) -> bool {
+    cluster.0.metadata.deletion_timestamp.is_some() && cluster.0.spec.deletion_protection
+}
+
+/// Where the end of that cluster stands; none if it is not deleted, or protected.
+pub fn ending(eyes: &Eyes, names: &Names, cluster: &ClusterView) -> Option<Ending> {
+    cluster.0.metadata.deletion_timestamp.as_ref()?;
+    if protected(cluster) {
+        return None;
+    }
+    Some(match eyes.namespaces.get(&Key::cluster(&names.namespace)) {
+        Some(namespace) if namespace.ending => Ending::Waits,
+        Some(_) => Ending::Namespace,
+        None => Ending::Gone,
+    })
+}
+
+/// Does what is next; answers whether the cluster is gone.
+pub async fn end(
+    eyes: &Eyes,
+    pass: &Pass,
+    names: &Names,
+    cluster: &ClusterView,
+    ending: &Ending,
+) -> Result<bool, WriteError> {
+    match ending {
+        Ending::Waits => Ok(false),
+        Ending::Namespace => {
+            let key = Key::cluster(&names.namespace);
+            if let Some(namespace) = eyes.namespaces.get(&key) {
+                match pass.writer().delete(&eyes.namespaces, &key, &namespace.uid, &namespace.version).await {
+                    Ok(()) | Err(WriteError::Gone(_)) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(false)
+        }
+        Ending::Gone => {
+            // A cache may not have seen yet what an operator before us made.
+            let api: kube::Api<Namespace> = kube::Api::all(pass.client());
+            let there = api.get_opt(&names.namespace).await.ok().flatten();
+            if there.is_some_and(|one| {
+                one.meta().labels.iter().flatten().any(|(key, name)| key == names::CLUSTER && *name == names.name)
+            }) {
+                pass.writer().delete_by_name::<Namespace>(&Key::cluster(&names.namespace)).await?;
+                return Ok(false);
+            }
+            let finalizers = cluster.0.metadata.finalizers.iter().flatten();
+            let Some(index) = finalizers.into_iter().position(|name| name == names::CLUSTER_FINALIZER) else {
+                return Ok(true);
+            };
+            let path = format!("/metadata/finalizers/{index}");
+            let patch = json!([
+                { "op": "test", "path": path, "value": names::CLUSTER_FINALIZER },
+                { "op": "remove", "path": path },
+            ]);
+            match pass.writer().json_patch(&eyes.clusters, pass.key(), patch).await {
+                Ok(()) | Err(WriteError::Gone(_)) => Ok(true),
+                Err(error) => Err(error),
+            }
+        }
+    }
+}
+
+/// What is said of a cluster that is deleted.
+pub fn status(cluster: &ClusterView, now: Timestamp) -> ClusterStatus {
+    let before = cluster.0.status.clone().unwrap_or_default();
+    let message = "its namespace and everything in it are going away";
+    let old = fleetwright_api::condition(&before.conditions, names::READY);
+    let since = old.filter(|old| old.status == Status::False).map_or(now, |old| old.last_transition_time);
+    let ready = Condition {
+        type_: names::READY.to_owned(),
+        status: Status::False,
+        reason: names::reasons::DELETING.to_owned(),
+        message: message.to_owned(),
+        last_transition_time: since,
+        observed_generation: cluster.0.metadata.generation,
+        reporter: None,
+    };
+    let mut conditions: Vec<_> = before.conditions.iter().filter(|one| one.type_ != names::READY).cloned().collect();
+    conditions.push(ready);
+    ClusterStatus {
+        observed_generation: cluster.0.metadata.generation,
+        phase: Some(ClusterPhase::Deleting),
+        waiting_for: Some(message.to_owned()),
+        conditions,
+        ..before
+    }
+}

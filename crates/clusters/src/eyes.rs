@@ -1,0 +1,175 @@
+//! What is seen of clusters, from caches alone.
+
+use std::collections::BTreeMap;
+
+use fleetwright_api::{ClusterPackageVersion, ControlPlaneComponent, EndpointType};
+use fleetwright_kit::{Cache, Change, Key, View, Whole};
+use fleetwright_plan::cluster::certificates::{self, Authority, Due, Held, Wanted};
+use fleetwright_plan::cluster::objects::{API_PORT, Kind, PACKAGE_VERSION};
+use fleetwright_plan::cluster::{Names, Workload};
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
+use k8s_openapi::api::core::v1::{ConfigMap, Service};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use serde_json::Value;
+
+use crate::view::{Belongs, ClusterView, Content, NamespaceView, PodView, SecretView};
+
+/// Objects by their namespace.
+pub const BY_NAMESPACE: &str = "namespace";
+/// Clusters by their package version.
+pub const BY_PACKAGE: &str = "package";
+
+/// All caches; cheap to clone.
+#[derive(Clone)]
+pub struct Eyes {
+    pub clusters: Cache<ClusterView>,
+    pub packages: Cache<Whole<ClusterPackageVersion>>,
+    pub namespaces: Cache<NamespaceView>,
+    pub secrets: Cache<SecretView>,
+    pub config_maps: Cache<Content<ConfigMap>>,
+    pub services: Cache<Content<Service>>,
+    pub policies: Cache<Content<NetworkPolicy>>,
+    pub budgets: Cache<Content<PodDisruptionBudget>>,
+    pub stateful_sets: Cache<Content<StatefulSet>>,
+    pub deployments: Cache<Content<Deployment>>,
+    pub pods: Cache<PodView>,
+}
+
+/// The cluster that a change concerns.
+pub fn of_cluster<V: View + Belongs>(fleet: &str, change: &Change<'_, V>) -> Option<Key> {
+    let name = change.new.or(change.old)?.cluster()?;
+    Some(Key::new(fleet, name))
+}
+
+/// What is known of a cluster's certificates.
+#[derive(Debug, Default)]
+pub struct Papers {
+    /// Authorities that are missing.
+    pub authorities: Vec<Authority>,
+    /// The key of service-account tokens is missing.
+    pub service_account: bool,
+    /// Certificates that are due, and why.
+    pub due: Vec<(Wanted, Due)>,
+    /// When the next one will be.
+    pub due_next: Option<Timestamp>,
+    /// When each ends.
+    pub ends: Vec<(String, Timestamp)>,
+}
+
+impl Eyes {
+    /// The object of that kind, as it is.
+    pub fn object(&self, namespace: &str, kind: Kind, name: &str) -> Option<Value> {
+        let key = Key::new(namespace, name);
+        match kind {
+            Kind::ConfigMap => self.config_maps.get(&key).map(|object| object.value()),
+            Kind::Service => self.services.get(&key).map(|object| object.value()),
+            Kind::NetworkPolicy => self.policies.get(&key).map(|object| object.value()),
+            Kind::PodDisruptionBudget => self.budgets.get(&key).map(|object| object.value()),
+            Kind::StatefulSet => self.stateful_sets.get(&key).map(|object| object.value()),
+            Kind::Deployment => self.deployments.get(&key).map(|object| object.value()),
+        }
+    }
+
+    /// The workload of each component.
+    pub fn workloads(&self, namespace: &str) -> BTreeMap<ControlPlaneComponent, Workload> {
+        let mut all: BTreeMap<ControlPlaneComponent, Workload> = BTreeMap::new();
+        for component in ControlPlaneComponent::ALL {
+            let kind = if component == ControlPlaneComponent::Etcd { Kind::StatefulSet } else { Kind::Deployment };
+            let object = self.object(namespace, kind, component.binary());
+            let package = object.map(|object| {
+                object["metadata"]["annotations"][PACKAGE_VERSION].as_str().unwrap_or_default().to_owned()
+            });
+            all.insert(component, Workload { package, replicas: Vec::new() });
+        }
+        for (_, pod) in self.pods.by(BY_NAMESPACE, namespace) {
+            let component = pod.component.as_deref().and_then(ControlPlaneComponent::of_binary);
+            if let Some(workload) = component.and_then(|component| all.get_mut(&component)) {
+                workload.replicas.push(pod.replica.clone());
+            }
+        }
+        all
+    }
+
+    /// Where clients reach the API servers, and the names and addresses of that.
+    pub fn endpoint(&self, names: &Names, cluster: &ClusterView) -> (Option<String>, Vec<String>) {
+        let endpoint = &cluster.0.spec.endpoint;
+        let service = self.object(&names.namespace, Kind::Service, "kube-apiserver").unwrap_or_default();
+        let spec = &service["spec"];
+        let given = spec["clusterIP"].as_str().filter(|ip| !ip.is_empty() && *ip != "None").map(str::to_owned);
+        let balancer = service["status"]["loadBalancer"]["ingress"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .find_map(|one| one["ip"].as_str().or_else(|| one["hostname"].as_str()).map(str::to_owned));
+        let (host, port) = match endpoint.type_ {
+            EndpointType::ClusterIP => (endpoint.host.clone().or_else(|| given.clone()), Some(API_PORT)),
+            EndpointType::LoadBalancer => (endpoint.host.clone().or_else(|| balancer.clone()), Some(API_PORT)),
+            EndpointType::Given => (endpoint.host.clone(), Some(endpoint.port.unwrap_or(API_PORT))),
+            EndpointType::NodePort => {
+                let port = spec["ports"][0]["nodePort"].as_u64().and_then(|port| u16::try_from(port).ok());
+                (endpoint.host.clone(), port.or(endpoint.port))
+            }
+        };
+        let url = host.as_ref().zip(port).map(|(host, port)| match host.contains(':') {
+            true => format!("https://[{host}]:{port}"),
+            false => format!("https://{host}:{port}"),
+        });
+        (url, given.into_iter().chain(balancer).collect())
+    }
+
+    /// What is known of its certificates.
+    pub fn papers(&self, names: &Names, wanted: Vec<Wanted>, now: Timestamp) -> Papers {
+        let secret = |name: &str| self.secrets.get(&Key::new(&names.namespace, name));
+        let mut papers = Papers::default();
+        let whole = |authority: &SecretView| authority.certificate.is_some() && authority.key_matches;
+        for authority in Authority::ALL {
+            match secret(authority.secret()) {
+                Some(held) if whole(&held) => papers.ends.extend(ends(authority.secret(), &held)),
+                _ => papers.authorities.push(authority),
+            }
+        }
+        papers.service_account = secret(certificates::SERVICE_ACCOUNT)
+            .is_none_or(|held| !["sa.key", "sa.pub"].iter().all(|key| held.keys.iter().any(|own| &**own == *key)));
+        for one in wanted {
+            let (held, signer) = (secret(one.secret), secret(one.authority.secret()));
+            let signed = held.as_ref().zip(signer.as_ref()).is_some_and(|(held, signer)| {
+                let both = held.certificate.as_ref().zip(signer.certificate.as_ref());
+                both.is_some_and(|(held, signer)| held.is_signed_by(signer)) && held.trusts == signer.trusts
+            });
+            let lacking =
+                one.kubeconfig && held.as_ref().is_some_and(|held| held.keys.iter().all(|key| &**key != "kubeconfig"));
+            let known = held.as_ref().filter(|_| !lacking).and_then(|held| self::held(held));
+            papers.ends.extend(held.as_ref().and_then(|held| ends(one.secret, held)));
+            match certificates::due(&one, known.as_ref(), signed, now) {
+                // There, but nothing that can be used.
+                Some(Due::Missing) if held.is_some() => papers.due.push((one, Due::Broken)),
+                Some(why) => papers.due.push((one, why)),
+                None => {
+                    let next = known.as_ref().map(certificates::replace_at);
+                    papers.due_next = papers.due_next.into_iter().chain(next).min();
+                }
+            }
+        }
+        papers
+    }
+}
+
+fn ends(name: &str, held: &SecretView) -> Option<(String, Timestamp)> {
+    let end = held.certificate.as_ref()?.not_after;
+    Timestamp::from_second(end).ok().map(|end| (name.to_owned(), end))
+}
+
+fn held(secret: &SecretView) -> Option<Held> {
+    let certificate = secret.certificate.as_ref()?;
+    Some(Held {
+        not_before: Timestamp::from_second(certificate.not_before).ok()?,
+        not_after: Timestamp::from_second(certificate.not_after).ok()?,
+        dns_names: certificate.dns_names.clone(),
+        ips: certificate.ips.clone(),
+        common_name: certificate.common_name.clone(),
+        organizations: certificate.organizations.clone(),
+        key_matches: secret.key_matches,
+    })
+}

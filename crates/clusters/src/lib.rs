@@ -1,0 +1,104 @@
+//! The Cluster-Operator: one `Cluster` becomes a control plane that runs as pods, proven to work, and is kept so.
+//!
+//! What is to be done is decided in [`fleetwright_plan::cluster`], by pure functions. Here are the means: caches of what is declared and of what
+//! the meta cluster has, certificates, and provers, which do real work at each API server.
+//!
+//! Guarantees:
+//! - a pass never waits for a business cluster;
+//! - private keys are made once, are in Secrets only, and are read only by who signs or connects;
+//! - a cluster at rest costs one proof for each API server in each period, and no write;
+//! - nothing of another cluster is ever touched: everything of one is in a namespace of its own, with its labels.
+
+mod cluster;
+mod ending;
+mod eyes;
+mod prove;
+mod rules;
+mod secrets;
+mod view;
+
+use fleetwright_api::{Cluster, ClusterPackageVersion};
+use fleetwright_kit::{Budget, Change, Controller, Key, Operator, Source, Waker, Whole};
+use kube::Api;
+
+use cluster::Clusters;
+use eyes::{Eyes, of_cluster};
+use prove::Provers;
+pub use rules::{Rules, rules};
+
+/// The name of the controller of clusters.
+pub const NAME: &str = "clusters";
+
+/// How the operator is run.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// How the controller of clusters is run.
+    pub clusters: fleetwright_kit::Options,
+    /// How many API servers are proven at the same time.
+    pub provers: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { clusters: fleetwright_kit::Options { workers: 16, ..fleetwright_kit::Options::default() }, provers: 64 }
+    }
+}
+
+/// Adds the caches and the controller that keep the clusters of one namespace.
+pub fn add(operator: &mut Operator, namespace: &str, options: Options) {
+    let client = operator.client();
+    let labels = format!("{}={namespace}", fleetwright_api::names::FLEET);
+    macro_rules! cache {
+        () => {
+            operator.cache(
+                Source::new(Api::all(client.clone()))
+                    .labels(&labels)
+                    .index(eyes::BY_NAMESPACE, |key, _| vec![key.namespace.to_string()]),
+            )
+        };
+    }
+    let eyes = Eyes {
+        clusters: operator.cache(
+            Source::new(Api::<Cluster>::namespaced(client.clone(), namespace))
+                .index(eyes::BY_PACKAGE, |_, cluster: &view::ClusterView| vec![cluster.0.spec.package_version.clone()]),
+        ),
+        packages: operator
+            .cache(Source::<Whole<ClusterPackageVersion>>::new(Api::namespaced(client.clone(), namespace))),
+        namespaces: operator.cache(Source::new(Api::all(client.clone())).labels(&labels)),
+        secrets: cache!(),
+        config_maps: cache!(),
+        services: cache!(),
+        policies: cache!(),
+        budgets: cache!(),
+        stateful_sets: cache!(),
+        deployments: cache!(),
+        pods: cache!(),
+    };
+    let waker = Waker::new();
+    let provers = Provers::new(client, operator.clock().clone(), waker.clone(), options.provers);
+    let controller = Clusters { eyes: eyes.clone(), provers };
+    let fleet = namespace.to_owned();
+    let by_package = eyes.clone();
+    let mut wakes = operator
+        .controller(controller, options.clusters)
+        .on(&eyes.clusters, |change: &Change<'_, view::ClusterView>| vec![change.key.clone()])
+        .on(&eyes.packages, move |change| {
+            let clusters = by_package.clusters.by(eyes::BY_PACKAGE, &change.key.name);
+            clusters.into_iter().map(|(key, _)| key).collect()
+        });
+    macro_rules! on {
+        ($($cache:ident),*) => {
+            $(
+                let fleet_of = fleet.clone();
+                wakes = wakes.on(&eyes.$cache, move |change| of_cluster(&fleet_of, change).into_iter().collect::<Vec<Key>>());
+            )*
+        };
+    }
+    on!(namespaces, secrets, config_maps, services, policies, budgets, stateful_sets, deployments, pods);
+    drop(wakes.by(&waker));
+}
+
+/// The most calls that a pass of each controller makes.
+pub fn budgets() -> Vec<(&'static str, Budget)> {
+    vec![(Clusters::NAME, Clusters::BUDGET)]
+}

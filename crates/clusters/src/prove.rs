@@ -1,0 +1,247 @@
+//! Proves that an API server works, by real work that is done through it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use fleetwright_kit::{Clock, Key, Waker};
+use fleetwright_plan::cluster::objects::API_PORT;
+use fleetwright_plan::cluster::{Names, Proof, Prover};
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Namespace, ResourceQuota, Secret};
+use k8s_openapi::jiff::Timestamp as MicroTime;
+use kube::api::{DeleteParams, ObjectMeta, PostParams, WatchEvent, WatchParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, ResourceExt};
+use serde_json::json;
+use tokio::sync::Semaphore;
+
+/// Where the object of a proof is made, in the business cluster.
+const NAMESPACE: &str = "fleetwright-proof";
+/// A proof that takes longer has failed.
+const WITHIN: Duration = Duration::from_secs(30);
+/// How long a lease may stay as it is while its holder is at work: client-go renews every two seconds.
+const LEASE_MOVES: Duration = Duration::from_secs(12);
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
+/// What was proven, and what is being proven. Cheap to clone; nothing of it outlives the process.
+#[derive(Clone)]
+pub struct Provers {
+    client: Client,
+    clock: Clock,
+    waker: Waker,
+    places: Arc<Semaphore>,
+    table: Arc<Mutex<HashMap<Key, Proofs>>>,
+}
+
+#[derive(Default)]
+struct Proofs {
+    done: BTreeMap<String, Proof>,
+    doing: BTreeMap<String, tokio::task::AbortHandle>,
+}
+
+impl Drop for Proofs {
+    fn drop(&mut self) {
+        self.doing.values().for_each(tokio::task::AbortHandle::abort);
+    }
+}
+
+impl Provers {
+    /// So many at the same time. `client` reads the operator's own certificates.
+    pub fn new(client: Client, clock: Clock, waker: Waker, places: usize) -> Self {
+        Self { client, clock, waker, places: Arc::new(Semaphore::new(places.max(1))), table: Arc::default() }
+    }
+
+    fn table(&self) -> MutexGuard<'_, HashMap<Key, Proofs>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is known of the pods with these uids; the others are forgotten.
+    pub fn known(&self, key: &Key, uids: &[&str]) -> BTreeMap<String, Proof> {
+        let mut table = self.table();
+        let Some(proofs) = table.get_mut(key) else { return BTreeMap::new() };
+        proofs.done.retain(|uid, _| uids.contains(&uid.as_str()));
+        proofs.doing.retain(|uid, task| {
+            let here = uids.contains(&uid.as_str());
+            if !here {
+                task.abort();
+            }
+            here
+        });
+        proofs.done.clone()
+    }
+
+    /// The cluster is gone.
+    pub fn forget(&self, key: &Key) {
+        drop(self.table().remove(key));
+    }
+
+    /// Begins to prove a pod, unless that is under way. When it is over, the cluster is woken.
+    pub fn begin(&self, key: &Key, names: &Names, prover: &Prover) {
+        let mut table = self.table();
+        let proofs = table.entry(key.clone()).or_default();
+        if proofs.doing.contains_key(&prover.uid) {
+            return;
+        }
+        let (this, key, names, pod) = (self.clone(), key.clone(), names.clone(), prover.clone());
+        let task = tokio::spawn(async move {
+            let _place = this.places.acquire().await;
+            let proof = prove(&this.client, &names, &pod);
+            let outcome = match tokio::time::timeout(WITHIN, proof).await {
+                Ok(outcome) => outcome.map_err(|error| bounded(&error.to_string())),
+                Err(_) => Err(format!("its proof was not done within {} s", WITHIN.as_secs())),
+            };
+            let proof = Proof { at: this.clock.now(), restarts: pod.restarts, outcome };
+            if let Some(proofs) = this.table().get_mut(&key) {
+                proofs.doing.remove(&pod.uid);
+                proofs.done.insert(pod.uid.clone(), proof);
+            }
+            this.waker.wake(key);
+        });
+        proofs.doing.insert(prover.uid.clone(), task.abort_handle());
+    }
+}
+
+/// What a server says is not trusted.
+fn bounded(text: &str) -> String {
+    text.chars().filter(|one| !one.is_control()).take(300).collect()
+}
+
+/// At what a proof failed.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("the operator's certificate cannot be read: {0}")]
+    Papers(kube::Error),
+    #[error("it cannot be connected to: {0}")]
+    Connect(String),
+    #[error("{what}: {error}")]
+    Call { what: &'static str, error: kube::Error },
+    #[error("{0}")]
+    Wrong(&'static str),
+    #[error("the lease of {0} does not move: it is not at work")]
+    Still(&'static str),
+}
+
+fn call(what: &'static str) -> impl Fn(kube::Error) -> Failure {
+    move |error| Failure::Call { what, error }
+}
+
+/// Does real work at that pod; answers the version that it says it has.
+async fn prove(meta: &Client, names: &Names, pod: &Prover) -> Result<String, Failure> {
+    let client = connect(meta, names, &pod.ip).await?;
+    let version = client.apiserver_version().await.map_err(call("asking for its version"))?.git_version;
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    if namespaces.get_opt(NAMESPACE).await.map_err(call("reading the namespace of proofs"))?.is_none() {
+        let namespace: Namespace = named(NAMESPACE);
+        match namespaces.create(&PostParams::default(), &namespace).await {
+            Err(kube::Error::Api(status)) if status.is_already_exists() => {}
+            made => drop(made.map_err(call("making the namespace of proofs"))?),
+        }
+    }
+    work(&client, &format!("proof-{}", pod.name)).await?;
+    for holder in ["kube-controller-manager", "kube-scheduler"] {
+        moves(&client, holder).await?;
+    }
+    Ok(version.trim_start_matches('v').to_owned())
+}
+
+fn named<K: serde::de::DeserializeOwned + Default + kube::Resource>(name: &str) -> K {
+    let mut object = K::default();
+    *object.meta_mut() = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
+    object
+}
+
+/// Makes a quota, sees it by a watch, reads it, waits until the controller-manager has filled its status, deletes it and sees that.
+async fn work(client: &Client, name: &str) -> Result<(), Failure> {
+    let quotas: Api<ResourceQuota> = Api::namespaced(client.clone(), NAMESPACE);
+    // One that a proof before left behind.
+    match quotas.delete(name, &DeleteParams::default()).await {
+        Ok(_) => {}
+        Err(kube::Error::Api(status)) if status.is_not_found() => {}
+        Err(error) => return Err(Failure::Call { what: "deleting the quota of a proof before", error }),
+    }
+    let quota: ResourceQuota = serde_json::from_value(json!({
+        "metadata": { "name": name }, "spec": { "hard": { "count/configmaps": "1000" } },
+    }))
+    .map_err(|_| Failure::Wrong("the quota of a proof is not well-formed"))?;
+    let made = quotas.create(&PostParams::default(), &quota).await.map_err(call("making a quota"))?;
+    let version = made.resource_version().unwrap_or_default();
+    let params = WatchParams::default().fields(&format!("metadata.name={name}")).timeout(60);
+    let mut changes = quotas.watch(&params, &version).await.map_err(call("watching a quota"))?.boxed();
+    let read = quotas.get(name).await.map_err(call("reading a quota"))?;
+    if read.uid() != made.uid() {
+        return Err(Failure::Wrong("it answers with another object than the one that was made"));
+    }
+    let filled = |quota: &ResourceQuota| quota.status.as_ref().is_some_and(|status| status.hard.is_some());
+    let mut acted = filled(&read);
+    while !acted {
+        match changes.try_next().await.map_err(call("watching a quota"))? {
+            Some(WatchEvent::Modified(quota) | WatchEvent::Added(quota)) => acted = filled(&quota),
+            Some(WatchEvent::Bookmark(_)) => {}
+            Some(_) => return Err(Failure::Wrong("its watch tells something else than what happened")),
+            None => return Err(Failure::Wrong("the controller-manager did not act on a quota")),
+        }
+    }
+    quotas.delete(name, &DeleteParams::default()).await.map_err(call("deleting a quota"))?;
+    loop {
+        match changes.try_next().await.map_err(call("watching a quota"))? {
+            Some(WatchEvent::Deleted(_)) => return Ok(()),
+            Some(WatchEvent::Modified(_) | WatchEvent::Added(_) | WatchEvent::Bookmark(_)) => {}
+            Some(WatchEvent::Error(_)) | None => {
+                return Err(Failure::Wrong("its watch did not tell that a quota was deleted"));
+            }
+        }
+    }
+}
+
+/// Waits until the lease is renewed.
+async fn moves(client: &Client, holder: &'static str) -> Result<(), Failure> {
+    let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-system");
+    let renewed = |lease: &Lease| -> Option<MicroTime> { lease.spec.as_ref()?.renew_time.as_ref().map(|time| time.0) };
+    let read = async || leases.get_opt(holder).await.map_err(call("reading a lease"));
+    let before = read().await?.as_ref().and_then(renewed);
+    let deadline = tokio::time::Instant::now() + LEASE_MOVES;
+    loop {
+        let now = read().await?.as_ref().and_then(renewed);
+        if now.is_some() && now != before {
+            return Ok(());
+        }
+        if tokio::time::Instant::now() >= deadline {
+            return Err(Failure::Still(holder));
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+/// A client of the API server at that address, which must show the cluster's certificate.
+async fn connect(meta: &Client, names: &Names, ip: &str) -> Result<Client, Failure> {
+    let secrets: Api<Secret> = Api::namespaced(meta.clone(), &names.namespace);
+    let secret = secrets.get("operator-client").await.map_err(Failure::Papers)?;
+    let data = secret.data.unwrap_or_default();
+    let encoded = |key: &str| {
+        use base64::Engine as _;
+        data.get(key).map(|bytes| base64::prelude::BASE64_STANDARD.encode(&bytes.0))
+    };
+    let host = if ip.contains(':') { format!("[{ip}]") } else { ip.to_owned() };
+    let name = &names.name;
+    let config = json!({
+        "clusters": [{ "name": name, "cluster": {
+            "server": format!("https://{host}:{API_PORT}"),
+            "certificate-authority-data": encoded("ca.crt"),
+            "tls-server-name": names.apiserver(),
+        } }],
+        "users": [{ "name": name, "user": {
+            "client-certificate-data": encoded("tls.crt"), "client-key-data": encoded("tls.key"),
+        } }],
+        "contexts": [{ "name": name, "context": { "cluster": name, "user": name } }],
+        "current-context": name,
+    });
+    let config: Kubeconfig = serde_json::from_value(config).map_err(|error| Failure::Connect(error.to_string()))?;
+    let mut config = kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default())
+        .await
+        .map_err(|error| Failure::Connect(error.to_string()))?;
+    config.connect_timeout = Some(Duration::from_secs(5));
+    config.read_timeout = Some(Duration::from_secs(20));
+    Client::try_from(config).map_err(|error| Failure::Connect(error.to_string()))
+}

@@ -1,0 +1,43 @@
+use fleetwright_api::GROUP;
+use k8s_openapi::api::rbac::v1::PolicyRule;
+
+/// What the operator may do: the least it needs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rules {
+    /// In the namespace of the Clusters.
+    pub namespaced: Vec<PolicyRule>,
+    /// In the whole meta cluster: each cluster has a namespace of its own.
+    pub cluster: Vec<PolicyRule>,
+}
+
+/// The exact rules that the operator needs.
+pub fn rules() -> Rules {
+    const APPLIED: &[&str] = &["list", "watch", "create", "patch"];
+    Rules {
+        namespaced: vec![
+            rule(GROUP, &["clusters"], &["list", "watch", "patch"]),
+            rule(GROUP, &["clusters/status"], &["patch"]),
+            rule(GROUP, &["clusterpackageversions"], &["list", "watch"]),
+            rule("", &["events"], &["create"]),
+        ],
+        cluster: vec![
+            rule("", &["namespaces"], &["get", "list", "watch", "create", "delete"]),
+            rule("", &["secrets"], &["get", "list", "watch", "create", "patch"]),
+            rule("", &["configmaps", "services"], APPLIED),
+            rule("networking.k8s.io", &["networkpolicies"], APPLIED),
+            rule("policy", &["poddisruptionbudgets"], APPLIED),
+            rule("apps", &["statefulsets", "deployments"], APPLIED),
+            rule("", &["pods"], &["list", "watch", "delete"]),
+        ],
+    }
+}
+
+fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> PolicyRule {
+    let owned = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
+    PolicyRule {
+        api_groups: Some(vec![group.to_owned()]),
+        resources: Some(owned(resources)),
+        verbs: owned(verbs),
+        ..PolicyRule::default()
+    }
+}

@@ -1,0 +1,235 @@
+//! What is kept of the objects that the operator watches.
+
+use std::fmt::Debug;
+use std::marker::PhantomData;
+
+use fleetwright_api::{Cluster, names};
+use fleetwright_kit::View;
+use fleetwright_pki::Certificate;
+use fleetwright_plan::cluster::Replica;
+use k8s_openapi::api::core::v1::{ContainerStatus, Namespace, Pod, Secret};
+use kube::{Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// What kubectl leaves behind, which is as large as the object itself.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// What says of which cluster an object is.
+pub trait Belongs {
+    /// The value of [`names::CLUSTER`].
+    fn cluster(&self) -> Option<&str>;
+}
+
+fn owner(object: &impl ResourceExt) -> Option<Box<str>> {
+    object.labels().get(names::CLUSTER).map(|name| name.as_str().into())
+}
+
+/// A Cluster, without what nobody reads.
+#[derive(Clone, Debug)]
+pub struct ClusterView(pub Cluster);
+
+impl View for ClusterView {
+    type Object = Cluster;
+
+    fn of(mut object: Cluster) -> Self {
+        object.metadata.managed_fields = None;
+        if let Some(annotations) = &mut object.metadata.annotations {
+            annotations.remove(LAST_APPLIED);
+        }
+        Self(object)
+    }
+}
+
+/// The namespace of a control plane.
+#[derive(Debug)]
+pub struct NamespaceView {
+    cluster: Option<Box<str>>,
+    /// Its uid.
+    pub uid: Box<str>,
+    /// Its resourceVersion.
+    pub version: Box<str>,
+    /// It is going away.
+    pub ending: bool,
+}
+
+impl View for NamespaceView {
+    type Object = Namespace;
+
+    fn of(object: Namespace) -> Self {
+        Self {
+            cluster: owner(&object),
+            uid: object.uid().unwrap_or_default().into(),
+            version: object.resource_version().unwrap_or_default().into(),
+            ending: object.metadata.deletion_timestamp.is_some(),
+        }
+    }
+}
+
+impl Belongs for NamespaceView {
+    fn cluster(&self) -> Option<&str> {
+        self.cluster.as_deref()
+    }
+}
+
+/// What an object says, as text: it is read when its cluster is looked at, and is smaller so.
+#[derive(Debug)]
+pub struct Content<K> {
+    cluster: Option<Box<str>>,
+    text: Box<str>,
+    kind: PhantomData<fn() -> K>,
+}
+
+impl<K> Content<K> {
+    /// All that it says, status and bookkeeping aside.
+    pub fn value(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_default()
+    }
+}
+
+impl<K> View for Content<K>
+where
+    K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
+{
+    type Object = K;
+
+    fn of(mut object: K) -> Self {
+        let cluster = owner(&object);
+        object.meta_mut().managed_fields = None;
+        let mut value = serde_json::to_value(&object).unwrap_or_default();
+        let kept = |value: &Value| -> Value {
+            let metadata = &value["metadata"];
+            serde_json::json!({
+                "name": metadata["name"], "namespace": metadata["namespace"],
+                "labels": metadata["labels"], "annotations": metadata["annotations"],
+            })
+        };
+        let metadata = kept(&value);
+        if let Some(object) = value.as_object_mut() {
+            object.insert("metadata".to_owned(), metadata);
+            object.insert("apiVersion".to_owned(), K::api_version(&()).into());
+            object.insert("kind".to_owned(), K::kind(&()).into());
+            // Where a Service is reached is told there.
+            if K::kind(&()) != "Service" {
+                object.remove("status");
+            }
+        }
+        Self { cluster, text: value.to_string().into(), kind: PhantomData }
+    }
+}
+
+impl<K> Belongs for Content<K> {
+    fn cluster(&self) -> Option<&str> {
+        self.cluster.as_deref()
+    }
+}
+
+/// A Secret, without what is secret.
+#[derive(Debug)]
+pub struct SecretView {
+    cluster: Option<Box<str>>,
+    /// The certificate in `tls.crt`.
+    pub certificate: Option<Certificate>,
+    /// The key in `tls.key` is the one that the certificate was made for.
+    pub key_matches: bool,
+    /// What is in `ca.crt`.
+    pub trusts: Option<Box<str>>,
+    /// The keys that it has.
+    pub keys: Box<[Box<str>]>,
+}
+
+impl View for SecretView {
+    type Object = Secret;
+
+    fn of(object: Secret) -> Self {
+        let cluster = owner(&object);
+        let data = object.data.unwrap_or_default();
+        let text = |key: &str| data.get(key).and_then(|bytes| std::str::from_utf8(&bytes.0).ok());
+        let certificate = text("tls.crt").and_then(|pem| Certificate::from_pem(pem).ok());
+        let key_matches =
+            certificate.as_ref().zip(text("tls.key")).is_some_and(|(certificate, key)| certificate.is_of_key(key));
+        Self {
+            cluster,
+            key_matches,
+            trusts: text("ca.crt").map(Into::into),
+            keys: data.iter().filter(|(_, bytes)| !bytes.0.is_empty()).map(|(key, _)| key.as_str().into()).collect(),
+            certificate,
+        }
+    }
+}
+
+impl Belongs for SecretView {
+    fn cluster(&self) -> Option<&str> {
+        self.cluster.as_deref()
+    }
+}
+
+/// A pod of a control plane.
+#[derive(Debug)]
+pub struct PodView {
+    cluster: Option<Box<str>>,
+    /// The executable that it runs.
+    pub component: Option<Box<str>>,
+    /// What is known of it.
+    pub replica: Replica,
+}
+
+impl View for PodView {
+    type Object = Pod;
+
+    fn of(object: Pod) -> Self {
+        let cluster = owner(&object);
+        let component = object.labels().get(names::COMPONENT).map(|name| name.as_str().into());
+        let template = object.annotations().get(names::APPLIED).cloned();
+        let (uid, version) = (object.uid().unwrap_or_default(), object.resource_version().unwrap_or_default());
+        let (name, ending) = (object.name_any(), object.metadata.deletion_timestamp.is_some());
+        let image = object.spec.as_ref().and_then(|spec| spec.containers.first()).and_then(|one| one.image.clone());
+        let status = object.status.unwrap_or_default();
+        let container = status.container_statuses.iter().flatten().next();
+        let conditions = status.conditions.iter().flatten();
+        let ready = conditions.clone().any(|one| one.type_ == "Ready" && one.status == "True");
+        let unplaced = conditions.clone().find(|one| one.type_ == "PodScheduled" && one.status == "False");
+        let message = match container {
+            _ if ready => String::new(),
+            Some(container) => why(container),
+            None => unplaced.and_then(|one| one.message.clone()).unwrap_or_default(),
+        };
+        let replica = Replica {
+            name,
+            uid,
+            version,
+            ip: status.pod_ip.filter(|ip| !ip.is_empty()),
+            template,
+            runs: image.and_then(|image| fleetwright_api::ComponentPackage::of(image).version().map(str::to_owned)),
+            ready,
+            ending,
+            restarts: container.map_or(0, |container| container.restart_count),
+            message,
+        };
+        Self { cluster, component, replica }
+    }
+}
+
+impl Belongs for PodView {
+    fn cluster(&self) -> Option<&str> {
+        self.cluster.as_deref()
+    }
+}
+
+/// Why a container does not run, bounded: what it says is not trusted.
+fn why(container: &ContainerStatus) -> String {
+    const LONGEST: usize = 200;
+    let state = container.state.clone().unwrap_or_default();
+    let last = container.last_state.clone().unwrap_or_default();
+    let waiting = state.waiting.and_then(|waiting| {
+        let message = waiting.message.filter(|message| !message.is_empty());
+        waiting.reason.map(|reason| message.map_or(reason.clone(), |message| format!("{reason}: {message}")))
+    });
+    let ended = state.terminated.or(last.terminated).map(|ended| {
+        let said = ended.message.as_deref().unwrap_or_default().trim().lines().last().unwrap_or_default().to_owned();
+        format!("it ended with {}: {said}", ended.exit_code)
+    });
+    let text = [waiting, ended].into_iter().flatten().collect::<Vec<_>>().join("; ");
+    text.chars().filter(|one| !one.is_control()).take(LONGEST).collect()
+}
