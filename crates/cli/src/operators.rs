@@ -153,6 +153,8 @@ pub(crate) enum Which {
     Readiness,
     /// Drives hosts to their packages, over SSH, and keeps them there.
     Machines,
+    /// Makes clusters whose control planes run as pods here, and keeps them.
+    Clusters,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -289,6 +291,11 @@ pub(crate) fn rights(only: &[Which]) -> Rights {
         add_rules(&mut rights.tokens, machines.tokens);
         add_rules(&mut rights.cluster, machines.cluster);
     }
+    if wanted(Which::Clusters) {
+        let clusters = fleetwright_clusters::rules();
+        add_rules(&mut rights.namespaced, clusters.namespaced);
+        add_rules(&mut rights.cluster, clusters.cluster);
+    }
     rights
 }
 
@@ -341,6 +348,9 @@ impl Operators {
         }
         if wanted(Which::Machines) {
             fleetwright_machines::add(&mut operator, namespace, transport, options);
+        }
+        if wanted(Which::Clusters) {
+            fleetwright_clusters::add(&mut operator, namespace, fleetwright_clusters::Options::default());
         }
         Ok(Self { operator, endpoint })
     }
