@@ -2,12 +2,14 @@
 
 mod apiserver;
 mod cluster;
+mod clusters;
 mod crds;
 mod home;
 mod install;
 mod lab;
 mod machine;
 mod operators;
+mod output;
 mod package;
 mod preflight;
 mod reference;
@@ -17,6 +19,7 @@ mod simulated;
 mod target;
 mod up;
 mod version;
+mod watch;
 mod why;
 mod yaml;
 
@@ -66,7 +69,9 @@ enum Command {
     Machine(machine::Args),
     /// Check package versions, and make new ones.
     Package(package::Args),
-    /// Tell why a machine may or may not be scheduled.
+    /// Make business clusters, see how they are, reach them, and change their version.
+    Cluster(clusters::Args),
+    /// Tell why a machine may or may not be scheduled, or why a cluster does not work.
     Why(why::Args),
     /// Say what became of an operation whose outcome nobody else can know.
     Resolve(resolve::Args),
@@ -118,6 +123,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Operators(args) => operators::run(&args, &cli.log),
         Command::Machine(args) => machine::run(&args),
         Command::Package(args) => package::run(&args),
+        Command::Cluster(args) => clusters::run(&args),
         Command::Why(args) => why::run(&args),
         Command::Resolve(args) => resolve::run(&args),
         Command::Lab(args) => lab::run(args, &cli.log),

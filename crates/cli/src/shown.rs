@@ -1,5 +1,6 @@
 //! Texts for a terminal. What comes from a host or from other people's objects may hold anything.
 
+use fleetwright_api::{Condition, Status};
 use jiff::Timestamp;
 
 /// On one line and without control characters, so that nothing but text reaches the terminal.
@@ -65,6 +66,32 @@ pub(crate) fn table(rows: &[Vec<String>]) -> String {
         out.push('\n');
     }
     out
+}
+
+/// Conditions with a title, what does not hold first; nothing if there are none.
+pub(crate) fn conditions(conditions: &[Condition], now: Timestamp) -> String {
+    if conditions.is_empty() {
+        return String::new();
+    }
+    let mut sorted: Vec<_> = conditions.iter().collect();
+    sorted.sort_by_key(|condition| match condition.status {
+        Status::False => 0,
+        Status::Unknown => 1,
+        Status::True => 2,
+    });
+    let rows: Vec<_> = sorted
+        .iter()
+        .map(|condition| {
+            vec![
+                format!("  {}", condition.type_),
+                condition.status.as_str().to_owned(),
+                line(&condition.reason),
+                ago(condition.last_transition_time, now),
+                line(&condition.message),
+            ]
+        })
+        .collect();
+    format!("\nConditions:\n{}", table(&rows))
 }
 
 #[cfg(test)]

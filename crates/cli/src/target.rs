@@ -24,24 +24,35 @@ impl TargetArgs {
     /// # Errors
     /// It is another kind, or no name at all; says what is allowed.
     pub(crate) fn name<K: CustomResourceExt>(&self) -> anyhow::Result<&str> {
-        let names = K::crd().spec.names;
-        let singular = names.kind.to_lowercase();
-        let allowed = || format!("write {singular}/NAME");
+        Ok(self.among(&[K::crd().spec.names])?.1)
+    }
+
+    /// Which of these kinds the object is of, and its name.
+    ///
+    /// # Errors
+    /// It is of none of them, or no name at all; says what is allowed.
+    pub(crate) fn among(&self, kinds: &[Names]) -> anyhow::Result<(usize, &str)> {
+        let singular = |names: &Names| names.kind.to_lowercase();
+        let written = |name: &str| {
+            let each: Vec<_> = kinds.iter().map(|names| format!("{}/{name}", singular(names))).collect();
+            format!("write {}", each.join(" or "))
+        };
+        let of = |word: &str| kinds.iter().position(|names| is_called(word, names));
         let (kind, name) = match self.target.as_slice() {
-            [one] => one.split_once('/').ok_or_else(|| match one.as_str() {
-                word if is_called(word, &names) => anyhow::anyhow!("which {singular}? {}", allowed()),
-                word => anyhow::anyhow!("{word:?} has no type; write {singular}/{word}"),
+            [one] => one.split_once('/').ok_or_else(|| match of(one) {
+                Some(kind) => anyhow::anyhow!("which {}? {}", singular(&kinds[kind]), written("NAME")),
+                None => anyhow::anyhow!("{one:?} has no type; {}", written(one)),
             })?,
             [kind, name] => (kind.as_str(), name.as_str()),
-            _ => anyhow::bail!("no object is named; {}", allowed()),
+            _ => anyhow::bail!("no object is named; {}", written("NAME")),
         };
-        if !is_called(kind, &names) {
-            anyhow::bail!("{kind:?} cannot be asked about here; {}", allowed());
-        }
+        let Some(kind) = of(kind) else {
+            anyhow::bail!("{kind:?} cannot be asked about here; {}", written("NAME"));
+        };
         if name.is_empty() || name.contains('/') {
-            anyhow::bail!("{name:?} is not a name; {}", allowed());
+            anyhow::bail!("{name:?} is not a name; write {}/NAME", singular(&kinds[kind]));
         }
-        Ok(name)
+        Ok((kind, name))
     }
 
     /// The namespace to look in.
@@ -58,34 +69,62 @@ impl TargetArgs {
         K: CustomResourceExt + Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>,
         K: Clone + DeserializeOwned + std::fmt::Debug,
     {
-        let (name, namespace) = (self.name::<K>()?, self.namespace(cluster));
-        let error = match Api::<K>::namespaced(cluster.client.clone(), namespace).get(name).await {
-            Ok(found) => return Ok(found),
-            Err(error) => error,
-        };
-        if !is_not_found(&error) {
-            return Err(cluster.explain(error));
-        }
-        let plural = K::crd().spec.names.plural;
-        let field = format!("metadata.name={name}");
-        let elsewhere = Api::<K>::all(cluster.client.clone());
-        match elsewhere.list_metadata(&kube::api::ListParams::default().fields(&field)).await {
-            Err(error) if is_not_found(&error) => {
-                anyhow::bail!("the cluster does not know {plural}.{GROUP}; `fleetwright install` brings the kinds")
-            }
-            Ok(found) if !found.items.is_empty() => {
-                let namespaces: Vec<_> = found.items.iter().filter_map(|item| item.namespace()).collect();
-                anyhow::bail!(
-                    "{plural}.{GROUP} {name:?} not found in namespace {namespace}; there is one in {}: pass -n",
-                    namespaces.join(", ")
-                )
-            }
-            _ => anyhow::bail!("{plural}.{GROUP} {name:?} not found in namespace {namespace}; pass -n for another one"),
-        }
+        one(cluster, self.namespace(cluster), self.name::<K>()?).await
     }
 }
 
-type Names = k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinitionNames;
+/// The object of that name.
+///
+/// # Errors
+/// It is not there, or must not be seen; says where it was looked for and where else there is one of that name.
+pub(crate) async fn one<K>(cluster: &Cluster, namespace: &str, name: &str) -> anyhow::Result<K>
+where
+    K: CustomResourceExt + Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>,
+    K: Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let error = match Api::<K>::namespaced(cluster.client.clone(), namespace).get(name).await {
+        Ok(found) => return Ok(found),
+        Err(error) => error,
+    };
+    if !is_not_found(&error) {
+        return Err(cluster.explain(error));
+    }
+    let plural = K::crd().spec.names.plural;
+    let field = format!("metadata.name={name}");
+    let elsewhere = Api::<K>::all(cluster.client.clone());
+    match elsewhere.list_metadata(&kube::api::ListParams::default().fields(&field)).await {
+        Err(error) if is_not_found(&error) => {
+            anyhow::bail!("the cluster does not know {plural}.{GROUP}; `fleetwright install` brings the kinds")
+        }
+        Ok(found) if !found.items.is_empty() => {
+            let namespaces: Vec<_> = found.items.iter().filter_map(|item| item.namespace()).collect();
+            anyhow::bail!(
+                "{plural}.{GROUP} {name:?} not found in namespace {namespace}; there is one in {}: pass -n",
+                namespaces.join(", ")
+            )
+        }
+        _ => anyhow::bail!("{plural}.{GROUP} {name:?} not found in namespace {namespace}; pass -n for another one"),
+    }
+}
+
+/// A name alone, or with its type in front: `machine/x`.
+///
+/// # Errors
+/// It is the name of something else; says what is allowed.
+pub(crate) fn bare_name<K: CustomResourceExt>(text: &str) -> Result<String, String> {
+    let names = K::crd().spec.names;
+    let name = match text.split_once('/') {
+        None => Some(text),
+        Some((kind, name)) => is_called(kind, &names).then_some(name),
+    };
+    let singular = names.kind.to_lowercase();
+    let name = name.filter(|name| !name.is_empty() && !name.contains('/'));
+    name.map(str::to_owned).ok_or_else(|| format!("write the {singular}'s name, or {singular}/NAME"))
+}
+
+/// What a kind is called.
+pub(crate) type Names =
+    k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinitionNames;
 
 fn is_called(word: &str, names: &Names) -> bool {
     let word = word.to_lowercase();

@@ -1,16 +1,17 @@
 //! `fleetwright why`.
 
 use clap::ValueEnum;
-use fleetwright_api::{ComponentState, Machine, ReadinessGates, Status, condition, names};
+use fleetwright_api::{Cluster as BusinessCluster, ComponentState, Machine, ReadinessGates, Status, condition, names};
 use fleetwright_readiness::{WhyInput, node_name, why};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::api::ListParams;
-use kube::{Api, Resource};
+use kube::{Api, CustomResourceExt as _, Resource};
 use serde::de::DeserializeOwned;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, ClusterArgs};
+use crate::clusters;
 use crate::shown::{ago, cut, line, table};
 use crate::target::TargetArgs;
 
@@ -18,6 +19,7 @@ use crate::target::TargetArgs;
 #[command(after_help = "Examples:
   fleetwright why machine/host-17
   fleetwright why ma host-17 -n blue
+  fleetwright why cluster/pay-01
   fleetwright why machine/host-17 -o json | jq -r .reason")]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -39,15 +41,27 @@ enum Format {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     // A mistake in the words needs no cluster.
-    args.target.name::<Machine>()?;
+    let (kind, _) = args.target.among(&[Machine::crd().spec.names, BusinessCluster::crd().spec.names])?;
     crate::runtime()?.block_on(async {
         let cluster = args.cluster.connect().await?;
-        let input = look(&cluster, &args.target).await?;
         let now = Timestamp::now();
-        let text = why(&input, now) + &packages(&input.machine, now);
+        let (text, json) = match kind {
+            0 => {
+                let input = look(&cluster, &args.target).await?;
+                let text = why(&input, now) + &packages(&input.machine, now);
+                let json = as_json(&input, &text);
+                (text, json)
+            }
+            _ => {
+                let found: BusinessCluster = args.target.fetch(&cluster).await?;
+                let text = clusters::why::why(&found, now);
+                let json = clusters::why::as_json(&found, &text);
+                (text, json)
+            }
+        };
         let text = match args.output {
             Format::Text => text.trim_end().to_owned(),
-            Format::Json => serde_json::to_string_pretty(&as_json(&input, &text))?,
+            Format::Json => serde_json::to_string_pretty(&json)?,
         };
         crate::print(&(text + "\n"))
     })
@@ -148,7 +162,7 @@ fn packages(machine: &Machine, now: Timestamp) -> String {
 }
 
 /// For programs: the verdict apart, and the text for people.
-fn as_json(input: &WhyInput, text: &str) -> serde_json::Value {
+fn as_json(input: &WhyInput, text: &str) -> Value {
     let conditions = input.machine.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let verdict = fleetwright_api::condition(conditions, names::SCHEDULABLE);
     let node = input.node.as_ref().and_then(|node| node.metadata.name.clone());

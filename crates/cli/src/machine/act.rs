@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::select::{self, Which};
 use crate::cluster::{Cluster, ClusterArgs};
+use crate::target;
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
@@ -81,7 +82,7 @@ pub(crate) fn let_go(args: &LetGo) -> anyhow::Result<()> {
     crate::runtime()?.block_on(async {
         let cluster = args.cluster.connect().await?;
         let namespace = cluster.namespace_or(args.namespace.as_deref()).to_owned();
-        let machine = select::one(&cluster, &namespace, &args.name).await?;
+        let machine: Machine = target::one(&cluster, &namespace, &args.name).await?;
         let name = &args.name;
         if machine.metadata.deletion_timestamp.is_none() {
             bail!("machine {name} was not deleted: only one that is leaving and whose host is gone can be let go (kubectl delete machine {name} -n {namespace} --wait=false)");

@@ -1,6 +1,7 @@
 //! `fleetwright machine logs`: what a step printed, from the host's own journal.
 
 use anyhow::bail;
+use fleetwright_api::Machine;
 use fleetwright_transport::Link;
 use fleetwright_wire::{Answer, Bytes, Observe, Outcome, Request, StepRecord};
 use jiff::Timestamp;
@@ -9,6 +10,7 @@ use super::reach::{self, ReachArgs};
 use super::select;
 use crate::cluster::ClusterArgs;
 use crate::shown::{ago, line, lines, table};
+use crate::target;
 
 /// So many steps are listed.
 const RECENT: u32 = 32;
@@ -50,7 +52,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     crate::runtime()?.block_on(async {
         let cluster = args.cluster.connect().await?;
         let namespace = cluster.namespace_or(args.namespace.as_deref()).to_owned();
-        let machine = select::one(&cluster, &namespace, &args.name).await?;
+        let machine: Machine = target::one(&cluster, &namespace, &args.name).await?;
         let way = args.reach.way(&cluster)?;
         let route = reach::route(&cluster, &machine, args.reach.limits()).await?;
         let recent = if args.step.is_none() { RECENT } else { 0 };

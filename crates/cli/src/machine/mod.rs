@@ -11,6 +11,8 @@ mod wanted;
 
 use clap::Subcommand;
 
+pub(crate) use self::status::{is_problem, summary};
+
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]

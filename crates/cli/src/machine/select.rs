@@ -1,10 +1,10 @@
 //! Which machines a command is about.
 
 use fleetwright_api::Machine;
-use kube::Api;
 use kube::api::ListParams;
 
-use crate::cluster::{Cluster, is_not_found};
+use crate::cluster::Cluster;
+use crate::target;
 
 /// One or more machines, by name or by labels.
 #[derive(clap::Args, Clone, Debug)]
@@ -28,16 +28,7 @@ pub(crate) struct Which {
 
 /// A machine's name, also with its type in front: `machine/x`.
 pub(super) fn name(text: &str) -> Result<String, String> {
-    let name = match text.split_once('/') {
-        None => text,
-        Some(("machine" | "machines" | "ma" | "machines.fleetwright.io" | "machine.fleetwright.io", name)) => name,
-        Some(_) => return Err("write the machine's name, or machine/NAME".into()),
-    };
-    if name.is_empty() || name.contains('/') {
-        Err("write the machine's name, or machine/NAME".into())
-    } else {
-        Ok(name.to_owned())
-    }
+    crate::target::bare_name::<Machine>(text)
 }
 
 impl Which {
@@ -64,23 +55,8 @@ impl Which {
         }
         let mut found = Vec::new();
         for name in &self.names {
-            found.push(one(cluster, namespace, name).await?);
+            found.push(target::one(cluster, namespace, name).await?);
         }
         Ok(found)
-    }
-}
-
-/// One machine.
-///
-/// # Errors
-/// It is not there; says where it was looked for.
-pub(super) async fn one(cluster: &Cluster, namespace: &str, name: &str) -> anyhow::Result<Machine> {
-    let api: Api<Machine> = Api::namespaced(cluster.client.clone(), namespace);
-    match api.get(name).await {
-        Ok(machine) => Ok(machine),
-        Err(error) if is_not_found(&error) => {
-            anyhow::bail!("machine {name:?} not found in namespace {namespace}; pass -n for another one")
-        }
-        Err(error) => Err(cluster.explain(error)),
     }
 }

@@ -1,21 +1,19 @@
 //! `fleetwright machine status`.
 
-use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use anyhow::bail;
-use clap::ValueEnum;
 use fleetwright_api::{Component, ComponentState, Machine, MachineStatus, Phase, Status, condition, names};
-use futures::{TryStreamExt as _, pin_mut};
 use jiff::{SignedDuration, Timestamp};
 use kube::Api;
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{self, Event, watcher};
-use serde_json::json;
+use kube::runtime::watcher;
 
 use super::select;
 use crate::cluster::{Cluster, ClusterArgs};
-use crate::shown::{ago, cut, line, table};
+use crate::output::Format;
+use crate::shown::{ago, conditions, cut, line, table};
+use crate::target;
+use crate::watch::{self, Telling};
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
@@ -52,23 +50,15 @@ pub(crate) struct Args {
     cluster: ClusterArgs,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Format {
-    Text,
-    Wide,
-    Json,
-    Yaml,
-}
-
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    if args.watch && matches!(args.output, Format::Json | Format::Yaml) {
+    if args.watch && args.output.is_machine_readable() {
         bail!("--watch prints lines: leave -o out, or watch with kubectl");
     }
     crate::runtime()?.block_on(async {
         let cluster = args.cluster.connect().await?;
         let namespace = cluster.namespace_or(args.namespace.as_deref()).to_owned();
         let mut machines = match &args.name {
-            Some(name) => vec![select::one(&cluster, &namespace, name).await?],
+            Some(name) => vec![target::one(&cluster, &namespace, name).await?],
             None => {
                 let mut params = kube::api::ListParams::default();
                 params.label_selector.clone_from(&args.selector);
@@ -77,9 +67,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         };
         let now = Timestamp::now();
         machines.sort_by_cached_key(|machine| (rank(machine), machine.metadata.name.clone()));
-        machines.retain(|machine| !args.problems || rank(machine) < FINE);
+        machines.retain(|machine| !args.problems || is_problem(machine));
         let text = match (args.output, &args.name) {
-            (Format::Json | Format::Yaml, _) => objects(args.output, &machines)?,
+            (format, _) if format.is_machine_readable() => format.objects(&machines)?,
             (_, Some(_)) => machines.iter().map(|machine| detail(machine, now)).collect(),
             (_, None) if machines.is_empty() => {
                 let what = if args.problems { "No machine has a problem" } else { "There are no machines" };
@@ -102,56 +92,7 @@ async fn go_on(args: &Args, cluster: &Cluster, namespace: &str, shown: &[Machine
     config.label_selector.clone_from(&args.selector);
     config.field_selector = args.name.as_ref().map(|name| format!("metadata.name={name}"));
     let api: Api<Machine> = Api::namespaced(cluster.client.clone(), namespace);
-    let changes = watcher(api, config).default_backoff();
-    let stop = crate::stop_signal()?;
-    pin_mut!(changes, stop);
-    let name = |machine: &Machine| machine.metadata.name.clone().unwrap_or_default();
-    let mut last: HashMap<String, String> = shown.iter().map(|machine| (name(machine), summary(machine))).collect();
-    let mut trouble = None;
-    loop {
-        let next = tokio::select! {
-            next = changes.try_next() => next,
-            () = &mut stop => return Ok(()),
-        };
-        let (machine, told) = match next {
-            Ok(Some(Event::Apply(machine) | Event::InitApply(machine))) => {
-                let told = summary(&machine);
-                (machine, Some(told))
-            }
-            Ok(Some(Event::Delete(machine))) => (machine, None),
-            Ok(Some(Event::Init | Event::InitDone)) => continue,
-            Ok(None) => return Ok(()),
-            Err(error) => {
-                let error = error.to_string();
-                if trouble.as_ref() != Some(&error) {
-                    eprintln!("it is not known what changes, and tried again: {error}");
-                    trouble = Some(error);
-                }
-                continue;
-            }
-        };
-        trouble = None;
-        let name = name(&machine);
-        let known = last.get(&name);
-        // Of those without a problem only the change to that is told.
-        if known == told.as_ref() || (known.is_none() && args.problems && rank(&machine) >= FINE) {
-            continue;
-        }
-        let time = Timestamp::now().strftime("%H:%M:%S");
-        crate::print(&format!("{time}  {name}  {}\n", told.as_deref().unwrap_or("is gone")))?;
-        match told.filter(|_| !args.problems || rank(&machine) < FINE) {
-            Some(told) => last.insert(name, told),
-            None => last.remove(&name),
-        };
-    }
-}
-
-fn objects(format: Format, machines: &[Machine]) -> anyhow::Result<String> {
-    let values: Vec<_> = machines.iter().map(|machine| json!(machine)).collect();
-    match format {
-        Format::Yaml => crate::yaml::documents(&values),
-        _ => Ok(serde_json::to_string_pretty(&json!({"apiVersion": "v1", "kind": "List", "items": values}))? + "\n"),
-    }
+    watch::changes(api, config, shown, Telling { summary, is_problem, only_problems: args.problems }).await
 }
 
 /// From this rank on nothing is wrong.
@@ -174,6 +115,11 @@ fn rank(machine: &Machine) -> u8 {
         Some(Phase::Converging | Phase::Claimed) | None => FINE + 1,
         Some(Phase::Ready | Phase::Idle) => FINE + 2,
     }
+}
+
+/// Whether somebody should look at it.
+pub(crate) fn is_problem(machine: &Machine) -> bool {
+    rank(machine) < FINE
 }
 
 fn phase(machine: &Machine) -> String {
@@ -216,7 +162,8 @@ fn what(machine: &Machine) -> String {
     line(&text.unwrap_or_default())
 }
 
-fn summary(machine: &Machine) -> String {
+/// A machine in a line.
+pub(crate) fn summary(machine: &Machine) -> String {
     let text = format!("{} {} {}", phase(machine), packages(machine), what(machine));
     cut(text.trim_end(), 160)
 }
@@ -280,7 +227,7 @@ fn detail(machine: &Machine, now: Timestamp) -> String {
         }
     }
     components(&mut out, &status.components, now);
-    conditions(&mut out, &status, now);
+    out.push_str(&conditions(&status.conditions, now));
     if let Some(drift) = &status.last_drift {
         let fate = if drift.repaired { "repaired" } else { "not repaired" };
         let again = if drift.repeats > 1 { format!(", {} times in a row", drift.repeats) } else { String::new() };
@@ -369,32 +316,6 @@ fn components(out: &mut String, components: &[Component], now: Timestamp) {
                 format!("{:?}", component.state),
                 ago(component.since, now),
                 line(&component.message),
-            ]
-        })
-        .collect();
-    out.push_str(&table(&rows));
-}
-
-fn conditions(out: &mut String, status: &fleetwright_api::MachineStatus, now: Timestamp) {
-    if status.conditions.is_empty() {
-        return;
-    }
-    out.push_str("\nConditions:\n");
-    let mut sorted: Vec<_> = status.conditions.iter().collect();
-    sorted.sort_by_key(|condition| match condition.status {
-        Status::False => 0,
-        Status::Unknown => 1,
-        Status::True => 2,
-    });
-    let rows: Vec<_> = sorted
-        .iter()
-        .map(|condition| {
-            vec![
-                format!("  {}", condition.type_),
-                condition.status.as_str().to_owned(),
-                line(&condition.reason),
-                ago(condition.last_transition_time, now),
-                line(&condition.message),
             ]
         })
         .collect();

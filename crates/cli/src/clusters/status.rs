@@ -1,0 +1,242 @@
+//! `fleetwright cluster status`.
+
+use std::fmt::Write as _;
+
+use anyhow::bail;
+use fleetwright_api::{Cluster, ClusterComponentStatus, ClusterStatus, ControlPlaneComponent, Status};
+use jiff::Timestamp;
+use kube::runtime::watcher;
+use kube::{Api, ResourceExt as _};
+
+use super::health::{self, FINE, mark, replica_mark, summary, version};
+use super::news;
+use crate::cluster::ClusterArgs;
+use crate::output::Format;
+use crate::shown::{ago, conditions, line, table};
+use crate::target;
+use crate::watch::{self, Telling};
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  fleetwright cluster status pay-01
+  fleetwright cluster status pay-01 -w
+  fleetwright cluster status pay-01 -o json | jq .status.components
+
+All clusters in a line each: fleetwright cluster list. Why one does not work: fleetwright why cluster/pay-01.")]
+pub(crate) struct Args {
+    /// The cluster.
+    #[arg(value_name = "NAME", value_parser = super::name)]
+    name: String,
+
+    /// Go on, with a line for each change.
+    #[arg(short, long)]
+    watch: bool,
+
+    /// How to print it.
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
+    output: Format,
+
+    /// The namespace it is in. [default: the context's, else fleet]
+    #[arg(short, long, value_name = "NAME", value_parser = crate::install::namespace)]
+    namespace: Option<String>,
+
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    if args.watch && args.output.is_machine_readable() {
+        bail!("--watch prints lines: leave -o out, or watch with kubectl");
+    }
+    crate::runtime()?.block_on(async {
+        let meta = args.cluster.connect().await?;
+        let namespace = meta.namespace_or(args.namespace.as_deref()).to_owned();
+        let cluster: Cluster = target::one(&meta, &namespace, &args.name).await?;
+        let text = match args.output {
+            format if format.is_machine_readable() => format.objects(std::slice::from_ref(&cluster))?,
+            _ => {
+                let now = Timestamp::now();
+                // Who may not read events still sees the rest.
+                let events = match news::news(&meta, &cluster).await {
+                    Ok(events) => news::shown(&events, now),
+                    Err(error) => format!("  {error:#}\n"),
+                };
+                detail(&cluster, &events, now)
+            }
+        };
+        crate::print(&text)?;
+        if !args.watch {
+            return Ok(());
+        }
+        let config = watcher::Config::default().fields(&format!("metadata.name={}", args.name));
+        let api: Api<Cluster> = Api::namespaced(meta.client.clone(), &namespace);
+        let is_problem = |cluster: &Cluster| health::rank(cluster) < FINE;
+        watch::changes(api, config, &[cluster], Telling { summary, is_problem, only_problems: false }).await
+    })
+}
+
+/// Everything about one cluster.
+fn detail(cluster: &Cluster, events: &str, now: Timestamp) -> String {
+    let mut out = String::new();
+    let (name, status) = (cluster.name_any(), cluster.status.clone().unwrap_or_default());
+    let _ = writeln!(
+        out,
+        "cluster/{name} is {}, {} API servers proven, package version {}",
+        health::phase(cluster),
+        health::replicas(cluster),
+        cluster.spec.package_version
+    );
+    if cluster.status.is_none() {
+        out.push_str("  Nothing is known of it yet; do the operators run?\n");
+    }
+    if cluster.metadata.deletion_timestamp.is_some() {
+        out.push_str(match cluster.spec.deletion_protection {
+            true => "  It was deleted, and goes on because it is protected.\n",
+            false => "  It was deleted and is going away.\n",
+        });
+    }
+    if let Some(failed) = health::failed(cluster) {
+        let _ = writeln!(
+            out,
+            "  {} did not work and was taken back {} ago: {}",
+            line(&failed.package_version),
+            ago(failed.at, now),
+            line(&failed.message)
+        );
+    }
+    if let Some(waiting) = &status.waiting_for {
+        let _ = writeln!(out, "\nWaits for:\n  {}", line(waiting));
+    }
+    if let Some(progress) = &status.progress {
+        let said = if progress.message.is_empty() { String::new() } else { format!(": {}", line(&progress.message)) };
+        let _ = writeln!(out, "\nNow:\n  {} for {}{said}", line(&progress.step), ago(progress.since, now));
+    }
+    out.push_str(&components(&status.components, now));
+    out.push_str(&extensions(&status));
+    out.push_str(&conditions(&status.conditions, now));
+    out.push_str(&about(cluster, &status, now));
+    out.push_str(&certificates(&status, now));
+    if !events.is_empty() {
+        let _ = write!(out, "\nEvents:\n{events}");
+    }
+    out
+}
+
+fn components(components: &[ClusterComponentStatus], now: Timestamp) -> String {
+    if components.is_empty() {
+        return String::new();
+    }
+    let mut rows = Vec::new();
+    for component in components {
+        let ready = component.replicas.iter().filter(|replica| replica.ready).count();
+        let sign = mark(component).sign();
+        rows.push(vec![
+            format!("  {sign} {}", component.component),
+            version(component),
+            format!("{ready}/{} ready", component.replicas.len()),
+        ]);
+        let mut sorted: Vec<_> = component.replicas.iter().collect();
+        sorted.sort_by_key(|replica| replica_mark(component.component, replica));
+        for replica in sorted {
+            rows.push(vec![
+                format!("    {} {}", replica_mark(component.component, replica).sign(), line(&replica.name)),
+                line(replica.version.as_deref().unwrap_or("-")),
+                replica_says(component.component, replica, now),
+                line(&replica.message),
+            ]);
+        }
+    }
+    format!("\nComponents:\n{}", table(&rows))
+}
+
+/// Whether a replica is ready, and when it was proven, if such things are proven.
+pub(super) fn replica_says(
+    component: ControlPlaneComponent,
+    replica: &fleetwright_api::ReplicaStatus,
+    now: Timestamp,
+) -> String {
+    let ready = if replica.ready { "ready" } else { "not ready" };
+    match replica.proven {
+        Some(at) => format!("{ready}, proven {} ago", ago(at, now)),
+        None if component == ControlPlaneComponent::Apiserver => format!("{ready}, not proven"),
+        None => ready.to_owned(),
+    }
+}
+
+fn extensions(status: &ClusterStatus) -> String {
+    if status.extensions.is_empty() {
+        return String::new();
+    }
+    let mut sorted: Vec<_> = status.extensions.iter().collect();
+    sorted.sort_by_key(|extension| extension.ready == Status::True);
+    let rows: Vec<_> = sorted
+        .iter()
+        .map(|extension| {
+            let sign = health::extension_mark(extension).sign();
+            vec![format!("  {sign} {}", line(&extension.name)), line(&extension.reason), line(&extension.message)]
+        })
+        .collect();
+    format!("\nExtensions:\n{}", table(&rows))
+}
+
+fn about(cluster: &Cluster, status: &ClusterStatus, now: Timestamp) -> String {
+    let mut rows = Vec::new();
+    let mut row = |title: &str, text: Option<String>| {
+        if let Some(text) = text.filter(|text| !text.is_empty()) {
+            rows.push(vec![format!("  {title}"), line(&text)]);
+        }
+    };
+    row("endpoint", status.endpoint.clone());
+    row("namespace", status.namespace.clone());
+    row("runs", status.package_version.clone());
+    row("before", status.previous.clone());
+    row(
+        "emulates",
+        status.emulates.as_ref().map(|minor| match status.soak_until {
+            Some(until) => format!("{minor}, for another {}", ago(now, until)),
+            None => minor.clone(),
+        }),
+    );
+    row(
+        "last snapshot",
+        status.last_snapshot.as_ref().map(|snapshot| {
+            let size = snapshot.size.as_ref().map_or(String::new(), |size| format!(", {}", size.0));
+            let checked = if snapshot.checked { "seen to be whole" } else { "not checked" };
+            format!("{}, of {} ago{size}, {checked}", snapshot.name, ago(snapshot.at, now))
+        }),
+    );
+    row(
+        "restored",
+        status.restored.as_ref().map(|restored| {
+            format!(
+                "{} ago to {}, with the data of {}",
+                ago(restored.at, now),
+                restored.snapshot,
+                restored.data_of.strftime("%Y-%m-%dT%H:%M:%SZ")
+            )
+        }),
+    );
+    let protection = if cluster.spec.deletion_protection { "cannot be deleted" } else { "off" };
+    row("protection", Some(protection.to_owned()));
+    if rows.is_empty() { String::new() } else { format!("\nAbout it:\n{}", table(&rows)) }
+}
+
+fn certificates(status: &ClusterStatus, now: Timestamp) -> String {
+    if status.certificates.is_empty() {
+        return String::new();
+    }
+    let mut sorted: Vec<_> = status.certificates.iter().collect();
+    sorted.sort_by_key(|certificate| certificate.not_after);
+    let rows: Vec<_> = sorted
+        .iter()
+        .map(|certificate| {
+            let left = match certificate.not_after > now {
+                true => format!("ends in {}", ago(now, certificate.not_after)),
+                false => format!("ended {} ago", ago(certificate.not_after, now)),
+            };
+            let end = certificate.not_after.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+            vec![format!("  {}", line(&certificate.name)), left, end]
+        })
+        .collect();
+    format!("\nCertificates:\n{}", table(&rows))
+}

@@ -1,0 +1,209 @@
+//! `fleetwright cluster tree`.
+
+use std::collections::BTreeMap;
+
+use fleetwright_api::{Cluster, Machine, Phase, Status, names};
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+use kube::api::ListParams;
+
+use super::health::{self, Mark, cluster_mark, mark, replica_mark, version};
+use super::list::Which;
+use super::status::replica_says;
+use crate::cluster::{Cluster as Meta, ClusterArgs};
+use crate::shown::{cut, line};
+use crate::target;
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  fleetwright cluster tree
+  fleetwright cluster tree pay-01
+  fleetwright cluster tree -l tier=prod --full
+
+What is wrong comes first, at every level. Without a name, only what is not as it should be is unfolded; --full unfolds all.")]
+pub(crate) struct Args {
+    /// One cluster, unfolded; all of them without it.
+    #[arg(value_name = "NAME", value_parser = super::name, conflicts_with_all = ["selector", "problems"])]
+    name: Option<String>,
+
+    #[command(flatten)]
+    which: Which,
+
+    /// Unfold what is as it should be, too.
+    #[arg(long)]
+    full: bool,
+
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    crate::runtime()?.block_on(async {
+        let meta = args.cluster.connect().await?;
+        let namespace = meta.namespace_or(args.which.namespace.as_deref()).to_owned();
+        let clusters = match &args.name {
+            Some(name) => vec![target::one(&meta, &namespace, name).await?],
+            None => args.which.fetch(&meta).await?,
+        };
+        let machines = machines(&meta, &namespace).await?;
+        let full = args.full || args.name.is_some();
+        let now = Timestamp::now();
+        let roots: Vec<_> = clusters
+            .iter()
+            .map(|cluster| {
+                let own = machines.get(&cluster.name_any()).map(Vec::as_slice).unwrap_or_default();
+                branch(cluster, own, full, now)
+            })
+            .collect();
+        crate::print(&roots.iter().map(Branch::shown).collect::<String>())
+    })
+}
+
+/// The machines of each cluster, by the label that everything of a cluster has.
+async fn machines(meta: &Meta, namespace: &str) -> anyhow::Result<BTreeMap<String, Vec<Machine>>> {
+    let mut found: BTreeMap<String, Vec<Machine>> = BTreeMap::new();
+    let params = ListParams::default().labels(names::CLUSTER);
+    for machine in crate::why::all::<Machine>(meta, namespace, params).await? {
+        let cluster = machine.labels().get(names::CLUSTER).cloned().unwrap_or_default();
+        found.entry(cluster).or_default().push(machine);
+    }
+    Ok(found)
+}
+
+/// A line, and what hangs on it.
+struct Branch {
+    mark: Mark,
+    text: String,
+    parts: Vec<Branch>,
+}
+
+impl Branch {
+    fn leaf(mark: Mark, text: impl AsRef<str>) -> Self {
+        Self { mark, text: cut(line(text.as_ref()).trim_end(), 240), parts: vec![] }
+    }
+
+    fn shown(&self) -> String {
+        let mut out = format!("{} {}\n", self.mark.sign(), self.text);
+        self.below(&mut out, "");
+        out
+    }
+
+    fn below(&self, out: &mut String, indent: &str) {
+        for (at, part) in self.parts.iter().enumerate() {
+            let (corner, bar) = if at + 1 == self.parts.len() { ("└─", "   ") } else { ("├─", "│  ") };
+            out.push_str(&format!("{indent}{corner} {} {}\n", part.mark.sign(), part.text));
+            part.below(out, &format!("{indent}{bar}"));
+        }
+    }
+
+    /// What is wrong first. Otherwise the order stays.
+    fn sorted(mut parts: Vec<Self>) -> Vec<Self> {
+        parts.sort_by_key(|part| part.mark);
+        parts
+    }
+}
+
+fn branch(cluster: &Cluster, machines: &[Machine], full: bool, now: Timestamp) -> Branch {
+    let mark = cluster_mark(cluster);
+    let what = health::what(cluster);
+    let text = format!(
+        "{}  {}  {}  {}",
+        cluster.name_any(),
+        health::phase(cluster),
+        cluster.spec.package_version,
+        // What is wrong hangs below it.
+        if mark == Mark::Wrong { "" } else { &what }
+    );
+    let mut root = Branch::leaf(mark, text);
+    if mark == Mark::Well && !full {
+        return root;
+    }
+    let wrong = health::problems(cluster);
+    let mut parts: Vec<_> = wrong
+        .iter()
+        .map(|condition| {
+            let text = format!("{}: {}: {}", condition.type_, condition.reason, condition.message);
+            Branch::leaf(Mark::Wrong, text)
+        })
+        .collect();
+    if let Some(failed) = health::failed(cluster) {
+        let text = format!("{} did not work and was taken back: {}", failed.package_version, failed.message);
+        parts.push(Branch::leaf(Mark::Wrong, text));
+    }
+    if health::is_protected(cluster) {
+        parts.push(Branch::leaf(Mark::Wrong, "it was deleted, and goes on because spec.deletionProtection is true"));
+    }
+    let mut below: Vec<_> =
+        health::components(cluster).iter().map(|component| component_branch(component, full, now)).collect();
+    let extensions = cluster.status.iter().flat_map(|status| &status.extensions).map(|extension| {
+        let mark = health::extension_mark(extension);
+        let said =
+            if mark == Mark::Well { String::new() } else { format!("{}: {}", extension.reason, extension.message) };
+        Branch::leaf(mark, format!("extension {}  {said}", extension.name))
+    });
+    below.extend(extensions);
+    below.extend(machine_branch(machines, full));
+    parts.extend(Branch::sorted(below));
+    if mark == Mark::Wrong && parts.iter().all(|part| part.mark != Mark::Wrong) && !what.is_empty() {
+        parts.insert(0, Branch::leaf(Mark::Wrong, what));
+    }
+    root.parts = parts;
+    root
+}
+
+fn component_branch(component: &fleetwright_api::ClusterComponentStatus, full: bool, now: Timestamp) -> Branch {
+    let ready = component.replicas.iter().filter(|replica| replica.ready).count();
+    let text = format!("{}  {}  {ready}/{} ready", component.component, version(component), component.replicas.len());
+    let mut root = Branch::leaf(mark(component), text);
+    if root.mark == Mark::Well && !full {
+        return root;
+    }
+    let replicas = component.replicas.iter().map(|replica| {
+        let mut leaf = Branch::leaf(
+            replica_mark(component.component, replica),
+            format!(
+                "{}  {}  {}",
+                replica.name,
+                replica.version.as_deref().unwrap_or("-"),
+                replica_says(component.component, replica, now)
+            ),
+        );
+        if !replica.message.is_empty() {
+            leaf.parts.push(Branch::leaf(leaf.mark, &replica.message));
+        }
+        leaf
+    });
+    root.parts = Branch::sorted(replicas.collect());
+    root
+}
+
+/// The machines together, those with a problem each on its own.
+fn machine_branch(machines: &[Machine], full: bool) -> Option<Branch> {
+    if machines.is_empty() {
+        return None;
+    }
+    let each: Vec<_> = machines
+        .iter()
+        .map(|machine| {
+            let mark = machine_mark(machine);
+            Branch::leaf(mark, format!("machine/{}  {}", machine.name_any(), crate::machine::summary(machine)))
+        })
+        .collect();
+    let well = each.iter().filter(|machine| machine.mark == Mark::Well).count();
+    let worst = each.iter().map(|machine| machine.mark).min().unwrap_or(Mark::Well);
+    let mut root = Branch::leaf(worst, format!("machines  {well}/{} ready", each.len()));
+    root.parts = Branch::sorted(each).into_iter().filter(|machine| full || machine.mark != Mark::Well).collect();
+    Some(root)
+}
+
+fn machine_mark(machine: &Machine) -> Mark {
+    let schedulable = |status: &fleetwright_api::MachineStatus| {
+        fleetwright_api::condition(&status.conditions, names::SCHEDULABLE)
+            .is_none_or(|verdict| verdict.status == Status::True)
+    };
+    match &machine.status {
+        _ if crate::machine::is_problem(machine) => Mark::Wrong,
+        Some(status) if status.phase == Some(Phase::Ready) && schedulable(status) => Mark::Well,
+        _ => Mark::OnItsWay,
+    }
+}

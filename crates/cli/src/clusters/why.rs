@@ -1,0 +1,217 @@
+//! `fleetwright why cluster/NAME`: what keeps a cluster from working or from what was asked of it, and what to do.
+
+use std::fmt::Write as _;
+
+use fleetwright_api::names::{self, reasons};
+use fleetwright_api::{Cluster, ClusterStatus, Condition, ReplicaStatus, Status, condition};
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+use serde_json::{Value, json};
+
+use super::health::{self, Mark, replica_mark};
+use crate::shown::{ago, cut, line, table};
+
+/// What is known of it, for a person.
+pub(crate) fn why(cluster: &Cluster, now: Timestamp) -> String {
+    let mut out = verdict(cluster, now);
+    let Some(status) = &cluster.status else {
+        out.push_str(
+            "\nWhat to do:\n  see that the operators run and serve this namespace: kubectl get pods -n fleetwright-system\n",
+        );
+        return out;
+    };
+    if let Some(waiting) = &status.waiting_for {
+        let _ = writeln!(out, "\nWaits for:\n  {}", line(waiting));
+    }
+    let wrong = against(cluster);
+    if !wrong.is_empty() {
+        let row = |condition: &&Condition| {
+            vec![
+                format!("  ✗ {}", condition.type_),
+                line(&condition.reason),
+                format!("for {}", ago(condition.last_transition_time, now)),
+                cut(&line(&condition.message), 300),
+            ]
+        };
+        let _ = write!(out, "\nWhat does not hold:\n{}", table(&wrong.iter().map(row).collect::<Vec<_>>()));
+    }
+    let replicas = broken(cluster);
+    if !replicas.is_empty() {
+        let row = |(component, replica): &(String, &ReplicaStatus)| {
+            vec![format!("  ✗ {}", line(&replica.name)), component.clone(), cut(&line(&replica.message), 300)]
+        };
+        let _ = write!(out, "\nReplicas:\n{}", table(&replicas.iter().map(row).collect::<Vec<_>>()));
+    }
+    let advice = advice(cluster, status, &wrong, &replicas);
+    if !advice.is_empty() {
+        let _ = write!(out, "\nWhat to do:\n{}", advice.iter().map(|line| format!("  {line}\n")).collect::<String>());
+    }
+    out
+}
+
+fn verdict(cluster: &Cluster, now: Timestamp) -> String {
+    let name = cluster.name_any();
+    let conditions = cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let mut out = match condition(conditions, names::READY) {
+        None => format!("cluster/{name}: nobody has said yet whether it works\n"),
+        Some(ready) => {
+            let holds = match ready.status {
+                Status::True => "works",
+                Status::False => "does not work",
+                Status::Unknown => "may or may not work",
+            };
+            let since = ago(ready.last_transition_time, now);
+            format!("cluster/{name} {holds}, for {since} ({}): {}\n", line(&ready.reason), line(&ready.message))
+        }
+    };
+    let asked = &cluster.spec.package_version;
+    let has = cluster.status.as_ref().and_then(|status| status.package_version.as_ref());
+    let _ = match has {
+        Some(has) if has != asked => {
+            writeln!(out, "It is {}: {} is asked for, and it has {}.", health::phase(cluster), asked, line(has))
+        }
+        _ => writeln!(out, "It is {}, with the package version {asked}.", health::phase(cluster)),
+    };
+    out
+}
+
+/// What does not hold and should; also what stands against a change that is asked for.
+fn against(cluster: &Cluster) -> Vec<&Condition> {
+    let mut wrong = health::problems(cluster);
+    let Some(status) = &cluster.status else { return wrong };
+    let changes = status.package_version.as_ref().is_some_and(|has| *has != cluster.spec.package_version);
+    if changes || health::failed(cluster).is_some() {
+        let upgradable = condition(&status.conditions, names::UPGRADABLE);
+        wrong.extend(upgradable.filter(|condition| condition.status == Status::False));
+    }
+    wrong
+}
+
+fn broken(cluster: &Cluster) -> Vec<(String, &ReplicaStatus)> {
+    let components = health::components(cluster).iter();
+    let all = components.flat_map(|component| component.replicas.iter().map(move |replica| (component, replica)));
+    all.filter(|(component, replica)| replica_mark(component.component, replica) == Mark::Wrong)
+        .map(|(component, replica)| (component.component.to_string(), replica))
+        .collect()
+}
+
+/// Lines of what a person can do, without saying one twice.
+fn advice(
+    cluster: &Cluster,
+    status: &ClusterStatus,
+    wrong: &[&Condition],
+    replicas: &[(String, &ReplicaStatus)],
+) -> Vec<String> {
+    let (name, namespace) = (cluster.name_any(), cluster.namespace().unwrap_or_default());
+    let own = status.namespace.as_deref().unwrap_or("NAMESPACE");
+    let of = format!("{name} -n {namespace}");
+    let mut lines: Vec<String> = Vec::new();
+    if cluster.spec.paused {
+        lines.push(format!(
+            "nothing is done while it is paused: kubectl patch cluster {of} --type=merge -p '{{\"spec\":{{\"paused\":false}}}}'"
+        ));
+    }
+    if health::is_protected(cluster) {
+        lines.push(format!(
+            "it was deleted, and is protected: fleetwright cluster delete {of} --unprotect lets it go; otherwise nothing is lost"
+        ));
+    }
+    if let Some(failed) = health::failed(cluster) {
+        lines.push(format!("{} did not work: {}", line(&failed.package_version), line(&failed.message)));
+        lines.push(format!(
+            "fleetwright cluster upgrade {of} {} --retry    # once the cause is gone",
+            line(&failed.package_version)
+        ));
+        if let Some(has) = &status.package_version {
+            lines.push(format!("fleetwright cluster rollback {of} {}    # or ask for what it has", line(has)));
+        }
+    }
+    for condition in wrong {
+        lines.extend(about(condition, cluster, status, &of, own));
+    }
+    if let Some((_, replica)) = replicas.first() {
+        let pod = line(&replica.name);
+        lines.push(format!("kubectl describe pod -n {own} {pod}    # what the meta cluster says of it"));
+        lines.push(format!("kubectl logs -n {own} {pod} --previous    # what it said before it ended"));
+    }
+    let mut said = std::collections::BTreeSet::new();
+    lines.retain(|line| said.insert(line.clone()));
+    lines
+}
+
+/// What helps against one condition.
+fn about(condition: &Condition, cluster: &Cluster, status: &ClusterStatus, of: &str, own: &str) -> Vec<String> {
+    let etcd = format!("kubectl get pods -n {own} -l {}=etcd -o wide", names::COMPONENT);
+    let edit = format!("kubectl edit cluster {of}    # what is wrong is said above");
+    let external = cluster.spec.datastore.external.is_some();
+    match condition.reason.as_str() {
+        reasons::NO_PACKAGE_VERSION => vec![
+            format!(
+                "kubectl get clusterpackageversions -n {}    # which ones there are",
+                cluster.namespace().unwrap_or_default()
+            ),
+            format!("make {}, or fleetwright cluster upgrade {of} ANOTHER", cluster.spec.package_version),
+        ],
+        reasons::BAD_ARGUMENT | reasons::BAD_EXTENSION | reasons::NO_SECRET => vec![edit],
+        reasons::QUORUM_LOST | reasons::UNREACHABLE if external => {
+            vec!["see that the external etcd answers, and that its Secret still holds a good certificate".to_owned()]
+        }
+        reasons::QUORUM_LOST | reasons::UNREACHABLE => {
+            let mut lines = vec![format!("{etcd}    # members that come back bring the data back")];
+            lines.push(match &status.last_snapshot {
+                Some(snapshot) => format!(
+                    "kubectl patch cluster {of} --type=merge -p '{{\"spec\":{{\"restore\":{{\"snapshot\":\"{}\"}}}}}}'    # if most members' data is lost; what was written after {} is lost, too",
+                    line(&snapshot.name),
+                    snapshot.at.strftime("%Y-%m-%dT%H:%M:%SZ")
+                ),
+                None => "there is no snapshot to go back to: the members' volumes are all there is".to_owned(),
+            });
+            lines
+        }
+        reasons::MEMBERS_MISSING => vec![format!("{etcd}    # a missing member is replaced by itself")],
+        reasons::EXPIRING => vec![
+            "certificates are replaced by the operators: see that they run, and what they log about this cluster"
+                .to_owned(),
+        ],
+        reasons::UNHEALTHY => vec![
+            "see what the extension's pods say; another package version or other spec.extensions values replace it"
+                .to_owned(),
+        ],
+        reasons::NOT_REACHABLE => vec![format!(
+            "ask for a package version that is reachable from {}: kubectl get clusterpackageversions -n {} -o wide",
+            status.package_version.as_deref().unwrap_or("what it has"),
+            cluster.namespace().unwrap_or_default()
+        )],
+        reasons::REMOVED_APIS_IN_USE => {
+            vec!["move the callers that are named to the newer API, and the upgrade goes on by itself".to_owned()]
+        }
+        reasons::NO_ROOM => vec!["make room in the meta cluster for one more replica: kubectl get nodes".to_owned()],
+        reasons::NO_SNAPSHOT | reasons::OVERDUE | reasons::SNAPSHOT_FAILED => vec![format!(
+            "see that the place of spec.snapshots has room and answers; kubectl annotate cluster {of} {}=$(date +%s) --overwrite asks for one now",
+            names::SNAPSHOT
+        )],
+        _ => vec![],
+    }
+}
+
+/// For programs: the verdict apart, and the text for people.
+pub(crate) fn as_json(cluster: &Cluster, text: &str) -> Value {
+    let status = cluster.status.clone().unwrap_or_default();
+    let ready = condition(&status.conditions, names::READY);
+    let replicas = broken(cluster);
+    json!({
+        "cluster": cluster.metadata.name,
+        "namespace": cluster.metadata.namespace,
+        "phase": status.phase,
+        "ready": ready.map(|ready| ready.status),
+        "reason": ready.map(|ready| &ready.reason),
+        "message": ready.map(|ready| &ready.message),
+        "since": ready.map(|ready| ready.last_transition_time),
+        "waitingFor": status.waiting_for,
+        "problems": against(cluster),
+        "replicas": replicas.iter().map(|(component, replica)| json!({
+            "component": component, "name": replica.name, "message": replica.message,
+        })).collect::<Vec<_>>(),
+        "text": text,
+    })
+}

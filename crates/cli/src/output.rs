@@ -1,0 +1,37 @@
+//! How objects are printed.
+
+use clap::ValueEnum;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+/// How to print objects that there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    Text,
+    Wide,
+    Json,
+    Yaml,
+}
+
+impl Format {
+    /// For programs, not for people.
+    pub(crate) fn is_machine_readable(self) -> bool {
+        matches!(self, Self::Json | Self::Yaml)
+    }
+
+    /// The objects, as a list or as documents.
+    pub(crate) fn objects<K: Serialize>(self, objects: &[K]) -> anyhow::Result<String> {
+        let values: Vec<_> = objects.iter().map(|object| json!(object)).collect();
+        self.values(&values)
+    }
+
+    fn values(self, values: &[Value]) -> anyhow::Result<String> {
+        match self {
+            Self::Yaml => crate::yaml::documents(values),
+            _ => {
+                let list = json!({"apiVersion": "v1", "kind": "List", "items": values});
+                Ok(serde_json::to_string_pretty(&list)? + "\n")
+            }
+        }
+    }
+}

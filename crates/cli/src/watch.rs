@@ -1,0 +1,76 @@
+//! A line for each change, until somebody stops it.
+
+use std::collections::HashMap;
+
+use futures::{TryStreamExt as _, pin_mut};
+use jiff::Timestamp;
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
+
+/// What is told of objects of a kind.
+pub(crate) struct Telling<S, P> {
+    /// One of them in a line. The same line again is not told.
+    pub(crate) summary: S,
+    /// Whether it has a problem.
+    pub(crate) is_problem: P,
+    /// Only of those with a problem, and of the change to none.
+    pub(crate) only_problems: bool,
+}
+
+/// Tells every change of what `config` selects, after what was shown.
+pub(crate) async fn changes<K, S, P>(
+    api: Api<K>,
+    config: watcher::Config,
+    shown: &[K],
+    telling: Telling<S, P>,
+) -> anyhow::Result<()>
+where
+    K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
+    S: Fn(&K) -> String,
+    P: Fn(&K) -> bool,
+{
+    let Telling { summary, is_problem, only_problems } = telling;
+    let changes = watcher(api, config).default_backoff();
+    let stop = crate::stop_signal()?;
+    pin_mut!(changes, stop);
+    let mut last: HashMap<String, String> = shown.iter().map(|one| (one.name_any(), summary(one))).collect();
+    let mut trouble = None;
+    loop {
+        let next = tokio::select! {
+            next = changes.try_next() => next,
+            () = &mut stop => return Ok(()),
+        };
+        let (object, told) = match next {
+            Ok(Some(Event::Apply(object) | Event::InitApply(object))) => {
+                let told = summary(&object);
+                (object, Some(told))
+            }
+            Ok(Some(Event::Delete(object))) => (object, None),
+            Ok(Some(Event::Init | Event::InitDone)) => continue,
+            Ok(None) => return Ok(()),
+            Err(error) => {
+                let error = error.to_string();
+                if trouble.as_ref() != Some(&error) {
+                    eprintln!("it is not known what changes, and tried again: {error}");
+                    trouble = Some(error);
+                }
+                continue;
+            }
+        };
+        trouble = None;
+        let name = object.name_any();
+        let known = last.get(&name);
+        // Of those without a problem only the change to that is told.
+        if known == told.as_ref() || (known.is_none() && only_problems && !is_problem(&object)) {
+            continue;
+        }
+        let time = Timestamp::now().strftime("%H:%M:%S");
+        crate::print(&format!("{time}  {name}  {}\n", told.as_deref().unwrap_or("is gone")))?;
+        match told.filter(|_| !only_problems || is_problem(&object)) {
+            Some(told) => last.insert(name, told),
+            None => last.remove(&name),
+        };
+    }
+}
