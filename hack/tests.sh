@@ -43,7 +43,8 @@ fi
 ! wants scenario || hack/deps.sh ssh
 if wants hosts; then
   hack/deps.sh hosts ssh
-  k8s/build.sh 1.36 kubelet >/dev/null
+  # Control planes of both minors run as pods.
+  k8s/build.sh 1.36 etcd etcdutl kube-apiserver kube-controller-manager kube-scheduler kubelet >/dev/null
   hack/helper.sh
 fi
 

@@ -11,7 +11,7 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 minor=${1:-1.37}
 shift || true
-all=(etcd kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy kubectl)
+all=(etcd etcdutl kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy kubectl)
 wanted=("${@:-${all[@]}}")
 
 say() { printf 'k8s: %s\n' "$*" >&2; }
@@ -59,6 +59,7 @@ done=0
 for binary in "${missing[@]}"; do
   case $binary in
     etcd) package=go.etcd.io/etcd/server/v3 ;;
+    etcdutl) package=go.etcd.io/etcd/etcdutl/v3 ;;
     *) package=k8s.io/kubernetes/cmd/$binary ;;
   esac
   started=$SECONDS

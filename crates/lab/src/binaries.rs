@@ -9,6 +9,9 @@ pub const DEFAULT_MINOR: &str = "1.37";
 /// The minors that can be built, and the version that each stands for: the pins of `k8s/<minor>/go.mod`.
 const VERSIONS: [(&str, &str); 2] = [("1.37", "v1.37.1"), ("1.36", "v1.36.4")];
 
+/// The version of etcd that each minor's module brings along.
+const ETCD: [(&str, &str); 2] = [("1.37", "v3.7.0"), ("1.36", "v3.6.8")];
+
 /// A folder with Kubernetes' and etcd's executables.
 #[derive(Clone, Debug)]
 pub struct Binaries {
@@ -42,6 +45,27 @@ impl Binaries {
         Ok(path)
     }
 
+    /// The version that a minor such as `1.37` stands for: `v1.37.1`.
+    ///
+    /// # Errors
+    /// When there is no such minor here.
+    pub fn version(minor: &str) -> Result<&'static str> {
+        of(&VERSIONS, minor)
+    }
+
+    /// The version of etcd that a minor comes with.
+    ///
+    /// # Errors
+    /// When there is no such minor here.
+    pub fn etcd_version(minor: &str) -> Result<&'static str> {
+        of(&ETCD, minor)
+    }
+
+    /// The minors that can be built, oldest first.
+    pub fn minors() -> impl Iterator<Item = &'static str> {
+        VERSIONS.iter().rev().map(|(minor, _)| *minor)
+    }
+
     /// The folder itself.
     pub fn folder(&self) -> &Path {
         &self.folder
@@ -49,10 +73,14 @@ impl Binaries {
 }
 
 fn cached(minor: &str) -> Result<PathBuf> {
-    let Some((_, version)) = VERSIONS.iter().find(|(known, _)| *known == minor) else {
+    Ok(cache()?.join("k8s").join(Binaries::version(minor)?))
+}
+
+fn of(versions: &[(&str, &'static str)], minor: &str) -> Result<&'static str> {
+    let Some((_, version)) = versions.iter().find(|(known, _)| *known == minor) else {
         bail!("there is no Kubernetes {minor} here; there are: {}", VERSIONS.map(|(minor, _)| minor).join(", "));
     };
-    Ok(cache()?.join("k8s").join(version))
+    Ok(version)
 }
 
 /// What is made once and kept, outside of any checkout: `FLEETWRIGHT_CACHE`, by default `~/.cache/fleetwright`.
@@ -81,6 +109,8 @@ mod tests {
             let pinned: Vec<_> = pinned.filter_map(|line| line.strip_prefix("k8s.io/kubernetes ")).collect();
             assert_eq!(pinned.len(), 1, "{}", path.display());
             assert_eq!(pinned[0].split_whitespace().next(), Some(version), "{}", path.display());
+            let etcd = format!("go.etcd.io/etcd/server/v3 {}", Binaries::etcd_version(minor).unwrap());
+            assert!(module.contains(&etcd), "{} has no {etcd}", path.display());
         }
     }
 

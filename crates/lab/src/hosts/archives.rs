@@ -1,20 +1,19 @@
 //! Archives for the tarball method, made from binaries of this machine and kept in the cache.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
-use super::command::{aside, call, told};
-use super::images;
+use super::command::{aside, call};
+use super::images::{self, Image};
+use super::modules;
 use super::template::{digest as key, once};
 use super::tree::digest;
 use crate::Binaries;
 use crate::binaries::cache;
 
-/// The pin of `k8s/npd/go.mod`.
-pub const NODE_PROBLEM_DETECTOR: &str = "1.36.0";
+pub use super::modules::NODE_PROBLEM_DETECTOR;
 
 /// Makes a `tar.zst` of these files (path in the archive, file), the same bytes for the same files. Executables stay so.
 ///
@@ -33,20 +32,7 @@ pub async fn kubelet(minor: &str) -> Result<PathBuf> {
 
 /// The archive of the node-problem-detector, with `bin/node-problem-detector` in it. Built from its Go module the first time.
 pub async fn node_problem_detector() -> Result<PathBuf> {
-    let binary = aside(|| {
-        let binary = cache()?.join("npd").join(format!("node-problem-detector-{NODE_PROBLEM_DETECTOR}"));
-        once(&binary, |unfinished| {
-            eprintln!("lab: building the node-problem-detector {NODE_PROBLEM_DETECTOR} (some minutes, once)");
-            let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../k8s/npd");
-            let flags = format!("-s -w -X k8s.io/node-problem-detector/pkg/version.version=v{NODE_PROBLEM_DETECTOR}");
-            let mut build = Command::new("go");
-            build.current_dir(module).env("CGO_ENABLED", "0").args(["build", "-mod=readonly", "-trimpath", "-ldflags"]);
-            build.args([&flags, "-o"]).arg(unfinished).arg("k8s.io/node-problem-detector/cmd/nodeproblemdetector");
-            told(build).context("cannot build the node-problem-detector").map(drop)
-        })?;
-        Ok(binary)
-    })
-    .await?;
+    let binary = aside(modules::node_problem_detector).await?;
     archive(
         &format!("node-problem-detector-{NODE_PROBLEM_DETECTOR}"),
         vec![("bin/node-problem-detector".to_owned(), binary)],
@@ -60,7 +46,15 @@ pub async fn images() -> Result<PathBuf> {
         let folder = cache()?.join("images").join(key(&[images::RECIPE]));
         once(&folder, |unfinished| {
             fs::create_dir_all(unfinished)?;
-            images::write_all(unfinished)
+            for image in Image::small()? {
+                let file = match image.name() {
+                    images::PAUSE => "pause.tar",
+                    images::WEB => "web.tar",
+                    _ => continue,
+                };
+                image.write(fs::File::create(unfinished.join(file))?)?;
+            }
+            Ok(())
         })?;
         Ok(folder)
     })
@@ -89,16 +83,4 @@ fn made(name: &str, files: &[(String, PathBuf)]) -> Result<PathBuf> {
         call("sh", ["-euc", script, "sh", &root.path().to_string_lossy(), &unfinished.to_string_lossy()]).map(drop)
     })?;
     Ok(archive)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_version_is_the_one_that_the_go_module_pins() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../k8s/npd/go.mod");
-        let module = fs::read_to_string(path).unwrap();
-        assert!(module.contains(&format!("k8s.io/node-problem-detector v{NODE_PROBLEM_DETECTOR}")));
-    }
 }

@@ -1,70 +1,296 @@
-//! Container images without a registry: docker archives, to be imported by `ctr -n k8s.io images import`.
+//! Container images without a registry and without a daemon: docker archives made of files of this machine, to be imported by
+//! `ctr -n k8s.io images import`.
+//!
+//! Binaries of Kubernetes are large, so an archive is written as a stream and needs not be kept: whoever imports it reads it from a pipe.
 
 use std::fs::{self, File};
-use std::path::Path;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
-use aws_lc_rs::digest::{SHA256, digest};
-use serde_json::json;
+use anyhow::{Context as _, Result};
+use aws_lc_rs::digest::{Context, SHA256, digest};
+use serde_json::{Value, json};
 use tar::{Builder, EntryType, Header};
 
+use super::command::{aside, call};
+use super::modules;
 use super::tree::hex;
+use crate::Binaries;
 
 /// What keeps a pod's namespaces: the name that Debian's containerd asks for.
 pub const PAUSE: &str = "registry.k8s.io/pause:3.6";
 /// A web server on port 8080 that answers with its pod's name.
 pub const WEB: &str = "fleetwright.io/lab/web:1";
+/// A shell with all that busybox has, for workloads of tests.
+pub const BUSYBOX: &str = "fleetwright.local/busybox:1";
 
 /// Changing what is made here changes this.
-pub(crate) const RECIPE: &str = "pause and web of busybox-static, 1";
+pub(crate) const RECIPE: &str = "images of files of this machine, 2";
 
-/// Writes both as `pause.tar` and `web.tar`.
-pub(crate) fn write_all(folder: &Path) -> Result<()> {
-    let busybox = ["/bin/busybox", "/usr/bin/busybox"].into_iter().find(|path| Path::new(path).is_file());
-    let busybox = busybox.context("no busybox here; install the Debian package busybox-static")?;
-    let busybox = fs::read(busybox)?;
-    write(&folder.join("pause.tar"), PAUSE, &busybox, &["/bin/busybox", "sleep", "2147483647"])?;
-    let serve = "mkdir -p /www && hostname >/www/index.html && exec httpd -f -p 8080 -h /www";
-    write(&folder.join("web.tar"), WEB, &busybox, &["/bin/busybox", "sh", "-c", serve])
+/// Where the names of images begin that are made here.
+const REGISTRY: &str = "fleetwright.local";
+/// Where their executables are.
+const FOLDER: &str = "usr/local/bin";
+/// The user that owns nothing: what control planes run as.
+const PASSWD: &[u8] = b"root:x:0:0:root:/:/bin/sh\nnonroot:x:65532:65532:nonroot:/:/bin/sh\n";
+const GROUP: &[u8] = b"root:x:0:\nnonroot:x:65532:\n";
+
+/// The name of a component's image, such as `fleetwright.local/kube-apiserver:v1.36.4`.
+pub fn name(component: &str, version: &str) -> String {
+    format!("{REGISTRY}/{component}:{version}")
 }
 
-fn write(path: &Path, tag: &str, busybox: &[u8], entrypoint: &[&str]) -> Result<()> {
-    let mut layer = Builder::new(Vec::new());
-    for folder in ["bin/", "tmp/", "www/", "etc/"] {
-        append(&mut layer, folder, 0o755, EntryType::Directory, &[])?;
-    }
-    append(&mut layer, "bin/busybox", 0o755, EntryType::Regular, busybox)?;
-    for applet in ["sh", "httpd", "hostname", "mkdir", "wget", "sleep", "cat", "ls"] {
-        let mut header = header(0o777, EntryType::Symlink, 0);
-        layer.append_link(&mut header, format!("bin/{applet}"), "busybox")?;
-    }
-    append(&mut layer, "etc/passwd", 0o644, EntryType::Regular, b"root:x:0:0:root:/:/bin/sh\n")?;
-    let layer = layer.into_inner()?;
-    let config = json!({
-        "architecture": if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" },
-        "os": "linux",
-        "config": { "Entrypoint": entrypoint, "Env": ["PATH=/bin"] },
-        "rootfs": { "type": "layers", "diff_ids": [format!("sha256:{}", hex(digest(&SHA256, &layer).as_ref()))] },
-    })
-    .to_string();
-    let name = format!("{}.json", hex(digest(&SHA256, config.as_bytes()).as_ref()));
-    let manifest = json!([{ "Config": name, "RepoTags": [tag], "Layers": ["layer.tar"] }]).to_string();
-    let mut image = Builder::new(File::create(path)?);
-    append(&mut image, &name, 0o644, EntryType::Regular, config.as_bytes())?;
-    append(&mut image, "layer.tar", 0o644, EntryType::Regular, &layer)?;
-    append(&mut image, "manifest.json", 0o644, EntryType::Regular, manifest.as_bytes())?;
-    Ok(image.into_inner()?.sync_all()?)
+/// The name of CoreDNS' image.
+pub fn coredns() -> String {
+    name("coredns", &format!("v{}", modules::COREDNS))
 }
 
-fn header(mode: u32, kind: EntryType, size: usize) -> Header {
+/// An image of one layer: files of this machine, and how it begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Image {
+    name: String,
+    /// Path in the image, file of this machine.
+    files: Vec<(String, PathBuf)>,
+    /// Path in the image, where it leads.
+    links: Vec<(String, String)>,
+    entrypoint: Vec<String>,
+    /// What is run after that unless a pod says otherwise.
+    command: Vec<String>,
+}
+
+impl Image {
+    /// An image of executables, which are found by their names; it begins with the first one.
+    ///
+    /// # Errors
+    /// When one of them has no name.
+    pub fn of(name: impl Into<String>, executables: impl IntoIterator<Item = PathBuf>) -> Result<Self> {
+        let mut files = Vec::new();
+        for file in executables {
+            let own = file.file_name().with_context(|| format!("{} is no executable", file.display()))?;
+            files.push((format!("{FOLDER}/{}", own.to_string_lossy()), file.clone()));
+        }
+        let entrypoint = files.first().map(|(path, _)| format!("/{path}")).into_iter().collect();
+        Ok(Self { name: name.into(), files, links: Vec::new(), entrypoint, command: Vec::new() })
+    }
+
+    /// etcd (with etcdutl, where it was built), kube-apiserver, kube-controller-manager and kube-scheduler of a minor such as `1.36`.
+    ///
+    /// # Errors
+    /// When one was not built; the error says what to run.
+    pub fn control_plane(minor: &str) -> Result<Vec<Self>> {
+        let binaries = Binaries::find(minor)?;
+        let etcd = ["etcd", "etcdutl"].into_iter().filter_map(|binary| binaries.path(binary).ok());
+        let mut images = vec![Self::of(name("etcd", Binaries::etcd_version(minor)?), etcd)?];
+        for component in ["kube-apiserver", "kube-controller-manager", "kube-scheduler"] {
+            images.push(Self::of(name(component, Binaries::version(minor)?), [binaries.path(component)?])?);
+        }
+        Ok(images)
+    }
+
+    /// CoreDNS. Built from its Go module the first time.
+    ///
+    /// # Errors
+    /// When it cannot be built.
+    pub async fn coredns() -> Result<Self> {
+        Self::of(coredns(), [aside(modules::coredns).await?])
+    }
+
+    /// [`PAUSE`], [`WEB`] and [`BUSYBOX`].
+    ///
+    /// # Errors
+    /// When this machine has no busybox.
+    pub fn small() -> Result<Vec<Self>> {
+        let serve = "mkdir -p /www && hostname >/www/index.html && exec httpd -f -p 8080 -h /www";
+        Ok(vec![
+            Self::busybox(PAUSE, &["/bin/busybox", "sleep", "2147483647"], &[])?,
+            Self::busybox(WEB, &["/bin/busybox", "sh", "-c", serve], &[])?,
+            Self::busybox(BUSYBOX, &[], &["sh"])?,
+        ])
+    }
+
+    fn busybox(name: &str, entrypoint: &[&str], command: &[&str]) -> Result<Self> {
+        let busybox = ["/bin/busybox", "/usr/bin/busybox"].into_iter().find(|path| Path::new(path).is_file());
+        let busybox = busybox.context("no busybox here; install the Debian package busybox-static")?;
+        let applets = call(busybox, ["--list"])?;
+        let applets = applets.lines().filter(|applet| *applet != "busybox");
+        Ok(Self {
+            name: name.to_owned(),
+            files: vec![("bin/busybox".to_owned(), busybox.into())],
+            links: applets.map(|applet| (format!("bin/{applet}"), "busybox".to_owned())).collect(),
+            entrypoint: entrypoint.iter().map(|&word| word.to_owned()).collect(),
+            command: command.iter().map(|&word| word.to_owned()).collect(),
+        })
+    }
+
+    /// What it is called.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What tells it from another that was made of other files: their sizes and ages. Reading them would take longer than to boot a host.
+    pub(crate) fn key(&self) -> Result<String> {
+        let mut key = format!("{self:?}");
+        for (_, file) in &self.files {
+            let found = fs::metadata(file).with_context(|| format!("cannot read {}", file.display()))?;
+            key += &format!(" {} {:?}", found.len(), found.modified()?);
+        }
+        Ok(key)
+    }
+
+    /// Writes it as a docker archive: the same bytes for the same files.
+    ///
+    /// # Errors
+    /// When a file cannot be read, or the archive cannot be written.
+    pub fn write(&self, to: impl Write) -> Result<()> {
+        write(std::slice::from_ref(self), to)
+    }
+
+    fn layer(&self, to: &mut impl Write) -> Result<()> {
+        let mut layer = Builder::new(to);
+        for (folder, mode) in [("bin", 0o755), ("etc", 0o755), ("tmp", 0o1777), ("usr", 0o755), ("usr/local", 0o755)] {
+            layer.append_data(&mut header(mode, EntryType::Directory, 0), format!("{folder}/"), io::empty())?;
+        }
+        layer.append_data(&mut header(0o755, EntryType::Directory, 0), format!("{FOLDER}/"), io::empty())?;
+        put(&mut layer, "etc/passwd", PASSWD)?;
+        put(&mut layer, "etc/group", GROUP)?;
+        for (path, file) in &self.files {
+            let open = File::open(file).with_context(|| format!("cannot read {}", file.display()))?;
+            let size = open.metadata()?.len();
+            layer.append_data(&mut header(0o755, EntryType::Regular, size), path, open)?;
+        }
+        for (path, target) in &self.links {
+            layer.append_link(&mut header(0o777, EntryType::Symlink, 0), path, target)?;
+        }
+        Ok(layer.finish()?)
+    }
+}
+
+/// Writes images as one docker archive.
+///
+/// # Errors
+/// When a file cannot be read, or the archive cannot be written.
+pub fn write(images: &[Image], to: impl Write) -> Result<()> {
+    let mut archive = Builder::new(to);
+    let mut manifest = Vec::new();
+    for (number, image) in images.iter().enumerate() {
+        // The archive's index names the layer by its digest, and tar says sizes first: so it is made twice and kept nowhere.
+        let mut sum = Sum { context: Context::new(&SHA256), length: 0 };
+        image.layer(&mut sum)?;
+        let config = json!({
+            "architecture": if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" },
+            "os": "linux",
+            "config": {
+                "Entrypoint": image.entrypoint,
+                "Cmd": image.command,
+                "Env": [format!("PATH=/{FOLDER}:/bin")],
+            },
+            "rootfs": { "type": "layers", "diff_ids": [format!("sha256:{}", hex(sum.context.finish().as_ref()))] },
+        })
+        .to_string();
+        let name = format!("{}.json", hex(digest(&SHA256, config.as_bytes()).as_ref()));
+        let layer = format!("{number}/layer.tar");
+        put(&mut archive, &name, config.as_bytes())?;
+        let mut begins = header(0o644, EntryType::Regular, sum.length);
+        begins.set_path(&layer)?;
+        begins.set_cksum();
+        archive.get_mut().write_all(begins.as_bytes())?;
+        // A whole number of blocks, as every archive is: nothing to fill up.
+        image.layer(archive.get_mut())?;
+        manifest.push(json!({ "Config": name, "RepoTags": [image.name], "Layers": [layer] }));
+    }
+    put(&mut archive, "manifest.json", Value::from(manifest).to_string().as_bytes())?;
+    Ok(archive.into_inner()?.flush()?)
+}
+
+/// Counts and digests what is written.
+struct Sum {
+    context: Context,
+    length: u64,
+}
+
+impl Write for Sum {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.context.update(bytes);
+        self.length += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn header(mode: u32, kind: EntryType, size: u64) -> Header {
     let mut header = Header::new_gnu();
     header.set_mode(mode);
     header.set_entry_type(kind);
-    header.set_size(size as u64);
+    header.set_size(size);
+    header.set_mtime(0);
     header
 }
 
-fn append(to: &mut Builder<impl std::io::Write>, path: &str, mode: u32, kind: EntryType, bytes: &[u8]) -> Result<()> {
-    let mut header = header(mode, kind, bytes.len());
+fn put(to: &mut Builder<impl Write>, path: &str, bytes: &[u8]) -> Result<()> {
+    let mut header = header(0o644, EntryType::Regular, bytes.len() as u64);
     Ok(to.append_data(&mut header, path, bytes)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::io::Read as _;
+
+    use super::*;
+
+    fn unpacked(archive: &[u8]) -> BTreeMap<String, Vec<u8>> {
+        let mut files = BTreeMap::new();
+        for entry in tar::Archive::new(archive).entries().unwrap() {
+            let mut entry = entry.unwrap();
+            let mut content = Vec::new();
+            entry.read_to_end(&mut content).unwrap();
+            files.insert(entry.path().unwrap().to_string_lossy().into_owned(), content);
+        }
+        files
+    }
+
+    #[test]
+    fn an_image_names_its_layer_by_digest_and_has_its_executables_where_they_are_looked_for() {
+        let folder = tempfile::tempdir().unwrap();
+        // Neither fills its last block.
+        for (name, text) in [("etcd", "one"), ("etcdutl", "two, and somewhat longer")] {
+            fs::write(folder.path().join(name), text).unwrap();
+        }
+        let executables = ["etcd", "etcdutl"].map(|name| folder.path().join(name));
+        let image = Image::of(name("etcd", "v3.6.8"), executables).unwrap();
+        assert_eq!(image.name(), "fleetwright.local/etcd:v3.6.8");
+        let (mut archive, mut again) = (Vec::new(), Vec::new());
+        image.write(&mut archive).unwrap();
+        image.write(&mut again).unwrap();
+        assert_eq!(archive, again);
+        // A tar of whole blocks.
+        assert_eq!(archive.len() % 512, 0);
+
+        let files = unpacked(&archive);
+        let manifest: Value = serde_json::from_slice(&files["manifest.json"]).unwrap();
+        assert_eq!(manifest[0]["RepoTags"], json!(["fleetwright.local/etcd:v3.6.8"]));
+        let config: Value = serde_json::from_slice(&files[manifest[0]["Config"].as_str().unwrap()]).unwrap();
+        let layer = &files[manifest[0]["Layers"][0].as_str().unwrap()];
+        let found = format!("sha256:{}", hex(digest(&SHA256, layer).as_ref()));
+        assert_eq!(config["rootfs"]["diff_ids"], json!([found]));
+        assert_eq!(config["config"]["Entrypoint"], json!(["/usr/local/bin/etcd"]));
+        let inside = unpacked(layer);
+        assert_eq!(inside["usr/local/bin/etcdutl"], b"two, and somewhat longer");
+        assert!(String::from_utf8_lossy(&inside["etc/passwd"]).contains("nonroot:x:65532:"));
+    }
+
+    #[test]
+    fn an_image_of_a_file_that_changed_is_another() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("kube-scheduler");
+        fs::write(&file, "one").unwrap();
+        let image = Image::of(name("kube-scheduler", "v1.36.4"), [file.clone()]).unwrap();
+        let before = image.key().unwrap();
+        assert_eq!(before, image.key().unwrap());
+        fs::write(&file, "another").unwrap();
+        assert_ne!(before, image.key().unwrap());
+    }
 }

@@ -19,28 +19,31 @@
 //! Caveat: nspawn hosts share this machine's kernel. Settings that have no namespace (`vm.*`, `kernel.*`) are everybody's.
 
 pub mod archives;
-mod command;
+pub(crate) mod command;
 mod emulated;
 mod fleet;
 mod host;
 pub mod images;
 mod means;
+mod modules;
 mod network;
 mod reaper;
 mod repository;
 mod server;
 mod site;
 mod supervisor;
-mod template;
+pub(crate) mod template;
 mod tree;
 
 pub use emulated::{Emulated, Kernels};
 pub use fleet::{Described, apply, package};
 pub use host::{Host, HostBuilder};
+pub use images::Image;
 pub use means::{means, require};
 pub use network::Network;
 pub use repository::{Deb, Repository};
 pub use server::{Misbehaviour, PackageServer, Published};
+pub(crate) use site::Ground;
 pub use site::{KUBELETS, Site, shipped};
 pub use template::Template;
 pub use tree::{Entry, Tree};

@@ -1,0 +1,55 @@
+//! Executables that are built from the Go modules in `k8s/`, once, and kept in the cache.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use super::command::told;
+use super::template::once;
+use crate::binaries::cache;
+
+/// The pin of `k8s/npd/go.mod`.
+pub const NODE_PROBLEM_DETECTOR: &str = "1.36.0";
+/// The pin of `k8s/coredns/go.mod`.
+pub const COREDNS: &str = "1.14.2";
+
+pub(crate) fn node_problem_detector() -> Result<PathBuf> {
+    let place = Path::new("npd").join(format!("node-problem-detector-{NODE_PROBLEM_DETECTOR}"));
+    let version = format!("-X k8s.io/node-problem-detector/pkg/version.version=v{NODE_PROBLEM_DETECTOR}");
+    built("npd", &place, &version, "k8s.io/node-problem-detector/cmd/nodeproblemdetector")
+}
+
+pub(crate) fn coredns() -> Result<PathBuf> {
+    built("coredns", &Path::new("coredns").join(COREDNS).join("coredns"), "", "fleetwright.io/coredns")
+}
+
+fn built(module: &str, place: &Path, flags: &str, package: &str) -> Result<PathBuf> {
+    let binary = cache()?.join(place);
+    once(&binary, |unfinished| {
+        eprintln!("lab: building {package} (some minutes, once)");
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../k8s").join(module);
+        let mut build = Command::new("go");
+        build.current_dir(folder).env("CGO_ENABLED", "0").args(["build", "-mod=readonly", "-trimpath", "-ldflags"]);
+        build.arg(format!("-s -w {flags}")).arg("-o").arg(unfinished).arg(package);
+        told(build).with_context(|| format!("cannot build {package}")).map(drop)
+    })?;
+    Ok(binary)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_versions_are_the_ones_that_the_go_modules_pin() {
+        for (module, line) in [
+            ("npd", format!("k8s.io/node-problem-detector v{NODE_PROBLEM_DETECTOR}")),
+            ("coredns", format!("github.com/coredns/coredns v{COREDNS}")),
+        ] {
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../k8s").join(module).join("go.mod");
+            let text = std::fs::read_to_string(&path).unwrap();
+            assert!(text.contains(&line), "{} has no {line}", path.display());
+        }
+    }
+}
