@@ -151,6 +151,11 @@ impl ControlPlane {
         Ok(kubeconfig(CLUSTER, &self.url, self.ca_pem(), Identity::from(&pair)))
     }
 
+    /// A certificate of the authority that all of the control plane trusts, such as a kubelet's own.
+    pub fn issue(&self, leaf: Leaf) -> Result<Pair> {
+        Ok(self.authority.issue(leaf)?)
+    }
+
     /// A kubeconfig with another proof of who the caller is, or none.
     pub fn kubeconfig_with(&self, identity: Identity<'_>) -> String {
         kubeconfig(CLUSTER, &self.url, self.ca_pem(), identity)
@@ -293,8 +298,8 @@ impl ControlPlane {
             format!("--etcd-servers={}", self.etcd),
             format!("--bind-address={address}"),
             format!("--advertise-address={address}"),
-            // Without it v1.37 refuses to advertise a loopback address.
-            "--endpoint-reconciler-type=none".to_owned(),
+            // v1.37 refuses to advertise a loopback address. On any other, pods find the server as everywhere: at `kubernetes.default.svc`.
+            format!("--endpoint-reconciler-type={}", if address.is_loopback() { "none" } else { "lease" }),
             format!("--secure-port={port}"),
             format!("--tls-cert-file={}", self.keep_file("apiserver.crt", &serving.cert_pem)?),
             format!("--tls-private-key-file={}", self.keep_file("apiserver.key", &serving.key_pem)?),

@@ -1,7 +1,7 @@
 //! One host by systemd-nspawn.
 
 use std::fs;
-use std::io::Read as _;
+use std::io::{Read as _, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 
-use super::command::{aside, call, told};
+use super::command::{aside, call, fed, told};
 use super::network::keygen;
 use super::supervisor::Supervisor;
 use super::{Network, Template, Tree};
@@ -31,6 +31,7 @@ pub struct HostBuilder {
     name: String,
     disk: String,
     files: Vec<(String, u32, Vec<u8>)>,
+    binds: Vec<String>,
 }
 
 impl HostBuilder {
@@ -43,6 +44,14 @@ impl HostBuilder {
     /// A file that it has from the beginning.
     pub fn file(mut self, path: impl Into<String>, mode: u32, content: impl Into<Vec<u8>>) -> Self {
         self.files.push((path.into(), mode, content.into()));
+        self
+    }
+
+    /// Shows it a folder of this machine, which it cannot write to: what is large and the same for all is not copied.
+    pub fn bind(mut self, folder: &Path, place: &str) -> Self {
+        // nspawn separates by colons.
+        let escaped = folder.to_string_lossy().replace('\\', "\\\\").replace(':', "\\:");
+        self.binds.push(format!("--bind-ro={escaped}:{place}"));
         self
     }
 
@@ -88,6 +97,7 @@ impl Host {
             name: name.to_owned(),
             disk: "4g".to_owned(),
             files: Vec::new(),
+            binds: Vec::new(),
         }
     }
 
@@ -130,6 +140,17 @@ impl Host {
             told(entered)
         })
         .await
+    }
+
+    /// The same for a command that reads what is written here on its standard input, such as `tar -x`.
+    pub async fn feed(
+        &self,
+        command: &str,
+        write: impl FnOnce(&mut dyn Write) -> Result<()> + Send + 'static,
+    ) -> Result<String> {
+        let (mut entered, command) = (self.lock().enter()?, command.to_owned());
+        entered.args(["sh", "-c", &command]);
+        aside(move || fed(entered, write)).await
     }
 
     /// The same by SSH, as anybody else would.
@@ -299,7 +320,8 @@ impl Inner {
                 "supervisor",
             ])
             .args([&self.folder, self.wanted.template.folder()])
-            .args([&self.wanted.name, &cgroup, &self.wanted.disk]);
+            .args([&self.wanted.name, &cgroup, &self.wanted.disk])
+            .args(&self.wanted.binds);
         let supervisor = self.supervisor.insert(Supervisor::start(&self.wanted.name, command)?);
         supervisor.answer("cgroups")?;
         supervisor.answer("disk")?;

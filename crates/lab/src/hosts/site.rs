@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use super::{Host, Network, PackageServer, Published, Repository, Template, archives, images};
-use crate::{Binaries, ControlPlane};
+use crate::{Binaries, ControlPlane, DEFAULT_MINOR};
 
 /// The Debian packages that a node of Kubernetes needs, besides what the template has.
 const DEBS: [&str; 4] = ["containerd", "runc", "containernetworking-plugins", "iptables"];
@@ -39,30 +39,9 @@ impl Site {
     /// # Errors
     /// When this machine cannot run hosts, or something cannot be had.
     pub async fn start() -> Result<Self> {
-        let network = Network::start().await?;
-        let template = Template::debian().await?;
-        let packages = PackageServer::start(network.address())?;
-        let repository = Repository::with(&template, &DEBS).await?;
-        let apt = repository.serve(&packages)?;
-        let mut kubelets = BTreeMap::new();
-        for (minor, version) in KUBELETS {
-            // With ready-made binaries there may be one version only.
-            if Binaries::find(minor).and_then(|found| found.path("kubelet")).is_err() {
-                continue;
-            }
-            let archive = archives::kubelet(minor).await?;
-            kubelets.insert(version.to_owned(), packages.publish(&format!("kubelet-{version}.tar.zst"), &archive)?);
-        }
-        let name = format!("node-problem-detector-{}.tar.zst", archives::NODE_PROBLEM_DETECTOR);
-        let detector = packages.publish(&name, &archives::node_problem_detector().await?)?;
-        let images = packages.publish("images.tar.zst", &archives::images().await?)?;
-        let plane = ControlPlane::builder()
-            .address(network.address())
-            .controller_manager(["*"])
-            .scheduler(true)
-            .start()
-            .await?;
-        Ok(Self { network, plane, packages, template, repository, apt, kubelets, detector, images })
+        let ground = Ground::prepare().await?;
+        let plane = ground.plane(DEFAULT_MINOR).await?;
+        Ok(ground.under(plane))
     }
 
     /// Boots a bare host that knows the site's Debian repository.
@@ -128,6 +107,51 @@ impl Site {
     pub fn keep_logs(&mut self) {
         self.network.keep_logs();
         self.plane.keep_logs();
+    }
+}
+
+/// All of a site but its control plane: what a host can boot on while the control plane starts.
+pub(crate) struct Ground {
+    pub(crate) network: Network,
+    pub(crate) template: Template,
+    pub(crate) repository: Repository,
+    packages: PackageServer,
+    apt: String,
+    kubelets: BTreeMap<String, Published>,
+    detector: Published,
+    images: Published,
+}
+
+impl Ground {
+    pub(crate) async fn prepare() -> Result<Self> {
+        let network = Network::start().await?;
+        let template = Template::debian().await?;
+        let packages = PackageServer::start(network.address())?;
+        let repository = Repository::with(&template, &DEBS).await?;
+        let apt = repository.serve(&packages)?;
+        let mut kubelets = BTreeMap::new();
+        for (minor, version) in KUBELETS {
+            // With ready-made binaries there may be one version only.
+            if Binaries::find(minor).and_then(|found| found.path("kubelet")).is_err() {
+                continue;
+            }
+            let archive = archives::kubelet(minor).await?;
+            kubelets.insert(version.to_owned(), packages.publish(&format!("kubelet-{version}.tar.zst"), &archive)?);
+        }
+        let name = format!("node-problem-detector-{}.tar.zst", archives::NODE_PROBLEM_DETECTOR);
+        let detector = packages.publish(&name, &archives::node_problem_detector().await?)?;
+        let images = packages.publish("images.tar.zst", &archives::images().await?)?;
+        Ok(Self { network, template, repository, packages, apt, kubelets, detector, images })
+    }
+
+    pub(crate) async fn plane(&self, minor: &str) -> Result<ControlPlane> {
+        let plane = ControlPlane::builder().minor(minor).address(self.network.address());
+        plane.controller_manager(["*"]).scheduler(true).start().await
+    }
+
+    pub(crate) fn under(self, plane: ControlPlane) -> Site {
+        let Self { network, template, repository, packages, apt, kubelets, detector, images } = self;
+        Site { network, plane, packages, template, repository, apt, kubelets, detector, images }
     }
 }
 

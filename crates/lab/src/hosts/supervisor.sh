@@ -1,12 +1,13 @@
 # Keeps one host: runs in a mount and a network namespace of its own, so that what it mounts and links is gone with it.
 #
-#   supervisor.sh FOLDER TEMPLATE NAME CGROUP SIZE
+#   supervisor.sh FOLDER TEMPLATE NAME CGROUP SIZE [OPTION OF NSPAWN…]
 #
 # Commands come on standard input, one a line; each is answered by one line, "ok" or "failed …". When standard input ends, because its owner
 # closed it or was killed, the host ends and nothing is left.
 exec 3<&0 </dev/null
 folder=$1 template=$2 name=$3 cgroup=$4 size=$5
 disk=$folder/disk root=$folder/root
+shift 5
 
 # The cgroup of each hierarchy that we begin in, and the one below it that is the host's.
 cgroups() {
@@ -32,6 +33,13 @@ enter_cgroups() {
     fi 2>/dev/null
     echo $$ >"$parent/$cgroup/cgroup.procs" || return 1
   done
+}
+
+# What the host made is gone when it is off, as anywhere. A kubelet would look for containers there, for seconds each.
+sweep_cgroups() {
+  for parent in $parents; do
+    find "$parent/$cgroup" -mindepth 1 -depth -type d -exec rmdir {} +
+  done 2>/dev/null
 }
 
 leave_cgroups() {
@@ -69,13 +77,14 @@ discard() {
   return 0
 }
 
-# Runs the host until it is powered off. A reboot ends nspawn with 133.
+# Runs the host, with these options of nspawn, until it is powered off. A reboot ends nspawn with 133.
 run() {
   while [ ! -e "$folder/ending" ]; do
+    sweep_cgroups
     SYSTEMD_NSPAWN_API_VFS_WRITABLE=1 systemd-nspawn --quiet -D "$root" --bind="$disk/var:/var" --machine="$name" \
       --network-namespace-path=/proc/self/ns/net --register=no --keep-unit --boot --console=pipe --resolv-conf=off --timezone=off \
       --link-journal=no --capability=all --private-users=no --bind=/dev/kmsg \
-      --system-call-filter='@mount @keyring bpf perf_event_open add_key request_key keyctl' \
+      --system-call-filter='@mount @keyring bpf perf_event_open add_key request_key keyctl' "$@" \
       >>"$folder/console.log" 2>&1 &
     echo $! >"$folder/nspawn.tmp"
     mv "$folder/nspawn.tmp" "$folder/nspawn.pid"
@@ -122,7 +131,7 @@ while read -r command arguments <&3; do
     on)
       rm -f "$folder/ending"
       [ -n "$running" ] && wait "$running"
-      run 3<&- >/dev/null &
+      run "$@" 3<&- >/dev/null &
       running=$!
       echo ok
       ;;
@@ -133,5 +142,7 @@ while read -r command arguments <&3; do
   esac
 done
 off
+# The kernel keeps a network as long as connections in it wait for an answer, which may be minutes. The link does not have to.
+ip link delete eth0 2>/dev/null
 discard
 leave_cgroups

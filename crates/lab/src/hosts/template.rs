@@ -9,8 +9,8 @@ use anyhow::{Context, Result};
 use aws_lc_rs::digest::{Context as Sum, SHA256};
 
 use super::command::{aside, call};
-use super::means;
 use super::tree::hex;
+use super::{Repository, means};
 use crate::binaries::cache;
 
 const SUITE: &str = "bookworm";
@@ -49,6 +49,18 @@ printf '[Manager]\nDefaultTimeoutStopSec=10s\n' >"$root/usr/lib/systemd/system.c
 printf 'PasswordAuthentication no\nMaxStartups 100\n' >"$root/etc/ssh/sshd_config.d/lab.conf"
 "#;
 
+/// Adds packages to a tree. Nothing is started: what is installed is not this machine.
+const INSTALL: &str = r#"
+template=$1 debs=$2 root=$3
+cp -a "$template" "$root"
+mkdir "$root/tmp/debs"
+cp "$debs"/*.deb "$root/tmp/debs/"
+printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d"
+chmod 755 "$root/usr/sbin/policy-rc.d"
+chroot "$root" sh -c 'DEBIAN_FRONTEND=noninteractive dpkg -i /tmp/debs/*.deb'
+rm -rf "$root/tmp/debs" "$root/usr/sbin/policy-rc.d"
+"#;
+
 /// A file tree that hosts begin with. Never written to.
 #[derive(Clone, Debug)]
 pub struct Template {
@@ -62,6 +74,27 @@ impl Template {
     /// When this machine cannot run hosts, or the packages cannot be fetched.
     pub async fn debian() -> Result<Self> {
         aside(Self::made).await
+    }
+
+    /// This one with all packages of a repository installed, for hosts that begin with them. Made once.
+    ///
+    /// # Errors
+    /// When one cannot be installed.
+    pub async fn with(&self, repository: &Repository) -> Result<Self> {
+        let (base, debs) = (self.folder.clone(), repository.folder().to_owned());
+        aside(move || {
+            let (base, debs) = (base.to_string_lossy(), debs.to_string_lossy());
+            let folder = cache()?.join("hosts").join(format!("with-{}", digest(&[&base, &debs, INSTALL])));
+            once(&folder, |unfinished| {
+                eprintln!("lab: making a template of hosts with the packages of {debs} (once)");
+                let target = unfinished.to_string_lossy();
+                call("sh", ["-euc", INSTALL, "install", &base, &debs, &target])
+                    .context("the packages cannot be installed")
+                    .map(drop)
+            })?;
+            Ok(Self { folder })
+        })
+        .await
     }
 
     /// Where it is.
