@@ -9,12 +9,15 @@
 //! # Ok(()) }
 //! ```
 //!
+//! [`hosts`] has real hosts, and [`meta`] a Kubernetes that runs pods on one.
+//!
 //! Guarantees: every process ends when the [`ControlPlane`] is dropped, when the test panics, and when the test's own process is
 //! killed, even with SIGKILL.
 
 mod binaries;
 pub mod hosts;
 pub mod measure;
+pub mod meta;
 mod plane;
 mod process;
 mod target;

@@ -1,8 +1,9 @@
-//! Runs a real control plane, or with `host NAME…` bare hosts, until Ctrl-C, or until standard input's owner kills it: for trying things by
-//! hand.
+//! Runs a real control plane, or with `host NAME…` bare hosts, or with `meta` a Kubernetes that runs pods, until Ctrl-C, or until standard
+//! input's owner kills it: for trying things by hand.
 
 use fleetwright_lab::ControlPlane;
 use fleetwright_lab::hosts::{Host, Network, Template};
+use fleetwright_lab::meta::{Meta, Options};
 use tokio::signal::unix::{SignalKind, signal};
 
 #[tokio::main]
@@ -25,7 +26,12 @@ async fn main() -> anyhow::Result<()> {
             }
             stopped().await
         }
-        Some(other) => anyhow::bail!("{other:?} is not understood; write nothing, or host NAME…"),
+        Some("meta") => {
+            let meta = Meta::start(Options::default()).await?;
+            println!("{} {} {}", meta.kubeconfig_path().display(), meta.pods(), meta.site.network.folder().display());
+            stopped().await
+        }
+        Some(other) => anyhow::bail!("{other:?} is not understood; write nothing, host NAME… or meta"),
     }
 }
 

@@ -1,0 +1,256 @@
+//! A real Kubernetes on this machine that runs pods: what business clusters stand on.
+//!
+//! ```no_run
+//! # async fn doc() -> anyhow::Result<()> {
+//! use fleetwright_lab::meta::{Meta, Options};
+//!
+//! let meta = Meta::start(Options::default()).await?;
+//! let pods: kube::Api<k8s_openapi::api::core::v1::Pod> = kube::Api::all(meta.client());
+//! # Ok(()) }
+//! ```
+//!
+//! etcd, kube-apiserver, kube-controller-manager and kube-scheduler are processes of this machine, as in every [`Site`]; one node runs the
+//! pods: kubelet, containerd, runc, CNI plugins and kube-proxy.
+//!
+//! The node is a [`Host`](crate::hosts::Host) and not a set of processes in namespaces of their own. A kubelet wants a root, cgroups, a network
+//! and mounts that are nobody else's, and something that restarts it; a host has them, boots while the control plane starts, and so costs no
+//! time; it can be powered off and cut off in tests of business clusters; and that it leaves nothing behind, even if the test is killed, is
+//! solved there. What is large is shown to it and not copied: the binaries of Kubernetes, and all images, which were imported once.
+//!
+//! Pods reach each other, Services, and this machine; this machine and hosts on the same bridge reach the node and its NodePorts; this machine
+//! has a route to the pods. Names are answered by CoreDNS; claims are folders on the node. NetworkPolicies are accepted and not enforced.
+
+mod dns;
+mod node;
+mod store;
+mod volumes;
+
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::ListParams;
+use kube::{Api, Client, ResourceExt as _};
+
+use self::store::Store;
+use self::volumes::Volumes;
+use crate::hosts::command::{aside, call};
+use crate::hosts::{Ground, Host, Image, Site, apply};
+use crate::{Binaries, DEFAULT_MINOR};
+
+/// Where names are asked for.
+pub(crate) const DNS: &str = "10.96.0.10";
+/// What all names end with.
+pub(crate) const DOMAIN: &str = "cluster.local";
+/// From the start of the kubelet to a ready node with names: seconds, but the machine may be busy.
+const READY: Duration = Duration::from_secs(180);
+
+/// What a [`Meta`] is to have.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The Kubernetes minor of the meta cluster itself.
+    pub minor: String,
+    /// The minors whose control planes' images are there; those that were not built are left out.
+    pub minors: Vec<String>,
+    /// More images that are there from the beginning. They are kept in the cache with the others: for what changes often, see
+    /// [`Meta::import`].
+    pub images: Vec<Image>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let minors = Binaries::minors().map(str::to_owned).collect();
+        Self { minor: DEFAULT_MINOR.to_owned(), minors, images: Vec::new() }
+    }
+}
+
+/// A running meta cluster. Dropping it ends everything and leaves nothing but, if the thread panics or [`Meta::keep_logs`] was called, logs.
+pub struct Meta {
+    // Dropped in this order.
+    _volumes: Volumes,
+    node: Arc<Host>,
+    _store: Store,
+    images: Vec<String>,
+    /// The network, the control plane and the packages, also for hosts that are to be workers of business clusters.
+    pub site: Site,
+}
+
+impl Meta {
+    /// Starts everything and waits until the node is ready and names are answered.
+    ///
+    /// # Errors
+    /// When this machine cannot run hosts, or something does not become ready: the error says what the node and its pods say.
+    pub async fn start(options: Options) -> Result<Self> {
+        let begun = Instant::now();
+        let said = |what: &str| eprintln!("lab: {what} after {:.1} s", begun.elapsed().as_secs_f64());
+        let ground = Ground::prepare().await?;
+        let images = images(&options).await?;
+        let names = images.iter().map(|image| image.name().to_owned()).collect();
+        said("network and packages are there");
+        let (plane, (node, store)) = tokio::try_join!(
+            async {
+                let plane = ground.plane(&options.minor).await;
+                said("the control plane serves");
+                plane
+            },
+            async {
+                let node = node::boot(&ground, &options.minor, images).await;
+                said("the node has booted");
+                node
+            },
+        )?;
+        let (site, node) = (ground.under(plane), Arc::new(node));
+        let volumes = Volumes::start(site.plane.kubeconfig(), node.clone())?;
+        let mut meta = Self { _volumes: volumes, node, _store: store, images: names, site };
+        match meta.join(said).await {
+            Ok(()) => Ok(meta),
+            Err(error) => {
+                let seen = meta.seen().await;
+                meta.keep_logs();
+                Err(error.context(seen))
+            }
+        }
+    }
+
+    async fn join(&self, said: impl Fn(&str)) -> Result<()> {
+        let mut objects = dns::objects();
+        objects.push(volumes::class());
+        let client = self.client();
+        tokio::try_join!(node::join(&self.node, &self.site.plane), self.route(), apply(&client, &objects))?;
+        let nodes: Api<Node> = Api::all(client.clone());
+        within(READY, "the node to be ready", || async {
+            let node = nodes.get_opt(node::NAME).await?;
+            let conditions = node.and_then(|node| node.status?.conditions).unwrap_or_default();
+            Ok(conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True"))
+        })
+        .await?;
+        said("the node is ready");
+        let deployments: Api<Deployment> = Api::namespaced(client, dns::NAMESPACE);
+        within(READY, "CoreDNS to be ready", || async {
+            let status = deployments.get(dns::NAME).await?.status.unwrap_or_default();
+            Ok(status.ready_replicas.unwrap_or_default() > 0)
+        })
+        .await?;
+        said("names are answered");
+        Ok(())
+    }
+
+    /// Lets this machine reach pods. Gone with the bridge.
+    async fn route(&self) -> Result<()> {
+        let (pods, via) = (self.pods(), self.address().to_string());
+        let bridge = self.site.network.bridge().to_owned();
+        aside(move || call("ip", ["route", "replace", &pods, "via", &via, "dev", &bridge]).map(drop)).await
+    }
+
+    /// An administrator's client (group `system:masters`).
+    pub fn client(&self) -> Client {
+        self.site.plane.client()
+    }
+
+    /// An administrator's kubeconfig.
+    pub fn kubeconfig(&self) -> String {
+        self.site.plane.kubeconfig()
+    }
+
+    /// A file with [`Meta::kubeconfig`], for kubectl.
+    pub fn kubeconfig_path(&self) -> PathBuf {
+        self.site.plane.kubeconfig_path()
+    }
+
+    /// The node.
+    pub fn node(&self) -> &Host {
+        &self.node
+    }
+
+    /// The node's address, at which NodePorts are.
+    pub fn address(&self) -> Ipv4Addr {
+        self.node.address()
+    }
+
+    /// The addresses of pods, such as `10.200.7.0/24`. This machine has a route to them; a host gets one with [`Host::route`].
+    pub fn pods(&self) -> String {
+        node::pods(self.site.network.address())
+    }
+
+    /// The names of the images that are there from the beginning.
+    pub fn images(&self) -> &[String] {
+        &self.images
+    }
+
+    /// Makes an image available to pods, under its name.
+    ///
+    /// # Errors
+    /// When one of its files cannot be read, or containerd does not take it.
+    pub async fn import(&self, image: &Image) -> Result<()> {
+        let (name, image) = (image.name().to_owned(), image.clone());
+        let imported = self.node.feed("ctr -n k8s.io images import -", move |to| image.write(to)).await;
+        imported.with_context(|| format!("cannot import {name}")).map(drop)
+    }
+
+    /// Leaves all logs behind and says where they are, for a test that failed without a panic.
+    pub fn keep_logs(&mut self) {
+        self.site.keep_logs();
+    }
+
+    /// What the node and its pods say, for somebody who wants to know why something is not ready.
+    pub async fn seen(&self) -> String {
+        let mut seen = String::new();
+        let nodes = Api::<Node>::all(self.client()).list(&ListParams::default()).await;
+        for node in nodes.map(|list| list.items).unwrap_or_default() {
+            for condition in node.status.iter().flat_map(|status| status.conditions.iter().flatten()) {
+                let message = condition.message.as_deref().unwrap_or_default();
+                seen += &format!("node {}: {}={}: {message}\n", node.name_any(), condition.type_, condition.status);
+            }
+        }
+        let pods = Api::<Pod>::all(self.client()).list(&ListParams::default()).await;
+        for pod in pods.map(|list| list.items).unwrap_or_default() {
+            let name = format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any());
+            let status = pod.status.unwrap_or_default();
+            seen += &format!("pod {name}: {}", status.phase.unwrap_or_default());
+            for container in status.container_statuses.into_iter().flatten() {
+                let state = serde_json::to_string(&container.state).unwrap_or_default();
+                seen += &format!(", {} ready={} {state}", container.name, container.ready);
+            }
+            for condition in status.conditions.into_iter().flatten().filter(|condition| condition.status != "True") {
+                seen += &format!(", {}: {}", condition.type_, condition.message.unwrap_or_default());
+            }
+            seen += "\n";
+        }
+        let units =
+            "journalctl --no-pager -q -n 15 -u kubelet; journalctl --no-pager -q -n 8 -u containerd -u kube-proxy";
+        seen + &self.node.run(units).await.unwrap_or_default()
+    }
+}
+
+/// All images that are there from the beginning.
+async fn images(options: &Options) -> Result<Vec<Image>> {
+    let mut images = aside(Image::small).await?;
+    images.push(Image::coredns().await?);
+    for minor in &options.minors {
+        match Image::control_plane(minor) {
+            Ok(found) => images.extend(found),
+            Err(error) => tracing::info!(%error, minor, "no images of this minor"),
+        }
+    }
+    images.extend(options.images.iter().cloned());
+    Ok(images)
+}
+
+async fn within<F: Future<Output = Result<bool>>>(
+    limit: Duration,
+    what: &str,
+    mut holds: impl FnMut() -> F,
+) -> Result<()> {
+    let deadline = Instant::now() + limit;
+    while !holds().await? {
+        if Instant::now() > deadline {
+            bail!("waited {limit:?} for {what}");
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    Ok(())
+}
