@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use fleetwright_lab::Process;
 use fleetwright_lab::hosts::{self, Described, Emulated, Host, Kernels, Site};
+use fleetwright_lab::meta::{Meta, Options};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -35,6 +36,7 @@ enum Lab {
     #[command(after_help = "Examples:
   fleetwright lab up --machines 3
   fleetwright lab up --machines 1 --emulated --kubelet 1.36.4
+  fleetwright lab up --meta
   fleetwright lab status
   fleetwright lab down")]
     Up(Up),
@@ -56,12 +58,18 @@ struct Where {
 
 #[derive(Args, Clone)]
 struct Up {
-    /// How many hosts.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(0..=50))]
-    machines: u8,
+    /// How many hosts. [default: 3; with --meta 0]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=50))]
+    machines: Option<u8>,
+
+    /// A meta cluster: a node that runs pods, with volumes, names and the images of control planes.
+    ///
+    /// Other hosts are left bare then, to be workers of business clusters.
+    #[arg(long)]
+    meta: bool,
 
     /// One more machine with a kernel of its own, emulated: slow, but it can be given another kernel.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "meta")]
     emulated: bool,
 
     /// The kubelet that the hosts begin with.
@@ -85,11 +93,20 @@ struct Up {
 struct State {
     process: u32,
     server: String,
+    meta: Option<MetaState>,
     packages: String,
     key: PathBuf,
     logs: Vec<PathBuf>,
     machines: Vec<(String, String)>,
     kernel: Option<String>,
+}
+
+/// What is known of a meta cluster.
+#[derive(Debug, Serialize, Deserialize)]
+struct MetaState {
+    node: String,
+    pods: String,
+    images: Vec<String>,
 }
 
 pub(crate) fn run(args: LabArgs, log: &str) -> Result<()> {
@@ -110,6 +127,12 @@ impl Where {
     }
 }
 
+impl Up {
+    fn machines(&self) -> u8 {
+        self.machines.unwrap_or(if self.meta { 0 } else { 3 })
+    }
+}
+
 /// Starts another process that stays, and shows what it says until the lab is up.
 fn up(args: &Up, log: &str) -> Result<()> {
     hosts::require()?;
@@ -126,7 +149,8 @@ fn up(args: &Up, log: &str) -> Result<()> {
     let output = File::create(&place)?;
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["--log", log, "lab", "run", "--home"]).arg(&path);
-    command.args(["--machines", &args.machines.to_string(), "--kubelet", &args.kubelet]);
+    command.args(["--machines", &args.machines().to_string(), "--kubelet", &args.kubelet]);
+    command.args(args.meta.then_some("--meta"));
     command.args(args.emulated.then_some("--emulated")).args(args.no_operators.then_some("--no-operators"));
     if let Some(helpers) = &args.helpers {
         command.arg("--helpers").arg(std::path::absolute(helpers)?);
@@ -190,10 +214,21 @@ fn status(path: &Path) -> Result<()> {
     for (name, address) in &state.machines {
         println!("  {name:<12} ssh -i {} root@{address}", state.key.display());
     }
+    if let Some(meta) = &state.meta {
+        println!(
+            "Pods run on the node meta ({}), have addresses of {}, and are reached from here. Claims of volumes are bound, names answered.",
+            meta.node, meta.pods
+        );
+        println!("There are the images {}.", meta.images.join(", "));
+    }
     println!("Try, with export KUBECONFIG={}", kubeconfig.display());
+    if state.meta.is_some() {
+        println!("  kubectl get nodes,storageclasses,pods -A -o wide");
+        println!("  kubectl run -it --rm shell --image {}", hosts::images::BUSYBOX);
+    }
     println!("  kubectl get machines,nodes -n {FLEET_NAMESPACE} -o wide");
     println!("  kubectl get machinepackageversions -n {FLEET_NAMESPACE}");
-    if let Some((name, address)) = state.machines.first() {
+    if let Some((name, address)) = state.machines.first().filter(|_| state.meta.is_none()) {
         let other = r#"[{"component":"kubelet","ref":"kubelet-1.37.1"}]"#;
         println!("  # an upgrade:      kubectl edit machine -n {FLEET_NAMESPACE} {name}   # packages: {other}");
         println!(
@@ -268,12 +303,33 @@ struct Started {
     _operators: Option<Process>,
     _hosts: Vec<Host>,
     _emulated: Option<Emulated>,
-    _site: Site,
+    _ground: Ground,
+}
+
+/// What hosts stand on.
+enum Ground {
+    Site(Box<Site>),
+    Meta(Box<Meta>),
+}
+
+impl Ground {
+    fn site(&self) -> &Site {
+        match self {
+            Self::Site(site) => site,
+            Self::Meta(meta) => &meta.site,
+        }
+    }
 }
 
 async fn start(args: &Up, path: &Path, log: &str) -> Result<Started> {
-    println!("starting a control plane and a package server");
-    let site = Site::start().await?;
+    let ground = if args.meta {
+        println!("starting a meta cluster");
+        Ground::Meta(Box::new(Meta::start(Options::default()).await?))
+    } else {
+        println!("starting a control plane and a package server");
+        Ground::Site(Box::new(Site::start().await?))
+    };
+    let site = ground.site();
     let kubeconfig = Home::kubeconfig(path);
     fleetwright_pki::write_private(&kubeconfig, site.plane.kubeconfig())?;
     let client = site.plane.client();
@@ -285,12 +341,14 @@ async fn start(args: &Up, path: &Path, log: &str) -> Result<Started> {
         bail!("there is no kubelet {}; there are: {}", args.kubelet, there.join(", "));
     }
 
-    println!(
-        "booting {} hosts{}",
-        args.machines,
-        if args.emulated { " and an emulated machine (a minute or more)" } else { "" }
-    );
-    let names: Vec<_> = (1..=args.machines).map(|number| format!("host-{number}")).collect();
+    if args.machines() > 0 || args.emulated {
+        println!(
+            "booting {} hosts{}",
+            args.machines(),
+            if args.emulated { " and an emulated machine (a minute or more)" } else { "" }
+        );
+    }
+    let names: Vec<_> = (1..=args.machines()).map(|number| format!("host-{number}")).collect();
     let booting = futures::future::try_join_all(names.iter().map(|name| site.host(name)));
     let emulating = async {
         match args.emulated {
@@ -307,7 +365,10 @@ async fn start(args: &Up, path: &Path, log: &str) -> Result<Started> {
     let mut machines: Vec<Value> = Vec::new();
     let mut known = Vec::new();
     for (number, host) in (0..).zip(&booted) {
-        machines.push(Described::host(host, number).machine(FLEET_NAMESPACE, &worker));
+        // A meta cluster's own nodes run control planes; these are for what runs on those.
+        if !args.meta {
+            machines.push(Described::host(host, number).machine(FLEET_NAMESPACE, &worker));
+        }
         known.push((host.name(), host.address().to_string()));
     }
     let mut kernel = None;
@@ -316,7 +377,7 @@ async fn start(args: &Up, path: &Path, log: &str) -> Result<Started> {
         kernel = package["metadata"]["name"].as_str().map(str::to_owned);
         machines.push(package);
         let network: Vec<_> = worker.iter().filter(|(component, _)| component == "sysctl-network").cloned().collect();
-        machines.push(Described::emulated(machine, args.machines).machine(FLEET_NAMESPACE, &network));
+        machines.push(Described::emulated(machine, args.machines()).machine(FLEET_NAMESPACE, &network));
         known.push((machine.name(), machine.address().to_string()));
     }
     hosts::apply(&client, &machines).await?;
@@ -339,6 +400,12 @@ async fn start(args: &Up, path: &Path, log: &str) -> Result<Started> {
     let state = State {
         process: std::process::id(),
         server: site.plane.url().to_owned(),
+        meta: match &ground {
+            Ground::Site(_) => None,
+            Ground::Meta(meta) => {
+                Some(MetaState { node: meta.address().to_string(), pods: meta.pods(), images: meta.images().to_vec() })
+            }
+        },
         packages: site.packages.url(""),
         key: site.network.ssh_key_path(),
         logs,
@@ -350,5 +417,5 @@ async fn start(args: &Up, path: &Path, log: &str) -> Result<Started> {
     fs::rename(path.join("state.tmp"), path.join("state.json"))?;
     println!("up");
     let emulated = emulated.map(|(machine, _)| machine);
-    Ok(Started { _operators: operators, _hosts: booted, _emulated: emulated, _site: site })
+    Ok(Started { _operators: operators, _hosts: booted, _emulated: emulated, _ground: ground })
 }
