@@ -33,17 +33,29 @@ async fn eventually<T, F: Future<Output = Result<Option<T>>>>(what: &str, mut lo
     }
 }
 
-/// Starts a meta cluster, does something with it, and says what it saw if that fails.
+/// Starts a meta cluster and does something with it. If that fails, says what the cluster saw; if not, nothing is left when it ended.
 async fn on_meta(test: impl AsyncFnOnce(&Meta) -> Result<()>) -> Result<()> {
     let mut meta = Meta::start(Options::default()).await?;
-    match test(&meta).await {
-        Ok(()) => Ok(()),
-        Err(error) => {
-            let seen = meta.seen().await;
-            meta.keep_logs();
-            Err(error.context(seen))
-        }
+    if let Err(error) = test(&meta).await {
+        let seen = meta.seen().await;
+        meta.keep_logs();
+        return Err(error.context(seen));
     }
+    let folders = [meta.site.network.folder().to_owned(), meta.site.plane.folder().to_owned()];
+    let links = [meta.site.network.bridge().to_owned(), meta.node().link()];
+    let (pods, cgroups) = (meta.pods(), format!("fleetwright-*-{}-*", meta.node().link()));
+    drop(meta);
+    let mut left = said("ip", &["route", "show", &pods])? + &said("find", &["/sys/fs/cgroup", "-name", &cgroups])?;
+    let mounts = std::fs::read_to_string("/proc/mounts")?;
+    for folder in folders.iter().map(|folder| folder.to_string_lossy()) {
+        left += &said("pgrep", &["-fa", &folder])?;
+        left.extend(mounts.lines().filter(|mount| mount.contains(&*folder)));
+        left += &said("sh", &["-c", &format!("ls -d {folder} 2>/dev/null")])?;
+    }
+    let there = said("ip", &["-o", "link"])?;
+    left.extend(there.lines().filter(|line| links.iter().any(|link| line.contains(&format!(" {link}")))));
+    assert_eq!(left, "", "left behind");
+    Ok(())
 }
 
 /// Waits until a component's pod is ready, and gives its address.
