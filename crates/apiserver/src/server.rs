@@ -155,6 +155,8 @@ pub(crate) struct Inner {
     pub(crate) body_limit: usize,
     /// True when the server is asked to stop.
     pub(crate) stop: watch::Sender<bool>,
+    /// True when it will be, and clients should look for another.
+    pub(crate) drain: watch::Sender<bool>,
 }
 
 impl Inner {
@@ -178,6 +180,16 @@ impl Inner {
         async move {
             // An error means that the sender is gone, which is a stop as well.
             let _ = stop.wait_for(|stop| *stop).await;
+        }
+    }
+}
+
+impl Inner {
+    /// Resolves when the server is about to stop.
+    pub(crate) fn draining(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut drain = self.drain.subscribe();
+        async move {
+            let _ = drain.wait_for(|drain| *drain).await;
         }
     }
 }
@@ -278,9 +290,14 @@ impl Server {
             clock: config.clock,
             body_limit: config.body_limit,
             stop: watch::Sender::new(false),
+            drain: watch::Sender::new(false),
         });
+        let new = inner.storage.is_new();
         bootstrap::run(&inner);
         let mut tasks = controllers::spawn(&inner);
+        if new {
+            inner.storage.offer_common();
+        }
         if let Some(listener) = listener {
             tasks.spawn(transport::serve(inner.clone(), listener));
         }
@@ -368,8 +385,14 @@ impl Handle {
         self.inner.store.compact(self.inner.store.revision());
     }
 
+    /// The server will stop soon: it answers as before, and asks clients with every answer to make a new connection for their next request, which then reaches another server.
+    pub fn drain(&self) {
+        self.inner.drain.send_replace(true);
+    }
+
     /// Stops the server: watches end, running requests are answered, tasks are over when this returns.
     pub async fn stop(mut self) {
+        self.drain();
         let _ = self.inner.stop.send(true);
         let grace = std::time::Duration::from_secs(5);
         let drained = tokio::time::timeout(grace, async { while self.tasks.join_next().await.is_some() {} }).await;

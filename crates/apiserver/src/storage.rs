@@ -2,14 +2,18 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use fleetwright_pki::Authority;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::admission::Networks;
-use crate::store::{Change, Draft, Expect, Key, Limits, Store};
+use crate::registry::Registry;
+use crate::store::{Change, Draft, Expect, Key, Limits, Object, Store};
+
+/// What is the same in all clusters.
+static COMMON: OnceLock<Vec<(Arc<str>, Arc<Object>)>> = OnceLock::new();
 
 /// The objects of one cluster, and their recent past. Clones are the same storage, and several servers may share one: a restarted server finds what was
 /// there before, and replicas see each other's writes.
@@ -84,6 +88,36 @@ impl Storage {
             manager: watch::Sender::new(None),
         };
         Self { shared: Arc::new(shared) }
+    }
+
+    /// One that begins with what is the same in all clusters, such as the roles that Kubernetes brings along: shared with the first server of the process, which made it, and so as old as
+    /// that. For processes with thousands of clusters. Empty until a server has been started.
+    pub fn prepared(limits: Limits) -> Self {
+        let objects = COMMON.get().map(Vec::as_slice).unwrap_or_default();
+        if objects.is_empty() { Self::new(limits) } else { Self::of(Store::holding(limits.clone(), objects), limits) }
+    }
+
+    /// Whether nothing was ever written to it.
+    pub(crate) fn is_new(&self) -> bool {
+        self.revision() <= 1
+    }
+
+    /// Remembers what is the same in all clusters, from one that a server has just begun.
+    pub(crate) fn offer_common(&self) {
+        COMMON.get_or_init(|| {
+            let all = |storage: &Arc<str>| {
+                let page = self.shared.store.page(storage, None, None, None, 0, |_| true);
+                page.map(|page| page.objects).unwrap_or_default()
+            };
+            let common = Registry::builtins()
+                .iter()
+                .filter(|resource| matches!(&*resource.group, "rbac.authorization.k8s.io" | "scheduling.k8s.io"));
+            common
+                .flat_map(|resource| {
+                    all(&resource.storage).into_iter().map(|object| (resource.storage.clone(), object))
+                })
+                .collect()
+        });
     }
 
     /// The revision of the last write.

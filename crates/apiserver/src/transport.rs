@@ -2,9 +2,11 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use fleetwright_pki::{Authority, Leaf};
+use http::{HeaderValue, header};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
@@ -21,6 +23,9 @@ use crate::server::{Clock, Inner, StartError};
 
 /// A client that does not finish its TLS handshake within this time is cut off.
 const HANDSHAKE: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// How long a connection that was made just before a stop may wait for its first request.
+const FIRST_REQUEST: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// The certificates of a listener, as PEM.
 #[derive(Clone)]
@@ -171,18 +176,38 @@ async fn connection(inner: Arc<Inner>, stream: TcpStream, acceptor: TlsAcceptor)
             Some(Ok(certificate)) => Some(Arc::new(certificate)),
             Some(Err(error)) => return tracing::debug!(error, "client certificate cannot be read"),
         };
-    let stopping = inner.stopping();
+    let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+    let (stopping, draining) = (inner.stopping(), inner.draining());
+    let asked = Arc::new(AtomicBool::new(false));
+    let first = asked.clone();
     let service = service_fn(move |request| {
         let (inner, peer) = (inner.clone(), Peer::Remote(certificate.clone()));
-        async move { Ok::<_, std::convert::Infallible>(handlers::serve(inner, request, peer).await) }
+        first.store(true, Ordering::Relaxed);
+        async move {
+            let mut answer = handlers::serve(inner.clone(), request, peer).await;
+            if !http2 && *inner.drain.borrow() {
+                answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok::<_, std::convert::Infallible>(answer)
+        }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http2().max_concurrent_streams(1000).initial_stream_window_size(256 * 1024);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
+    // HTTP/2 has a way to say that no more requests should come; an idle connection of HTTP/1.1 could only be closed, while a request is on its way perhaps.
+    // One that was made just before the server was told to stop has its first request on its way, and is asked with the answer to make another one.
+    let leaving = async {
+        tokio::select! {
+            () = stopping => if !http2 && !asked.load(Ordering::Relaxed) {
+                tokio::time::sleep(FIRST_REQUEST).await;
+            },
+            () = draining, if http2 => {}
+        }
+    };
     let ended = tokio::select! {
         ended = &mut connection => ended,
-        () = stopping => {
+        () = leaving => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }

@@ -124,6 +124,20 @@ impl Store {
         store
     }
 
+    /// A store that holds these objects of other stores, of whose past it knows nothing. They are shared, not copied.
+    pub fn holding(limits: Limits, objects: &[(Arc<str>, Arc<Object>)]) -> Self {
+        let newest = objects.iter().map(|(_, object)| object.revision).max().unwrap_or_default();
+        let store = Self::starting_at(limits, newest);
+        let mut state = store.inner.write();
+        for (resource, object) in objects {
+            let table = state.table(resource);
+            table.changed = table.changed.max(object.revision);
+            table.objects.insert(object.key.clone(), object.clone());
+        }
+        drop(state);
+        store
+    }
+
     /// The revision of the last write.
     pub fn revision(&self) -> u64 {
         self.inner.read().revision

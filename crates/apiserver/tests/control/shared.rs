@@ -101,6 +101,45 @@ async fn a_snapshot_brings_back_what_was_there() {
 }
 
 #[tokio::test]
+async fn clusters_of_one_process_begin_with_the_same_roles_and_go_their_own_ways() {
+    let first = Cluster::start().await;
+    let (one, two) = (on(&Storage::prepared(Limits::default())).await, on(&Storage::prepared(Limits::default())).await);
+    let roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
+    let names = async |cluster: &Cluster| {
+        let list = cluster.get(roles).await.1["items"].as_array().cloned().unwrap_or_default();
+        list.iter().map(|role| role["metadata"]["name"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&one).await, names(&first).await);
+    let uid =
+        async |cluster: &Cluster| cluster.get("/api/v1/namespaces/kube-system").await.1["metadata"]["uid"].clone();
+    assert_ne!(uid(&one).await, uid(&two).await, "by which clusters are told apart");
+    one.delete(&format!("{roles}/edit")).await;
+    assert_eq!((one.get(&format!("{roles}/edit")).await.0, two.get(&format!("{roles}/edit")).await.0), (404, 200));
+    let (_, refused) = two.get(&format!("{roles}?watch=true&resourceVersion=1")).await;
+    assert_eq!(refused["object"]["reason"], "Expired", "{refused}");
+}
+
+#[tokio::test]
+async fn a_server_that_is_about_to_stop_asks_for_new_connections() {
+    let authority = Authority::new("a").unwrap();
+    let config = Config {
+        listen: Some(([127, 0, 0, 1], 0).into()),
+        serving: Some(serving(&authority, "a")),
+        ..Config::default()
+    };
+    let cluster = Cluster::with(config).await;
+    let client = client(&authority, &cluster.handle().url()).await;
+    let get = || http::Request::get(MAPS).body(kube::client::Body::empty()).unwrap();
+    assert!(client.send(get()).await.unwrap().headers().get("connection").is_none());
+    cluster.handle().drain();
+    let answer = client.send(get()).await.unwrap();
+    assert_eq!(
+        (answer.status().as_u16(), &answer.headers()["connection"]),
+        (200, &http::HeaderValue::from_static("close"))
+    );
+}
+
+#[tokio::test]
 async fn a_quota_limits_how_many_objects_there_are_and_tells_how_many() {
     let cluster = Cluster::start().await;
     let hard = json!({"configmaps": "3", "count/leases.coordination.k8s.io": "1"});
@@ -127,13 +166,16 @@ fn serving(authority: &Authority, name: &str) -> Serving {
     Serving { cert_pem: pair.cert_pem, key_pem: pair.key_pem, client_ca_pem: authority.cert_pem().to_owned() }
 }
 
-async fn ask(authority: &Authority, url: &str, path: &str) -> Result<String, kube::Error> {
+async fn client(authority: &Authority, url: &str) -> kube::Client {
     let pair = authority.issue(Leaf::client("amy", ["system:masters"])).unwrap();
     let text = kubeconfig("c", url, authority.cert_pem(), Identity::from(&pair));
     let config = kube::config::Kubeconfig::from_yaml(&text).unwrap();
     let config = kube::Config::from_custom_kubeconfig(config, &Default::default()).await.unwrap();
-    let client = kube::Client::try_from(config).unwrap();
-    client.request_text(http::Request::get(path).body(Vec::new()).unwrap()).await
+    kube::Client::try_from(config).unwrap()
+}
+
+async fn ask(authority: &Authority, url: &str, path: &str) -> Result<String, kube::Error> {
+    client(authority, url).await.request_text(http::Request::get(path).body(Vec::new()).unwrap()).await
 }
 
 #[tokio::test]

@@ -8,8 +8,6 @@
 //! Caveats: there is one [`Meta`] for an API server, and no other controller of workloads beside it. Garbage, namespaces and service accounts are the API server's: the embedded
 //! one looks after them itself. Volumes are in memory, and nothing but the claim is made for them. Network policies, resources, priorities and init containers are passed over.
 
-#![expect(dead_code, reason = "what is read by containers comes before the containers that read it")]
-
 mod forward;
 mod keeper;
 mod kubelet;
@@ -28,6 +26,7 @@ use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use fleetwright_apiserver::{Limits, User};
 use fleetwright_kit::{Cache, Clock, Idle, Key, Operator, Options, Random, Settings, Source, Waker};
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{Node, Service};
@@ -43,7 +42,7 @@ use kubelet::room::Rooms;
 pub use net::service_network;
 use nodes::{NodeKeeper, Nodes};
 pub use process::Bad;
-use process::{Bads, Machinery};
+use process::{Apis, Bads, Etcds, Machinery, Names};
 use services::{Fronts, Services};
 use view::{
     CLAIM, ClaimView, MAP, MOUNTED, MapThere, NAMESPACE, NODE, OWNER, PodView, SECRET, SecretThere, Text, by_owner,
@@ -73,6 +72,8 @@ pub struct Manner {
     pub longest_backoff: Duration,
     /// How long after its last word a node counts as gone.
     pub node_grace: Duration,
+    /// How much of the past the objects of each business cluster keep, for watches and lists.
+    pub history: Limits,
 }
 
 impl Default for Manner {
@@ -86,6 +87,8 @@ impl Default for Manner {
             backoff: Duration::from_secs(10),
             longest_backoff: Duration::from_secs(300),
             node_grace: Duration::from_secs(40),
+            // A lease that is renewed every two seconds would otherwise fill thousands of servers with its past.
+            history: Limits { history_events: 1000, history_age: Duration::from_secs(60), history_bytes: 4 << 20 },
         }
     }
 }
@@ -99,6 +102,10 @@ pub struct Counts {
     pub containers: usize,
     /// Sockets that Services listen on.
     pub sockets: usize,
+    /// API servers among the containers.
+    pub api_servers: usize,
+    /// Members of etcd among the containers.
+    pub etcd_members: usize,
 }
 
 /// Why a meta cluster did not start.
@@ -114,6 +121,8 @@ pub struct Meta {
     fronts: Fronts,
     volumes: Volumes,
     bads: Bads,
+    etcds: Etcds,
+    apis: Apis,
     pods: Cache<PodView>,
     wake_pods: Waker,
     wake_nodes: Waker,
@@ -143,7 +152,22 @@ impl Meta {
         let (rooms, fronts, volumes, bads) = (Rooms::default(), Fronts::default(), Volumes::default(), Bads::default());
         let (wake_pods, wake_nodes) = (Waker::new(), Waker::new());
         let eyes = Eyes::new(&mut operator);
-        let machinery = Arc::new(Machinery { clock: clock.clone(), bads: bads.clone() });
+        let (etcds, apis) = (Etcds::default(), Apis::default());
+        let names = Names {
+            pods: eyes.pods.clone(),
+            services: eyes.services.clone(),
+            fronts: fronts.clone(),
+            rooms: rooms.clone(),
+        };
+        let machinery = Arc::new(Machinery {
+            clock: clock.clone(),
+            random: random.clone(),
+            bads: bads.clone(),
+            names,
+            etcds: etcds.clone(),
+            apis: apis.clone(),
+            history: manner.history.clone(),
+        });
         add_workloads(&mut operator, &eyes, &random);
         let services = Services {
             services: eyes.services.clone(),
@@ -197,13 +221,34 @@ impl Meta {
             }
         });
         let (pods, task) = (eyes.pods, Some(task));
-        Ok(Self { clock, nodes, rooms, fronts, volumes, bads, pods, wake_pods, wake_nodes, idle, stop, task })
+        Ok(Self {
+            clock,
+            nodes,
+            rooms,
+            fronts,
+            volumes,
+            bads,
+            etcds,
+            apis,
+            pods,
+            wake_pods,
+            wake_nodes,
+            idle,
+            stop,
+            task,
+        })
     }
 
     /// What runs.
     pub fn counts(&self) -> Counts {
         let (pods, containers) = self.rooms.count();
-        Counts { pods, containers, sockets: self.fronts.listening() }
+        Counts {
+            pods,
+            containers,
+            sockets: self.fronts.listening(),
+            api_servers: self.apis.count(),
+            etcd_members: self.etcds.count(),
+        }
     }
 
     /// Nothing is under way but what waits for the clock or is on its way through a socket.
@@ -214,6 +259,12 @@ impl Meta {
     /// The address of a Service within the cluster, where it listens.
     pub fn service_address(&self, namespace: &str, name: &str) -> Option<Ipv4Addr> {
         self.fronts.address(&Key::new(namespace, name))
+    }
+
+    /// A client of the API server in a pod, within the process and as an administrator; none if no API server runs there.
+    pub fn client(&self, namespace: &str, pod: &str) -> Option<Client> {
+        let ip = self.rooms.ip(&Key::new(namespace, pod))?;
+        self.apis.client(ip, User::new("fleetwright-admin", ["system:masters", "system:authenticated"]))
     }
 
     /// Ends a container at once, or all of a pod's; says whether one ran.

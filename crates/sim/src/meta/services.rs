@@ -83,7 +83,7 @@ pub(super) fn wake(services: &Cache<Text<Service>>, change: &Change<'_, PodView>
     keys
 }
 
-fn selects(selector: &BTreeMap<String, String>, pod: &PodView) -> bool {
+pub(super) fn selects(selector: &BTreeMap<String, String>, pod: &PodView) -> bool {
     !selector.is_empty() && selector.iter().all(|(name, value)| pod.labels.get(name) == Some(value))
 }
 

@@ -188,6 +188,9 @@ impl Kubelet {
         let now = self.clock.monotonic();
         let due = {
             let mut room = lock(&room);
+            if room.stop_at.is_none() {
+                room.slots.iter().filter_map(|slot| slot.running.as_ref()).for_each(|running| running.process.drain());
+            }
             // Those who send requests here hear of it first.
             *room.stop_at.get_or_insert(now + self.manner.stop)
         };

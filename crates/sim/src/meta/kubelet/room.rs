@@ -1,6 +1,7 @@
 //! A pod that runs on a node: its address, its containers and what became of them.
 
 use std::collections::{BTreeMap, HashMap};
+use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -162,6 +163,11 @@ impl Rooms {
         let mut room = lock(&room);
         let meant = room.slots.iter_mut().filter(|slot| container.is_none_or(|name| slot.name == name));
         meant.filter_map(|slot| slot.end(Exit::killed()).then_some(())).count() > 0
+    }
+
+    /// The address of a pod.
+    pub(in super::super) fn ip(&self, key: &Key) -> Option<Ipv4Addr> {
+        self.get(key).map(|room| lock(&room).address.ip())
     }
 
     /// The pods of a node.

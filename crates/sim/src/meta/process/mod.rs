@@ -1,17 +1,25 @@
 //! What containers do, by the name of their image.
 
+mod apiserver;
+mod etcd;
+mod names;
 mod plain;
+mod tls;
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use fleetwright_kit::{Clock, Key};
+use fleetwright_apiserver::Limits;
+use fleetwright_kit::{Clock, Key, Random};
 use futures::future::BoxFuture;
 
 use super::kubelet::files::Files;
 use super::kubelet::room::Life;
+pub(super) use apiserver::Apis;
+pub(super) use etcd::Etcds;
+pub(super) use names::Names;
 use plain::Plain;
 
 /// What is wrong with a version of a component.
@@ -62,6 +70,11 @@ impl Exit {
         Self { code: 1, message: message.into() }
     }
 
+    /// What components of Kubernetes say when they do not start.
+    pub(super) fn command_failed<S: std::fmt::Display>(why: S) -> Self {
+        Self::failed(format!("\"command failed\" err={:?}", why.to_string()))
+    }
+
     /// It was ended from outside, at once.
     pub(super) fn killed() -> Self {
         Self { code: 137, message: String::new() }
@@ -89,6 +102,9 @@ pub(super) trait Process: Send + Sync {
     /// Its files may have changed.
     fn refreshed(&self) {}
 
+    /// It will be ended in a moment: who uses it should look for another.
+    fn drain(&self) {}
+
     /// Ends it in order.
     fn stop(&self) -> BoxFuture<'_, ()>;
 
@@ -115,6 +131,34 @@ impl Args {
     pub(super) fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().rev().find(|(flag, _)| flag == name).map(|(_, value)| value.as_str())
     }
+
+    /// All values of a flag that may be given more than once.
+    pub(super) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        self.0.iter().filter(move |(flag, _)| flag == name).map(|(_, value)| value.as_str())
+    }
+
+    /// Files that flags name must be there.
+    ///
+    /// # Errors
+    /// In the words of the system.
+    fn check_files(&self, files: &Files) -> Result<(), Exit> {
+        let file = |flag: &str| {
+            ["-file", "-cafile", "-certfile", "-keyfile", "-kubeconfig"].iter().any(|end| flag.ends_with(end))
+                || [
+                    "kubeconfig",
+                    "config",
+                    "authentication-config",
+                    "authorization-config",
+                    "encryption-provider-config",
+                ]
+                .contains(&flag)
+        };
+        let named = self.0.iter().filter(|(flag, path)| file(flag) && path.starts_with('/'));
+        for (_, path) in named {
+            tls::file(files, path).map_err(Exit::command_failed)?;
+        }
+        Ok(())
+    }
 }
 
 /// What a container is started with.
@@ -133,7 +177,13 @@ pub(super) struct Start {
 /// What containers are made of.
 pub(super) struct Machinery {
     pub(super) clock: Clock,
+    pub(super) random: Random,
     pub(super) bads: Bads,
+    pub(super) names: Names,
+    pub(super) etcds: Etcds,
+    pub(super) apis: Apis,
+    /// How much of the past the objects of a business cluster keep.
+    pub(super) history: Limits,
 }
 
 impl Machinery {
@@ -144,9 +194,12 @@ impl Machinery {
 
     /// Starts a container.
     pub(super) async fn start(&self, start: Start) -> Result<Arc<dyn Process>, Exit> {
-        drop(start);
-        // Whatever it is: it runs.
-        Ok(Arc::new(Plain))
+        match start.component.as_str() {
+            "kube-apiserver" => apiserver::start(self, start).await,
+            "etcd" => etcd::start(self, start).await,
+            // Whatever it is: it runs.
+            _ => Ok(Arc::new(Plain)),
+        }
     }
 }
 

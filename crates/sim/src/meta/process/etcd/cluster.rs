@@ -1,0 +1,361 @@
+//! An etcd cluster: its members, who of them lives, and what they keep together.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use fleetwright_apiserver::Storage;
+use fleetwright_kit::Random;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+/// A member.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Member {
+    pub(super) id: u64,
+    /// Empty until it has started for the first time.
+    pub(super) name: String,
+    pub(super) peer_urls: Vec<String>,
+    pub(super) client_urls: Vec<String>,
+    pub(super) learner: bool,
+    /// It has been there: its log is on its volume, and nowhere else.
+    started: bool,
+    alive: bool,
+}
+
+impl Member {
+    pub(super) fn shown(&self) -> Value {
+        let mut shown = json!({ "ID": self.id.to_string(), "peerURLs": self.peer_urls });
+        if !self.name.is_empty() {
+            shown["name"] = self.name.as_str().into();
+        }
+        if !self.client_urls.is_empty() {
+            shown["clientURLs"] = json!(self.client_urls);
+        }
+        if self.learner {
+            shown["isLearner"] = true.into();
+        }
+        shown
+    }
+}
+
+#[derive(Default)]
+struct State {
+    members: Vec<Member>,
+    leader: Option<u64>,
+    term: u64,
+}
+
+/// Why something is refused, with the code of gRPC.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Refused(pub(super) u8, pub(super) String);
+
+impl Refused {
+    fn new(code: u8, message: &str) -> Self {
+        Self(code, format!("etcdserver: {message}"))
+    }
+
+    pub(super) fn no_leader() -> Self {
+        Self::new(14, "no leader")
+    }
+}
+
+/// Why a member cannot take its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum NoPlace {
+    /// Nobody expects it.
+    Unknown,
+    /// It was there before, and has lost what it knew.
+    LostItsLog(u64),
+}
+
+/// An etcd cluster. It lives as long as a volume holds it.
+pub(in super::super::super) struct Cluster {
+    pub(super) id: u64,
+    storage: Storage,
+    state: Mutex<State>,
+    random: Random,
+    /// Counts what happens to it.
+    epoch: AtomicU64,
+    changed: watch::Sender<u64>,
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Cluster({:x})", self.id)
+    }
+}
+
+impl Cluster {
+    /// A new one with these members, by name and peer URL.
+    pub(super) fn new(members: &[(String, String)], storage: Storage, random: Random) -> Arc<Self> {
+        let id = |random: &Random| random.below(u64::MAX).max(1);
+        let member =
+            |(_, url): &(String, String)| Member { id: id(&random), peer_urls: vec![url.clone()], ..Member::default() };
+        let state = State { members: members.iter().map(member).collect(), leader: None, term: 1 };
+        Arc::new(Self {
+            id: id(&random),
+            storage,
+            state: Mutex::new(state),
+            random,
+            epoch: AtomicU64::new(1),
+            changed: watch::Sender::new(1),
+        })
+    }
+
+    /// What its members keep.
+    pub(in super::super::super) fn storage(&self) -> &Storage {
+        &self.storage
+    }
+
+    /// Changes whenever something happens to it.
+    pub(in super::super::super) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// Tells of each such change.
+    pub(in super::super::super) fn watch(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    /// Something that matters to those who talk to it has changed.
+    pub(super) fn touch(&self) {
+        let epoch = self.epoch.fetch_add(1, Ordering::AcqRel) + 1;
+        self.changed.send_replace(epoch);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its members.
+    pub(super) fn members(&self) -> Vec<Member> {
+        self.state().members.clone()
+    }
+
+    /// Whether it has this member.
+    pub(super) fn has(&self, id: u64) -> bool {
+        self.state().members.iter().any(|member| member.id == id)
+    }
+
+    /// The leader and its term; none without a quorum.
+    pub(in super::super::super) fn leader(&self) -> Option<(u64, u64)> {
+        let state = self.state();
+        state.leader.map(|leader| (leader, state.term))
+    }
+
+    pub(super) fn term(&self) -> u64 {
+        self.state().term
+    }
+
+    /// A member without a log takes the place that is kept for it.
+    pub(super) fn take_place(&self, peer_url: &str) -> Result<u64, NoPlace> {
+        let state = self.state();
+        let member = state.members.iter().find(|member| member.peer_urls.iter().any(|url| url == peer_url));
+        match member {
+            None => Err(NoPlace::Unknown),
+            Some(member) if member.started => Err(NoPlace::LostItsLog(member.id)),
+            Some(member) => Ok(member.id),
+        }
+    }
+
+    /// A member lives.
+    pub(super) fn join(&self, id: u64, name: &str, client_urls: Vec<String>) {
+        self.with(id, |member| {
+            member.name = name.to_owned();
+            member.client_urls = client_urls;
+            member.started = true;
+            member.alive = true;
+        });
+    }
+
+    /// A member does not live any more.
+    pub(super) fn leave(&self, id: u64) {
+        self.with(id, |member| member.alive = false);
+    }
+
+    fn with(&self, id: u64, change: impl FnOnce(&mut Member)) {
+        {
+            let mut state = self.state();
+            if let Some(member) = state.members.iter_mut().find(|member| member.id == id) {
+                change(member);
+            }
+            state.elect();
+        }
+        self.touch();
+    }
+
+    /// Another member is to come.
+    pub(super) fn add(&self, peer_urls: Vec<String>, learner: bool) -> Result<Member, Refused> {
+        let added = {
+            let mut state = self.state();
+            state.leader.ok_or_else(Refused::no_leader)?;
+            if state.members.iter().any(|member| member.peer_urls.iter().any(|url| peer_urls.contains(url))) {
+                return Err(Refused::new(9, "Peer URLs already exists"));
+            }
+            let voters = || state.members.iter().filter(|member| !member.learner);
+            let (started, after) = (voters().filter(|member| member.started).count(), voters().count() + 1);
+            // A first one beside a lonely one cannot but take the quorum away.
+            if !learner && started < after / 2 + 1 && (started, after) != (1, 2) {
+                return Err(Refused::new(9, "re-configuration failed due to not enough started members"));
+            }
+            if state.members.iter().any(|member| !member.alive) {
+                return Err(Refused::new(14, "unhealthy cluster"));
+            }
+            if learner && state.members.iter().any(|member| member.learner) {
+                return Err(Refused::new(9, "too many learner members in cluster"));
+            }
+            let id = self.random.below(u64::MAX).max(1);
+            let member = Member { id, peer_urls, learner, ..Member::default() };
+            state.members.push(member.clone());
+            state.elect();
+            member
+        };
+        self.touch();
+        Ok(added)
+    }
+
+    /// A member is not one any more.
+    pub(super) fn remove(&self, id: u64) -> Result<(), Refused> {
+        {
+            let mut state = self.state();
+            state.leader.ok_or_else(Refused::no_leader)?;
+            let Some(at) = state.members.iter().position(|member| member.id == id) else {
+                return Err(Refused::new(5, "member not found"));
+            };
+            let others = || state.members.iter().filter(|member| !member.learner && member.id != id);
+            let started = others().filter(|member| member.started).count();
+            if others().count() == 0 || started < others().count() / 2 + 1 {
+                return Err(Refused::new(9, "re-configuration failed due to not enough started members"));
+            }
+            let alive = state.members.iter().filter(|member| member.alive).count();
+            if state.members[at].alive && alive - 1 < 1 + (state.members.len() - 1) / 2 {
+                return Err(Refused::new(14, "unhealthy cluster"));
+            }
+            state.members.remove(at);
+            state.elect();
+        }
+        self.touch();
+        Ok(())
+    }
+
+    /// A member is reached elsewhere.
+    pub(super) fn update(&self, id: u64, peer_urls: Vec<String>) -> Result<(), Refused> {
+        self.leader().ok_or_else(Refused::no_leader)?;
+        if !self.has(id) {
+            return Err(Refused::new(5, "member not found"));
+        }
+        self.with(id, |member| member.peer_urls = peer_urls);
+        Ok(())
+    }
+
+    /// A learner becomes a member with a vote.
+    pub(super) fn promote(&self, id: u64) -> Result<(), Refused> {
+        self.leader().ok_or_else(Refused::no_leader)?;
+        let member = self.members().into_iter().find(|member| member.id == id);
+        match member {
+            None => Err(Refused::new(5, "member not found")),
+            Some(member) if !member.learner => Err(Refused::new(9, "can only promote a learner member")),
+            Some(member) if !member.alive => {
+                Err(Refused::new(9, "can only promote a learner member which is in sync with leader"))
+            }
+            Some(_) => {
+                self.with(id, |member| member.learner = false);
+                Ok(())
+            }
+        }
+    }
+}
+
+impl State {
+    /// How many members with a vote live, and how many there are.
+    fn voters(&self) -> (usize, usize) {
+        let voters = || self.members.iter().filter(|member| !member.learner);
+        (voters().filter(|member| member.alive).count(), voters().count())
+    }
+
+    /// Keeps the leader while it lives and has a quorum; else the first that lives takes over.
+    fn elect(&mut self) {
+        let (alive, voters) = self.voters();
+        if alive < voters / 2 + 1 {
+            self.leader = None;
+            return;
+        }
+        let living = |member: &&Member| member.alive && !member.learner;
+        let stays =
+            self.leader.is_some_and(|leader| self.members.iter().filter(living).any(|member| member.id == leader));
+        if !stays {
+            self.leader = self.members.iter().find(living).map(|member| member.id);
+            self.term += 1;
+        }
+    }
+}
+
+/// What a volume of a member holds.
+#[derive(Debug)]
+pub(super) struct Data {
+    pub(super) cluster: Arc<Cluster>,
+    pub(super) member: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cluster(number: usize) -> (Arc<Cluster>, Vec<u64>) {
+        let members: Vec<_> = (0..number).map(|n| (format!("etcd-{n}"), format!("https://etcd-{n}:2380"))).collect();
+        let cluster = Cluster::new(&members, Storage::default(), Random::seeded(1));
+        let ids = cluster.members().iter().map(|member| member.id).collect();
+        (cluster, ids)
+    }
+
+    fn join(cluster: &Cluster, id: u64) {
+        cluster.join(id, "x", Vec::new());
+    }
+
+    #[test]
+    fn a_majority_of_living_members_has_a_leader() {
+        let (cluster, ids) = cluster(3);
+        join(&cluster, ids[0]);
+        assert_eq!(cluster.leader(), None);
+        join(&cluster, ids[1]);
+        let (leader, term) = cluster.leader().unwrap();
+        cluster.leave(leader);
+        assert_eq!(cluster.leader(), None);
+        join(&cluster, ids[2]);
+        let next = cluster.leader().unwrap();
+        assert!(next.0 != leader && next.1 > term, "{next:?}");
+    }
+
+    #[test]
+    fn a_member_that_lost_its_log_comes_back_only_as_another() {
+        let (cluster, ids) = cluster(3);
+        ids.iter().for_each(|id| join(&cluster, *id));
+        cluster.leave(ids[2]);
+        let url = "https://etcd-2:2380";
+        assert_eq!(cluster.take_place(url), Err(NoPlace::LostItsLog(ids[2])));
+        cluster.remove(ids[2]).unwrap();
+        assert_eq!(cluster.take_place(url), Err(NoPlace::Unknown));
+        let added = cluster.add(vec![url.to_owned()], false).unwrap();
+        assert_eq!(cluster.take_place(url), Ok(added.id));
+        assert_eq!(cluster.add(vec![url.to_owned()], false).unwrap_err().1, "etcdserver: Peer URLs already exists");
+    }
+
+    #[test]
+    fn nothing_is_changed_that_would_take_the_quorum_away() {
+        let (cluster, ids) = cluster(3);
+        join(&cluster, ids[0]);
+        join(&cluster, ids[1]);
+        assert!(cluster.remove(ids[0]).is_err());
+        assert!(cluster.add(vec!["https://new:2380".to_owned()], false).is_err());
+        assert_eq!(
+            cluster.add(vec!["https://new:2380".to_owned()], true).unwrap_err().1,
+            "etcdserver: unhealthy cluster"
+        );
+        cluster.remove(ids[2]).unwrap();
+        assert!(cluster.leader().is_some());
+        assert_eq!(cluster.remove(7).unwrap_err().1, "etcdserver: member not found");
+        cluster.leave(ids[0]);
+        assert_eq!(cluster.remove(ids[0]).unwrap_err(), Refused::no_leader());
+    }
+}

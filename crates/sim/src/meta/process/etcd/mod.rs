@@ -1,0 +1,398 @@
+//! A member of an etcd cluster.
+
+pub(super) mod cluster;
+mod gateway;
+
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
+use std::time::Duration;
+
+use fleetwright_apiserver::Storage;
+use fleetwright_kit::Clock;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+
+use super::super::forward::listen;
+use super::super::kubelet::files::Files;
+use super::super::kubelet::room::Life;
+use super::tls::{Pair, Serves, file, roots};
+use super::{Args, Bad, Exit, Machinery, Probe, Process, Start};
+use cluster::{Cluster, Data, NoPlace};
+
+/// A client that does not finish its TLS handshake within this time is cut off.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// All members that live, and all clusters that some volume knows. Cheap to clone.
+#[derive(Clone)]
+pub(in super::super) struct Etcds(Arc<Registry>);
+
+struct Registry {
+    living: Mutex<HashMap<Ipv4Addr, Weak<Etcd>>>,
+    /// By the names and URLs with which they were begun: members that begin at the same time find each other here. A cluster of which no volume is left is
+    /// gone.
+    begun: Mutex<HashMap<String, Weak<Cluster>>>,
+    changed: watch::Sender<u64>,
+}
+
+impl Default for Etcds {
+    fn default() -> Self {
+        let (living, begun) = (Mutex::default(), Mutex::default());
+        Self(Arc::new(Registry { living, begun, changed: watch::Sender::new(0) }))
+    }
+}
+
+impl Etcds {
+    fn living(&self) -> MutexGuard<'_, HashMap<Ipv4Addr, Weak<Etcd>>> {
+        self.0.living.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The member at an address.
+    pub(super) fn at(&self, ip: Ipv4Addr) -> Option<Arc<Etcd>> {
+        self.living().get(&ip)?.upgrade()
+    }
+
+    /// Tells that a member came or went.
+    pub(super) fn watch(&self) -> watch::Receiver<u64> {
+        self.0.changed.subscribe()
+    }
+
+    /// How many live.
+    pub(in super::super) fn count(&self) -> usize {
+        self.living().len()
+    }
+
+    fn came(&self, etcd: &Arc<Etcd>) {
+        self.living().insert(etcd.ip, Arc::downgrade(etcd));
+        self.0.changed.send_modify(|epoch| *epoch += 1);
+    }
+
+    fn went(&self, ip: Ipv4Addr) {
+        self.living().remove(&ip);
+        self.0.changed.send_modify(|epoch| *epoch += 1);
+    }
+
+    /// The cluster that is begun with these members.
+    fn begin(&self, words: &str, members: &[(String, String)], machinery: &Machinery) -> Arc<Cluster> {
+        let mut begun = self.0.begun.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = begun.get(words).and_then(Weak::upgrade) {
+            return known;
+        }
+        if begun.len().is_power_of_two() {
+            begun.retain(|_, cluster| cluster.strong_count() > 0);
+        }
+        let cluster = Cluster::new(members, Storage::prepared(machinery.history.clone()), machinery.random.clone());
+        begun.insert(words.to_owned(), Arc::downgrade(&cluster));
+        cluster
+    }
+}
+
+/// A member that lives.
+pub(super) struct Etcd {
+    pub(super) cluster: Arc<Cluster>,
+    pub(super) member: u64,
+    /// Without the `v` of the image's tag.
+    pub(super) version: String,
+    ip: Ipv4Addr,
+    port: u16,
+    metrics: Option<u16>,
+    /// None if it is asked without TLS.
+    serves: Option<RwLock<Serves>>,
+    tls: RwLock<Option<TlsAcceptor>>,
+    args: Args,
+    files: Arc<Files>,
+    etcds: Etcds,
+    clock: Clock,
+    bad: Option<Bad>,
+    tasks: Mutex<JoinSet<()>>,
+    over: OnceLock<()>,
+}
+
+/// Starts a member.
+pub(super) async fn start(machinery: &Machinery, start: Start) -> Result<Arc<dyn Process>, Exit> {
+    let Start { pod, ip, version, args, files, life, bad, .. } = start;
+    let serves = serves(&files, &args)?;
+    args.check_files(&files)?;
+    Pair::of_flags(&files, &args, "peer-cert-file", "peer-key-file")?;
+    let port = port(args.get("listen-client-urls").unwrap_or("http://localhost:2379"));
+    let metrics = args.get("listen-metrics-urls").map(self::port);
+    let (cluster, member) = open(machinery, &args, &files, &pod.namespace)?;
+    let name = args.get("name").unwrap_or("default").to_owned();
+    let urls: Vec<String> =
+        args.get("advertise-client-urls").unwrap_or("http://localhost:2379").split(',').map(str::to_owned).collect();
+    let etcd = Arc::new(Etcd {
+        cluster: cluster.clone(),
+        member,
+        version: version.trim_start_matches('v').to_owned(),
+        ip,
+        port,
+        metrics,
+        tls: RwLock::new(acceptor(serves.as_ref(), &machinery.clock)?),
+        serves: serves.map(RwLock::new),
+        args,
+        files,
+        etcds: machinery.etcds.clone(),
+        clock: machinery.clock.clone(),
+        bad,
+        tasks: Mutex::default(),
+        over: OnceLock::new(),
+    });
+    for (port, secure) in [(Some(port), true), (metrics, false)] {
+        let Some(port) = port else { continue };
+        let at = SocketAddr::new(ip.into(), port);
+        let listener = listen(at).map_err(|error| Exit::failed(format!("listen tcp {at}: bind: {error}")))?;
+        etcd.tasks().spawn(serve(Arc::downgrade(&etcd), listener, secure));
+    }
+    etcd.tasks().spawn(follow(Arc::downgrade(&etcd), cluster.watch(), life));
+    cluster.join(member, &name, urls);
+    machinery.etcds.came(&etcd);
+    Ok(etcd)
+}
+
+/// The member's cluster and its own number there: from its volume, or by the place that is kept for it.
+fn open(machinery: &Machinery, args: &Args, files: &Files, namespace: &str) -> Result<(Arc<Cluster>, u64), Exit> {
+    let name = args.get("name").unwrap_or("default");
+    let folder = args.get("data-dir").map_or_else(|| format!("{name}.etcd"), str::to_owned);
+    let Some(volume) = files.volume(&folder) else {
+        return Err(Exit::failed(format!("cannot access data directory: mkdir {folder}: read-only file system")));
+    };
+    if let Some(data) = volume.read::<Data>() {
+        if !data.cluster.has(data.member) {
+            return Err(Exit::failed(
+                "the member has been permanently removed from the cluster; the data-dir used by this member must be removed",
+            ));
+        }
+        return Ok((data.cluster.clone(), data.member));
+    }
+    let words = args.get("initial-cluster").unwrap_or_default();
+    let mut members: Vec<(String, String)> =
+        words.split(',').filter_map(|one| one.split_once('=')).map(|(n, u)| (n.to_owned(), u.to_owned())).collect();
+    members.sort();
+    let Some((_, own)) = members.iter().find(|(member, _)| member == name) else {
+        return Err(Exit::failed(format!("couldn't find local name {name:?} in the initial cluster configuration")));
+    };
+    let existing = args.get("initial-cluster-state") == Some("existing");
+    let cluster = if existing {
+        let peers = members.iter().filter(|(member, _)| member != name);
+        let mut found =
+            peers.flat_map(|(_, url)| machinery.names.resolve(host(url))).filter_map(|ip| machinery.etcds.at(ip));
+        let cluster = found.next().map(|etcd| etcd.cluster.clone()).ok_or_else(|| {
+            let told =
+                "cannot fetch cluster info from peer urls: could not retrieve cluster information from the given URLs";
+            Exit::failed(told)
+        })?;
+        if cluster.members().len() != members.len() {
+            return Err(Exit::failed("error validating peerURLs: member count is unequal"));
+        }
+        cluster
+    } else {
+        let token = args.get("initial-cluster-token").unwrap_or("etcd-cluster");
+        machinery.etcds.begin(&format!("{namespace} {token} {members:?}"), &members, machinery)
+    };
+    let member = cluster.take_place(own).map_err(|why| match (why, existing) {
+        (NoPlace::Unknown, _) => Exit::failed("error validating peerURLs: unmatched member while checking PeerURLs"),
+        (NoPlace::LostItsLog(id), false) => Exit::failed(format!("member {id:x} has already been bootstrapped")),
+        (NoPlace::LostItsLog(_), true) => Exit {
+            code: 2,
+            message: format!(
+                "panic: tocommit({}) is out of range [lastIndex(0)]. Was the raft log corrupted, truncated, or lost?",
+                cluster.storage().revision()
+            ),
+        },
+    })?;
+    volume.write(Arc::new(Data { cluster: cluster.clone(), member }));
+    Ok((cluster, member))
+}
+
+fn serves(files: &Files, args: &Args) -> Result<Option<Serves>, Exit> {
+    let Some(pair) = Pair::of_flags(files, args, "cert-file", "key-file")? else { return Ok(None) };
+    let clients = match args.get("trusted-ca-file") {
+        Some(path) if args.get("client-cert-auth") == Some("true") => {
+            Some(file(files, path).and_then(|pem| roots(&pem)).map_err(Exit::command_failed)?)
+        }
+        _ => None,
+    };
+    Ok(Some(Serves { pair, clients }))
+}
+
+fn acceptor(serves: Option<&Serves>, clock: &Clock) -> Result<Option<TlsAcceptor>, Exit> {
+    let config = serves.map(|serves| serves.config(clock).map_err(Exit::command_failed)).transpose()?;
+    Ok(config.map(|config| TlsAcceptor::from(Arc::new(config))))
+}
+
+/// The host of a URL.
+pub(super) fn host(url: &str) -> &str {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let authority = rest.split('/').next().unwrap_or_default();
+    authority.rsplit_once(':').map_or(authority, |(host, _)| host)
+}
+
+/// The port of a URL, or of the first of several.
+pub(super) fn port(urls: &str) -> u16 {
+    let first = urls.split(',').next().unwrap_or_default();
+    let digits = first.trim_end_matches('/').rsplit(':').next().unwrap_or_default();
+    digits.parse().unwrap_or(2379)
+}
+
+impl Etcd {
+    fn tasks(&self) -> MutexGuard<'_, JoinSet<()>> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the page about health is a good one; none if it is no such page.
+    fn health(&self, path: &str) -> Option<Result<(), String>> {
+        let serializable = match path {
+            "/livez" => true,
+            "/readyz" | "/health" => false,
+            _ => return None,
+        };
+        Some(if self.bad == Some(Bad::NeverReady) && !serializable {
+            Err("this version was declared bad".to_owned())
+        } else if serializable || self.cluster.leader().is_some() {
+            Ok(())
+        } else {
+            Err("RAFT NO LEADER".to_owned())
+        })
+    }
+
+    /// Takes its time, if its version does.
+    async fn dawdle(&self) {
+        if let Some(Bad::Slow(time)) = self.bad {
+            self.clock.sleep(time).await;
+        }
+    }
+
+    /// What it shows to clients on this port; none if it speaks without TLS there.
+    pub(super) fn serves(&self, port: u16) -> Result<Option<Serves>, String> {
+        if port != self.port {
+            return Err("connect: connection refused".to_owned());
+        }
+        Ok(self.serves.as_ref().map(|serves| serves.read().unwrap_or_else(PoisonError::into_inner).clone()))
+    }
+
+    /// It is over, however it came to that.
+    fn end(&self) {
+        if self.over.set(()).is_ok() {
+            self.tasks().abort_all();
+            self.etcds.went(self.ip);
+            self.cluster.leave(self.member);
+        }
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Process for Etcd {
+    fn probe(&self, probe: &Probe) -> Result<(), String> {
+        match probe {
+            Probe::Tcp(port) if *port == self.port || Some(*port) == self.metrics => Ok(()),
+            Probe::Http { https, port, path } => {
+                let plain = Some(*port) == self.metrics || self.serves.is_none();
+                if *port != self.port && Some(*port) != self.metrics {
+                    return Err("connect: connection refused".to_owned());
+                }
+                if *https == plain {
+                    return Err("server gave HTTP response to HTTPS client, or the other way round".to_owned());
+                }
+                self.health(path).unwrap_or_else(|| Err("HTTP probe failed with statuscode: 404".to_owned()))
+            }
+            Probe::Tcp(_) => Err("connect: connection refused".to_owned()),
+            Probe::Other => Ok(()),
+        }
+    }
+
+    /// etcd reads its certificates anew for each connection; the authorities that it trusts it reads once.
+    fn refreshed(&self) {
+        let (Some(serves), Some(cert), Some(key)) =
+            (&self.serves, self.args.get("cert-file"), self.args.get("key-file"))
+        else {
+            return;
+        };
+        let Ok(pair) = Pair::read(&self.files, cert, key) else { return };
+        let now = {
+            let mut serves = serves.write().unwrap_or_else(PoisonError::into_inner);
+            serves.pair = pair;
+            serves.clone()
+        };
+        if let Ok(acceptor) = acceptor(Some(&now), &self.clock) {
+            *self.tls.write().unwrap_or_else(PoisonError::into_inner) = acceptor;
+        }
+        self.cluster.touch();
+    }
+
+    fn stop(&self) -> BoxFuture<'_, ()> {
+        async { self.end() }.boxed()
+    }
+
+    fn kill(&self) {
+        self.end();
+    }
+}
+
+/// Tells the kubelet whatever would change an answer; ends the member when it is one no more.
+async fn follow(etcd: Weak<Etcd>, mut changed: watch::Receiver<u64>, life: Life) {
+    while changed.changed().await.is_ok() {
+        let Some(etcd) = etcd.upgrade() else { return };
+        if !etcd.cluster.has(etcd.member) {
+            drop(etcd);
+            return life
+                .end(Exit { code: 0, message: "the local etcd member has been removed from the cluster".to_owned() });
+        }
+        life.changed();
+    }
+}
+
+async fn serve(etcd: Weak<Etcd>, listener: TcpListener, secure: bool) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    let Some(etcd) = etcd.upgrade() else { return };
+                    let acceptor = etcd.tls.read().unwrap_or_else(PoisonError::into_inner).clone().filter(|_| secure);
+                    connections.spawn(connection(Arc::downgrade(&etcd), stream, acceptor));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            },
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+async fn connection(etcd: Weak<Etcd>, stream: TcpStream, acceptor: Option<TlsAcceptor>) {
+    let _ = stream.set_nodelay(true);
+    let service = service_fn(move |request| {
+        let etcd = etcd.upgrade();
+        async move {
+            // One that is over answers nothing.
+            let etcd = etcd.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::ConnectionReset))?;
+            Ok::<_, std::io::Error>(gateway::answer(etcd, request).await)
+        }
+    });
+    let builder = auto::Builder::new(TokioExecutor::new());
+    let ended = match acceptor {
+        None => builder.serve_connection(TokioIo::new(stream), service).await,
+        Some(acceptor) => match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
+            Ok(Ok(stream)) => builder.serve_connection(TokioIo::new(stream), service).await,
+            Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
+            Err(_) => return tracing::debug!("TLS handshake took too long"),
+        },
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "connection ended");
+    }
+}

@@ -1,0 +1,60 @@
+//! Names of the meta cluster: what its DNS would say.
+
+use std::net::Ipv4Addr;
+
+use fleetwright_kit::{Cache, Key};
+use k8s_openapi::api::core::v1::Service;
+
+use super::super::kubelet::room::Rooms;
+use super::super::services::{Fronts, selects};
+use super::super::view::{NAMESPACE, PodView, Text};
+
+/// Resolves names. Cheap to clone.
+#[derive(Clone)]
+pub(in super::super) struct Names {
+    pub(in super::super) pods: Cache<PodView>,
+    pub(in super::super) services: Cache<Text<Service>>,
+    pub(in super::super) fronts: Fronts,
+    pub(in super::super) rooms: Rooms,
+}
+
+impl Names {
+    /// The addresses of a name; none if there is no such name. Services are `NAME.NAMESPACE.svc`, pods of a headless one `POD.NAME.NAMESPACE.svc`.
+    pub(in super::super) fn resolve(&self, host: &str) -> Vec<Ipv4Addr> {
+        if let Ok(ip) = host.parse() {
+            return vec![ip];
+        }
+        let host = host.trim_end_matches('.');
+        let host = host.strip_suffix(".cluster.local").unwrap_or(host);
+        let Some(host) = host.strip_suffix(".svc") else { return Vec::new() };
+        let labels: Vec<&str> = host.split('.').collect();
+        match labels.as_slice() {
+            [service, namespace] => self.service(&Key::new(namespace, service)),
+            [pod, service, namespace] => self.pod(&Key::new(namespace, service), pod),
+            _ => Vec::new(),
+        }
+    }
+
+    fn service(&self, key: &Key) -> Vec<Ipv4Addr> {
+        let Some(service) = self.services.get(key) else { return Vec::new() };
+        let spec = service.read().spec.unwrap_or_default();
+        if spec.cluster_ip.as_deref() != Some("None") {
+            return self.fronts.address(key).into_iter().collect();
+        }
+        let (selector, anyway) = (spec.selector.unwrap_or_default(), spec.publish_not_ready_addresses == Some(true));
+        let pods = self.pods.by(NAMESPACE, &key.namespace);
+        let told = |pod: &PodView| selects(&selector, pod) && (anyway || pod.ready.is_some());
+        pods.iter().filter(|(_, pod)| told(pod)).filter_map(|(key, _)| self.rooms.ip(key)).collect()
+    }
+
+    fn pod(&self, service: &Key, name: &str) -> Vec<Ipv4Addr> {
+        let Some(spec) = self.services.get(service).and_then(|service| service.read().spec) else { return Vec::new() };
+        let key = Key::new(&service.namespace, name);
+        let named =
+            |pod: &PodView| pod.hostname.as_deref() == Some(name) && pod.subdomain.as_deref() == Some(&*service.name);
+        let told = |pod: &PodView| spec.publish_not_ready_addresses == Some(true) || pod.ready.is_some();
+        let pod = self.pods.get(&key).filter(|pod| named(pod) && told(pod));
+        // Where it runs is known here before it is told to the API server.
+        pod.and_then(|_| self.rooms.ip(&key)).into_iter().collect()
+    }
+}
