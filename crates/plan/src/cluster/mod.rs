@@ -4,6 +4,7 @@ pub mod certificates;
 pub mod contains;
 mod decide;
 pub mod objects;
+pub mod reach;
 mod status;
 #[cfg(test)]
 mod tests;
