@@ -8,6 +8,7 @@
 //! Caveats: there is one [`Meta`] for an API server, and no other controller of workloads beside it. Garbage, namespaces and service accounts are the API server's: the embedded
 //! one looks after them itself. Volumes are in memory, and nothing but the claim is made for them. Network policies, resources, priorities and init containers are passed over.
 
+mod budgets;
 mod forward;
 mod keeper;
 mod kubelet;
@@ -31,10 +32,12 @@ use fleetwright_kit::{Cache, Clock, Idle, Key, Operator, Options, Random, Settin
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use budgets::Budgets;
 use keeper::Kept;
 use kubelet::Kubelet;
 use kubelet::files::Sources;
@@ -72,6 +75,8 @@ pub struct Manner {
     pub longest_backoff: Duration,
     /// How long after its last word a node counts as gone.
     pub node_grace: Duration,
+    /// How often controller-managers and schedulers renew their leases. Two seconds, with real ones; for thousands of clusters more, so that they leave room for others.
+    pub lease: Duration,
     /// How much of the past the objects of each business cluster keep, for watches and lists.
     pub history: Limits,
 }
@@ -87,6 +92,7 @@ impl Default for Manner {
             backoff: Duration::from_secs(10),
             longest_backoff: Duration::from_secs(300),
             node_grace: Duration::from_secs(40),
+            lease: Duration::from_secs(2),
             // A lease that is renewed every two seconds would otherwise fill thousands of servers with its past.
             history: Limits { history_events: 1000, history_age: Duration::from_secs(60), history_bytes: 4 << 20 },
         }
@@ -166,6 +172,7 @@ impl Meta {
             names,
             etcds: etcds.clone(),
             apis: apis.clone(),
+            lease: manner.lease,
             history: manner.history.clone(),
         });
         add_workloads(&mut operator, &eyes, &random);
@@ -181,6 +188,7 @@ impl Meta {
             .controller(Kept(services), options())
             .on(&eyes.services, |change| vec![change.key.clone()])
             .on(&eyes.pods, move |change| services::wake(&known, change));
+        add_budgets(&mut operator, &eyes);
         let claims = Claims { claims: eyes.claims.clone(), volumes: volumes.clone() };
         let _ = operator.controller(Kept(claims), options()).on(&eyes.claims, |change| vec![change.key.clone()]);
         let keeper = NodeKeeper { cache: eyes.nodes.clone(), nodes: nodes.clone(), grace: manner.node_grace };
@@ -347,6 +355,7 @@ struct Eyes {
     deployments: Cache<Text<Deployment>>,
     replica_sets: Cache<Text<ReplicaSet>>,
     stateful_sets: Cache<Text<StatefulSet>>,
+    budgets: Cache<Text<PodDisruptionBudget>>,
     services: Cache<Text<Service>>,
     slices: Cache<Text<EndpointSlice>>,
     pods: Cache<PodView>,
@@ -363,6 +372,9 @@ impl Eyes {
             deployments: operator.cache(Source::new(Api::all(client.clone()))),
             replica_sets: operator.cache(Source::new(Api::all(client.clone())).index(OWNER, by_owner)),
             stateful_sets: operator.cache(Source::new(Api::all(client.clone()))),
+            budgets: operator.cache(
+                Source::new(Api::all(client.clone())).index(NAMESPACE, |key, _| vec![key.namespace.to_string()]),
+            ),
             services: operator.cache(
                 Source::new(Api::all(client.clone())).index(NAMESPACE, |key, _| vec![key.namespace.to_string()]),
             ),
@@ -428,6 +440,28 @@ fn add_workloads(operator: &mut Operator, eyes: &Eyes, random: &Random) {
         .controller(Kept(stateful_sets), options())
         .on(&eyes.stateful_sets, |change| vec![change.key.clone()])
         .on(&eyes.pods, pod_owner::<StatefulSet>);
+}
+
+fn add_budgets(operator: &mut Operator, eyes: &Eyes) {
+    let budgets = Budgets {
+        budgets: eyes.budgets.clone(),
+        pods: eyes.pods.clone(),
+        deployments: eyes.deployments.clone(),
+        replica_sets: eyes.replica_sets.clone(),
+        stateful_sets: eyes.stateful_sets.clone(),
+    };
+    let of_namespace = eyes.budgets.clone();
+    let _ = operator.controller(Kept(budgets), options()).on(&eyes.budgets, |change| vec![change.key.clone()]).on(
+        &eyes.pods,
+        move |change| {
+            let counts =
+                |pod: Option<&Arc<PodView>>| pod.map(|pod| (pod.active(), pod.ready.is_some(), pod.labels.clone()));
+            if counts(change.old) == counts(change.new) {
+                return Vec::new();
+            }
+            of_namespace.by(NAMESPACE, &change.key.namespace).into_iter().map(|(key, _)| key).collect()
+        },
+    );
 }
 
 fn pod_owner<K: kube::Resource<DynamicType = ()>>(change: &fleetwright_kit::Change<'_, PodView>) -> Vec<Key> {

@@ -7,12 +7,14 @@ use std::time::Duration;
 use fleetwright_pki::Authority;
 use fleetwright_sim::meta::Bad;
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret, Service};
-use kube::api::{DeleteParams, PostParams};
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, ResourceQuota, Secret, Service};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::plane::{ETCD, NEW, OLD, Plane, api_servers, etcd};
+use crate::plane::{ETCD, NEW, OLD, Plane, api_servers, etcd, managers, scheduler_config};
 use crate::support::{NAMESPACE, World, container, is_ready};
 
 fn map(name: &str) -> ConfigMap {
@@ -347,4 +349,145 @@ async fn bad_versions_are_bad_in_their_ways() {
     let inside = world.meta.client(NAMESPACE, &never.name_any()).unwrap();
     assert!(write(&inside, "works").await.is_ok());
     assert!(!is_ready(&world.pod(&never.name_any()).await.unwrap()));
+}
+
+async fn manage(world: &World, version: &str) {
+    world.apply::<ConfigMap>(scheduler_config()).await;
+    for deployment in managers(version) {
+        world.apply::<Deployment>(deployment).await;
+    }
+}
+
+fn leases(client: &Client) -> Api<Lease> {
+    Api::namespaced(client.clone(), "kube-system")
+}
+
+/// Waits until a lease is renewed once more.
+async fn moves(world: &World, client: &Client, lease: &str) -> String {
+    let renewed = async |_: &World| {
+        let spec = leases(client).get_opt(lease).await.ok()??.spec?;
+        Some((spec.renew_time?, spec.holder_identity.filter(|holder| !holder.is_empty())?))
+    };
+    let (before, _) = world.until(&format!("{lease} is held"), renewed).await;
+    let moved = async |world: &World| renewed(world).await.filter(|(now, _)| *now != before);
+    world.until(&format!("{lease} moves"), moved).await.1
+}
+
+fn quotas(client: &Client) -> Api<ResourceQuota> {
+    Api::namespaced(client.clone(), "default")
+}
+
+async fn prove(world: &World, client: &Client, name: &str) {
+    let quota = json!({ "metadata": { "name": name }, "spec": { "hard": { "count/pods": "7" } } });
+    quotas(client).create(&PostParams::default(), &serde_json::from_value(quota).unwrap()).await.unwrap();
+    world
+        .until("the controller-manager fills the status", async |_| {
+            let hard = quotas(client).get(name).await.ok()?.status?.hard?;
+            (hard.get("count/pods")?.0 == "7").then_some(())
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn managers_hold_their_leases_and_do_their_work_while_they_run() {
+    let world = World::start().await;
+    let plane = Plane::new();
+    plane.build(&world, 1, 1).await;
+    manage(&world, OLD).await;
+    all_ready(&world, 1).await;
+    let client = plane.client(&world).await;
+    let scheduler = moves(&world, &client, "kube-scheduler").await;
+    assert!(scheduler.starts_with("kube-scheduler-"), "{scheduler}");
+    let manager = moves(&world, &client, "kube-controller-manager").await;
+    prove(&world, &client, "first").await;
+    sign(&world, &client).await;
+
+    // Its lease goes to the next one; it is given back, so that nobody waits.
+    let [deployment, _] = managers(NEW);
+    world.apply::<Deployment>(deployment).await;
+    world
+        .until("another holds the lease", async |_| {
+            let holder = leases(&client).get("kube-controller-manager").await.ok()?.spec?.holder_identity?;
+            (!holder.is_empty() && holder != manager).then_some(())
+        })
+        .await;
+    prove(&world, &client, "second").await;
+
+    let [mut stopped, mut other] = managers(NEW);
+    for deployment in [&mut stopped, &mut other] {
+        deployment["spec"]["replicas"] = 0.into();
+        world.apply::<Deployment>(deployment.clone()).await;
+    }
+    world
+        .until("none is left", async |world| {
+            let of = |pod: &Pod| {
+                pod.name_any().starts_with("kube-controller") || pod.name_any().starts_with("kube-scheduler")
+            };
+            (!world.pods().await.iter().any(of)).then_some(())
+        })
+        .await;
+    let spec = leases(&client).get("kube-scheduler").await.unwrap().spec.unwrap();
+    assert_eq!(spec.holder_identity.as_deref(), Some(""), "it was given back");
+    let quota = json!({ "metadata": { "name": "third" }, "spec": { "hard": { "count/pods": "7" } } });
+    quotas(&client).create(&PostParams::default(), &serde_json::from_value(quota).unwrap()).await.unwrap();
+    write(&client, "later").await.unwrap();
+    assert!(quotas(&client).get("third").await.unwrap().status.and_then(|status| status.hard).is_none());
+}
+
+/// A certificate request that is approved is signed by the authority that the controller-manager was given.
+async fn sign(world: &World, client: &Client) {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(rcgen::DnType::CommonName, "amy");
+    let pem = params.serialize_request(&key).unwrap().pem().unwrap();
+    let requests: Api<CertificateSigningRequest> = Api::all(client.clone());
+    let request = json!({ "metadata": { "name": "amy" }, "spec": {
+        "request": k8s_openapi::ByteString(pem.into_bytes()), "signerName": "kubernetes.io/kube-apiserver-client", "usages": ["client auth"],
+    } });
+    requests.create(&PostParams::default(), &serde_json::from_value(request).unwrap()).await.unwrap();
+    let approved = json!({ "status": { "conditions": [
+        { "type": "Approved", "status": "True", "reason": "Test", "message": "yes" },
+    ] } });
+    requests.patch_approval("amy", &PatchParams::default(), &Patch::Merge(approved)).await.unwrap();
+    let signed = async |_: &World| requests.get("amy").await.ok()?.status?.certificate;
+    world.until("it is signed", signed).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_manager_of_a_bad_version_holds_its_lease_and_does_nothing_else() {
+    let world = World::start().await;
+    world.meta.declare("kube-controller-manager", NEW, Some(Bad::WrongAnswers));
+    let plane = Plane::new();
+    plane.build(&world, 1, 1).await;
+    manage(&world, NEW).await;
+    all_ready(&world, 1).await;
+    let client = plane.client(&world).await;
+    let quota = json!({ "metadata": { "name": "q" }, "spec": { "hard": { "count/pods": "7" } } });
+    quotas(&client).create(&PostParams::default(), &serde_json::from_value(quota).unwrap()).await.unwrap();
+    moves(&world, &client, "kube-controller-manager").await;
+    moves(&world, &client, "kube-controller-manager").await;
+    assert!(quotas(&client).get("q").await.unwrap().status.and_then(|status| status.hard).is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_manager_that_was_killed_is_followed_by_another_when_its_lease_has_ended() {
+    let world = World::start().await;
+    let plane = Plane::new();
+    plane.build(&world, 1, 1).await;
+    let [mut two, _] = managers(OLD);
+    two["spec"]["replicas"] = 2.into();
+    world.apply::<Deployment>(two).await;
+    all_ready(&world, 1).await;
+    let client = plane.client(&world).await;
+    let first = moves(&world, &client, "kube-controller-manager").await;
+    let pod = first.split('_').next().unwrap();
+    world.api::<Pod>().delete(pod, &DeleteParams::default().grace_period(0)).await.unwrap();
+    world
+        .until("another holds the lease", async |_| {
+            let spec = leases(&client).get("kube-controller-manager").await.ok()?.spec?;
+            spec.holder_identity.filter(|holder| !holder.is_empty() && *holder != first)
+        })
+        .await;
+    prove(&world, &client, "q").await;
 }

@@ -209,3 +209,42 @@ pub fn api_servers(replicas: usize, version: &str) -> Value {
         "template": template("kube-apiserver", version, &secrets, container),
     } })
 }
+
+/// The Deployments of the controller-manager (by flags) and the scheduler (by its configuration file).
+pub fn managers(version: &str) -> [Value; 2] {
+    let path = |secret: &str, file: &str| format!("/etc/kubernetes/{secret}/{file}");
+    let manager = json!({
+        "args": [
+            format!("--kubeconfig={}", path("controller-manager-kubeconfig", "kubeconfig")), "--leader-elect-lease-duration=3s",
+            format!("--cluster-signing-cert-file={}", path("ca", "tls.crt")),
+            format!("--cluster-signing-key-file={}", path("ca", "tls.key")), "--use-service-account-credentials=true",
+        ],
+        "readinessProbe": { "httpGet": { "path": "/healthz", "port": 10257, "scheme": "HTTPS" } },
+    });
+    let scheduler = json!({
+        "args": ["--config=/etc/config/config.yaml"],
+        "readinessProbe": { "httpGet": { "path": "/readyz", "port": 10259, "scheme": "HTTPS" } },
+        "volumeMounts": [{ "name": "config", "mountPath": "/etc/config" }],
+    });
+    let mut scheduler = template("kube-scheduler", version, &["scheduler-kubeconfig"], scheduler);
+    let config = json!({ "name": "config", "configMap": { "name": "kube-scheduler-config" } });
+    scheduler["spec"]["volumes"].as_array_mut().unwrap().push(config);
+    let deployment = |component: &str, template: Value| {
+        json!({ "metadata": { "name": component }, "spec": {
+            "replicas": 1, "selector": { "matchLabels": { "app.kubernetes.io/name": component } }, "template": template,
+        } })
+    };
+    let secrets = ["controller-manager-kubeconfig", "ca"];
+    [
+        deployment("kube-controller-manager", template("kube-controller-manager", version, &secrets, manager)),
+        deployment("kube-scheduler", scheduler),
+    ]
+}
+
+/// The configuration file of the scheduler.
+pub fn scheduler_config() -> Value {
+    let text = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n\
+                clientConnection:\n  kubeconfig: /etc/kubernetes/scheduler-kubeconfig/kubeconfig\n\
+                leaderElection:\n  leaderElect: true\n  leaseDuration: 3s\n";
+    json!({ "metadata": { "name": "kube-scheduler-config" }, "data": { "config.yaml": text } })
+}

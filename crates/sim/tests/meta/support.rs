@@ -34,6 +34,7 @@ pub fn manner() -> Manner {
         backoff: Duration::from_millis(100),
         longest_backoff: Duration::from_millis(400),
         node_grace: Duration::from_millis(200),
+        lease: Duration::from_millis(100),
         ..Manner::default()
     }
 }

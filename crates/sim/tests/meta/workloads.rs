@@ -8,6 +8,7 @@ use fleetwright_sim::meta::Bad;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, PersistentVolumeClaim, Pod, Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::DeleteParams;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
@@ -331,4 +332,25 @@ async fn endpoint_slices_tell_who_is_ready() {
     world.until("none is left", async |world| (ready(world).await == Some(0)).then_some(())).await;
     world.api::<Service>().delete("web", &DeleteParams::default()).await.unwrap();
     world.until("nothing listens", async |world| (world.meta.counts().sockets == 0).then_some(())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disruption_budget_lets_pods_be_evicted_one_after_the_other() {
+    let world = World::start().await;
+    let budget = json!({ "metadata": { "name": "web" }, "spec": {
+        "maxUnavailable": 1, "selector": { "matchLabels": { "app": "web" } },
+    } });
+    world.apply::<PodDisruptionBudget>(budget).await;
+    world.apply::<Deployment>(deployment(3, "web:1", json!({}))).await;
+    rolled_out(&world, "web:1").await;
+    let allows = async |world: &World, number| {
+        let status = world.api::<PodDisruptionBudget>().get("web").await.unwrap().status?;
+        (status.disruptions_allowed == Some(number) && status.expected_pods == Some(3)).then_some(())
+    };
+    world.until("one may go", async |world| allows(world, 1).await).await;
+    let first = world.pods().await[0].name_any();
+    world.api::<Pod>().evict(&first, &Default::default()).await.unwrap();
+    world.until("it is gone", async |world| world.pod(&first).await.is_none().then_some(())).await;
+    rolled_out(&world, "web:1").await;
+    world.until("one may go again", async |world| allows(world, 1).await).await;
 }

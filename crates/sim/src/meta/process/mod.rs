@@ -2,6 +2,7 @@
 
 mod apiserver;
 mod etcd;
+mod manager;
 mod names;
 mod plain;
 mod tls;
@@ -182,6 +183,8 @@ pub(super) struct Machinery {
     pub(super) names: Names,
     pub(super) etcds: Etcds,
     pub(super) apis: Apis,
+    /// How often leases are renewed.
+    pub(super) lease: Duration,
     /// How much of the past the objects of a business cluster keep.
     pub(super) history: Limits,
 }
@@ -197,6 +200,7 @@ impl Machinery {
         match start.component.as_str() {
             "kube-apiserver" => apiserver::start(self, start).await,
             "etcd" => etcd::start(self, start).await,
+            "kube-controller-manager" | "kube-scheduler" => manager::start(self, start).await,
             // Whatever it is: it runs.
             _ => Ok(Arc::new(Plain)),
         }

@@ -35,6 +35,19 @@ impl Names {
         }
     }
 
+    /// The pods that a name leads to in the end.
+    pub(in super::super) fn backends(&self, host: &str) -> Vec<Ipv4Addr> {
+        let service = host.trim_end_matches('.').trim_end_matches(".cluster.local").strip_suffix(".svc");
+        let key =
+            service.and_then(|service| service.split_once('.')).map(|(name, namespace)| Key::new(namespace, name));
+        let Some((key, view)) = key.and_then(|key| self.services.get(&key).map(|view| (key, view))) else {
+            return self.resolve(host);
+        };
+        let selector = view.read().spec.and_then(|spec| spec.selector).unwrap_or_default();
+        let pods = self.pods.by(NAMESPACE, &key.namespace);
+        pods.iter().filter(|(_, pod)| selects(&selector, pod)).filter_map(|(key, _)| self.rooms.ip(key)).collect()
+    }
+
     fn service(&self, key: &Key) -> Vec<Ipv4Addr> {
         let Some(service) = self.services.get(key) else { return Vec::new() };
         let spec = service.read().spec.unwrap_or_default();

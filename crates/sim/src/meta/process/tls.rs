@@ -18,7 +18,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use super::super::kubelet::files::Files;
 use super::{Args, Exit};
 
-fn provider() -> Arc<CryptoProvider> {
+pub(super) fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
@@ -160,7 +160,7 @@ fn unix(now: Timestamp) -> UnixTime {
 }
 
 /// What is valid is valid by the clock of the simulation.
-struct Time(Clock);
+pub(super) struct Time(pub(super) Clock);
 
 impl fmt::Debug for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

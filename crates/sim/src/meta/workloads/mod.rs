@@ -58,7 +58,7 @@ fn count(number: i32) -> Value {
 }
 
 /// The fields of a status that a controller writes, as they are now.
-fn part(status: &impl serde::Serialize, wanted: &Value) -> Value {
+pub(super) fn part(status: &impl serde::Serialize, wanted: &Value) -> Value {
     let now = serde_json::to_value(status).unwrap_or_default();
     let fields = wanted.as_object().into_iter().flatten();
     Value::Object(fields.map(|(name, _)| (name.clone(), now[name].clone())).collect::<Map<_, _>>())

@@ -40,7 +40,6 @@ impl Apis {
     }
 
     /// The objects of the server at an address.
-    #[expect(dead_code, reason = "for the controller-manager")]
     pub(super) fn storage(&self, ip: Ipv4Addr) -> Option<Storage> {
         self.at(ip)?.handle().as_ref().map(|handle| handle.storage().clone())
     }

@@ -1,0 +1,360 @@
+//! kube-controller-manager and kube-scheduler: they hold their leases in the business cluster, and the controller-manager does there what the API server leaves to it.
+
+mod caller;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use fleetwright_apiserver::{Manager, Managing, Storage};
+use fleetwright_kit::Clock;
+use fleetwright_pki::Authority;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use http::Method;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::super::kubelet::files::Files;
+use super::super::kubelet::room::Life;
+use super::super::names::suffix;
+use super::apiserver::Apis;
+use super::names::Names;
+use super::tls::file;
+use super::{Args, Bad, Exit, Machinery, Probe, Process, Start};
+use caller::{Caller, NoAnswer};
+
+const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
+/// A connection is kept from one renewal to the next if they are not further apart.
+const KEPT: Duration = Duration::from_secs(10);
+/// How long a process that is stopped may take to give its lease back.
+const RELEASE: Duration = Duration::from_secs(2);
+
+/// A process that holds a lease.
+struct Leader {
+    port: u16,
+    bad: Option<Bad>,
+    /// It has reached the API server.
+    connected: Arc<AtomicBool>,
+    stop: watch::Sender<bool>,
+    task: OnceLock<Mutex<Option<JoinHandle<()>>>>,
+}
+
+/// Starts one.
+pub(super) async fn start(machinery: &Machinery, start: Start) -> Result<Arc<dyn Process>, Exit> {
+    let Start { pod, component, args, files, life, bad, .. } = start;
+    args.check_files(&files)?;
+    let settings = Settings::read(&files, &args)?;
+    let keeps = machinery.lease <= KEPT;
+    let caller = Caller::new(&files, &settings.kubeconfig, machinery.names.clone(), machinery.clock.clone(), keeps)
+        .map_err(Exit::command_failed)?;
+    let manages = component == "kube-controller-manager" && bad != Some(Bad::WrongAnswers);
+    let manager = manages.then(|| signer(&files, &args).map(|signer| Manager { signer, quotas: true })).transpose()?;
+    let port = if component == "kube-scheduler" { 10259 } else { 10257 };
+    let (stop, stopping) = watch::channel(false);
+    let leader = Leader {
+        port: args.get("secure-port").and_then(|port| port.parse().ok()).unwrap_or(port),
+        bad,
+        connected: Arc::default(),
+        stop,
+        task: OnceLock::new(),
+    };
+    let term = Term {
+        caller,
+        lease: settings.lease.unwrap_or(component),
+        identity: format!("{}_{}{}", pod.name, suffix(&machinery.random), suffix(&machinery.random)),
+        every: machinery.lease,
+        duration: settings.duration.max(machinery.lease.saturating_mul(3)),
+        held: None,
+        observed: None,
+        renewed: None,
+        manager,
+        managing: None,
+        names: machinery.names.clone(),
+        apis: machinery.apis.clone(),
+        clock: machinery.clock.clone(),
+        bad,
+        connected: leader.connected.clone(),
+    };
+    let elects = settings.elects;
+    let task = tokio::spawn(term.run(stopping, life, elects));
+    let _ = leader.task.set(Mutex::new(Some(task)));
+    Ok(Arc::new(leader))
+}
+
+/// What it was told of its lease, by flags or by its configuration file.
+struct Settings {
+    kubeconfig: String,
+    lease: Option<String>,
+    duration: Duration,
+    elects: bool,
+}
+
+impl Settings {
+    fn read(files: &Files, args: &Args) -> Result<Self, Exit> {
+        let config: Value = match args.get("config") {
+            None => Value::Null,
+            Some(path) => {
+                let text = file(files, path).map_err(Exit::command_failed)?;
+                serde_saphyr::from_str(&text)
+                    .map_err(|error| Exit::command_failed(format!("couldn't load config {path}: {error}")))?
+            }
+        };
+        let election = &config["leaderElection"];
+        let text = |flag: &str, value: &Value| args.get(flag).or(value.as_str()).map(str::to_owned);
+        let kubeconfig = text("kubeconfig", &config["clientConnection"]["kubeconfig"]);
+        let kubeconfig = kubeconfig.filter(|path| !path.is_empty()).ok_or_else(|| {
+            Exit::command_failed("invalid configuration: no configuration has been provided, try setting KUBERNETES_MASTER environment variable")
+        })?;
+        let duration = text("leader-elect-lease-duration", &election["leaseDuration"]);
+        Ok(Self {
+            kubeconfig,
+            lease: text("leader-elect-resource-name", &election["resourceName"]).filter(|name| !name.is_empty()),
+            duration: duration.as_deref().and_then(seconds).unwrap_or(Duration::from_secs(15)),
+            elects: args.get("leader-elect") != Some("false") && election["leaderElect"] != false,
+        })
+    }
+}
+
+/// A duration as Go writes it, as far as people write them for leases.
+fn seconds(text: &str) -> Option<Duration> {
+    let (number, unit) = text.split_at(text.find(|letter: char| !letter.is_ascii_digit())?);
+    let number: u64 = number.parse().ok()?;
+    match unit {
+        "ms" => Some(Duration::from_millis(number)),
+        "s" => Some(Duration::from_secs(number)),
+        "m" | "m0s" => Some(Duration::from_secs(number * 60)),
+        _ => None,
+    }
+}
+
+/// The authority with which the controller-manager signs certificate requests, if it was given one.
+fn signer(files: &Files, args: &Args) -> Result<Option<Arc<Authority>>, Exit> {
+    let (Some(cert), Some(key)) = (args.get("cluster-signing-cert-file"), args.get("cluster-signing-key-file")) else {
+        return Ok(None);
+    };
+    let read = || -> Result<Authority, String> {
+        let (cert, key) = (file(files, cert)?, file(files, key)?);
+        Authority::from_pem(&cert, &key).map_err(|error| error.to_string())
+    };
+    read().map(|authority| Some(Arc::new(authority))).map_err(|why| {
+        Exit::command_failed(format!(
+            "error starting controllers: failed to start certificate controller: error reading CA cert file: {why}"
+        ))
+    })
+}
+
+impl Process for Leader {
+    fn probe(&self, probe: &Probe) -> Result<(), String> {
+        let refused = || Err("connect: connection refused".to_owned());
+        match probe {
+            Probe::Other => Ok(()),
+            Probe::Tcp(port) => {
+                if *port == self.port {
+                    Ok(())
+                } else {
+                    refused()
+                }
+            }
+            Probe::Http { port, .. } if *port != self.port => refused(),
+            Probe::Http { https: false, .. } => Err("HTTP probe failed with statuscode: 400".to_owned()),
+            Probe::Http { path, .. } => match path.trim_matches('/').split(['/', '?']).next() {
+                Some("healthz" | "livez") => Ok(()),
+                Some("readyz") if self.bad != Some(Bad::NeverReady) && self.connected.load(Ordering::Relaxed) => Ok(()),
+                Some("readyz") => Err("HTTP probe failed with statuscode: 500".to_owned()),
+                _ => Err("HTTP probe failed with statuscode: 404".to_owned()),
+            },
+        }
+    }
+
+    fn stop(&self) -> BoxFuture<'_, ()> {
+        async {
+            self.stop.send_replace(true);
+            let task = self.task.get().and_then(|task| task.lock().unwrap_or_else(PoisonError::into_inner).take());
+            if let Some(task) = task {
+                // It panicked, at worst.
+                let _ = task.await;
+            }
+        }
+        .boxed()
+    }
+
+    fn kill(&self) {
+        if let Some(task) = self.task.get().and_then(|task| task.lock().unwrap_or_else(PoisonError::into_inner).take())
+        {
+            task.abort();
+        }
+    }
+}
+
+impl Drop for Leader {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A lease, and who wants to hold it.
+struct Term {
+    caller: Caller,
+    lease: String,
+    identity: String,
+    every: Duration,
+    duration: Duration,
+    /// The lease as it was written last, while it is ours.
+    held: Option<Value>,
+    /// The lease of another, and when it was seen to change.
+    observed: Option<(Value, Duration)>,
+    renewed: Option<Duration>,
+    manager: Option<Manager>,
+    managing: Option<(Storage, Managing)>,
+    names: Names,
+    apis: Apis,
+    clock: Clock,
+    bad: Option<Bad>,
+    connected: Arc<AtomicBool>,
+}
+
+impl Term {
+    async fn run(mut self, mut stop: watch::Receiver<bool>, life: Life, elects: bool) {
+        loop {
+            tokio::select! {
+                () = self.turn(&life, elects) => {}
+                () = stopped(&mut stop) => return self.release().await,
+            }
+            let deadline = self.duration.mul_f64(2.0 / 3.0).max(self.every);
+            if self.renewed.is_some_and(|renewed| self.clock.monotonic().saturating_sub(renewed) > deadline) {
+                return life.end(Exit::failed("\"Leaderelection lost\""));
+            }
+            tokio::select! {
+                () = self.clock.sleep(self.every) => {}
+                () = stopped(&mut stop) => return self.release().await,
+            }
+        }
+    }
+
+    /// One try to get or keep the lease, and to do what follows from it.
+    async fn turn(&mut self, life: &Life, elects: bool) {
+        if let Some(Bad::Slow(time)) = self.bad {
+            self.clock.sleep(time).await;
+        }
+        let leads = if elects { self.hold().await } else { Ok(true) };
+        match leads {
+            Ok(leads) => {
+                if !self.connected.swap(true, Ordering::Relaxed) {
+                    life.changed();
+                }
+                if leads { self.manage() } else { self.managing = None }
+            }
+            Err(error) => {
+                tracing::debug!(lease = self.lease, identity = self.identity, %error, "a lease was not renewed")
+            }
+        }
+    }
+
+    /// Writes the lease if it is ours or free; says whether it is ours.
+    async fn hold(&mut self) -> Result<bool, NoAnswer> {
+        let path = format!("{LEASES}/{}", self.lease);
+        if let Some(held) = &self.held {
+            let (code, lease) = self.caller.call(Method::PUT, &path, Some(&self.filled(held))).await?;
+            if code == 200 {
+                return Ok(self.has(lease));
+            }
+            self.held = None;
+        }
+        let (code, lease) = self.caller.call(Method::GET, &path, None).await?;
+        let (code, lease) = match code {
+            404 => {
+                let lease = json!({ "metadata": { "name": self.lease, "namespace": "kube-system" }, "spec": { "leaseTransitions": 0 } });
+                self.caller.call(Method::POST, LEASES, Some(&self.filled(&lease))).await?
+            }
+            200 if self.is_free(&lease) => self.caller.call(Method::PUT, &path, Some(&self.filled(&lease))).await?,
+            200 => return Ok(false),
+            _ => (code, lease),
+        };
+        match code {
+            200 | 201 => Ok(self.has(lease)),
+            // Another was faster.
+            409 => Ok(false),
+            _ => Err(NoAnswer::told(code, &lease)),
+        }
+    }
+
+    fn has(&mut self, lease: Value) -> bool {
+        self.held = Some(lease);
+        self.renewed = Some(self.clock.monotonic());
+        true
+    }
+
+    /// Whether nobody holds a lease, or it was not renewed for as long as it lasts.
+    fn is_free(&mut self, lease: &Value) -> bool {
+        let holder = lease["spec"]["holderIdentity"].as_str().unwrap_or_default();
+        if holder.is_empty() || holder == self.identity {
+            return true;
+        }
+        let now = self.clock.monotonic();
+        let version = &lease["metadata"]["resourceVersion"];
+        match &self.observed {
+            Some((known, since)) if known == version => {
+                let lasts = lease["spec"]["leaseDurationSeconds"].as_u64().unwrap_or(15);
+                now.saturating_sub(*since) > Duration::from_secs(lasts)
+            }
+            _ => {
+                self.observed = Some((version.clone(), now));
+                false
+            }
+        }
+    }
+
+    /// A lease as we hold it.
+    fn filled(&self, lease: &Value) -> Value {
+        let now = micro(self.clock.now());
+        let mut lease = lease.clone();
+        let spec = &mut lease["spec"];
+        if spec["holderIdentity"] != self.identity.as_str() {
+            let before = spec["leaseTransitions"].as_i64().unwrap_or_default();
+            let taken = spec["holderIdentity"].as_str().is_some();
+            spec["leaseTransitions"] = (before + i64::from(taken)).into();
+            spec["holderIdentity"] = self.identity.as_str().into();
+            spec["acquireTime"] = now.as_str().into();
+        }
+        spec["leaseDurationSeconds"] = self.duration.as_secs().max(1).into();
+        spec["renewTime"] = now.into();
+        lease
+    }
+
+    /// Looks after the objects of the cluster, as the one that leads.
+    fn manage(&mut self) {
+        let Some(manager) = &self.manager else { return };
+        let ips = self.names.backends(self.caller.host());
+        let Some(storage) = ips.into_iter().find_map(|ip| self.apis.storage(ip)) else { return };
+        if self.managing.as_ref().is_none_or(|(known, _)| !known.is(&storage)) {
+            let managing = storage.manage(manager.clone());
+            self.managing = Some((storage, managing));
+        }
+    }
+
+    /// Gives the lease back, so that the next need not wait.
+    async fn release(mut self) {
+        self.managing = None;
+        let Some(mut lease) = self.held.take() else { return };
+        lease["spec"]["holderIdentity"] = "".into();
+        lease["spec"]["leaseDurationSeconds"] = 1.into();
+        let (path, clock) = (format!("{LEASES}/{}", self.lease), self.clock.clone());
+        tokio::select! {
+            _ = self.caller.call(Method::PUT, &path, Some(&lease)) => {}
+            () = clock.sleep(RELEASE) => {}
+        }
+    }
+}
+
+/// Resolves when it is time to stop.
+async fn stopped(stop: &mut watch::Receiver<bool>) {
+    // An error means that nobody is left who could say so.
+    let _ = stop.wait_for(|stop| *stop).await;
+}
+
+fn micro(now: Timestamp) -> String {
+    now.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string()
+}
