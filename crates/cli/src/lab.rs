@@ -22,6 +22,20 @@ use crate::{FLEET_NAMESPACE, install};
 const START: Duration = Duration::from_secs(30 * 60);
 const STOP: Duration = Duration::from_secs(120);
 
+/// A Cluster to begin with: small, and reached from this machine.
+const EXAMPLE: &str = "cluster.yaml";
+const CLUSTER: &str = "apiVersion: fleetwright.io/v1alpha1
+kind: Cluster
+metadata: {name: pay-01, namespace: @NAMESPACE@}
+spec:
+  packageVersion: k8s-1.36.4
+  replicas: 1
+  datastore: {etcd: {members: 1, storage: {size: 1Gi}}}
+  network: {pods: 10.245.0.0/16, services: 10.97.0.0/16}
+  endpoint: {type: NodePort, port: 30443}
+  deletionProtection: false
+";
+
 #[derive(Args)]
 pub(crate) struct LabArgs {
     #[command(subcommand)]
@@ -224,6 +238,8 @@ fn status(path: &Path) -> Result<()> {
     println!("Try, with export KUBECONFIG={}", kubeconfig.display());
     if state.meta.is_some() {
         println!("  kubectl get nodes,storageclasses,pods -A -o wide");
+        println!("  kubectl apply -f {}   # a business cluster", path.join(EXAMPLE).display());
+        println!("  kubectl get clusters,clusterpackageversions,pods -A");
         println!("  kubectl run -it --rm shell --image {}", hosts::images::BUSYBOX);
     }
     println!("  kubectl get machines,nodes -n {FLEET_NAMESPACE} -o wide");
@@ -335,6 +351,10 @@ async fn start(args: &Up, path: &Path, log: &str) -> Result<Started> {
     let client = site.plane.client();
     install::kinds_and_namespace(&client).await?;
     hosts::apply(&client, &site.objects(FLEET_NAMESPACE)?).await?;
+    if let Ground::Meta(meta) = &ground {
+        hosts::apply(&client, &meta.package_versions(FLEET_NAMESPACE)?).await?;
+        fs::write(path.join(EXAMPLE), CLUSTER.replace("@NAMESPACE@", FLEET_NAMESPACE))?;
+    }
     let worker = site.worker(&args.kubelet)?;
     if !worker.iter().any(|(component, _)| component == "kubelet") {
         let there: Vec<_> = site.kubelet_versions().collect();

@@ -35,11 +35,12 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt as _};
+use serde_json::{Value, json};
 
 use self::store::Store;
 use self::volumes::Volumes;
 use crate::hosts::command::{aside, call};
-use crate::hosts::{Ground, Host, Image, Site, apply};
+use crate::hosts::{Ground, Host, Image, Site, apply, images};
 use crate::{Binaries, DEFAULT_MINOR};
 
 /// Where names are asked for.
@@ -88,7 +89,7 @@ impl Meta {
         let begun = Instant::now();
         let said = |what: &str| eprintln!("lab: {what} after {:.1} s", begun.elapsed().as_secs_f64());
         let ground = Ground::prepare().await?;
-        let images = images(&options).await?;
+        let images = wanted(&options).await?;
         let names = images.iter().map(|image| image.name().to_owned()).collect();
         said("network and packages are there");
         let (plane, (node, store)) = tokio::try_join!(
@@ -181,6 +182,37 @@ impl Meta {
         &self.images
     }
 
+    /// ClusterPackageVersions of the control planes whose images are there, named like `k8s-1.36.4`.
+    pub fn package_versions(&self, namespace: &str) -> Result<Vec<Value>> {
+        let mut versions = Vec::new();
+        for minor in Binaries::minors() {
+            let (kubernetes, etcd) = (Binaries::version(minor)?, Binaries::etcd_version(minor)?);
+            let image = |component: &str| {
+                let name = images::name(component, if component == "etcd" { etcd } else { kubernetes });
+                json!({ "image": name })
+            };
+            if !self.images.contains(&images::name("kube-apiserver", kubernetes)) {
+                continue;
+            }
+            let number = kubernetes.trim_start_matches('v');
+            versions.push(json!({
+                "apiVersion": "fleetwright.io/v1alpha1",
+                "kind": "ClusterPackageVersion",
+                "metadata": { "name": format!("k8s-{number}"), "namespace": namespace },
+                "spec": {
+                    "kubernetes": number,
+                    "components": {
+                        "etcd": image("etcd"),
+                        "apiserver": image("kube-apiserver"),
+                        "controllerManager": image("kube-controller-manager"),
+                        "scheduler": image("kube-scheduler"),
+                    },
+                },
+            }));
+        }
+        Ok(versions)
+    }
+
     /// Makes an image available to pods, under its name.
     ///
     /// # Errors
@@ -227,7 +259,7 @@ impl Meta {
 }
 
 /// All images that are there from the beginning.
-async fn images(options: &Options) -> Result<Vec<Image>> {
+async fn wanted(options: &Options) -> Result<Vec<Image>> {
     let mut images = aside(Image::small).await?;
     images.push(Image::coredns().await?);
     for minor in &options.minors {
