@@ -10,7 +10,7 @@ use kube::{Api, CustomResourceExt as _, Resource};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, ClusterArgs};
+use crate::cluster::{Cluster, ClusterArgs, is_not_found};
 use crate::clusters;
 use crate::shown::{ago, cut, line, table};
 use crate::target::TargetArgs;
@@ -95,7 +95,16 @@ where
     let api: Api<K> = Api::namespaced(cluster.client.clone(), namespace);
     let (mut found, mut page) = (vec![], params.limit(500));
     loop {
-        let list = api.list(&page).await.map_err(|error| cluster.explain(error))?;
+        let list = match api.list(&page).await {
+            Ok(list) => list,
+            // A namespace that is not there has empty lists: only the kind can be missing.
+            Err(error) if is_not_found(&error) => anyhow::bail!(
+                "the cluster does not know {}.{}; `fleetwright install` brings the kinds",
+                K::plural(&()),
+                K::group(&())
+            ),
+            Err(error) => return Err(cluster.explain(error)),
+        };
         found.extend(list.items);
         match list.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => page = page.continue_token(&token),

@@ -104,6 +104,12 @@ pub(super) fn failed(cluster: &Cluster) -> Option<&fleetwright_api::FailedChange
     (failed.package_version == cluster.spec.package_version).then_some(failed)
 }
 
+/// It is on its way from one package version to another.
+pub(super) fn is_changing(cluster: &Cluster) -> bool {
+    let phase = cluster.status.as_ref().and_then(|status| status.phase);
+    matches!(phase, Some(ClusterPhase::Upgrading | ClusterPhase::RollingBack))
+}
+
 pub(super) fn phase(cluster: &Cluster) -> String {
     let phase =
         cluster.status.as_ref().and_then(|status| status.phase).map_or("-".to_owned(), |phase| format!("{phase:?}"));

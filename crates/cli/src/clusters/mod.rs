@@ -1,14 +1,21 @@
 //! `fleetwright cluster`: business clusters as a person sees them. What a command talks to is the meta cluster that holds them.
 
+mod change;
+mod create;
+mod delete;
 mod health;
 mod list;
 mod news;
+mod packages;
 mod status;
 mod tree;
+mod wait;
 pub(crate) mod why;
 
 use clap::Subcommand;
 use fleetwright_api::Cluster;
+
+use crate::cluster::{Cluster as Meta, ClusterArgs};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -18,23 +25,69 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Make a cluster.
+    Create(create::Args),
     /// List clusters, those with problems first.
     List(list::Args),
     /// Tell everything about one cluster: what it waits for, its components, certificates, snapshots and news.
     Status(status::Args),
     /// Show clusters with their components and replicas as a tree, what is wrong first.
     Tree(tree::Args),
+    /// Bring a cluster to another package version.
+    Upgrade(change::Upgrade),
+    /// Bring a cluster back to a package version that it had.
+    Rollback(change::Rollback),
+    /// Delete a cluster and everything in it.
+    Delete(delete::Args),
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     match &args.command {
+        Command::Create(args) => create::run(args),
         Command::List(args) => list::run(args),
         Command::Status(args) => status::run(args),
         Command::Tree(args) => tree::run(args),
+        Command::Upgrade(args) => change::upgrade(args),
+        Command::Rollback(args) => change::rollback(args),
+        Command::Delete(args) => delete::run(args),
     }
 }
 
 /// A cluster's name, also with its type in front: `cluster/x`.
 fn name(text: &str) -> Result<String, String> {
     crate::target::bare_name::<Cluster>(text)
+}
+
+/// The field manager of what people change by these commands.
+const FIELD_MANAGER: &str = "fleetwright-cluster";
+
+/// One cluster that there is.
+#[derive(clap::Args)]
+struct One {
+    /// The cluster.
+    #[arg(value_name = "NAME", value_parser = name)]
+    name: String,
+
+    /// The namespace it is in. [default: the context's, else fleet]
+    #[arg(short, long, value_name = "NAMESPACE", value_parser = crate::install::namespace)]
+    namespace: Option<String>,
+
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+impl One {
+    /// The meta cluster, and the cluster in it.
+    async fn fetch(&self) -> anyhow::Result<(Meta, Cluster)> {
+        let meta = self.cluster.connect().await?;
+        let namespace = meta.namespace_or(self.namespace.as_deref()).to_owned();
+        let cluster = crate::target::one(&meta, &namespace, &self.name).await?;
+        Ok((meta, cluster))
+    }
+}
+
+/// How it is called in commands: its name and its namespace.
+fn called(cluster: &Cluster) -> String {
+    use kube::ResourceExt as _;
+    format!("{} -n {}", cluster.name_any(), cluster.namespace().unwrap_or_default())
 }

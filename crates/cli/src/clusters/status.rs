@@ -9,11 +9,9 @@ use kube::runtime::watcher;
 use kube::{Api, ResourceExt as _};
 
 use super::health::{self, FINE, mark, replica_mark, summary, version};
-use super::news;
-use crate::cluster::ClusterArgs;
+use super::{One, news};
 use crate::output::Format;
 use crate::shown::{ago, conditions, line, table};
-use crate::target;
 use crate::watch::{self, Telling};
 
 #[derive(clap::Args)]
@@ -24,9 +22,8 @@ use crate::watch::{self, Telling};
 
 All clusters in a line each: fleetwright cluster list. Why one does not work: fleetwright why cluster/pay-01.")]
 pub(crate) struct Args {
-    /// The cluster.
-    #[arg(value_name = "NAME", value_parser = super::name)]
-    name: String,
+    #[command(flatten)]
+    one: One,
 
     /// Go on, with a line for each change.
     #[arg(short, long)]
@@ -35,13 +32,6 @@ pub(crate) struct Args {
     /// How to print it.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
     output: Format,
-
-    /// The namespace it is in. [default: the context's, else fleet]
-    #[arg(short, long, value_name = "NAME", value_parser = crate::install::namespace)]
-    namespace: Option<String>,
-
-    #[command(flatten)]
-    cluster: ClusterArgs,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
@@ -49,9 +39,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         bail!("--watch prints lines: leave -o out, or watch with kubectl");
     }
     crate::runtime()?.block_on(async {
-        let meta = args.cluster.connect().await?;
-        let namespace = meta.namespace_or(args.namespace.as_deref()).to_owned();
-        let cluster: Cluster = target::one(&meta, &namespace, &args.name).await?;
+        let (meta, cluster) = args.one.fetch().await?;
         let text = match args.output {
             format if format.is_machine_readable() => format.objects(std::slice::from_ref(&cluster))?,
             _ => {
@@ -68,8 +56,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         if !args.watch {
             return Ok(());
         }
-        let config = watcher::Config::default().fields(&format!("metadata.name={}", args.name));
-        let api: Api<Cluster> = Api::namespaced(meta.client.clone(), &namespace);
+        let config = watcher::Config::default().fields(&format!("metadata.name={}", cluster.name_any()));
+        let api: Api<Cluster> = Api::namespaced(meta.client.clone(), &cluster.namespace().unwrap_or_default());
         let is_problem = |cluster: &Cluster| health::rank(cluster) < FINE;
         watch::changes(api, config, &[cluster], Telling { summary, is_problem, only_problems: false }).await
     })

@@ -60,7 +60,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// The machines of each cluster, by the label that everything of a cluster has.
-async fn machines(meta: &Meta, namespace: &str) -> anyhow::Result<BTreeMap<String, Vec<Machine>>> {
+pub(super) async fn machines(meta: &Meta, namespace: &str) -> anyhow::Result<BTreeMap<String, Vec<Machine>>> {
     let mut found: BTreeMap<String, Vec<Machine>> = BTreeMap::new();
     let params = ListParams::default().labels(names::CLUSTER);
     for machine in crate::why::all::<Machine>(meta, namespace, params).await? {

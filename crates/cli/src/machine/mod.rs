@@ -11,6 +11,7 @@ mod wanted;
 
 use clap::Subcommand;
 
+pub(crate) use self::import::label;
 pub(crate) use self::status::{is_problem, summary};
 
 #[derive(clap::Args)]

@@ -1,12 +1,16 @@
 //! `fleetwright cluster`: what is written of clusters is told so that a person can act on it, and what a person asks for is written.
 
-use fleetwright_api::{Cluster, Machine};
+use std::process::Stdio;
+use std::time::Duration;
+
+use fleetwright_api::{Cluster, ClusterPackageVersion, ClusterPackageVersionSpec, Machine, names};
 use fleetwright_lab::Target;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
+use tokio::io::AsyncBufReadExt as _;
 
-use crate::support::Place;
+use crate::support::{Place, Ran, alone, until};
 
 /// A place with the kinds.
 async fn place(target: Target) -> Place {
@@ -17,6 +21,16 @@ async fn place(target: Target) -> Place {
 
 fn clusters(place: &Place) -> Api<Cluster> {
     Api::namespaced(place.target.admin(), "fleet")
+}
+
+async fn package(place: &Place, name: &str, kubernetes: &str, reach: Value) {
+    let api: Api<ClusterPackageVersion> = Api::namespaced(place.target.admin(), "fleet");
+    let mut spec = json!(ClusterPackageVersionSpec::of_images("registry.example", kubernetes, "3.6.16"));
+    for (field, value) in reach.as_object().into_iter().flatten() {
+        spec[field] = value.clone();
+    }
+    let spec = serde_json::from_value(spec).expect("a specification");
+    api.create(&PostParams::default(), &ClusterPackageVersion::new(name, spec)).await.expect("it is made");
 }
 
 /// A Cluster, and what an operator would have written of it.
@@ -186,4 +200,302 @@ async fn clusters_are_told_problems_first() {
 #[tokio::test(flavor = "multi_thread")]
 async fn clusters_are_told_problems_first_on_real() {
     clusters_are_told(Target::real().await.expect("the real server starts")).await;
+}
+
+#[test]
+fn a_cluster_is_shown_without_any_meta_cluster() {
+    let out = alone(&[
+        "cluster",
+        "create",
+        "pay-01",
+        "--package-version",
+        "cpv/k8s-1.36.4-r1",
+        "--replicas",
+        "3",
+        "--members",
+        "5",
+        "--endpoint",
+        "Given:api.example.com:443",
+        "--pods",
+        "10.240.0.0/12",
+        "--services",
+        "10.96.0.0/16",
+        "-l",
+        "tier=prod",
+        "-n",
+        "blue",
+        "--dry-run",
+        "-o",
+        "json",
+    ])
+    .ok();
+    let object: Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(
+        object,
+        json!({
+            "apiVersion": "fleetwright.io/v1alpha1", "kind": "Cluster",
+            "metadata": {"name": "pay-01", "namespace": "blue", "labels": {"tier": "prod"}},
+            "spec": {
+                "packageVersion": "k8s-1.36.4-r1", "replicas": 3, "datastore": {"etcd": {"members": 5}},
+                "endpoint": {"type": "Given", "host": "api.example.com", "port": 443},
+                "network": {"pods": "10.240.0.0/12", "services": "10.96.0.0/16"},
+            },
+        })
+    );
+    // Nothing is said that was not asked for, and a file begins with what it says.
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("cluster.yaml");
+    std::fs::write(&file, &out).expect("it can be written");
+    let file = file.to_str().expect("text");
+    let out = alone(&["cluster", "create", "pay-02", "-f", file, "--replicas", "1", "--dry-run", "-o", "yaml"]).ok();
+    assert!(
+        out.contains("name: pay-02") && out.contains("replicas: 1") && out.contains("host: api.example.com"),
+        "{out}"
+    );
+    assert!(!out.contains("deletionProtection"), "{out}");
+
+    std::fs::write(file, "apiVersion: v1\nkind: Pod\n").expect("it can be written");
+    let refused = alone(&["cluster", "create", "-f", file, "--dry-run", "-o", "yaml"]).refused();
+    assert!(refused.contains(":1: it is v1 Pod, and should be fleetwright.io/v1alpha1 Cluster"), "{refused}");
+    for (args, said) in [
+        (&["--members", "4"][..], "1, 3 or 5"),
+        (&["--replicas", "10"], "1..=9"),
+        (&["--endpoint", "Given"], "Given:HOST"),
+        (&["-l", "tier"], "write KEY=VALUE"),
+    ] {
+        let ran = alone(&[&["cluster", "create", "x", "--package-version", "k"], args].concat());
+        assert!(ran.code == 2 && ran.err.contains(said), "{args:?}: {}", ran.err);
+    }
+}
+
+/// A command that waits.
+struct Waiting {
+    process: tokio::process::Child,
+    said: tokio::io::Lines<tokio::io::BufReader<tokio::process::ChildStderr>>,
+    err: String,
+}
+
+impl Waiting {
+    fn start(place: &Place, args: &[&str]) -> Self {
+        let mut command = tokio::process::Command::from(place.command(args));
+        let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        let mut process = command.spawn().expect("the binary starts");
+        let said = tokio::io::BufReader::new(process.stderr.take().expect("it is piped")).lines();
+        Self { process, said, err: String::new() }
+    }
+
+    async fn line(&mut self) -> Option<String> {
+        let line = tokio::time::timeout(Duration::from_secs(60), self.said.next_line()).await;
+        let line = line.expect("a line within a minute").expect("text")?;
+        self.err.push_str(&line);
+        self.err.push('\n');
+        Some(line)
+    }
+
+    /// Reads on until it says that.
+    async fn says(&mut self, wanted: &str) {
+        while let Some(line) = self.line().await {
+            if line == wanted {
+                return;
+            }
+        }
+        panic!("it never says {wanted:?}: {}", self.err);
+    }
+
+    async fn ends(mut self) -> Ran {
+        while self.line().await.is_some() {}
+        let output = self.process.wait_with_output().await.expect("it ends");
+        let out = String::from_utf8(output.stdout).expect("text");
+        Ran { code: output.status.code().unwrap_or(-1), out, err: self.err }
+    }
+}
+
+async fn cluster_like(place: &Place, name: &str, is: impl Fn(&Cluster) -> bool) {
+    let (api, is) = (&clusters(place), &is);
+    let look = async || api.get_opt(name).await.expect("an answer").filter(|cluster| is(cluster));
+    until("the cluster is as expected", look).await;
+}
+
+async fn clusters_are_made_and_deleted(target: Target) {
+    let place = place(target).await;
+    let create = ["cluster", "create", "pay-01", "--package-version", "k8s-1.36.4-r1"];
+    let refused = place.run(&create).await.refused();
+    assert!(
+        refused.contains("there is no ClusterPackageVersion k8s-1.36.4-r1 in namespace fleet: there are none"),
+        "{refused}"
+    );
+    package(&place, "k8s-1.36.4-r1", "1.36.4", json!({})).await;
+    let out = place.run(&[&create[..], &["--dry-run"]].concat()).await.ok();
+    assert_eq!(out, "cluster.fleetwright.io/pay-01 created (dry run)\n");
+    assert!(clusters(&place).get_opt("pay-01").await.expect("an answer").is_none());
+    let refused = place.run(&[&create[..], &["--pods", "10.96.0.0/15"]].concat()).await.refused();
+    assert!(refused.contains("spec.network.services") && refused.contains("overlap"), "{refused}");
+    let refused = place.run(&[&create[..], &["-n", "nowhere"]].concat()).await.refused();
+    assert!(refused.contains("in namespace nowhere"), "{refused}");
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("cluster.yaml");
+    let text = "apiVersion: fleetwright.io/v1alpha1\nkind: Cluster\nmetadata: {name: x}\nspec: {packageVersion: k8s-1.36.4-r1, replica: 1}\n";
+    std::fs::write(&file, text).expect("it can be written");
+    let refused = place.run(&["cluster", "create", "-f", file.to_str().expect("text")]).await.refused();
+    assert!(refused.contains("unknown field \"spec.replica\""), "a typing error is no default: {refused}");
+
+    // It is told how far it is, until it is proven.
+    let mut waiting = Waiting::start(&place, &[&create[..], &["--wait", "-l", "tier=prod"]].concat());
+    waiting.says("waiting: - 0/2 nothing is known of it yet; do the operators run?").await;
+    let creating = json!({
+        "phase": "Creating", "observedGeneration": 1, "waitingFor": "etcd: 0 of 3 replicas are ready",
+        "conditions": [condition("Ready", "False", "Creating", "m")],
+    });
+    say(&place, "pay-01", creating).await;
+    waiting.says("waiting: Creating 0/2 waits for: etcd: 0 of 3 replicas are ready").await;
+    let mut status = well("pay-01");
+    status["waitingFor"] = json!(null);
+    say(&place, "pay-01", status).await;
+    let ran = waiting.ends().await;
+    assert!(
+        ran.err.contains("is Ready after") && ran.err.contains("cluster kubeconfig pay-01 -n fleet"),
+        "{}",
+        ran.err
+    );
+    assert_eq!(ran.ok(), "cluster.fleetwright.io/pay-01 created\n");
+    let made = clusters(&place).get("pay-01").await.expect("it is there");
+    assert_eq!(made.metadata.labels.expect("labels")["tier"], "prod");
+    let refused = place.run(&create).await.refused();
+    assert!(refused.contains("there is a cluster pay-01 in namespace fleet already"), "{refused}");
+    let refused = place
+        .run(&["cluster", "create", "slow", "--package-version", "k8s-1.36.4-r1", "--wait", "--timeout", "1s"])
+        .await
+        .refused();
+    assert!(
+        refused.contains("cluster slow is not Ready after 1s")
+            && refused.contains("fleetwright why cluster slow -n fleet"),
+        "{refused}"
+    );
+
+    // It is not deleted by mistake, and with --wait until nothing is left.
+    let refused = place.run(&["cluster", "delete", "pay-01"]).await.refused();
+    assert!(
+        refused.contains("spec.deletionProtection is true") && refused.contains("delete pay-01 -n fleet --unprotect"),
+        "{refused}"
+    );
+    let out = place.run(&["cluster", "delete", "pay-01", "--unprotect", "--dry-run"]).await.ok();
+    assert!(out.contains("deleted (dry run)"), "{out}");
+    assert!(clusters(&place).get("pay-01").await.expect("it is there").spec.deletion_protection, "nothing was changed");
+    let namespaces: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(place.target.admin());
+    place.kubectl(&["create", "namespace", "fleet-pay-01"], None).await.ok();
+    let hold = json!({"metadata": {"finalizers": [names::CLUSTER_FINALIZER]}});
+    clusters(&place).patch("pay-01", &PatchParams::default(), &Patch::Merge(&hold)).await.expect("it is held");
+    let delete = ["cluster", "delete", "pay-01", "--unprotect", "--wait", "--timeout", "60s"];
+    let waiting = Waiting::start(&place, &delete);
+    cluster_like(&place, "pay-01", |cluster| cluster.metadata.deletion_timestamp.is_some()).await;
+    namespaces.delete("fleet-pay-01", &Default::default()).await.expect("it is deleted");
+    let free = json!({"metadata": {"finalizers": null}});
+    clusters(&place).patch("pay-01", &PatchParams::default(), &Patch::Merge(&free)).await.expect("it is let go");
+    let ran = waiting.ends().await;
+    let out = ran.ok();
+    for said in ["is no longer protected", "pay-01 deleted", "is gone after"] {
+        assert!(out.contains(said), "{said}: {out}");
+    }
+    assert!(namespaces.get_opt("fleet-pay-01").await.expect("an answer").is_none());
+    place.target.stop(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clusters_are_made_and_deleted_and_waited_for() {
+    clusters_are_made_and_deleted(Target::embedded().await.expect("the server starts")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clusters_are_made_and_deleted_and_waited_for_on_real() {
+    clusters_are_made_and_deleted(Target::real().await.expect("the real server starts")).await;
+}
+
+async fn versions_are_changed(target: Target) {
+    let place = place(target).await;
+    for (name, kubernetes, reach) in [
+        ("k8s-1.36.4-r1", "1.36.4", json!({})),
+        ("k8s-1.36.4-r2", "1.36.4", json!({})),
+        ("k8s-1.36.9-r1", "1.36.9", json!({"reachableFrom": ["k8s-1.36.4-r2"]})),
+        ("k8s-1.37.1-r1", "1.37.1", json!({})),
+        ("k8s-1.38.0-r1", "1.38.0", json!({})),
+    ] {
+        package(&place, name, kubernetes, reach).await;
+    }
+    cluster(&place, "pay-01", json!({"packageVersion": "k8s-1.36.4-r1"}), well("pay-01")).await;
+    let asked = async || clusters(&place).get("pay-01").await.expect("it is there").spec.package_version;
+
+    // What would not work is not asked for, and the ways that there are are told.
+    for (args, said) in [
+        (&["upgrade", "pay-01", "k8s-9"][..], "name one of k8s-1.36.4-r1, k8s-1.36.4-r2"),
+        (&["upgrade", "pay-01", "k8s-1.38.0-r1"], "by one minor at a time; go to a package version of 1.37 first"),
+        (&["upgrade", "pay-01", "k8s-1.38.0-r1"], "these lead on from k8s-1.36.4-r1: k8s-1.36.4-r2, k8s-1.37.1-r1"),
+        (&["upgrade", "pay-01", "k8s-1.36.9-r1"], "spec.reachableFrom of k8s-1.36.9-r1 allows k8s-1.36.4-r2"),
+        (&["upgrade", "pay-01", "k8s-1.37.1-r1", "--retry"], "leave --retry out"),
+        (&["rollback", "pay-01"], "status.previous is empty"),
+        (&["rollback", "pay-01", "k8s-1.37.1-r1"], "see fleetwright cluster upgrade pay-01 -n fleet k8s-1.37.1-r1"),
+    ] {
+        let refused = place.run(&[&["cluster"], args].concat()).await.refused();
+        assert!(refused.contains(said), "{args:?}: {refused}");
+    }
+    assert_eq!(asked().await, "k8s-1.36.4-r1");
+
+    let upgrade = ["cluster", "upgrade", "pay-01", "k8s-1.37.1-r1"];
+    let out = place.run(&[&upgrade[..], &["--dry-run"]].concat()).await.ok();
+    assert!(out.contains("from k8s-1.36.4-r1 to k8s-1.37.1-r1 (Kubernetes 1.37.1) (dry run)"), "{out}");
+    assert_eq!(asked().await, "k8s-1.36.4-r1");
+    let mut waiting = Waiting::start(&place, &[&upgrade[..], &["--wait"]].concat());
+    cluster_like(&place, "pay-01", |cluster| cluster.spec.package_version == "k8s-1.37.1-r1").await;
+    let progress = json!({"step": "kube-apiserver", "since": "2026-11-16T08:00:00Z", "message": "1 of 2"});
+    say(&place, "pay-01", json!({"phase": "Upgrading", "progress": progress})).await;
+    waiting.says("waiting: Upgrading 1/2 kube-apiserver: 1 of 2").await;
+    let soaking = json!({
+        "phase": "Soaking", "progress": null, "observedGeneration": 2, "emulates": "1.36",
+        "packageVersion": "k8s-1.37.1-r1", "previous": "k8s-1.36.4-r1",
+    });
+    say(&place, "pay-01", soaking).await;
+    assert!(waiting.ends().await.ok().contains("pay-01 is Ready with k8s-1.37.1-r1 after"));
+
+    // Back while it emulates the minor before, and no longer.
+    let out = place.run(&["cluster", "rollback", "pay-01", "--dry-run"]).await.ok();
+    assert!(out.contains("brought back from k8s-1.37.1-r1 to k8s-1.36.4-r1 (Kubernetes 1.36.4) (dry run)"), "{out}");
+    say(&place, "pay-01", json!({"phase": "Ready", "emulates": null})).await;
+    let refused = place.run(&["cluster", "rollback", "pay-01"]).await.refused();
+    assert!(refused.contains("does not emulate 1.36 any more") && refused.contains("pay-01-2026"), "{refused}");
+    let refused = place.run(&["cluster", "upgrade", "pay-01", "k8s-1.36.4-r1"]).await.refused();
+    assert!(refused.contains("see fleetwright cluster rollback pay-01 -n fleet k8s-1.36.4-r1"), "{refused}");
+
+    // What did not work is told, and is tried again when asked.
+    let upgrade = ["cluster", "upgrade", "pay-01", "k8s-1.38.0-r1"];
+    let waiting = Waiting::start(&place, &[&upgrade[..], &["--wait"]].concat());
+    cluster_like(&place, "pay-01", |cluster| cluster.spec.package_version == "k8s-1.38.0-r1").await;
+    let failed = json!({
+        "packageVersion": "k8s-1.38.0-r1", "generation": 3, "at": "2026-11-16T08:00:00Z",
+        "message": "kube-apiserver: it ended with 1",
+    });
+    say(&place, "pay-01", json!({"phase": "Ready", "observedGeneration": 3, "failed": failed})).await;
+    let refused = waiting.ends().await.refused();
+    assert!(refused.contains("did not work and was taken back: kube-apiserver: it ended with 1"), "{refused}");
+    let refused = place.run(&upgrade).await.refused();
+    assert!(refused.contains("--retry tries it again"), "{refused}");
+    let out = place.run(&[&upgrade[..], &["--retry"]].concat()).await.ok();
+    assert!(out.contains("tries k8s-1.38.0-r1 again"), "{out}");
+    let annotations = clusters(&place).get("pay-01").await.expect("it is there").metadata.annotations;
+    assert!(annotations.unwrap_or_default().contains_key(names::RETRY));
+    let out = place.run(&["cluster", "list"]).await.ok();
+    assert!(out.contains("k8s-1.38.0-r1 did not work: kube-apiserver: it ended with 1"), "{out}");
+    // Going back is then to what it has all the time.
+    let out = place.run(&["cluster", "rollback", "pay-01"]).await.ok();
+    assert!(out.contains("brought back from k8s-1.38.0-r1 to k8s-1.37.1-r1"), "{out}");
+    assert_eq!(asked().await, "k8s-1.37.1-r1");
+    place.target.stop(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn versions_are_changed_where_a_way_leads() {
+    versions_are_changed(Target::embedded().await.expect("the server starts")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn versions_are_changed_where_a_way_leads_on_real() {
+    versions_are_changed(Target::real().await.expect("the real server starts")).await;
 }

@@ -129,7 +129,7 @@ fn completion_and_man_pages_come_from_the_commands() {
     for shell in ["bash", "zsh", "fish"] {
         let output = run(&["completion", shell]);
         assert!(output.status.success(), "{shell}");
-        for word in ["apiserver", "uninstall", "force-conflicts", "lease-duration"] {
+        for word in ["apiserver", "uninstall", "force-conflicts", "lease-duration", "rollback", "package-version"] {
             assert!(text(&output.stdout).contains(word), "{shell}: {word}");
         }
     }
@@ -164,5 +164,9 @@ fn every_command_that_talks_to_a_cluster_shows_how_it_is_used() {
         let help = text(&run(&[command, "--help"]).stdout);
         assert!(help.contains("Examples:\n  "), "{command}: {help}");
         assert!(help.contains(&format!("fleetwright {command}")), "{command}: {help}");
+    }
+    for command in ["create", "list", "status", "tree", "upgrade", "rollback", "delete"] {
+        let help = text(&run(&["cluster", command, "--help"]).stdout);
+        assert!(help.contains(&format!("fleetwright cluster {command}")), "{command}: {help}");
     }
 }

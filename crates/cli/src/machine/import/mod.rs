@@ -119,7 +119,8 @@ fn package(text: &str) -> Result<PackageRef, String> {
     }
 }
 
-fn label(text: &str) -> Result<(String, String), String> {
+/// A label as people write it.
+pub(crate) fn label(text: &str) -> Result<(String, String), String> {
     match text.split_once('=').filter(|(key, value)| is_label_key(key) && is_label_value(value)) {
         Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
         None => Err("write KEY=VALUE, such as pool=online".into()),

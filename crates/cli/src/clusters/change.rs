@@ -1,0 +1,245 @@
+//! `fleetwright cluster upgrade` and `rollback`: the one reference, changed if nobody else changed it meanwhile.
+
+use anyhow::{anyhow, bail};
+use fleetwright_api::{Cluster, GROUP, names};
+use fleetwright_plan::cluster::reach::{self, Stop};
+use jiff::Timestamp;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, ResourceExt as _};
+use serde_json::{Value, json};
+
+use super::packages::Packages;
+use super::wait::{Asked, WaitArgs};
+use super::{FIELD_MANAGER, One, called, health};
+use crate::cluster::Cluster as Meta;
+use crate::shown::{ago, line};
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  kubectl get clusterpackageversions -n fleet
+  fleetwright cluster upgrade pay-01 k8s-1.37.1-r1 --dry-run
+  fleetwright cluster upgrade pay-01 k8s-1.37.1-r1 --wait
+  fleetwright cluster upgrade pay-01 k8s-1.37.1-r1 --retry
+
+A control plane goes up by one minor at a time, from where spec.reachableFrom of the package version allows. A new minor emulates the old one for
+spec.upgrade.soak of the cluster; until then `fleetwright cluster rollback` keeps every write.")]
+pub(crate) struct Upgrade {
+    #[command(flatten)]
+    one: One,
+
+    /// The ClusterPackageVersion, in the same namespace.
+    #[arg(value_name = "PACKAGE-VERSION", value_parser = super::packages::name)]
+    package: String,
+
+    /// Try it again, if it was tried before, did not work and was taken back.
+    #[arg(long)]
+    retry: bool,
+
+    #[command(flatten)]
+    how: How,
+}
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  fleetwright cluster rollback pay-01 --wait
+  fleetwright cluster rollback pay-01 k8s-1.36.4-r1 --dry-run
+
+Possible at any stage of an upgrade; after it within the same minor and, as long as the cluster emulates the minor before (status.emulates), across it.")]
+pub(crate) struct Rollback {
+    #[command(flatten)]
+    one: One,
+
+    /// The ClusterPackageVersion, in the same namespace. [default: the one that the cluster had before]
+    #[arg(value_name = "PACKAGE-VERSION", value_parser = super::packages::name)]
+    package: Option<String>,
+
+    #[command(flatten)]
+    how: How,
+}
+
+#[derive(clap::Args)]
+struct How {
+    /// Ask the server without changing anything.
+    #[arg(long, conflicts_with = "wait")]
+    dry_run: bool,
+
+    #[command(flatten)]
+    wait: WaitArgs,
+}
+
+pub(crate) fn upgrade(args: &Upgrade) -> anyhow::Result<()> {
+    crate::runtime()?.block_on(async {
+        let (meta, cluster) = args.one.fetch().await?;
+        args.how.refuse_if_idle(&cluster)?;
+        let packages = Packages::of(&meta, &cluster).await?;
+        let to = packages.get(&args.package)?;
+        if cluster.spec.package_version == args.package {
+            return args.how.again(&meta, &cluster, args.retry).await;
+        }
+        if args.retry {
+            bail!(
+                "cluster {} was last asked for {}, not for {}: leave --retry out",
+                cluster.name_any(),
+                cluster.spec.package_version,
+                args.package
+            );
+        }
+        for from in packages.stops(&cluster) {
+            reach::forward(&from, &to).map_err(|no_way| packages.explain(&cluster, &from, &to, no_way))?;
+        }
+        args.how.ask(&meta, &cluster, &to, "upgraded").await
+    })
+}
+
+pub(crate) fn rollback(args: &Rollback) -> anyhow::Result<()> {
+    crate::runtime()?.block_on(async {
+        let (meta, cluster) = args.one.fetch().await?;
+        args.how.refuse_if_idle(&cluster)?;
+        let name = match &args.package {
+            Some(name) => name.clone(),
+            None => before(&cluster)?,
+        };
+        let packages = Packages::of(&meta, &cluster).await?;
+        let to = packages.get(&name)?;
+        if cluster.spec.package_version == name {
+            return args.how.again(&meta, &cluster, false).await;
+        }
+        let status = cluster.status.clone().unwrap_or_default();
+        // What it still has, or had when the change began that is under way, is always possible.
+        let under_way = status.package_version.as_deref() == Some(&name)
+            || (health::is_changing(&cluster) && status.previous.as_deref() == Some(&name));
+        if !under_way && let Some(from) = packages.stops(&cluster).first() {
+            reach::back(from, &to, status.emulates.as_deref())
+                .map_err(|no_way| packages.explain(&cluster, from, &to, no_way))?;
+        }
+        args.how.ask(&meta, &cluster, &to, "brought back").await
+    })
+}
+
+/// What the cluster had: the one that it still has while another is asked for, else the one before.
+fn before(cluster: &Cluster) -> anyhow::Result<String> {
+    let status = cluster.status.clone().unwrap_or_default();
+    let has = status.package_version.filter(|has| *has != cluster.spec.package_version);
+    has.or(status.previous).ok_or_else(|| {
+        anyhow!(
+            "cluster {} had no other package version before {} (status.previous is empty): name the one to go back to, fleetwright cluster rollback {} PACKAGE-VERSION",
+            cluster.name_any(),
+            cluster.spec.package_version,
+            called(cluster)
+        )
+    })
+}
+
+impl How {
+    /// What cannot be acted on is not asked for.
+    fn refuse_if_idle(&self, cluster: &Cluster) -> anyhow::Result<()> {
+        let name = cluster.name_any();
+        if cluster.metadata.deletion_timestamp.is_some() && !cluster.spec.deletion_protection {
+            bail!("cluster {name} is being deleted");
+        }
+        if cluster.spec.paused && self.wait.wait {
+            bail!(
+                "cluster {name} is paused (spec.paused is true), so nothing is done until it is not: leave --wait out, or kubectl patch cluster {} --type=merge -p '{{\"spec\":{{\"paused\":false}}}}'",
+                called(cluster)
+            );
+        }
+        Ok(())
+    }
+
+    /// Asks for another package version.
+    async fn ask(&self, meta: &Meta, cluster: &Cluster, to: &Stop<'_>, verb: &str) -> anyhow::Result<()> {
+        let from = &cluster.spec.package_version;
+        let change = json!({"op": "replace", "path": "/spec/packageVersion", "value": to.name});
+        let changed = patch(meta, cluster, change, self.dry_run).await?;
+        println!(
+            "cluster.{GROUP}/{} is {verb} from {from} to {} (Kubernetes {}){}",
+            cluster.name_any(),
+            to.name,
+            to.kubernetes,
+            self.suffix()
+        );
+        if cluster.spec.paused {
+            eprintln!("note: it is paused (spec.paused is true): nothing happens until it is not");
+        }
+        self.finish(meta, cluster, &changed).await
+    }
+
+    /// What is asked for already, or was tried.
+    async fn again(&self, meta: &Meta, cluster: &Cluster, retry: bool) -> anyhow::Result<()> {
+        let (name, package, suffix) = (cluster.name_any(), &cluster.spec.package_version, self.suffix());
+        match health::failed(cluster) {
+            Some(failed) if !retry => bail!(
+                "cluster {name} was asked for {package} already; it did not work and was taken back {} ago: {}\nfleetwright cluster upgrade {of} {package} --retry tries it again, fleetwright cluster rollback {of} asks for what it has",
+                ago(failed.at, Timestamp::now()),
+                line(&failed.message),
+                of = called(cluster)
+            ),
+            Some(_) => {
+                let stamp = Timestamp::now().to_string();
+                let asks = json!({"metadata": {"uid": cluster.uid(), "annotations": {names::RETRY: stamp}}});
+                let changed = write(meta, cluster, &Patch::Merge(asks), self.dry_run).await?;
+                println!("cluster.{GROUP}/{name} tries {package} again{suffix}");
+                self.finish(meta, cluster, &changed).await
+            }
+            None if retry => bail!("nothing of {package} failed on cluster {name}: there is nothing to try again"),
+            None => {
+                println!("cluster.{GROUP}/{name} is asked for {package} already{suffix}");
+                self.finish(meta, cluster, cluster).await
+            }
+        }
+    }
+
+    fn suffix(&self) -> &'static str {
+        if self.dry_run { " (dry run)" } else { "" }
+    }
+
+    async fn finish(&self, meta: &Meta, before: &Cluster, changed: &Cluster) -> anyhow::Result<()> {
+        if !self.wait.wait {
+            return Ok(());
+        }
+        let package = changed.spec.package_version.as_str();
+        let failed_before = before.status.as_ref().and_then(|status| status.failed.clone());
+        let asked = Asked { package, generation: changed.metadata.generation, failed_before };
+        let wanted = format!("Ready with {package}");
+        let took = self.wait.until(meta, changed, &wanted, |cluster| asked.look(cluster)).await?;
+        println!("cluster.{GROUP}/{} is Ready with {package} after {took}", changed.name_any());
+        Ok(())
+    }
+}
+
+/// Changes a cluster, if it is still the same one and still asks for the same package version.
+pub(super) async fn patch(meta: &Meta, cluster: &Cluster, change: Value, dry_run: bool) -> anyhow::Result<Cluster> {
+    let operations = json!([
+        {"op": "test", "path": "/metadata/uid", "value": cluster.uid()},
+        {"op": "test", "path": "/spec/packageVersion", "value": cluster.spec.package_version},
+        change,
+    ]);
+    write(meta, cluster, &Patch::Json::<()>(serde_json::from_value(operations)?), dry_run).await
+}
+
+async fn write<P: serde::Serialize + std::fmt::Debug>(
+    meta: &Meta,
+    cluster: &Cluster,
+    patch: &Patch<P>,
+    dry_run: bool,
+) -> anyhow::Result<Cluster> {
+    let (name, namespace) = (cluster.name_any(), cluster.namespace().unwrap_or_default());
+    let api: Api<Cluster> = Api::namespaced(meta.client.clone(), &namespace);
+    let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), dry_run, ..PatchParams::default() };
+    let error = match api.patch(&name, &params, patch).await {
+        Ok(changed) => return Ok(changed),
+        Err(error) => error,
+    };
+    // A test that does not hold is refused like any patch that makes no sense: what is there now tells which it was.
+    match api.get_opt(&name).await {
+        Ok(None) => bail!("cluster {name} is gone: somebody deleted it meanwhile"),
+        Ok(Some(now)) if now.uid() != cluster.uid() => {
+            bail!("cluster {name} was deleted and made anew meanwhile; look at it and try again")
+        }
+        Ok(Some(now)) if now.spec.package_version != cluster.spec.package_version => bail!(
+            "cluster {name} was asked for {} meanwhile, by somebody else; look at it and try again",
+            now.spec.package_version
+        ),
+        _ => Err(meta.explain(error)),
+    }
+}

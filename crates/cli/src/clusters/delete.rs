@@ -1,0 +1,120 @@
+//! `fleetwright cluster delete`.
+
+use std::time::Instant;
+
+use anyhow::bail;
+use fleetwright_api::{Cluster, ClusterOnDelete, GROUP};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::{DeleteParams, Preconditions};
+use kube::{Api, ResourceExt as _};
+use serde_json::json;
+
+use super::wait::{Look, WaitArgs};
+use super::{One, called};
+use crate::cluster::{Cluster as Meta, is_not_found};
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  fleetwright cluster delete dev-01 --dry-run
+  fleetwright cluster delete dev-01 --unprotect --wait
+
+Clusters are protected unless they say otherwise (spec.deletionProtection): a protected one is not deleted, and --unprotect takes the protection off.
+Everything in it is lost, its etcd and volumes, too.")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    one: One,
+
+    /// Take the protection off first.
+    #[arg(long)]
+    unprotect: bool,
+
+    /// Ask the server without changing anything.
+    #[arg(long, conflicts_with = "wait")]
+    dry_run: bool,
+
+    #[command(flatten)]
+    wait: WaitArgs,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    crate::runtime()?.block_on(async {
+        let (meta, cluster) = args.one.fetch().await?;
+        let name = cluster.name_any();
+        if cluster.spec.deletion_protection && !args.unprotect {
+            bail!(
+                "cluster {name} is protected (spec.deletionProtection is true){}; fleetwright cluster delete {} --unprotect takes the protection off and deletes it, with everything in it",
+                if cluster.metadata.deletion_timestamp.is_some() { " and goes on, though it was deleted" } else { "" },
+                called(&cluster)
+            );
+        }
+        let suffix = if args.dry_run { " (dry run)" } else { "" };
+        if cluster.spec.deletion_protection {
+            let patch = json!({"op": "replace", "path": "/spec/deletionProtection", "value": false});
+            super::change::patch(&meta, &cluster, patch, args.dry_run).await?;
+            println!("cluster.{GROUP}/{name} is no longer protected{suffix}");
+        }
+        if cluster.metadata.deletion_timestamp.is_some() {
+            println!("cluster.{GROUP}/{name} is being deleted already{suffix}");
+        } else {
+            delete(&meta, &cluster, args.dry_run).await?;
+            println!("cluster.{GROUP}/{name} deleted{suffix}");
+        }
+        if cluster.spec.paused {
+            eprintln!("note: it is paused (spec.paused is true), so nothing is done to it, not even its end");
+        }
+        let machines = super::tree::machines(&meta, &cluster.namespace().unwrap_or_default()).await?;
+        let joined = machines.get(&name).map_or(0, Vec::len);
+        if joined > 0 && cluster.spec.on_delete == ClusterOnDelete::WaitForMachines {
+            eprintln!(
+                "note: its {joined} machines hold it up as long as they are joined (spec.onDelete is WaitForMachines); kubectl patch cluster {} --type=merge -p '{{\"spec\":{{\"onDelete\":\"ReleaseMachines\"}}}}' lets them go",
+                called(&cluster)
+            );
+        }
+        if !args.wait.wait {
+            return Ok(());
+        }
+        let took = gone(&args.wait, &meta, &cluster).await?;
+        println!("cluster.{GROUP}/{name} is gone after {took}, with everything in it");
+        Ok(())
+    })
+}
+
+async fn delete(meta: &Meta, cluster: &Cluster, dry_run: bool) -> anyhow::Result<()> {
+    let api: Api<Cluster> = Api::namespaced(meta.client.clone(), &cluster.namespace().unwrap_or_default());
+    // One of that name that was made since is not meant.
+    let preconditions = Preconditions { uid: cluster.uid(), ..Preconditions::default() };
+    let params = DeleteParams { dry_run, preconditions: Some(preconditions), ..DeleteParams::default() };
+    match api.delete(&cluster.name_any(), &params).await {
+        Ok(_) => Ok(()),
+        Err(error) if is_not_found(&error) => Ok(()),
+        Err(error) => Err(meta.explain(error)),
+    }
+}
+
+/// Waits until the Cluster is gone and its namespace, too.
+async fn gone(wait: &WaitArgs, meta: &Meta, cluster: &Cluster) -> anyhow::Result<String> {
+    let began = Instant::now();
+    let look = |found: Option<&Cluster>| if found.is_some() { Look::NotYet } else { Look::Done };
+    let took = wait.until(meta, cluster, "gone", look).await?;
+    let Some(own) = cluster.status.as_ref().and_then(|status| status.namespace.clone()) else { return Ok(took) };
+    let api: Api<Namespace> = Api::all(meta.client.clone());
+    let mut said = false;
+    loop {
+        match api.get_opt(&own).await {
+            Ok(None) => return Ok(format!("{}s", began.elapsed().as_secs())),
+            Ok(Some(_)) if !said => eprintln!("waiting: its namespace {own} is going away"),
+            Ok(Some(_)) => {}
+            // Who may not see namespaces has to trust the operator, which lets the Cluster go last.
+            Err(_) => return Ok(took),
+        }
+        said = true;
+        if began.elapsed() >= wait.timeout.0 {
+            bail!(
+                "the namespace {own} of cluster {} is not gone after {}; kubectl get namespace {own} -o yaml says what holds it",
+                cluster.name_any(),
+                wait.timeout
+            );
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    }
+}

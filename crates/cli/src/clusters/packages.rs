@@ -1,0 +1,118 @@
+//! The package versions that clusters of a namespace can have, and the ways between them.
+
+use anyhow::anyhow;
+use fleetwright_api::names::{self, reasons};
+use fleetwright_api::{Cluster, ClusterPackageVersion, ControlPlaneComponent, Status, condition};
+use fleetwright_plan::cluster::reach::{self, NoWay, Stop, Why};
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+use kube::api::ListParams;
+
+use super::{called, health};
+use crate::cluster::Cluster as Meta;
+use crate::shown::{ago, line};
+
+/// A package version's name, also with its type in front: `cpv/x`.
+pub(super) fn name(text: &str) -> Result<String, String> {
+    crate::target::bare_name::<ClusterPackageVersion>(text)
+}
+
+/// The package versions of a namespace.
+pub(super) struct Packages {
+    all: Vec<ClusterPackageVersion>,
+    namespace: String,
+}
+
+impl Packages {
+    /// Those that the cluster can refer to.
+    pub(super) async fn of(meta: &Meta, cluster: &Cluster) -> anyhow::Result<Self> {
+        Self::in_namespace(meta, &cluster.namespace().unwrap_or_default()).await
+    }
+
+    pub(super) async fn in_namespace(meta: &Meta, namespace: &str) -> anyhow::Result<Self> {
+        let mut all = crate::why::all::<ClusterPackageVersion>(meta, namespace, ListParams::default()).await?;
+        all.sort_by_key(|package| package.name_any());
+        Ok(Self { all, namespace: namespace.to_owned() })
+    }
+
+    fn find(&self, name: &str) -> Option<Stop<'_>> {
+        let package = self.all.iter().find(|package| package.metadata.name.as_deref() == Some(name))?;
+        Some(Stop::of(package.metadata.name.as_deref()?, &package.spec))
+    }
+
+    /// The one of that name.
+    ///
+    /// # Errors
+    /// It is not there; says which ones are.
+    pub(super) fn get(&self, name: &str) -> anyhow::Result<Stop<'_>> {
+        self.find(name).ok_or_else(|| {
+            let there: Vec<_> = self.all.iter().map(|package| package.name_any()).collect();
+            let there = match there.is_empty() {
+                true => "there are none, make one first (docs/guide/clusters.md)".to_owned(),
+                false => format!("name one of {}, or make it first", there.join(", ")),
+            };
+            anyhow!("there is no ClusterPackageVersion {name} in namespace {}: {there}", self.namespace)
+        })
+    }
+
+    /// What the cluster has and, while it changes, what it is being brought to, as far as that is known: a change must lead on from both.
+    pub(super) fn stops<'a>(&'a self, cluster: &'a Cluster) -> Vec<Stop<'a>> {
+        let asked = cluster.spec.package_version.as_str();
+        let has = cluster.status.as_ref().and_then(|status| status.package_version.as_deref());
+        let stop = |name| self.find(name).or_else(|| seen(cluster).map(|version| Stop::gone(name, version)));
+        match has {
+            // What was refused or taken back leaves nothing of it behind.
+            Some(has) if has != asked && !health::is_changing(cluster) => stop(has).into_iter().collect(),
+            Some(has) if has != asked => [stop(has), stop(asked)].into_iter().flatten().collect(),
+            _ => stop(asked).into_iter().collect(),
+        }
+    }
+
+    /// Why there is no way, with the ways that there are.
+    pub(super) fn explain(&self, cluster: &Cluster, from: &Stop<'_>, to: &Stop<'_>, no_way: NoWay) -> anyhow::Error {
+        let of = called(cluster);
+        let emulates = cluster.status.as_ref().and_then(|status| status.emulates.as_deref());
+        let more = match no_way.why {
+            Why::Older => format!("see fleetwright cluster rollback {of} {}", to.name),
+            Why::Newer => format!("see fleetwright cluster upgrade {of} {}", to.name),
+            Why::TooFar | Why::NotAllowed if to.is_older_than(from) => {
+                self.ways("back", from, |stop| stop.is_older_than(from) && reach::back(from, stop, emulates).is_ok())
+            }
+            Why::TooFar | Why::NotAllowed => self.ways("on", from, |stop| reach::forward(from, stop).is_ok()),
+            Why::NotEmulated => restoring(cluster),
+        };
+        anyhow!("cluster {}: {no_way}\n{more}", cluster.name_any())
+    }
+
+    fn ways(&self, direction: &str, from: &Stop<'_>, leads: impl Fn(&Stop<'_>) -> bool) -> String {
+        let stops = self.all.iter().filter_map(|package| self.find(package.metadata.name.as_deref()?));
+        let names: Vec<_> = stops.filter(|stop| stop.name != from.name && leads(stop)).map(|stop| stop.name).collect();
+        match names.is_empty() {
+            true => format!("no package version in namespace {} leads {direction} from {}", self.namespace, from.name),
+            false => format!("these lead {direction} from {}: {}", from.name, names.join(", ")),
+        }
+    }
+}
+
+/// The version of Kubernetes that the cluster was seen to have.
+fn seen(cluster: &Cluster) -> Option<&str> {
+    let mut components = health::components(cluster).iter();
+    let apiserver = components.find(|component| component.component == ControlPlaneComponent::Apiserver)?;
+    apiserver.observed.as_deref().or(apiserver.replicas.iter().find_map(|replica| replica.version.as_deref()))
+}
+
+/// The way back when no other is left.
+fn restoring(cluster: &Cluster) -> String {
+    let status = cluster.status.clone().unwrap_or_default();
+    let said = condition(&status.conditions, names::REVERSIBLE)
+        .filter(|reversible| reversible.status == Status::False && reversible.reason == reasons::SOAK_OVER)
+        .map_or(String::new(), |reversible| format!("{}\n", line(&reversible.message)));
+    match &status.last_snapshot {
+        Some(snapshot) => format!(
+            "{said}a snapshot from before the upgrade leads back (spec.restore together with spec.packageVersion), and everything written after it is lost; the last snapshot is {}, of {} ago",
+            line(&snapshot.name),
+            ago(snapshot.at, Timestamp::now())
+        ),
+        None => format!("{said}only a snapshot from before the upgrade would lead back, and there is none"),
+    }
+}

@@ -1,0 +1,124 @@
+//! Waiting until a cluster is what was asked for, with how far it is.
+
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+use fleetwright_api::names::{self, reasons};
+use fleetwright_api::{Cluster, ClusterPhase, FailedChange, Span, Status, condition, is_true};
+use kube::{Api, ResourceExt as _};
+
+use super::{called, health};
+use crate::cluster::Cluster as Meta;
+use crate::shown::{ago, line};
+
+/// How often it is looked at. A person sees no difference to being told.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Whether and how long to wait.
+#[derive(clap::Args)]
+pub(super) struct WaitArgs {
+    /// Wait until it is done, and say how far it is.
+    #[arg(long)]
+    pub(super) wait: bool,
+
+    /// With --wait: how long at most. What was begun goes on after that.
+    #[arg(long, value_name = "DURATION", default_value = "15m", requires = "wait")]
+    pub(super) timeout: Span,
+}
+
+/// How it stands.
+pub(super) enum Look {
+    /// It is what was asked for.
+    Done,
+    /// It will not be.
+    Failed(String),
+    /// Not yet.
+    NotYet,
+}
+
+impl WaitArgs {
+    /// Looks at the cluster until it is what was asked for; answers how long that took.
+    ///
+    /// # Errors
+    /// It will not be, or not in time; says how it stands and what to do.
+    pub(super) async fn until(
+        &self,
+        meta: &Meta,
+        cluster: &Cluster,
+        wanted: &str,
+        look: impl Fn(Option<&Cluster>) -> Look,
+    ) -> anyhow::Result<String> {
+        let (name, namespace) = (cluster.name_any(), cluster.namespace().unwrap_or_default());
+        let api: Api<Cluster> = Api::namespaced(meta.client.clone(), &namespace);
+        let (began, mut said) = (jiff::Timestamp::now(), String::new());
+        let deadline = Instant::now() + self.timeout.0;
+        loop {
+            // A server that is away for a moment is asked again.
+            let told = match api.get_opt(&name).await {
+                Ok(found) => {
+                    let found = found.filter(|found| found.uid() == cluster.uid());
+                    match look(found.as_ref()) {
+                        Look::Done => return Ok(ago(began, jiff::Timestamp::now())),
+                        Look::Failed(why) => bail!("cluster {name} is not {wanted}: {why}"),
+                        Look::NotYet => found.as_ref().map_or("it is gone".to_owned(), health::summary),
+                    }
+                }
+                Err(error) => format!("{:#}", meta.explain(error)),
+            };
+            if told != said {
+                eprintln!("waiting: {told}");
+                said = told;
+            }
+            if Instant::now() >= deadline {
+                bail!(
+                    "cluster {name} is not {wanted} after {}: {said}\nIt goes on by itself; see\n  fleetwright cluster status {of}\n  fleetwright why cluster {of}",
+                    self.timeout,
+                    of = called(cluster)
+                );
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+}
+
+/// A package version that was asked for.
+pub(super) struct Asked<'a> {
+    pub(super) package: &'a str,
+    /// The generation of the Cluster that asks for it.
+    pub(super) generation: Option<i64>,
+    /// What had failed before it was asked for.
+    pub(super) failed_before: Option<FailedChange>,
+}
+
+impl Asked<'_> {
+    /// Whether the cluster has it, and is proven to work with it.
+    pub(super) fn look(&self, cluster: Option<&Cluster>) -> Look {
+        let Some(cluster) = cluster else { return Look::Failed("somebody deleted it".to_owned()) };
+        if cluster.spec.package_version != self.package {
+            return Look::Failed(format!("somebody asked for {} instead", cluster.spec.package_version));
+        }
+        let status = cluster.status.clone().unwrap_or_default();
+        let of_now = |generation: Option<i64>| generation >= self.generation;
+        let arrived = of_now(status.observed_generation)
+            && status.package_version.as_deref() == Some(self.package)
+            && matches!(status.phase, Some(ClusterPhase::Ready | ClusterPhase::Soaking))
+            && is_true(&status.conditions, names::READY);
+        if arrived {
+            return Look::Done;
+        }
+        if let Some(failed) = &status.failed
+            && failed.package_version == self.package
+            && status.failed != self.failed_before
+        {
+            return Look::Failed(format!("it did not work and was taken back: {}", line(&failed.message)));
+        }
+        // What else stands against it may go away by itself.
+        let refused = condition(&status.conditions, names::UPGRADABLE)
+            .filter(|upgradable| upgradable.status == Status::False && upgradable.reason == reasons::NOT_REACHABLE)
+            .filter(|upgradable| of_now(upgradable.observed_generation));
+        match refused {
+            Some(upgradable) => Look::Failed(line(&upgradable.message)),
+            None => Look::NotYet,
+        }
+    }
+}
