@@ -1,6 +1,7 @@
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::process;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -227,7 +228,7 @@ impl ControlPlane {
     }
 
     fn prepare(binaries: Binaries) -> Result<Self> {
-        let folder = tempfile::Builder::new().prefix("fleetwright-lab-").tempdir()?;
+        let folder = tempfile::Builder::new().prefix(&format!("fleetwright-lab-{}-", process::id())).tempdir()?;
         fs::create_dir(folder.path().join("logs"))?;
         let authority = Authority::new("fleetwright-lab")?;
         let admin = authority.issue(Leaf::client("kubernetes-admin", ["system:masters"]))?;
@@ -401,6 +402,7 @@ impl Drop for ControlPlane {
         }
         let keep = self.keep || thread::panicking() || std::env::var_os("FLEETWRIGHT_KEEP").is_some();
         if let Some(folder) = self.folder.take_if(|_| keep) {
+            let _ = fs::write(folder.path().join("keep"), "");
             eprintln!("lab: the logs are in {}", folder.keep().join("logs").display());
         }
     }

@@ -101,5 +101,6 @@ fn killing_the_tests_process_group_with_sigkill_leaves_no_process() {
     assert!(killed.success());
     leader.wait().unwrap();
     wait_until_gone(folder);
-    fs::remove_dir_all(folder).unwrap();
+    // Another lab that begins meanwhile may be faster.
+    let _ = fs::remove_dir_all(folder);
 }

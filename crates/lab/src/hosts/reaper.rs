@@ -48,11 +48,13 @@ fn cgroups() {
     }
 }
 
-/// Folders `fleetwright-hosts-PID-…` that nobody asked to keep.
+/// Folders `fleetwright-hosts-PID-…`, and those of control planes and package servers, that nobody asked to keep.
 fn folders() {
     for entry in fs::read_dir(env::temp_dir()).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let left = name.strip_prefix("fleetwright-hosts-").and_then(|rest| owner(rest, &['-'])).is_some_and(gone);
+        let prefixes = ["fleetwright-hosts-", "fleetwright-lab-", "fleetwright-packages-"];
+        let rest = prefixes.iter().find_map(|prefix| name.strip_prefix(prefix));
+        let left = rest.and_then(|rest| owner(rest, &['-'])).is_some_and(gone);
         if left && !entry.path().join("keep").exists() {
             let _ = fs::remove_dir_all(entry.path());
         }

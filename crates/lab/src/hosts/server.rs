@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Component, Path, PathBuf};
+use std::process;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -70,7 +71,8 @@ pub struct PackageServer {
 impl PackageServer {
     /// Starts one on a free port of that address, with nothing in it.
     pub fn start(address: impl Into<IpAddr>) -> Result<Self> {
-        let folder = tempfile::Builder::new().prefix("fleetwright-packages-").tempdir()?;
+        // With the number of this process, so that what is left of it when it is killed can be told from what is in use.
+        let folder = tempfile::Builder::new().prefix(&format!("fleetwright-packages-{}-", process::id())).tempdir()?;
         let shared = Arc::new(Mutex::new(Shared::default()));
         let listener = std::net::TcpListener::bind((address.into(), 0)).context("no port for the package server")?;
         listener.set_nonblocking(true)?;

@@ -251,7 +251,7 @@ fn a_meta_cluster_whose_process_is_killed_leaves_nothing_on_hosts() -> Result<()
         std::thread::sleep(Duration::from_millis(100));
     }
     run.wait()?;
-    // Logs: nobody was there to remove them.
-    std::fs::remove_dir_all(plane)?;
+    // Logs of the control plane stay until the next lab begins.
+    let _ = std::fs::remove_dir_all(plane);
     Ok(())
 }
