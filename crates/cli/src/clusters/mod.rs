@@ -4,6 +4,8 @@ mod change;
 mod create;
 mod delete;
 mod health;
+mod kubeconfig;
+mod kubefile;
 mod list;
 mod news;
 mod packages;
@@ -33,6 +35,8 @@ enum Command {
     Status(status::Args),
     /// Show clusters with their components and replicas as a tree, what is wrong first.
     Tree(tree::Args),
+    /// Get a short-lived way into a cluster, for kubectl and others.
+    Kubeconfig(kubeconfig::Args),
     /// Bring a cluster to another package version.
     Upgrade(change::Upgrade),
     /// Bring a cluster back to a package version that it had.
@@ -47,6 +51,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         Command::List(args) => list::run(args),
         Command::Status(args) => status::run(args),
         Command::Tree(args) => tree::run(args),
+        Command::Kubeconfig(args) => kubeconfig::run(args),
         Command::Upgrade(args) => change::upgrade(args),
         Command::Rollback(args) => change::rollback(args),
         Command::Delete(args) => delete::run(args),

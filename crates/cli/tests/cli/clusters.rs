@@ -13,13 +13,13 @@ use tokio::io::AsyncBufReadExt as _;
 use crate::support::{Place, Ran, alone, until};
 
 /// A place with the kinds.
-async fn place(target: Target) -> Place {
+pub async fn place(target: Target) -> Place {
     let place = Place::new(target);
     place.run(&["install"]).await.ok();
     place
 }
 
-fn clusters(place: &Place) -> Api<Cluster> {
+pub fn clusters(place: &Place) -> Api<Cluster> {
     Api::namespaced(place.target.admin(), "fleet")
 }
 
@@ -34,7 +34,7 @@ async fn package(place: &Place, name: &str, kubernetes: &str, reach: Value) {
 }
 
 /// A Cluster, and what an operator would have written of it.
-async fn cluster(place: &Place, name: &str, spec: Value, status: Value) -> Cluster {
+pub async fn cluster(place: &Place, name: &str, spec: Value, status: Value) -> Cluster {
     let object = json!({
         "apiVersion": "fleetwright.io/v1alpha1", "kind": "Cluster", "metadata": {"name": name}, "spec": spec,
     });
@@ -43,7 +43,7 @@ async fn cluster(place: &Place, name: &str, spec: Value, status: Value) -> Clust
     say(place, name, status).await
 }
 
-async fn say(place: &Place, name: &str, status: Value) -> Cluster {
+pub async fn say(place: &Place, name: &str, status: Value) -> Cluster {
     let patch = Patch::Merge(json!({ "status": status }));
     clusters(place).patch_status(name, &PatchParams::default(), &patch).await.expect("it has a status")
 }

@@ -165,7 +165,7 @@ fn every_command_that_talks_to_a_cluster_shows_how_it_is_used() {
         assert!(help.contains("Examples:\n  "), "{command}: {help}");
         assert!(help.contains(&format!("fleetwright {command}")), "{command}: {help}");
     }
-    for command in ["create", "list", "status", "tree", "upgrade", "rollback", "delete"] {
+    for command in ["create", "list", "status", "tree", "kubeconfig", "upgrade", "rollback", "delete"] {
         let help = text(&run(&["cluster", command, "--help"]).stdout);
         assert!(help.contains(&format!("fleetwright cluster {command}")), "{command}: {help}");
     }

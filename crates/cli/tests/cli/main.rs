@@ -4,6 +4,7 @@ mod clusters;
 mod commands;
 mod hosts;
 mod install;
+mod kubeconfig;
 mod machine;
 mod operators;
 mod package;

@@ -1,0 +1,278 @@
+//! `fleetwright cluster kubeconfig`: a short-lived way into a cluster, named after who uses it.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow, bail};
+use fleetwright_api::{Cluster, ClusterPhase, EndpointType, Span};
+use fleetwright_pki::{Authority, Leaf};
+use jiff::Timestamp;
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::PostParams;
+use kube::{Api, ResourceExt as _};
+
+use super::kubefile::{Access, File, Lock};
+use super::{One, called, health};
+use crate::cluster::{Cluster as Meta, is_not_found};
+use crate::shown::line;
+
+/// The Secret with the cluster's authority, in the namespace of its control plane.
+const AUTHORITY: &str = "ca";
+/// Who may do anything: whoever reads the authority's key could make such a certificate anyway.
+const EVERYTHING: &str = "system:masters";
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  fleetwright cluster kubeconfig pay-01
+  fleetwright cluster kubeconfig pay-01 --merge && kubectl --context pay-01 get nodes
+  fleetwright cluster kubeconfig pay-01 --user ann --group auditors --for 1h --output ann.kubeconfig
+  kubectl -n fleet-pay-01 port-forward service/kube-apiserver 6443 &
+  fleetwright cluster kubeconfig pay-01 --server https://127.0.0.1:6443 --merge
+
+It holds a client certificate that is signed here with the cluster's authority (Secret `ca`), which you must be allowed to read. A certificate cannot be
+taken back before it ends, so keep --for short. Keys are printed with --output - only; files are readable by their owner alone.")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    one: One,
+
+    /// Who it is for. [default: who you are at the meta cluster, else $USER]
+    #[arg(long, value_name = "NAME", value_parser = subject)]
+    user: Option<String>,
+
+    /// A group that they are in. Can be given more than once. [default: system:masters, who may do anything]
+    #[arg(long, value_name = "NAME", value_parser = subject)]
+    group: Vec<String>,
+
+    /// How long it is good for, from 1m to 720h.
+    #[arg(long = "for", value_name = "DURATION", default_value = "8h", value_parser = lifetime)]
+    lifetime: Span,
+
+    /// The file to write; `-` is standard output. [default: NAME.kubeconfig]
+    #[arg(short, long, value_name = "FILE", conflicts_with = "merge")]
+    output: Option<PathBuf>,
+
+    /// Put it into $KUBECONFIG or ~/.kube/config, beside what is there.
+    #[arg(long)]
+    merge: bool,
+
+    /// Where the cluster is reached, if not at its endpoint.
+    #[arg(long, value_name = "URL", value_parser = server)]
+    server: Option<String>,
+
+    /// What the context is called. [default: as the cluster]
+    #[arg(long, value_name = "NAME", value_parser = subject)]
+    context_name: Option<String>,
+}
+
+fn subject(text: &str) -> Result<String, String> {
+    let fits = !text.trim().is_empty() && text.len() <= 128 && !text.chars().any(char::is_control);
+    if fits { Ok(text.to_owned()) } else { Err("1 to 128 characters, without control characters".into()) }
+}
+
+fn lifetime(text: &str) -> Result<Span, String> {
+    let span: Span = text.parse().map_err(|error| format!("{error}"))?;
+    match span {
+        span if span < Span::minutes(1) => Err("a minute at least, such as 1h".into()),
+        span if span > Span::minutes(720 * 60) => Err("720h (30 days) at most: it cannot be taken back".into()),
+        span => Ok(span),
+    }
+}
+
+/// The address of an API server.
+fn server(text: &str) -> Result<String, String> {
+    let wrong = || "write https://HOST:PORT, such as https://127.0.0.1:6443".to_owned();
+    let uri: http::Uri = text.parse().map_err(|_| wrong())?;
+    let fits = uri.scheme_str() == Some("https") && uri.host().is_some_and(|host| !host.is_empty());
+    if fits { Ok(text.to_owned()) } else { Err(wrong()) }
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    crate::runtime()?.block_on(async {
+        let (meta, cluster) = args.one.fetch().await?;
+        let server = args.server(&cluster)?;
+        let own = own_namespace(&cluster)?;
+        let user = match &args.user {
+            Some(user) => user.clone(),
+            None => person(&meta).await?,
+        };
+        let groups = if args.group.is_empty() { vec![EVERYTHING.to_owned()] } else { args.group.clone() };
+        let (authority, ca_pem) = authority(&meta, &cluster, own, &user).await?;
+        let leaf = Leaf { lifetime: args.lifetime.0, ..Leaf::client(user.as_str(), groups.iter().map(String::as_str)) };
+        let until = Timestamp::now() + args.lifetime.0;
+        let pair = authority.issue(leaf)?;
+        let (name, namespace) = (cluster.name_any(), cluster.namespace().unwrap_or_default());
+        let server_name = format!("kube-apiserver.{own}.svc");
+        let access = Access {
+            context: args.context_name.as_deref().unwrap_or(&name),
+            of: (&namespace, &name),
+            server: &server,
+            server_name: (!answers_as(&cluster, &server)).then_some(server_name.as_str()),
+            ca_pem: &ca_pem,
+            user: &user,
+            pair: &pair,
+            until,
+        };
+        let way = args.write(&access)?;
+        args.notes(&cluster);
+        if let Some(way) = way {
+            println!(
+                "{way} get nodes    # as {} in {}, at {}, until {}",
+                line(&user),
+                line(&groups.join(", ")),
+                line(&server),
+                until.strftime("%Y-%m-%dT%H:%M:%SZ")
+            );
+        }
+        Ok(())
+    })
+}
+
+impl Args {
+    /// Where the cluster is reached.
+    fn server(&self, cluster: &Cluster) -> anyhow::Result<String> {
+        let status = cluster.status.clone().unwrap_or_default();
+        if let Some(server) = self.server.clone().or(status.endpoint) {
+            return Ok(server);
+        }
+        let (endpoint, name) = (&cluster.spec.endpoint, cluster.name_any());
+        let what = match endpoint.type_ {
+            EndpointType::NodePort if endpoint.host.is_none() => {
+                "its endpoint is a NodePort without a host: set spec.endpoint.host to the address of a node of the meta cluster".to_owned()
+            }
+            EndpointType::LoadBalancer => {
+                "the meta cluster has given its load balancer no address yet: see kubectl get service kube-apiserver -n its namespace".to_owned()
+            }
+            _ => match status.waiting_for {
+                Some(waiting) => format!("it waits for: {}", line(&waiting)),
+                None => format!("it is {}", health::phase(cluster)),
+            },
+        };
+        bail!(
+            "cluster {name} has no endpoint yet (status.endpoint): {what}; or say where it is reached with --server URL"
+        )
+    }
+
+    /// Writes it where it was asked for; answers how to use it, unless it was printed.
+    fn write(&self, access: &Access<'_>) -> anyhow::Result<Option<String>> {
+        if self.merge {
+            let path = kubeconfig_path(access.context)?;
+            let _lock = Lock::of(&path)?;
+            let mut file = File::read(&path)?.unwrap_or_else(File::new);
+            file.put(access).map_err(|why| anyhow!("{}: {why}", path.display()))?;
+            file.write(&path)?;
+            return Ok(Some(format!("kubectl --context {}", access.context)));
+        }
+        let mut file = File::new();
+        file.put(access).map_err(anyhow::Error::msg)?;
+        let path = match &self.output {
+            Some(path) if path.as_os_str() == "-" => {
+                crate::print(&file.text()?)?;
+                return Ok(None);
+            }
+            Some(path) => path.clone(),
+            None => PathBuf::from(format!("{}.kubeconfig", access.of.1)),
+        };
+        let others = File::read(&path)?.map(|present| present.others(access.of)).unwrap_or_default();
+        if !others.is_empty() {
+            bail!(
+                "{} holds other contexts ({}), which would be lost: name another file, or KUBECONFIG={} with --merge adds to it",
+                path.display(),
+                others.join(", "),
+                path.display()
+            );
+        }
+        file.write(&path)?;
+        Ok(Some(format!("kubectl --kubeconfig {}", path.display())))
+    }
+
+    fn notes(&self, cluster: &Cluster) {
+        let status = cluster.status.clone().unwrap_or_default();
+        let inside = cluster.spec.endpoint.type_ == EndpointType::ClusterIP && cluster.spec.endpoint.host.is_none();
+        if inside && self.server.is_none() {
+            eprintln!(
+                "note: this endpoint is a ClusterIP, which the meta cluster's network alone reaches; from elsewhere: kubectl -n {} port-forward service/kube-apiserver 6443, and --server https://127.0.0.1:6443",
+                status.namespace.as_deref().unwrap_or_default()
+            );
+        }
+        if !matches!(status.phase, Some(ClusterPhase::Ready | ClusterPhase::Soaking)) {
+            eprintln!("note: it is {} and may not answer: {}", health::phase(cluster), health::what(cluster));
+        }
+    }
+}
+
+/// Whether the server's certificate holds the host of that address, as far as is declared.
+fn answers_as(cluster: &Cluster, server: &str) -> bool {
+    let host_of = |url: &str| {
+        let uri: Option<http::Uri> = url.parse().ok();
+        uri.and_then(|uri| uri.host().map(|host| host.trim_matches(['[', ']']).to_owned()))
+    };
+    let Some(host) = host_of(server) else { return false };
+    let endpoint = cluster.status.as_ref().and_then(|status| status.endpoint.as_deref()).and_then(host_of);
+    let declared = [&cluster.spec.endpoint.host, &endpoint].into_iter().flatten().chain(&cluster.spec.endpoint.names);
+    declared.map(String::as_str).chain(["localhost", "127.0.0.1", "kubernetes"]).any(|known| known == host)
+}
+
+fn own_namespace(cluster: &Cluster) -> anyhow::Result<&str> {
+    let own = cluster.status.as_ref().and_then(|status| status.namespace.as_deref());
+    own.ok_or_else(|| {
+        anyhow!(
+            "cluster {} has no control plane yet (status.namespace is empty): {}; see fleetwright why cluster {}",
+            cluster.name_any(),
+            health::what(cluster),
+            called(cluster)
+        )
+    })
+}
+
+/// Who asks, as the meta cluster knows them. Programs and built-in users are nobody in particular.
+async fn person(meta: &Meta) -> anyhow::Result<String> {
+    let api: Api<SelfSubjectReview> = Api::all(meta.client.clone());
+    let review = api.create(&PostParams::default(), &SelfSubjectReview::default()).await;
+    let known = review.ok().and_then(|review| review.status?.user_info?.username);
+    let local = || std::env::var("USER").ok();
+    let person = known.filter(|name| !name.starts_with("system:")).or_else(local).filter(|name| !name.is_empty());
+    person.ok_or_else(|| anyhow!("nobody says who you are: name the person that it is for with --user"))
+}
+
+/// The authority that signs, and what is trusted with it.
+async fn authority(meta: &Meta, cluster: &Cluster, own: &str, user: &str) -> anyhow::Result<(Authority, String)> {
+    let api: Api<Secret> = Api::namespaced(meta.client.clone(), own);
+    let place = format!("Secret {AUTHORITY} in namespace {own}");
+    let secret = match api.get(AUTHORITY).await {
+        Ok(secret) => secret,
+        Err(error) if is_not_found(&error) => {
+            bail!("cluster {} has no authority yet ({place}): {}", cluster.name_any(), health::what(cluster))
+        }
+        Err(kube::Error::Api(status)) if status.code == 403 => bail!(
+            "kubeconfigs are signed with {place}, which you may not read: ask who may to run fleetwright cluster kubeconfig {} --user {user}",
+            called(cluster)
+        ),
+        Err(error) => return Err(meta.explain(error)),
+    };
+    let text = |key: &str| {
+        let bytes = secret.data.as_ref()?.get(key)?;
+        std::str::from_utf8(&bytes.0).ok().filter(|text| !text.is_empty())
+    };
+    let (Some(cert), Some(key)) = (text("tls.crt"), text("tls.key")) else {
+        bail!(
+            "{place} has no tls.crt or tls.key: the operators make it whole again, see fleetwright why cluster {}",
+            called(cluster)
+        );
+    };
+    let authority = Authority::from_pem(cert, key).with_context(|| format!("{place} is no authority"))?;
+    Ok((authority, text("ca.crt").unwrap_or(cert).to_owned()))
+}
+
+/// The file that kubectl would use: the one that has the context already, else the first.
+fn kubeconfig_path(context: &str) -> anyhow::Result<PathBuf> {
+    let named = std::env::var_os("KUBECONFIG").unwrap_or_default();
+    let paths: Vec<_> = std::env::split_paths(&named).filter(|path| !path.as_os_str().is_empty()).collect();
+    let has = |path: &&PathBuf| File::read(path).ok().flatten().is_some_and(|file| file.has_context(context));
+    if let Some(path) = paths.iter().find(has).or(paths.first()) {
+        return Ok(path.clone());
+    }
+    match std::env::var_os("HOME").filter(|home| !home.is_empty()) {
+        Some(home) => Ok(Path::new(&home).join(".kube/config")),
+        None => bail!("neither KUBECONFIG nor HOME is set, so nobody knows the kubeconfig: name a file with --output"),
+    }
+}

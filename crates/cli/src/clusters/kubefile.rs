@@ -1,0 +1,326 @@
+//! Kubeconfig files: one cluster's access put into them, and nothing else touched.
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow, bail};
+use fleetwright_pki::{Pair, write_private};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::package::source;
+
+/// The extension of a context that says for which cluster it was written.
+const MARK: &str = "fleetwright.io/cluster";
+
+/// The access of one person to one cluster.
+pub(super) struct Access<'a> {
+    /// What the context and the cluster are called.
+    pub(super) context: &'a str,
+    /// The namespace of the Cluster, and its name.
+    pub(super) of: (&'a str, &'a str),
+    pub(super) server: &'a str,
+    /// The name in the server's certificate, where the server's address is not in it.
+    pub(super) server_name: Option<&'a str>,
+    pub(super) ca_pem: &'a str,
+    pub(super) user: &'a str,
+    pub(super) pair: &'a Pair,
+    pub(super) until: Timestamp,
+}
+
+/// A kubeconfig as it is written.
+pub(super) struct File(Value);
+
+impl File {
+    /// An empty one.
+    pub(super) fn new() -> Self {
+        Self(json!({"apiVersion": "v1", "kind": "Config"}))
+    }
+
+    /// The one at that path; none if there is no such file, or nothing in it.
+    ///
+    /// # Errors
+    /// It cannot be read, or is something else.
+    pub(super) fn read(path: &Path) -> anyhow::Result<Option<Self>> {
+        let shown = path.display();
+        let text = match fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error).with_context(|| format!("cannot read {shown}")),
+        };
+        let documents = source::documents(&text)
+            .map_err(|(line, column, said)| anyhow!("{shown}:{line}:{column}: it is no kubeconfig: {said}"))?;
+        match documents.as_slice() {
+            [] => Ok(None),
+            [one] if one.entries().is_empty() || one.get("kind").is_some_and(|kind| kind.text() != Some("Config")) => {
+                bail!("{shown} is there and is no kubeconfig: name another file")
+            }
+            [one] => Ok(Some(Self(one.value()))),
+            many => bail!("{shown} holds {} documents, and a kubeconfig is one: name another file", many.len()),
+        }
+    }
+
+    fn named<'a>(&'a self, list: &'a str, name: &str) -> Option<&'a Value> {
+        self.0[list].as_array()?.iter().find(|entry| entry["name"] == name)
+    }
+
+    /// Whether it has a context of that name.
+    pub(super) fn has_context(&self, name: &str) -> bool {
+        self.named("contexts", name).is_some()
+    }
+
+    /// Contexts that were not written for that cluster.
+    pub(super) fn others(&self, of: (&str, &str)) -> Vec<String> {
+        let contexts = self.0["contexts"].as_array().into_iter().flatten();
+        let foreign = contexts.filter(|context| mark(context) != Some(of));
+        foreign.map(|context| context["name"].as_str().unwrap_or_default().to_owned()).collect()
+    }
+
+    /// Puts the access in the place of what was written for this cluster before, or beside what is there. Which context is the current one
+    /// stays as it is, if there is one.
+    ///
+    /// # Errors
+    /// Something of that name is there that is somebody else's; says what to do.
+    pub(super) fn put(&mut self, access: &Access<'_>) -> Result<(), String> {
+        let name = access.context;
+        let user = format!("{}@{name}", access.user);
+        let present = self.named("contexts", name).cloned();
+        if let Some(present) = present.as_ref().filter(|present| mark(present) != Some(access.of)) {
+            let leads = present["context"]["cluster"].as_str().unwrap_or_default();
+            return Err(format!(
+                "there is a context {name} already, which leads to {leads:?} and was not written for this cluster: give another name with --context-name, or remove it (kubectl config delete-context {name})"
+            ));
+        }
+        let own = present.as_ref().map(|present| &present["context"]);
+        for (list, field, entry) in [("clusters", "cluster", name), ("users", "user", user.as_str())] {
+            let ours = own.is_some_and(|context| context[field] == entry);
+            if !ours && self.named(list, entry).is_some() {
+                return Err(format!(
+                    "there is a {field} {entry} already, which was not written for this cluster: give another name with --context-name, or remove it (kubectl config delete-{field} {entry})"
+                ));
+            }
+        }
+        // Another person's entry, which nobody else refers to, goes with its context.
+        if let Some(old) = own.and_then(|context| context["user"].as_str()).filter(|old| *old != user) {
+            let old = old.to_owned();
+            let contexts = self.0["contexts"].as_array().into_iter().flatten();
+            let used = contexts.filter(|context| context["context"]["user"] == old.as_str()).count() > 1;
+            if let Some(users) = self.0["users"].as_array_mut().filter(|_| !used) {
+                users.retain(|entry| entry["name"] != old.as_str());
+            }
+        }
+        let mut cluster = json!({
+            "server": access.server, "certificate-authority-data": base64(access.ca_pem),
+        });
+        if let Some(server_name) = access.server_name {
+            cluster["tls-server-name"] = json!(server_name);
+        }
+        let (fleet, of) = access.of;
+        let until = access.until.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let mark = json!({"fleet": fleet, "cluster": of, "until": until});
+        self.set("clusters", json!({"name": name, "cluster": cluster}));
+        self.set(
+            "users",
+            json!({"name": user, "user": {
+                "client-certificate-data": base64(&access.pair.cert_pem), "client-key-data": base64(&access.pair.key_pem),
+            }}),
+        );
+        self.set(
+            "contexts",
+            json!({"name": name, "context": {
+                "cluster": name, "user": user, "extensions": [{"name": MARK, "extension": mark}],
+            }}),
+        );
+        if self.0["current-context"].as_str().is_none_or(str::is_empty) {
+            self.0["current-context"] = json!(name);
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, list: &str, entry: Value) {
+        if !self.0[list].is_array() {
+            self.0[list] = json!([]);
+        }
+        let Some(entries) = self.0[list].as_array_mut() else { return };
+        match entries.iter_mut().find(|present| present["name"] == entry["name"]) {
+            Some(present) => *present = entry,
+            None => entries.push(entry),
+        }
+    }
+
+    /// As text.
+    pub(super) fn text(&self) -> anyhow::Result<String> {
+        // Keys and certificates stay on their line.
+        let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
+        let yaml = serde_saphyr::to_string_with_options(&self.0, options)?;
+        // Somebody's file is worth a second look: what would be read as something else is written as JSON, which is YAML, too.
+        match source::documents(&yaml).as_deref() {
+            Ok([one]) if one.value() == self.0 => Ok(yaml),
+            _ => Ok(format!("{:#}\n", self.0)),
+        }
+    }
+
+    /// Writes it, so that only its owner can read it.
+    pub(super) fn write(&self, path: &Path) -> anyhow::Result<()> {
+        let path = place(path)?;
+        write_private(&path, self.text()?).with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+/// The file itself: what a link leads to is written, not the link. Its folder is there afterwards.
+fn place(path: &Path) -> anyhow::Result<PathBuf> {
+    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
+        made.with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    }
+    Ok(path)
+}
+
+/// For which cluster a context was written.
+fn mark(context: &Value) -> Option<(&str, &str)> {
+    let extensions = context["context"]["extensions"].as_array()?;
+    let mark = &extensions.iter().find(|extension| extension["name"] == MARK)?["extension"];
+    Some((mark["fleet"].as_str()?, mark["cluster"].as_str()?))
+}
+
+fn base64(text: &str) -> Value {
+    // As the API has it in Secrets.
+    json!(k8s_openapi::ByteString(text.as_bytes().to_vec()))
+}
+
+/// The lock that kubectl takes while it changes a kubeconfig.
+pub(super) struct Lock(PathBuf);
+
+impl Lock {
+    /// Takes it.
+    ///
+    /// # Errors
+    /// Somebody else has it.
+    pub(super) fn of(path: &Path) -> anyhow::Result<Self> {
+        let path = place(path)?;
+        let mut name = path.into_os_string();
+        name.push(".lock");
+        let lock = PathBuf::from(name);
+        match OpenOptions::new().write(true).create_new(true).open(&lock) {
+            Ok(_) => Ok(Self(lock)),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => bail!(
+                "{} is there: somebody changes the kubeconfig right now; try again, or remove it if nobody does",
+                lock.display()
+            ),
+            Err(error) => Err(error).with_context(|| format!("cannot write {}", lock.display())),
+        }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn access<'a>(user: &'a str, of: (&'a str, &'a str), pair: &'a Pair) -> Access<'a> {
+        Access {
+            context: "pay-01",
+            of,
+            server: "https://192.0.2.1:6443",
+            server_name: None,
+            ca_pem: "CA",
+            user,
+            pair,
+            until: "2026-11-16T08:00:00Z".parse().unwrap(),
+        }
+    }
+
+    fn pair() -> Pair {
+        Pair { cert_pem: "C".repeat(500), key_pem: "K".to_owned() }
+    }
+
+    const PRESENT: &str = "\
+apiVersion: v1
+kind: Config
+current-context: home
+preferences: {colors: true}
+clusters:
+- name: home
+  cluster: {server: 'https://home', certificate-authority: /ca.crt}
+users:
+- name: me
+  user:
+    exec: {apiVersion: client.authentication.k8s.io/v1, command: login, args: ['1', 'yes', \"a: b\"], env: null}
+contexts:
+- name: home
+  context: {cluster: home, user: me, namespace: '007'}
+unknown-to-us: [1, 1.5]
+";
+
+    #[test]
+    fn what_is_there_stays_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config");
+        fs::write(&path, PRESENT).unwrap();
+        let before = File::read(&path).unwrap().unwrap();
+        let mut file = File::read(&path).unwrap().unwrap();
+        let pair = pair();
+        file.put(&access("ann", ("fleet", "pay-01"), &pair)).unwrap();
+        file.write(&path).unwrap();
+        let after = File::read(&path).unwrap().unwrap();
+        for list in ["clusters", "users", "contexts"] {
+            assert_eq!(after.0[list].as_array().map(Vec::len), Some(2), "{list}");
+            assert_eq!(after.0[list][0], before.0[list][0], "{list}");
+        }
+        for field in ["current-context", "preferences", "unknown-to-us"] {
+            assert_eq!(after.0[field], before.0[field], "{field}");
+        }
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(
+            text.lines().any(|line| line.trim_start().starts_with("client-certificate-data:") && line.len() > 500),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn the_same_cluster_takes_its_own_place_and_leaves_no_other_person_behind() {
+        let (pair, mut file) = (pair(), File::new());
+        for user in ["ann", "bob", "bob"] {
+            file.put(&access(user, ("fleet", "pay-01"), &pair)).unwrap();
+        }
+        assert_eq!(file.0["users"].as_array().map(Vec::len), Some(1));
+        assert_eq!(file.0["users"][0]["name"], "bob@pay-01");
+        assert_eq!(file.0["contexts"].as_array().map(Vec::len), Some(1));
+        assert_eq!(file.0["current-context"], "pay-01");
+        assert_eq!(file.others(("fleet", "pay-01")), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_context_of_that_name_that_is_somebody_elses_is_not_replaced() {
+        let (pair, mut file) = (pair(), File::new());
+        file.put(&access("ann", ("blue", "pay-01"), &pair)).unwrap();
+        let before = file.0.clone();
+        let refused = file.put(&access("ann", ("fleet", "pay-01"), &pair)).unwrap_err();
+        assert!(refused.contains("--context-name"), "{refused}");
+        assert_eq!(file.0, before);
+        let mut file = File(json!({"clusters": [{"name": "pay-01", "cluster": {"server": "https://other"}}]}));
+        assert!(file.put(&access("ann", ("fleet", "pay-01"), &pair)).unwrap_err().contains("cluster pay-01 already"));
+    }
+
+    #[test]
+    fn what_is_no_kubeconfig_is_not_taken_for_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x");
+        assert!(File::read(&path).unwrap().is_none());
+        for text in ["kind: Pod\n", "hello\n", "a: b\n---\nc: d\n", "a: [\n"] {
+            fs::write(&path, text).unwrap();
+            assert!(File::read(&path).is_err(), "{text}");
+        }
+        let lock = Lock::of(&path).unwrap();
+        assert!(Lock::of(&path).is_err());
+        drop(lock);
+        Lock::of(&path).unwrap();
+    }
+}
