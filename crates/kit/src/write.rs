@@ -309,6 +309,27 @@ impl Writer {
         Ok(())
     }
 
+    /// Shortens the grace of a pod that is going down; `Ok(false)` if it is gone.
+    ///
+    /// # Errors
+    /// See [`WriteError`].
+    pub async fn hurry<K>(&self, key: &Key, uid: &str, seconds: u32) -> Result<bool, WriteError>
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        let what = what::<K>(key);
+        let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
+        let params = DeleteParams { grace_period_seconds: Some(seconds), ..DeleteParams::default() };
+        let body = json(&what, &params.preconditions(preconditions))?;
+        let uri = format!("{}/{}", path::<K>(key), key.name);
+        let request = request(&what, Method::DELETE, &uri, "application/json", &body)?;
+        match self.client.request::<Value>(request).await.map_err(|error| WriteError::of(what, error)) {
+            Ok(_) => Ok(true),
+            Err(WriteError::Gone(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// A merge patch of a subresource, such as the approval of a CertificateSigningRequest, provided that the object still has that
     /// resourceVersion.
     ///
