@@ -10,6 +10,7 @@ use super::Names;
 use super::certificates::{Authority, Due, Wanted};
 use super::contains::difference;
 use super::objects::{Blueprint, Kind, Object, objects, template_digest};
+use super::step::{Step, newer_etcd, step};
 
 /// A proof is done again after this long, so that what breaks without a sign is found.
 pub const PROVE_EVERY: Duration = Duration::from_secs(600);
@@ -28,7 +29,7 @@ pub struct Seen<'a> {
     pub status: &'a ClusterStatus,
     /// The package version that it refers to, by its name.
     pub package: (&'a str, &'a ClusterPackageVersionSpec),
-    /// Others of the namespace.
+    /// Others of the namespace: that which it had, and those that its components are of.
     pub packages: &'a dyn Fn(&str) -> Option<&'a ClusterPackageVersionSpec>,
     /// Whether its namespace is there.
     pub namespace: bool,
@@ -125,6 +126,12 @@ pub struct Decision {
     pub replace: Option<Replica>,
     /// Prove these.
     pub prove: Vec<Prover>,
+    /// The package version that it is brought to: the one that it refers to, unless that is refused.
+    pub package: String,
+    /// Why it is not brought to the one that it refers to: a reason in one word, and a sentence.
+    pub refused: Option<(&'static str, String)>,
+    /// The minor that its components emulate.
+    pub emulates: Option<String>,
     /// The version that each component should have.
     pub desired: BTreeMap<ControlPlaneComponent, String>,
     /// The digest that each component's pods should have.
@@ -153,33 +160,39 @@ pub fn decide(seen: &Seen<'_>, now: Timestamp) -> Decision {
     if decision.service_account || decision.certificates.iter().any(|(_, why)| *why == Due::Missing) {
         return decision;
     }
-    components(seen, &mut decision);
+    let step = step(seen, now);
+    decision.next = decision.next.into_iter().chain(seen.status.soak_until.filter(|until| *until > now)).min();
+    components(seen, &step, &mut decision);
     prove(seen, &mut decision, now);
+    (decision.package, decision.refused, decision.emulates) = (step.package.0.to_owned(), step.refused, step.emulates);
     decision
 }
 
 /// Applies what differs, component by component: each is brought to what is declared when those before it are.
-fn components(seen: &Seen<'_>, decision: &mut Decision) {
+fn components(seen: &Seen<'_>, step: &Step<'_>, decision: &mut Decision) {
     let mut settled = true;
     for component in ControlPlaneComponent::ALL {
         if component == ControlPlaneComponent::Etcd && seen.spec.datastore.etcd.is_none() {
             continue;
         }
         let workload = seen.workloads.get(&component);
-        // While those before it change, it stays what it is.
-        let package = match workload.and_then(|workload| workload.package.as_deref()) {
-            Some(name) if !settled && name != seen.package.0 => match (seen.packages)(name) {
+        // While those before it change, it stays what it is. Data that a newer etcd wrote is not for an older one.
+        let running = workload.and_then(|workload| workload.package.as_deref());
+        let package = match running.filter(|name| *name != step.package.0) {
+            Some(name) if !settled || newer_etcd(seen, component, name, step) => match (seen.packages)(name) {
                 Some(spec) => (name, spec),
                 // Nobody knows any more what it was.
                 None => continue,
             },
-            _ => seen.package,
+            _ => step.package,
         };
+        let emulates = step.emulates.as_deref().filter(|_| package.0 == step.package.0);
         let blueprint = Blueprint {
             names: seen.names,
             spec: seen.spec,
             package: package.1,
             etcd_exists: seen.status.package_version.is_some(),
+            emulates,
         };
         let wanted = named(objects(&blueprint, component), package.0);
         let template = wanted.iter().find_map(template_digest).unwrap_or_default().to_owned();
@@ -200,7 +213,8 @@ fn components(seen: &Seen<'_>, decision: &mut Decision) {
                 }
             }
         }
-        if let Some(why) = unsettled(seen, component, workload, &template) {
+        let expected = if newer_etcd(seen, component, package.0, step) { package.0 } else { step.package.0 };
+        if let Some(why) = unsettled(seen, component, workload, expected, &template) {
             settled = false;
             decision.waiting.push((component, why));
         }
@@ -240,13 +254,14 @@ fn unsettled(
     seen: &Seen<'_>,
     component: ControlPlaneComponent,
     workload: Option<&Workload>,
+    package: &str,
     template: &str,
 ) -> Option<String> {
     let wanted = count(seen.spec, component);
     let Some(workload) = workload.filter(|workload| workload.package.is_some()) else {
         return Some(format!("{component} is about to be made"));
     };
-    if workload.package.as_deref() != Some(seen.package.0) {
+    if workload.package.as_deref() != Some(package) {
         return Some(format!("{component} is still of {}", workload.package.as_deref().unwrap_or("nothing")));
     }
     let here: Vec<_> = workload.replicas.iter().filter(|replica| !replica.ending).collect();

@@ -6,6 +6,7 @@ mod decide;
 pub mod objects;
 pub mod reach;
 mod status;
+mod step;
 #[cfg(test)]
 mod tests;
 

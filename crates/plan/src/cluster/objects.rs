@@ -92,6 +92,8 @@ pub struct Blueprint<'a> {
     pub package: &'a ClusterPackageVersionSpec,
     /// Whether etcd has its members already, so that a new one joins them instead of beginning anew.
     pub etcd_exists: bool,
+    /// The minor of Kubernetes that is emulated, so that it is possible to go back to it.
+    pub emulates: Option<&'a str>,
 }
 
 /// The annotation of a component's workload that says which package version it is of.
@@ -168,6 +170,8 @@ impl Blueprint<'_> {
                 ("enable-admission-plugins", "NodeRestriction"),
                 ("kubelet-preferred-address-types", "InternalIP,ExternalIP,Hostname"),
                 ("profiling", "false"),
+                // It answers until everybody who balances load knows that it goes.
+                ("shutdown-delay-duration", "10s"),
             ],
             ControlPlaneComponent::ControllerManager => {
                 &[("controllers", "*,bootstrap-signer-controller,token-cleaner-controller"), ("profiling", "false")]
@@ -272,7 +276,9 @@ impl Blueprint<'_> {
                 ("authorization-kubeconfig", kubeconfig("scheduler-kubeconfig")),
             ],
         };
-        own.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+        let emulated = self.emulates.filter(|_| component != ControlPlaneComponent::Etcd);
+        let own = own.into_iter().chain(emulated.map(|minor| ("emulated-version", minor.to_owned())));
+        own.map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
     fn members(&self) -> u32 {

@@ -7,6 +7,7 @@ use fleetwright_api::{
 use jiff::{SignedDuration, Timestamp};
 
 use super::decide::{Decision, Seen, proven_at};
+use super::reach::Stop;
 
 /// A proof that goes well again is written down this often and no more: the status of a fleet at rest does not change all the time.
 const TOLD_EVERY: SignedDuration = SignedDuration::from_hours(1);
@@ -38,11 +39,17 @@ pub fn status(seen: &Seen<'_>, decision: &Decision, outlook: &Outlook, now: Time
     let created = before.package_version.is_some();
     let ready = settled || (created && proven.0 > 0 && proven.0 == proven.1);
     let protected = "it is marked for deletion, but spec.deletionProtection is true: set it to false to let it go; until then it runs on";
-    let waiting = waiting(decision, settled).or_else(|| outlook.protected.then(|| protected.to_owned()));
+    let refused = decision.refused.as_ref().map(|(_, why)| why.clone());
+    let waiting =
+        refused.or_else(|| waiting(decision, settled)).or_else(|| outlook.protected.then(|| protected.to_owned()));
+    let soak = soak(seen, decision, settled, now);
+    let changes = before.package_version.as_deref() != Some(&decision.package);
     let phase = match () {
+        () if settled && soak.0.is_some() => ClusterPhase::Soaking,
         () if settled => ClusterPhase::Ready,
         () if !created => ClusterPhase::Creating,
-        () if before.package_version.as_deref() != Some(seen.package.0) => ClusterPhase::Upgrading,
+        () if changes && before.previous.as_deref() == Some(&decision.package) => ClusterPhase::RollingBack,
+        () if changes => ClusterPhase::Upgrading,
         () if ready => ClusterPhase::Repairing,
         () => ClusterPhase::Degraded,
     };
@@ -70,6 +77,8 @@ pub fn status(seen: &Seen<'_>, decision: &Decision, outlook: &Outlook, now: Time
     };
     let mut conditions = vec![
         accepted(outlook),
+        upgradable(decision),
+        reversible(seen, before),
         said(names::READY, status, reason, message),
         datastore(seen),
         said(
@@ -97,11 +106,13 @@ pub fn status(seen: &Seen<'_>, decision: &Decision, outlook: &Outlook, now: Time
         waiting_for: waiting,
         endpoint: seen.endpoint.clone(),
         namespace: Some(seen.names.namespace.clone()),
-        package_version: if settled { Some(seen.package.0.to_owned()) } else { before.package_version.clone() },
+        package_version: if settled { Some(decision.package.clone()) } else { before.package_version.clone() },
         previous: match &before.package_version {
-            Some(name) if settled && name != seen.package.0 => Some(name.clone()),
+            Some(name) if settled && *name != decision.package => Some(name.clone()),
             _ => before.previous.clone(),
         },
+        emulates: soak.0,
+        soak_until: soak.1,
         components,
         certificates: outlook.certificates.clone(),
         conditions,
@@ -127,6 +138,59 @@ pub fn troubled(
         waiting_for: Some(message.to_owned()),
         conditions,
         ..before.clone()
+    }
+}
+
+/// The minor that is emulated, and until when. It is over when that is written down, before anything is done about it.
+fn soak(seen: &Seen<'_>, decision: &Decision, settled: bool, now: Timestamp) -> (Option<String>, Option<Timestamp>) {
+    let before = seen.status;
+    let arrived = settled && before.package_version.as_deref() != Some(&decision.package);
+    match (&decision.emulates, before.soak_until) {
+        (Some(minor), _) if arrived && before.emulates.as_ref() != Some(minor) => {
+            let soak = SignedDuration::try_from(seen.spec.upgrade.soak.0).unwrap_or_default();
+            (Some(minor.clone()), Some(now + soak))
+        }
+        // Back where it came from: there is nothing to go back to.
+        (None, _) if arrived => (None, None),
+        (_, Some(until)) if now >= until => (None, None),
+        _ => (before.emulates.clone(), before.soak_until),
+    }
+}
+
+fn upgradable(decision: &Decision) -> Condition {
+    match &decision.refused {
+        Some((reason, why)) => said(names::UPGRADABLE, Status::False, reason, why.clone()),
+        None => said(
+            names::UPGRADABLE,
+            Status::True,
+            names::reasons::NOTHING_AGAINST_IT,
+            "nothing stands against the package version that it refers to".to_owned(),
+        ),
+    }
+}
+
+fn reversible(seen: &Seen<'_>, before: &ClusterStatus) -> Condition {
+    let reversible = |status, reason, message| said(names::REVERSIBLE, status, reason, message);
+    let Some(previous) = &before.previous else {
+        let message = "it had no other package version".to_owned();
+        return reversible(Status::False, names::reasons::NOTHING_BEFORE, message);
+    };
+    let minor = |name: &str| (seen.packages)(name).map(|spec| Stop::of("", spec).minor().to_owned());
+    let same = before.package_version.as_deref().and_then(minor) == minor(previous);
+    match (&before.emulates, before.soak_until) {
+        (Some(emulated), Some(until)) if Some(emulated) == minor(previous).as_ref() => {
+            let message = format!("until {until} it emulates {emulated}: going back to {previous} keeps every write");
+            reversible(Status::True, names::reasons::EMULATED, message)
+        }
+        _ if same => {
+            let message = format!("{previous} is of the same minor: going back to it keeps every write");
+            reversible(Status::True, names::reasons::EMULATED, message)
+        }
+        _ => {
+            let message =
+                format!("the soak is over: going back to {previous} is only possible by restoring a snapshot");
+            reversible(Status::False, names::reasons::SOAK_OVER, message)
+        }
     }
 }
 

@@ -253,6 +253,89 @@ fn an_upgrade_goes_component_by_component_and_etcd_member_by_member() {
     assert_eq!(world.status.package_version.as_deref(), Some("v1.36"));
 }
 
+fn args(world: &World, deployment: &str) -> String {
+    let object = &world.live[&(Kind::Deployment, deployment.to_owned())];
+    object["spec"]["template"]["spec"]["containers"][0]["args"].to_string()
+}
+
+#[test]
+fn a_new_minor_emulates_the_old_one_until_the_soak_is_over() {
+    let mut world = World::new();
+    world.settle();
+    world.spec.package_version = "v1.37".to_owned();
+    world.settle();
+    assert_eq!((world.status.phase, world.status.emulates.as_deref()), (Some(ClusterPhase::Soaking), Some("1.36")));
+    for deployment in ["kube-apiserver", "kube-controller-manager", "kube-scheduler"] {
+        assert!(args(&world, deployment).contains("--emulated-version=1.36"), "{deployment}");
+    }
+    // Over: that is written down first, and only then something is done about it.
+    world.status.soak_until = Some(NOW);
+    assert!(world.decide().apply.is_empty());
+    assert_eq!(world.status().emulates, None);
+    world.settle();
+    assert_eq!(world.status.phase, Some(ClusterPhase::Ready));
+    assert!(!args(&world, "kube-apiserver").contains("emulated-version"));
+    // There is no way back any more, and nothing is touched.
+    world.spec.package_version = "v1.36".to_owned();
+    let decision = world.decide();
+    assert!(decision.apply.is_empty() && decision.refused.is_some());
+    let status = world.status();
+    let upgradable = condition(&status.conditions, names::UPGRADABLE).unwrap();
+    assert_eq!((upgradable.status, upgradable.reason.as_str()), (Status::False, names::reasons::SOAK_OVER));
+    assert!(status.waiting_for.unwrap().contains("snapshot"));
+    assert_eq!(status.package_version.as_deref(), Some("v1.37"));
+}
+
+#[test]
+fn within_the_soak_it_goes_back_and_forth_as_often_as_one_likes() {
+    let mut world = World::new();
+    world.settle();
+    for _ in 0..2 {
+        world.spec.package_version = "v1.37".to_owned();
+        world.settle();
+        let reversible = condition(&world.status.conditions, names::REVERSIBLE).unwrap();
+        assert_eq!(reversible.status, Status::True, "{reversible:?}");
+        world.spec.package_version = "v1.36".to_owned();
+        world.settle();
+        assert_eq!((world.status.package_version.as_deref(), world.status.emulates.as_deref()), (Some("v1.36"), None));
+        assert!(!args(&world, "kube-apiserver").contains("emulated-version"));
+    }
+}
+
+#[test]
+fn an_upgrade_that_is_under_way_goes_back_from_any_stage() {
+    for stage in 0..12 {
+        let mut world = World::new();
+        world.settle();
+        world.spec.package_version = "v1.37".to_owned();
+        for _ in 0..stage {
+            let decision = world.decide();
+            world.status = world.status();
+            world.applied(&decision);
+        }
+        world.spec.package_version = "v1.36".to_owned();
+        world.settle();
+        assert_eq!(world.status.package_version.as_deref(), Some("v1.36"), "from stage {stage}");
+        assert!(world.workloads.values().all(|workload| workload.package.as_deref() == Some("v1.36")));
+    }
+}
+
+#[test]
+fn etcd_does_not_go_back_to_a_minor_that_cannot_read_its_data() {
+    let mut world = World::new();
+    world
+        .packages
+        .insert("v1.37".to_owned(), ClusterPackageVersionSpec::of_images("registry.example", "1.37.1", "3.7.0"));
+    world.settle();
+    world.spec.package_version = "v1.37".to_owned();
+    world.settle();
+    world.spec.package_version = "v1.36".to_owned();
+    world.settle();
+    assert_eq!(world.status.package_version.as_deref(), Some("v1.36"));
+    let etcd = &world.live[&(Kind::StatefulSet, "etcd".to_owned())];
+    assert!(etcd.to_string().contains("etcd:v3.7.0"));
+}
+
 #[test]
 fn no_member_of_etcd_is_replaced_while_another_does_not_work() {
     let mut world = World::new();
@@ -291,7 +374,7 @@ fn arguments_of_a_cluster_win_over_those_of_its_package_version_and_ours_over_al
     let mut spec = world.spec.clone();
     let args = [("v".to_owned(), "4".to_owned())].into();
     spec.components.apiserver = Some(ComponentOverrides { args, ..ComponentOverrides::default() });
-    let of = Blueprint { names: &world.names, spec: &spec, package: &package, etcd_exists: false };
+    let of = Blueprint { names: &world.names, spec: &spec, package: &package, etcd_exists: false, emulates: None };
     let all = objects(&of, ControlPlaneComponent::Apiserver);
     let deployment = all.iter().find(|object| object.kind == Kind::Deployment).unwrap();
     let args: Vec<_> = deployment.body["spec"]["template"]["spec"]["containers"][0]["args"]
@@ -309,7 +392,7 @@ fn arguments_of_a_cluster_win_over_those_of_its_package_version_and_ours_over_al
 fn a_changed_configuration_file_makes_new_pods() {
     let world = World::new();
     let digest = |package: &ClusterPackageVersionSpec| {
-        let of = Blueprint { names: &world.names, spec: &world.spec, package, etcd_exists: false };
+        let of = Blueprint { names: &world.names, spec: &world.spec, package, etcd_exists: false, emulates: None };
         let all = objects(&of, ControlPlaneComponent::Scheduler);
         all.iter().find_map(objects::template_digest).unwrap().to_owned()
     };
@@ -317,7 +400,7 @@ fn a_changed_configuration_file_makes_new_pods() {
     let content = "percentageOfNodesToScore: 20\n".to_owned();
     after.components.scheduler.config = vec![ConfigFile { name: "scheduler.yaml".to_owned(), content }];
     assert_ne!(digest(&before), digest(&after));
-    let of = Blueprint { names: &world.names, spec: &world.spec, package: &after, etcd_exists: false };
+    let of = Blueprint { names: &world.names, spec: &world.spec, package: &after, etcd_exists: false, emulates: None };
     let all = objects(&of, ControlPlaneComponent::Scheduler);
     let file = all.iter().find(|object| object.kind == Kind::ConfigMap).unwrap().body["data"]["scheduler.yaml"]
         .as_str()
@@ -332,7 +415,7 @@ fn that_etcd_goes_on_is_no_reason_to_begin_anew() {
     let world = World::new();
     let package = package("1.36.4");
     let of = |etcd_exists| {
-        let of = Blueprint { names: &world.names, spec: &world.spec, package: &package, etcd_exists };
+        let of = Blueprint { names: &world.names, spec: &world.spec, package: &package, etcd_exists, emulates: None };
         let all = objects(&of, ControlPlaneComponent::Etcd);
         all.into_iter().find(|object| object.kind == Kind::StatefulSet).unwrap()
     };
@@ -346,7 +429,8 @@ fn no_pod_but_the_controller_managers_has_the_key_of_an_authority() {
     let world = World::new();
     let package = package("1.36.4");
     for component in ControlPlaneComponent::ALL {
-        let of = Blueprint { names: &world.names, spec: &world.spec, package: &package, etcd_exists: false };
+        let of =
+            Blueprint { names: &world.names, spec: &world.spec, package: &package, etcd_exists: false, emulates: None };
         let all = objects(&of, component);
         let workload = all.iter().find(|object| objects::template_digest(object).is_some()).unwrap();
         let volumes = workload.body["spec"]["template"]["spec"]["volumes"].as_array().unwrap();

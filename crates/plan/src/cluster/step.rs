@@ -1,0 +1,62 @@
+//! From which package version to which a cluster may go, and with what care.
+
+use fleetwright_api::{ClusterPackageVersionSpec, ControlPlaneComponent, names};
+use jiff::Timestamp;
+
+use super::decide::Seen;
+use super::reach::{self, Stop, Why};
+
+/// Where a cluster is brought to.
+pub(super) struct Step<'a> {
+    /// The package version, by its name.
+    pub package: (&'a str, &'a ClusterPackageVersionSpec),
+    /// The minor that its components emulate, so that it is possible to go back.
+    pub emulates: Option<String>,
+    /// Why it is not the one that the cluster refers to.
+    pub refused: Option<(&'static str, String)>,
+}
+
+/// Where the cluster is brought to, from where it is.
+pub(super) fn step<'a>(seen: &Seen<'a>, now: Timestamp) -> Step<'a> {
+    let (target, status) = (seen.package, seen.status);
+    let soaking = status.emulates.as_deref().filter(|_| status.soak_until.is_none_or(|until| now < until));
+    // What the status still says is kept for this pass: that it is over is written down before anything is done about it.
+    let emulated = status.emulates.clone();
+    let goes = |emulates| Step { package: target, emulates, refused: None };
+    let at = status.package_version.as_deref().and_then(|name| (seen.packages)(name).map(|spec| (name, spec)));
+    let Some(at) = at else { return goes(None) };
+    if at.0 == target.0 {
+        return goes(emulated);
+    }
+    let stays = |reason, why: String| Step { package: at, emulates: emulated.clone(), refused: Some((reason, why)) };
+    let (from, to) = (Stop::of(at.0, at.1), Stop::of(target.0, target.1));
+    let way = if to.is_older_than(&from) { reach::back(&from, &to, soaking) } else { reach::forward(&from, &to) };
+    match way {
+        Err(no_way) if no_way.why == Why::NotEmulated => {
+            let more = "restoring a snapshot of before leads back, and loses what was written since";
+            stays(names::reasons::SOAK_OVER, format!("{}; {more}", no_way.message))
+        }
+        Err(no_way) => stays(names::reasons::NOT_REACHABLE, no_way.message),
+        Ok(()) if from.minor() == to.minor() => goes(emulated),
+        Ok(()) if to.is_older_than(&from) => goes(None),
+        Ok(()) => match soaking {
+            Some(minor) => {
+                let why = format!("{} emulates {minor} until its soak is over: {} comes after that", at.0, target.0);
+                stays(names::reasons::NOT_REACHABLE, why)
+            }
+            None => goes(Some(from.minor().to_owned())),
+        },
+    }
+}
+
+/// Whether etcd stays with that package version because the one asked for has an older minor of etcd, which does not read its data.
+pub(super) fn newer_etcd(seen: &Seen<'_>, component: ControlPlaneComponent, running: &str, step: &Step<'_>) -> bool {
+    let key = |spec: &ClusterPackageVersionSpec| {
+        let version = spec.version_of(ControlPlaneComponent::Etcd);
+        let mut parts = version.split('.').map(|part| part.parse::<u32>().unwrap_or_default());
+        (parts.next().unwrap_or_default(), parts.next().unwrap_or_default())
+    };
+    component == ControlPlaneComponent::Etcd
+        && running != step.package.0
+        && (seen.packages)(running).is_some_and(|running| key(running) > key(step.package.1))
+}
