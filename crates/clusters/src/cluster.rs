@@ -212,6 +212,8 @@ impl Clusters {
         let others: Vec<_> = workloads
             .values()
             .filter_map(|workload| workload.package.clone())
+            .chain(status.package_version.clone())
+            .chain(status.previous.clone())
             .filter_map(|name| self.eyes.packages.get(&Key::new(&names.fleet, &name)).map(|package| (name, package)))
             .collect();
         let packages = |name: &str| others.iter().find(|(known, _)| known == name).map(|(_, package)| &package.0.spec);

@@ -1,19 +1,27 @@
 //! A cluster that is deleted: protection first, then everything at once.
 
-use fleetwright_api::{ClusterPhase, ClusterStatus, Condition, Status, names};
+use fleetwright_api::{ClusterPhase, ClusterStatus, Condition, ControlPlaneComponent, Status, names};
 use fleetwright_kit::{Key, Pass, WriteError};
 use fleetwright_plan::cluster::Names;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
+use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::Resource;
 use serde_json::json;
 
-use crate::eyes::Eyes;
+use crate::eyes::{BY_NAMESPACE, Eyes};
 use crate::view::ClusterView;
+
+/// Nobody needs its pods any more: so many seconds are left to them.
+const GRACE: u32 = 1;
+/// Of so many pods at a time; each that goes wakes us for the others.
+const AT_ONCE: usize = 16;
 
 /// Where the end of a cluster stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
+    /// Its pods are to go. The namespace would take them along, but as slowly as they like, and look again later still.
+    Pods,
     /// Its namespace is to be deleted.
     Namespace,
     /// Its namespace is going away.
@@ -35,9 +43,18 @@ pub fn ending(eyes: &Eyes, names: &Names, cluster: &ClusterView) -> Option<Endin
     }
     Some(match eyes.namespaces.get(&Key::cluster(&names.namespace)) {
         Some(namespace) if namespace.ending => Ending::Waits,
+        Some(_) if pods_left(eyes, names) => Ending::Pods,
         Some(_) => Ending::Namespace,
         None => Ending::Gone,
     })
+}
+
+fn pods_left(eyes: &Eyes, names: &Names) -> bool {
+    let here = |name: &str| Key::new(&names.namespace, name);
+    let workload =
+        |name: &str| eyes.deployments.get(&here(name)).is_some() || eyes.stateful_sets.get(&here(name)).is_some();
+    eyes.pods.count(BY_NAMESPACE, &names.namespace) > 0
+        || ControlPlaneComponent::ALL.iter().any(|component| workload(component.binary()))
 }
 
 /// Does what is next; answers whether the cluster is gone.
@@ -50,6 +67,27 @@ pub async fn end(
 ) -> Result<bool, WriteError> {
     match ending {
         Ending::Waits => Ok(false),
+        Ending::Pods => {
+            for component in ControlPlaneComponent::ALL {
+                let key = Key::new(&names.namespace, component.binary());
+                if eyes.deployments.get(&key).is_some() {
+                    pass.writer().delete_by_name::<Deployment>(&key).await?;
+                }
+                if eyes.stateful_sets.get(&key).is_some() {
+                    pass.writer().delete_by_name::<StatefulSet>(&key).await?;
+                }
+            }
+            // An API server whose etcd is gone would wait for it as long as it may.
+            let pods = eyes.pods.by(BY_NAMESPACE, &names.namespace).into_iter();
+            let slow = pods.filter(|(_, pod)| pod.grace.is_none_or(|grace| grace > GRACE.into()));
+            for (key, pod) in slow.take(AT_ONCE) {
+                match pass.writer().hurry::<Pod>(&key, &pod.replica.uid, GRACE).await {
+                    Ok(_) | Err(WriteError::Conflict { .. }) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(false)
+        }
         Ending::Namespace => {
             let key = Key::cluster(&names.namespace);
             if let Some(namespace) = eyes.namespaces.get(&key) {

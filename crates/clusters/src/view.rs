@@ -173,6 +173,8 @@ pub struct PodView {
     pub component: Option<Box<str>>,
     /// What is known of it.
     pub replica: Replica,
+    /// How many seconds it has from being told to go until it is killed, once it was told.
+    pub grace: Option<i64>,
 }
 
 impl View for PodView {
@@ -183,6 +185,7 @@ impl View for PodView {
         let component = object.labels().get(names::COMPONENT).map(|name| name.as_str().into());
         let template = object.annotations().get(names::APPLIED).cloned();
         let (uid, version) = (object.uid().unwrap_or_default(), object.resource_version().unwrap_or_default());
+        let grace = object.metadata.deletion_grace_period_seconds;
         let (name, ending) = (object.name_any(), object.metadata.deletion_timestamp.is_some());
         let image = object.spec.as_ref().and_then(|spec| spec.containers.first()).and_then(|one| one.image.clone());
         let status = object.status.unwrap_or_default();
@@ -207,7 +210,7 @@ impl View for PodView {
             restarts: container.map_or(0, |container| container.restart_count),
             message,
         };
-        Self { cluster, component, replica }
+        Self { cluster, component, replica, grace }
     }
 }
 

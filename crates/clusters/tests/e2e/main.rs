@@ -1,0 +1,249 @@
+//! Clusters whose control planes are real pods of a real meta cluster.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use fleetwright_api::{
+    Cluster, ClusterPackageVersion, ClusterPackageVersionSpec, ClusterSpec, ClusterStatus, ControlPlaneComponent,
+    EndpointType, EtcdDatastore, names,
+};
+use fleetwright_clusters::Options;
+use fleetwright_kit::{Operator, Settings};
+use fleetwright_lab::meta::{self, Meta};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, PersistentVolume, Secret};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, ResourceExt as _};
+use serde_json::{Value, json};
+
+/// Seconds, on a machine that does nothing else.
+const LONG: Duration = Duration::from_secs(420);
+const FLEET: &str = "fleet";
+
+async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Result<Result<T, String>>) -> Result<T> {
+    let deadline = Instant::now() + LONG;
+    loop {
+        match look().await? {
+            Ok(found) => return Ok(found),
+            Err(why) if Instant::now() > deadline => bail!("waited {LONG:?} for {what}: {why}"),
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+    }
+}
+
+/// The meta cluster with the operator beside it.
+struct World {
+    meta: Meta,
+    client: Client,
+}
+
+/// Starts a meta cluster with the operator, does something with it, and says what it saw if that fails.
+async fn on_meta(test: impl AsyncFnOnce(&World) -> Result<()>) -> Result<()> {
+    let meta = Meta::start(meta::Options::default()).await?;
+    let client = meta.client();
+    let mut world = World { meta, client };
+    world.prepare().await?;
+    let mut operator = Operator::new(Settings::new("fleetwright", world.client.clone()));
+    fleetwright_clusters::add(&mut operator, FLEET, Options::default());
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let running = tokio::spawn(operator.run(async { drop(stopped.await) }));
+    let outcome = test(&world).await;
+    drop(stop);
+    running.await??;
+    match outcome {
+        Ok(()) => Ok(()),
+        Err(error) => {
+            let seen = world.meta.seen().await;
+            world.meta.keep_logs();
+            Err(error.context(seen))
+        }
+    }
+}
+
+impl World {
+    /// The kinds, the namespace, and a package version for each minor whose images are there.
+    async fn prepare(&self) -> Result<()> {
+        let definitions: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+        let params = PatchParams::apply("test").force();
+        for definition in fleetwright_api::crds() {
+            definitions.patch(&definition.name_any(), &params, &Patch::Apply(&definition)).await?;
+            let established = kube::runtime::conditions::is_crd_established();
+            kube::runtime::wait::await_condition(definitions.clone(), &definition.name_any(), established).await?;
+        }
+        let fleet = Namespace {
+            metadata: ObjectMeta { name: Some(FLEET.to_owned()), ..ObjectMeta::default() },
+            ..Namespace::default()
+        };
+        Api::<Namespace>::all(self.client.clone()).create(&PostParams::default(), &fleet).await?;
+        for minor in ["1.36", "1.37"] {
+            let image = |binary: &str, begins: &str| {
+                let images = self.meta.images().iter();
+                let mut of = images.filter(|image| image.contains(&format!("/{binary}:{begins}")));
+                of.next().cloned().with_context(|| format!("no image of {binary} {begins} in {:?}", self.meta.images()))
+            };
+            let mut spec = ClusterPackageVersionSpec::of_images("registry.example", "0.0.0", "0.0.0");
+            let begins = format!("v{minor}.");
+            spec.components.apiserver.image = image(ControlPlaneComponent::Apiserver.binary(), &begins)?;
+            spec.components.controller_manager.image =
+                image(ControlPlaneComponent::ControllerManager.binary(), &begins)?;
+            spec.components.scheduler.image = image(ControlPlaneComponent::Scheduler.binary(), &begins)?;
+            spec.components.etcd.image = image(ControlPlaneComponent::Etcd.binary(), "v")?;
+            spec.kubernetes = spec.components.apiserver.version().context("its tag is its version")?.to_owned();
+            let packages: Api<ClusterPackageVersion> = Api::namespaced(self.client.clone(), FLEET);
+            packages.create(&PostParams::default(), &ClusterPackageVersion::new(&format!("v{minor}"), spec)).await?;
+        }
+        Ok(())
+    }
+
+    fn clusters(&self) -> Api<Cluster> {
+        Api::namespaced(self.client.clone(), FLEET)
+    }
+
+    /// Waits until it is Ready, proven and at the package version that it refers to.
+    async fn ready(&self, name: &str) -> Result<ClusterStatus> {
+        eventually(&format!("{name} to be Ready"), async || {
+            let cluster = self.clusters().get(name).await?;
+            let status = cluster.status.unwrap_or_default();
+            let there = status.observed_generation == cluster.metadata.generation
+                && status.package_version.as_ref() == Some(&cluster.spec.package_version)
+                && fleetwright_api::is_true(&status.conditions, names::READY)
+                && status.waiting_for.is_none();
+            Ok(if there { Ok(status) } else { Err(format!("{status:#?}")) })
+        })
+        .await
+    }
+
+    /// A client of the business cluster, by its endpoint and with the operator's certificate.
+    async fn business(&self, name: &str, endpoint: &str) -> Result<Client> {
+        use base64::Engine as _;
+        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &format!("{FLEET}-{name}"));
+        let data = secrets.get("operator-client").await?.data.unwrap_or_default();
+        let text = |key: &str| base64::prelude::BASE64_STANDARD.encode(&data[key].0);
+        let config: Kubeconfig = serde_json::from_value(json!({
+            "clusters": [{ "name": name, "cluster": { "server": endpoint, "certificate-authority-data": text("ca.crt") } }],
+            "users": [{ "name": name, "user": { "client-certificate-data": text("tls.crt"), "client-key-data": text("tls.key") } }],
+            "contexts": [{ "name": name, "context": { "cluster": name, "user": name } }],
+            "current-context": name,
+        }))?;
+        let config = kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await?;
+        Ok(Client::try_from(config)?)
+    }
+
+    async fn refer(&self, name: &str, package: &str) -> Result<()> {
+        let patch: Value = json!({ "spec": { "packageVersion": package } });
+        self.clusters().patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        Ok(())
+    }
+}
+
+/// Writes and reads all along, and counts what failed.
+struct Busy {
+    stop: Arc<AtomicBool>,
+    written: Arc<AtomicUsize>,
+    task: tokio::task::JoinHandle<Vec<String>>,
+}
+
+impl Busy {
+    fn start(client: Client) -> Self {
+        let (stop, written) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let (stopping, counting) = (stop.clone(), written.clone());
+        let task = tokio::spawn(async move {
+            let maps: Api<ConfigMap> = Api::default_namespaced(client);
+            let mut failed = Vec::new();
+            while !stopping.load(Ordering::Relaxed) {
+                let name = format!("busy-{}", counting.load(Ordering::Relaxed));
+                let map = ConfigMap {
+                    metadata: ObjectMeta { name: Some(name.clone()), ..ObjectMeta::default() },
+                    ..ConfigMap::default()
+                };
+                match maps.create(&PostParams::default(), &map).await {
+                    Ok(_) => {
+                        counting.fetch_add(1, Ordering::Relaxed);
+                    }
+                    Err(error) => failed.push(format!("creating {name}: {error}")),
+                }
+                if let Err(error) = maps.get_opt(&name).await {
+                    failed.push(format!("reading {name}: {error}"));
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            failed
+        });
+        Self { stop, written, task }
+    }
+
+    async fn end(self) -> Result<(usize, Vec<String>)> {
+        self.stop.store(true, Ordering::Relaxed);
+        Ok((self.written.load(Ordering::Relaxed), self.task.await?))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_is_made_of_pods_upgraded_and_rolled_back_under_load_and_goes_without_a_trace_on_hosts() -> Result<()>
+{
+    on_meta(async |world| {
+        let mut spec = ClusterSpec::of("v1.36");
+        spec.datastore.etcd = Some(EtcdDatastore { members: 1, ..EtcdDatastore::default() });
+        spec.endpoint.type_ = EndpointType::NodePort;
+        spec.endpoint.host = Some(world.meta.address().to_string());
+        spec.deletion_protection = false;
+        let begun = Instant::now();
+        world.clusters().create(&PostParams::default(), &Cluster::new("pay", spec)).await?;
+        let status = world.ready("pay").await?;
+        eprintln!("proven Ready after {:?}", begun.elapsed());
+        let endpoint = status.endpoint.context("it has an endpoint")?;
+        let client = world.business("pay", &endpoint).await?;
+
+        let busy = Busy::start(client.clone());
+        let begun = Instant::now();
+        world.refer("pay", "v1.37").await?;
+        let status = world.ready("pay").await?;
+        eprintln!("upgraded after {:?}", begun.elapsed());
+        // A connection of before may lead to one that still goes down.
+        let version = world.business("pay", &endpoint).await?.apiserver_version().await?.git_version;
+        ensure!(version.starts_with("v1.37."), "it says {version}");
+        ensure!(status.previous.as_deref() == Some("v1.36"), "{status:#?}");
+        ensure!(status.emulates.as_deref() == Some("1.36"), "{status:#?}");
+
+        let begun = Instant::now();
+        world.refer("pay", "v1.36").await?;
+        world.ready("pay").await?;
+        eprintln!("rolled back after {:?}", begun.elapsed());
+        // A connection of before may lead to one that still goes down.
+        let version = world.business("pay", &endpoint).await?.apiserver_version().await?.git_version;
+        ensure!(version.starts_with("v1.36."), "it says {version}");
+        let (written, failed) = busy.end().await?;
+        ensure!(failed.is_empty(), "{} of {written} writes failed: {failed:#?}", failed.len());
+        ensure!(written > 10, "{written} writes in all");
+        let maps: Api<ConfigMap> = Api::default_namespaced(client);
+        let there = maps
+            .list(&Default::default())
+            .await?
+            .items
+            .into_iter()
+            .filter(|one| one.name_any().starts_with("busy-"))
+            .count();
+        ensure!(there == written, "{there} of {written} are there");
+
+        let begun = Instant::now();
+        world.clusters().delete("pay", &DeleteParams::default()).await?;
+        eventually("everything to be gone", async || {
+            let cluster = world.clusters().get_opt("pay").await?.map(|one| one.status);
+            let namespace = Api::<Namespace>::all(world.client.clone()).get_opt("fleet-pay").await?;
+            let volumes =
+                Api::<PersistentVolume>::all(world.client.clone()).list(&Default::default()).await?.items.len();
+            Ok(if cluster.is_none() && namespace.is_none() && volumes == 0 {
+                Ok(())
+            } else {
+                Err(format!("{cluster:?}, {volumes} volumes, {namespace:?}"))
+            })
+        })
+        .await?;
+        eprintln!("gone after {:?}", begun.elapsed());
+        Ok(())
+    })
+    .await
+}

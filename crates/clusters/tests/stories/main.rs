@@ -1,0 +1,5 @@
+//! What becomes of Clusters in a simulated meta cluster.
+
+mod life;
+mod support;
+mod versions;

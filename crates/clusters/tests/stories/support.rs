@@ -1,0 +1,165 @@
+//! A simulated meta cluster with the operator in it.
+
+use std::fmt::Debug;
+use std::time::{Duration, Instant};
+
+use fleetwright_api::{Cluster, ClusterPackageVersion, ClusterPackageVersionSpec, ClusterSpec, ClusterStatus, names};
+use fleetwright_apiserver::{Config, Handle, Server};
+use fleetwright_clusters::Options;
+use fleetwright_kit::{Clock, Operator, Settings};
+use fleetwright_sim::meta::{Manner, Meta, service_network};
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+/// How long something may take before a test gives up.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub const FLEET: &str = "fleet";
+
+/// A meta cluster, and the operator that can be stopped and started.
+pub struct World {
+    pub meta: Meta,
+    pub client: Client,
+    operator: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
+    _server: Handle,
+}
+
+fn manner() -> Manner {
+    Manner {
+        start: Duration::from_millis(10),
+        stop: Duration::from_millis(50),
+        refresh: Duration::from_millis(100),
+        backoff: Duration::from_millis(100),
+        longest_backoff: Duration::from_millis(400),
+        ..Manner::default()
+    }
+}
+
+impl World {
+    /// With the package versions `v1.36` and `v1.37`, and the operator at work.
+    pub async fn start() -> Self {
+        let service_cidr = service_network().expect("a network is free");
+        let server = Server::start(Config { service_cidr, ..Config::default() }).await.unwrap();
+        let client = server.client();
+        let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+        let params = PatchParams::apply("test").force();
+        for definition in fleetwright_api::crds() {
+            definitions.patch(&definition.name_any(), &params, &Patch::Apply(&definition)).await.unwrap();
+            let established = kube::runtime::conditions::is_crd_established();
+            kube::runtime::wait::await_condition(definitions.clone(), &definition.name_any(), established)
+                .await
+                .unwrap();
+        }
+        let fleet: Namespace = serde_json::from_value(json!({ "metadata": { "name": FLEET } })).unwrap();
+        Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &fleet).await.unwrap();
+        let meta = Meta::start(client.clone(), Clock::system(), manner()).await.unwrap();
+        let mut world = Self { meta, client, operator: None, _server: server };
+        for (name, kubernetes) in [("v1.36", "1.36.4"), ("v1.37", "1.37.1")] {
+            let spec = ClusterPackageVersionSpec::of_images("registry.example", kubernetes, "3.6.16");
+            let package = ClusterPackageVersion::new(name, spec);
+            world.packages().create(&PostParams::default(), &package).await.unwrap();
+        }
+        world.operator_starts();
+        world
+    }
+
+    pub fn operator_starts(&mut self) {
+        let mut settings = Settings::new("fleetwright", self.client.clone());
+        settings.strict_budgets = true;
+        let mut operator = Operator::new(settings);
+        fleetwright_clusters::add(&mut operator, FLEET, Options::default());
+        let (stop, stopped) = oneshot::channel::<()>();
+        let task = tokio::spawn(async move {
+            operator.run(async { drop(stopped.await) }).await.unwrap();
+        });
+        self.operator = Some((stop, task));
+    }
+
+    pub async fn operator_stops(&mut self) {
+        if let Some((stop, task)) = self.operator.take() {
+            drop(stop);
+            task.await.unwrap();
+        }
+    }
+
+    pub fn packages(&self) -> Api<ClusterPackageVersion> {
+        Api::namespaced(self.client.clone(), FLEET)
+    }
+
+    pub fn clusters(&self) -> Api<Cluster> {
+        Api::namespaced(self.client.clone(), FLEET)
+    }
+
+    /// Of the control plane of that cluster.
+    pub fn api<K>(&self, cluster: &str) -> Api<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+    {
+        Api::namespaced(self.client.clone(), &format!("{FLEET}-{cluster}"))
+    }
+
+    /// One that may be deleted, with one member and one replica unless said otherwise.
+    pub async fn create(&self, name: &str, change: impl FnOnce(&mut ClusterSpec)) {
+        let mut spec = ClusterSpec::of("v1.36");
+        spec.deletion_protection = false;
+        change(&mut spec);
+        self.clusters().create(&PostParams::default(), &Cluster::new(name, spec)).await.unwrap();
+    }
+
+    pub async fn change(&self, name: &str, patch: Value) {
+        self.clusters().patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    }
+
+    pub async fn status(&self, name: &str) -> ClusterStatus {
+        self.clusters().get(name).await.unwrap().status.unwrap_or_default()
+    }
+
+    pub async fn delete(&self, name: &str) {
+        self.clusters().delete(name, &DeleteParams::default()).await.unwrap();
+    }
+
+    /// Waits until the cluster is Ready, proven and at the package version that it refers to.
+    pub async fn ready(&self, name: &str) -> ClusterStatus {
+        self.until(&format!("{name} is Ready"), async || {
+            let cluster = self.clusters().get(name).await.unwrap();
+            let status = cluster.status.unwrap_or_default();
+            let there = status.observed_generation == cluster.metadata.generation
+                && status.package_version.as_ref() == Some(&cluster.spec.package_version)
+                && fleetwright_api::is_true(&status.conditions, names::READY)
+                && status.waiting_for.is_none();
+            if there { Ok(status) } else { Err(format!("{status:#?}")) }
+        })
+        .await
+    }
+
+    /// Waits until it holds.
+    pub async fn until<T>(&self, what: &str, mut holds: impl AsyncFnMut() -> Result<T, String>) -> T {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match holds().await {
+                Ok(value) => return value,
+                Err(why) if Instant::now() > deadline => panic!("not in time: {what}: {why}"),
+                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        }
+    }
+
+    /// Waits until the object is there and so.
+    pub async fn seen<K>(&self, api: &Api<K>, name: &str, so: impl Fn(&K) -> bool) -> K
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug,
+    {
+        self.until(&format!("{} {name}", K::kind(&())), async || match api.get_opt(name).await.unwrap() {
+            Some(object) if so(&object) => Ok(object),
+            other => Err(format!("{other:?}").chars().take(2000).collect()),
+        })
+        .await
+    }
+}

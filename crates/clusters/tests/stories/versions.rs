@@ -1,0 +1,121 @@
+//! Upgraded, rolled back, and refused.
+
+use std::time::Duration;
+
+use fleetwright_api::{ClusterPhase, names};
+use fleetwright_sim::meta::Bad;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use kube::Api;
+use kube::api::{ObjectMeta, PostParams};
+use serde_json::json;
+
+use crate::support::World;
+
+async fn refer(world: &World, package: &str) {
+    world.change("pay", json!({ "spec": { "packageVersion": package } })).await;
+}
+
+/// A client of the business cluster, through one of its API servers.
+async fn business(world: &World) -> kube::Client {
+    let pods: Api<Pod> = world.api("pay");
+    let all = pods.list(&Default::default()).await.unwrap().items;
+    let found = all.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).find_map(|pod| {
+        let name = pod.metadata.name?;
+        name.starts_with("kube-apiserver").then(|| world.meta.client("fleet-pay", &name)).flatten()
+    });
+    found.expect("an API server runs")
+}
+
+async fn write(world: &World, name: &str) {
+    let maps: Api<ConfigMap> = Api::default_namespaced(business(world).await);
+    let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
+    maps.create(&PostParams::default(), &ConfigMap { metadata, ..ConfigMap::default() }).await.unwrap();
+}
+
+async fn there(world: &World, name: &str) -> bool {
+    let maps: Api<ConfigMap> = Api::default_namespaced(business(world).await);
+    maps.get_opt(name).await.unwrap().is_some()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upgrade_emulates_the_old_minor_and_going_back_keeps_every_write() {
+    let world = World::start().await;
+    world.create("pay", |_| {}).await;
+    world.ready("pay").await;
+    write(&world, "before").await;
+    refer(&world, "v1.37").await;
+    let status = world.ready("pay").await;
+    assert_eq!((status.phase, status.emulates.as_deref()), (Some(ClusterPhase::Soaking), Some("1.36")));
+    assert_eq!(status.components[1].observed.as_deref(), Some("1.37.1"), "{status:#?}");
+    write(&world, "after").await;
+    refer(&world, "v1.36").await;
+    let status = world.ready("pay").await;
+    assert_eq!(status.components[1].observed.as_deref(), Some("1.36.4"), "{status:#?}");
+    assert!(there(&world, "before").await && there(&world, "after").await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_soak_that_is_over_is_finished_and_there_is_no_way_back_then() {
+    let world = World::start().await;
+    world.create("pay", |spec| spec.upgrade.soak.0 = Duration::from_secs(1)).await;
+    world.ready("pay").await;
+    refer(&world, "v1.37").await;
+    world
+        .until("the soak is over and finished", async || {
+            let status = world.status("pay").await;
+            let done = status.phase == Some(ClusterPhase::Ready) && status.package_version.as_deref() == Some("v1.37");
+            if done && status.emulates.is_none() { Ok(()) } else { Err(format!("{status:#?}")) }
+        })
+        .await;
+    refer(&world, "v1.36").await;
+    world
+        .until("it is refused", async || {
+            let status = world.status("pay").await;
+            let upgradable = fleetwright_api::condition(&status.conditions, names::UPGRADABLE).cloned();
+            match upgradable {
+                Some(one) if one.reason == names::reasons::SOAK_OVER => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await;
+    assert_eq!(world.status("pay").await.components[1].observed.as_deref(), Some("1.37.1"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_version_that_does_not_do_what_it_is_asked_for_is_never_called_ready_and_the_old_one_serves_on() {
+    let world = World::start().await;
+    world.meta.declare("kube-apiserver", "v1.37.1", Some(Bad::NeverReady));
+    world.create("pay", |_| {}).await;
+    world.ready("pay").await;
+    refer(&world, "v1.37").await;
+    world
+        .until("it waits for the new API server", async || {
+            let status = world.status("pay").await;
+            let waits = status.waiting_for.clone().unwrap_or_default();
+            let so = status.phase == Some(ClusterPhase::Upgrading) && waits.contains("kube-apiserver");
+            if so { Ok(()) } else { Err(format!("{status:#?}")) }
+        })
+        .await;
+    let status = world.status("pay").await;
+    assert!(fleetwright_api::is_true(&status.conditions, names::READY), "the old ones are proven: {status:#?}");
+    assert_eq!(status.components[2].observed.as_deref(), Some("1.36.4"), "what comes later is not touched");
+    write(&world, "meanwhile").await;
+    refer(&world, "v1.36").await;
+    world.ready("pay").await;
+    assert!(there(&world, "meanwhile").await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_control_plane_that_says_ready_and_keeps_nothing_is_not_proven() {
+    let world = World::start().await;
+    world.meta.declare("kube-apiserver", "v1.36.4", Some(Bad::WrongAnswers));
+    world.create("pay", |spec| spec.replicas = 1).await;
+    world
+        .until("its proof fails", async || {
+            let status = world.status("pay").await;
+            let waits = status.waiting_for.clone().unwrap_or_default();
+            if waits.contains("is not proven: ") && !waits.contains("under way") { Ok(()) } else { Err(waits) }
+        })
+        .await;
+    assert!(!fleetwright_api::is_true(&world.status("pay").await.conditions, names::READY));
+}
