@@ -63,8 +63,13 @@ impl Target {
 
     /// Starts the embedded server on a free loopback port.
     pub async fn embedded() -> Result<Self> {
+        Self::embedded_with(Config::default()).await
+    }
+
+    /// Starts the embedded server on a free loopback port, otherwise configured so.
+    pub async fn embedded_with(config: Config) -> Result<Self> {
         let listen = Some(([127, 0, 0, 1], 0).into());
-        let handle = fleetwright_apiserver::Server::start(Config { listen, ..Config::default() }).await?;
+        let handle = fleetwright_apiserver::Server::start(Config { listen, ..config }).await?;
         let admin = client(&handle.admin_kubeconfig()?).await?;
         Ok(Self { server: Server::Embedded(handle), admin })
     }

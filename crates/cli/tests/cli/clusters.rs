@@ -23,7 +23,7 @@ pub fn clusters(place: &Place) -> Api<Cluster> {
     Api::namespaced(place.target.admin(), "fleet")
 }
 
-async fn package(place: &Place, name: &str, kubernetes: &str, reach: Value) {
+pub async fn package(place: &Place, name: &str, kubernetes: &str, reach: Value) {
     let api: Api<ClusterPackageVersion> = Api::namespaced(place.target.admin(), "fleet");
     let mut spec = json!(ClusterPackageVersionSpec::of_images("registry.example", kubernetes, "3.6.16"));
     for (field, value) in reach.as_object().into_iter().flatten() {
@@ -269,7 +269,7 @@ fn a_cluster_is_shown_without_any_meta_cluster() {
 }
 
 /// A command that waits.
-struct Waiting {
+pub struct Waiting {
     process: tokio::process::Child,
     said: tokio::io::Lines<tokio::io::BufReader<tokio::process::ChildStderr>>,
     err: String,

@@ -5,6 +5,7 @@ mod commands;
 mod hosts;
 mod install;
 mod kubeconfig;
+mod life;
 mod machine;
 mod operators;
 mod package;

@@ -1,0 +1,72 @@
+//! The life of a cluster as a person leads it, by commands alone: real operators, and control planes that answer on a simulated meta cluster.
+
+use std::process::{Child, Stdio};
+
+use fleetwright_apiserver::Config;
+use fleetwright_kit::Clock;
+use fleetwright_lab::Target;
+use fleetwright_sim::meta::{Manner, Meta, service_network};
+use serde_json::json;
+
+use crate::clusters::{package, place};
+use crate::support::Place;
+
+/// The operators, as a Deployment would run them; they end with the test.
+struct Operators(Child);
+
+impl Operators {
+    fn start(place: &Place) -> Self {
+        let mut command = place.command(&["operators", "--no-lease", "--listen", "127.0.0.1:0"]);
+        Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the binary starts"))
+    }
+}
+
+impl Drop for Operators {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_is_made_reached_upgraded_rolled_back_and_deleted_by_commands() {
+    let service_cidr = service_network().expect("a network is free");
+    let target = Target::embedded_with(Config { service_cidr, ..Config::default() }).await.expect("it starts");
+    let place = place(target).await;
+    let meta = Meta::start(place.target.admin(), Clock::system(), Manner::default()).await.expect("it starts");
+    package(&place, "k8s-1.36.4-r1", "1.36.4", json!({})).await;
+    package(&place, "k8s-1.36.9-r1", "1.36.9", json!({})).await;
+    let operators = Operators::start(&place);
+
+    let create = ["cluster", "create", "pay-01", "--package-version", "k8s-1.36.4-r1", "--wait", "--timeout", "3m"];
+    let ran = place.run(&create).await;
+    assert!(ran.err.contains("waiting: Creating 0/2") && ran.err.contains("is Ready after"), "{}", ran.err);
+    ran.ok();
+    let out = place.run(&["cluster", "tree", "pay-01"]).await.ok();
+    assert!(out.starts_with("✓ pay-01  Ready  k8s-1.36.4-r1") && !out.contains('✗'), "{out}");
+    assert!(out.contains("✓ kube-apiserver  1.36.4  2/2 ready") && out.contains("✓ etcd  3.6.16  3/3 ready"), "{out}");
+    let out = place.run(&["why", "cluster/pay-01"]).await.ok();
+    assert!(out.starts_with("cluster/pay-01 works"), "{out}");
+    let out = place.run(&["cluster", "status", "pay-01"]).await.ok();
+    assert!(out.contains("apiserver-tls") && out.contains("ready, proven"), "{out}");
+
+    // What is written there outlives both changes of the version.
+    place.run(&["cluster", "kubeconfig", "pay-01", "--user", "ann", "--merge"]).await.ok();
+    let inside = async |args: &[&str]| place.kubectl(&[&["--context", "pay-01"], args].concat(), None).await.ok();
+    inside(&["create", "configmap", "kept"]).await;
+    place.run(&["cluster", "upgrade", "pay-01", "k8s-1.36.9-r1", "--wait", "--timeout", "3m"]).await.ok();
+    let version = inside(&["version", "-o", "json"]).await;
+    assert!(version.contains("v1.36.9"), "{version}");
+    inside(&["get", "configmap", "kept"]).await;
+    let out = place.run(&["cluster", "rollback", "pay-01", "--wait", "--timeout", "3m"]).await.ok();
+    assert!(out.contains("brought back from k8s-1.36.9-r1 to k8s-1.36.4-r1"), "{out}");
+    let version = inside(&["version", "-o", "json"]).await;
+    assert!(version.contains("v1.36.4"), "{version}");
+    inside(&["get", "configmap", "kept"]).await;
+
+    let out = place.run(&["cluster", "delete", "pay-01", "--unprotect", "--wait", "--timeout", "2m"]).await.ok();
+    assert!(out.contains("is gone after"), "{out}");
+    assert!(place.kubectl(&["get", "namespace", "fleet-pay-01"], None).await.err.contains("not found"));
+    drop((operators, meta));
+    place.target.stop(false).await;
+}
