@@ -84,8 +84,9 @@ pub(crate) fn upgrade(args: &Upgrade) -> anyhow::Result<()> {
                 args.package
             );
         }
-        for from in packages.stops(&cluster) {
+        if let Some(from) = packages.present(&cluster) {
             reach::forward(&from, &to).map_err(|no_way| packages.explain(&cluster, &from, &to, no_way))?;
+            refuse_if_soaking(&cluster, &from, &to)?;
         }
         args.how.ask(&meta, &cluster, &to, "upgraded").await
     })
@@ -104,16 +105,29 @@ pub(crate) fn rollback(args: &Rollback) -> anyhow::Result<()> {
         if cluster.spec.package_version == name {
             return args.how.again(&meta, &cluster, false).await;
         }
-        let status = cluster.status.clone().unwrap_or_default();
-        // What it still has, or had when the change began that is under way, is always possible.
-        let under_way = status.package_version.as_deref() == Some(&name)
-            || (health::is_changing(&cluster) && status.previous.as_deref() == Some(&name));
-        if !under_way && let Some(from) = packages.stops(&cluster).first() {
-            reach::back(from, &to, status.emulates.as_deref())
-                .map_err(|no_way| packages.explain(&cluster, from, &to, no_way))?;
+        // What it still has while another is asked for is always possible.
+        let from = packages.present(&cluster).filter(|from| from.name != name);
+        if let Some(from) = from {
+            reach::back(&from, &to, health::emulates(&cluster, Timestamp::now()))
+                .map_err(|no_way| packages.explain(&cluster, &from, &to, no_way))?;
         }
         args.how.ask(&meta, &cluster, &to, "brought back").await
     })
+}
+
+/// The next minor comes when the cluster no longer emulates the one before.
+fn refuse_if_soaking(cluster: &Cluster, from: &Stop<'_>, to: &Stop<'_>) -> anyhow::Result<()> {
+    let now = Timestamp::now();
+    let Some(emulated) = health::emulates(cluster, now).filter(|_| from.minor() != to.minor()) else { return Ok(()) };
+    let until = cluster.status.as_ref().and_then(|status| status.soak_until);
+    let left = until.map_or(String::new(), |until| format!(", for another {}", ago(now, until)));
+    bail!(
+        "cluster {} emulates {} until its soak is over{left}: {} (Kubernetes {}) comes after that",
+        cluster.name_any(),
+        line(emulated),
+        to.name,
+        to.kubernetes
+    )
 }
 
 /// What the cluster had: the one that it still has while another is asked for, else the one before.

@@ -6,6 +6,8 @@ use fleetwright_api::{
     Status, condition,
 };
 
+use jiff::Timestamp;
+
 use crate::shown::{cut, line};
 
 /// From this rank on nothing is wrong.
@@ -76,14 +78,18 @@ pub(super) fn problems(cluster: &Cluster) -> Vec<&Condition> {
     };
     let under_way =
         [reasons::CREATING, reasons::DELETING, reasons::ROTATING, reasons::APPLYING].map(|reason| reason.to_owned());
-    let found = ASKED.iter().filter_map(|type_| condition(&status.conditions, type_));
+    // Whether it could be upgraded is a question only when it should be.
+    let has = status.package_version.as_ref();
+    let stuck = has.is_some_and(|has| *has != cluster.spec.package_version) || failed(cluster).is_some();
+    let asked = ASKED.iter().chain(stuck.then_some(&names::UPGRADABLE));
+    let found = asked.filter_map(|type_| condition(&status.conditions, type_));
     found
         .filter(|condition| condition.status == Status::False)
         .filter(|condition| !expected(condition) && !under_way.contains(&condition.reason))
         .collect()
 }
 
-/// The conditions of which each should hold. Whether a cluster could be upgraded or go back is good to know, and no problem.
+/// The conditions of which each should hold. That a cluster could not go back is good to know, and no problem.
 const ASKED: [&str; 6] = [
     names::DATASTORE_HEALTHY,
     names::READY,
@@ -104,10 +110,10 @@ pub(super) fn failed(cluster: &Cluster) -> Option<&fleetwright_api::FailedChange
     (failed.package_version == cluster.spec.package_version).then_some(failed)
 }
 
-/// It is on its way from one package version to another.
-pub(super) fn is_changing(cluster: &Cluster) -> bool {
-    let phase = cluster.status.as_ref().and_then(|status| status.phase);
-    matches!(phase, Some(ClusterPhase::Upgrading | ClusterPhase::RollingBack))
+/// The minor that it emulates, so that going back to it keeps every write.
+pub(super) fn emulates(cluster: &Cluster, now: Timestamp) -> Option<&str> {
+    let status = cluster.status.as_ref()?;
+    status.emulates.as_deref().filter(|_| status.soak_until.is_none_or(|until| now < until))
 }
 
 pub(super) fn phase(cluster: &Cluster) -> String {
@@ -215,7 +221,7 @@ mod tests {
             json!({"phase": "Degraded", "conditions": [not("DatastoreHealthy", "MembersMissing"), not("Ready", "NotProven")]}),
             json!({"phase": "Ready", "failed": {"packageVersion": "k8s-1", "at": "2026-11-16T08:00:00Z", "message": "m"}}),
             json!({"phase": "Creating", "conditions": [not("Accepted", "NoPackageVersion"), not("Ready", "Creating")]}),
-            json!({"phase": "Ready", "conditions": [not("SnapshotsRecent", "Overdue")]}),
+            json!({"phase": "Ready", "packageVersion": "k8s-0", "conditions": [not("Upgradable", "NotReachable")]}),
             json!({"phase": "Deleting", "conditions": [not("Ready", "Deleting"), not("DatastoreHealthy", "QuorumLost")]}),
             json!({"phase": "Upgrading", "conditions": [not("DatastoreHealthy", "MembersMissing")]}),
             json!({"phase": "Ready", "conditions": [not("Reversible", "SoakOver"), not("Upgradable", "NotReachable")]}),

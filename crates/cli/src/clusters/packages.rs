@@ -55,23 +55,17 @@ impl Packages {
         })
     }
 
-    /// What the cluster has and, while it changes, what it is being brought to, as far as that is known: a change must lead on from both.
-    pub(super) fn stops<'a>(&'a self, cluster: &'a Cluster) -> Vec<Stop<'a>> {
-        let asked = cluster.spec.package_version.as_str();
+    /// What the cluster has and a change begins with, as the operator sees it; nothing if that is not known.
+    pub(super) fn present<'a>(&'a self, cluster: &'a Cluster) -> Option<Stop<'a>> {
         let has = cluster.status.as_ref().and_then(|status| status.package_version.as_deref());
-        let stop = |name| self.find(name).or_else(|| seen(cluster).map(|version| Stop::gone(name, version)));
-        match has {
-            // What was refused or taken back leaves nothing of it behind.
-            Some(has) if has != asked && !health::is_changing(cluster) => stop(has).into_iter().collect(),
-            Some(has) if has != asked => [stop(has), stop(asked)].into_iter().flatten().collect(),
-            _ => stop(asked).into_iter().collect(),
-        }
+        let name = has.unwrap_or(&cluster.spec.package_version);
+        self.find(name).or_else(|| seen(cluster).map(|version| Stop::gone(name, version)))
     }
 
     /// Why there is no way, with the ways that there are.
     pub(super) fn explain(&self, cluster: &Cluster, from: &Stop<'_>, to: &Stop<'_>, no_way: NoWay) -> anyhow::Error {
         let of = called(cluster);
-        let emulates = cluster.status.as_ref().and_then(|status| status.emulates.as_deref());
+        let emulates = health::emulates(cluster, Timestamp::now());
         let more = match no_way.why {
             Why::Older => format!("see fleetwright cluster rollback {of} {}", to.name),
             Why::Newer => format!("see fleetwright cluster upgrade {of} {}", to.name),

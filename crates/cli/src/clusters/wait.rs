@@ -113,8 +113,9 @@ impl Asked<'_> {
             return Look::Failed(format!("it did not work and was taken back: {}", line(&failed.message)));
         }
         // What else stands against it may go away by itself.
+        let final_ = [reasons::NOT_REACHABLE, reasons::SOAK_OVER];
         let refused = condition(&status.conditions, names::UPGRADABLE)
-            .filter(|upgradable| upgradable.status == Status::False && upgradable.reason == reasons::NOT_REACHABLE)
+            .filter(|upgradable| upgradable.status == Status::False && final_.contains(&upgradable.reason.as_str()))
             .filter(|upgradable| of_now(upgradable.observed_generation));
         match refused {
             Some(upgradable) => Look::Failed(line(&upgradable.message)),

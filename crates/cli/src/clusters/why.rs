@@ -23,7 +23,7 @@ pub(crate) fn why(cluster: &Cluster, now: Timestamp) -> String {
     if let Some(waiting) = &status.waiting_for {
         let _ = writeln!(out, "\nWaits for:\n  {}", line(waiting));
     }
-    let wrong = against(cluster);
+    let wrong = health::problems(cluster);
     if !wrong.is_empty() {
         let row = |condition: &&Condition| {
             vec![
@@ -73,18 +73,6 @@ fn verdict(cluster: &Cluster, now: Timestamp) -> String {
         _ => writeln!(out, "It is {}, with the package version {asked}.", health::phase(cluster)),
     };
     out
-}
-
-/// What does not hold and should; also what stands against a change that is asked for.
-fn against(cluster: &Cluster) -> Vec<&Condition> {
-    let mut wrong = health::problems(cluster);
-    let Some(status) = &cluster.status else { return wrong };
-    let changes = status.package_version.as_ref().is_some_and(|has| *has != cluster.spec.package_version);
-    if changes || health::failed(cluster).is_some() {
-        let upgradable = condition(&status.conditions, names::UPGRADABLE);
-        wrong.extend(upgradable.filter(|condition| condition.status == Status::False));
-    }
-    wrong
 }
 
 fn broken(cluster: &Cluster) -> Vec<(String, &ReplicaStatus)> {
@@ -177,11 +165,14 @@ fn about(condition: &Condition, cluster: &Cluster, status: &ClusterStatus, of: &
             "see what the extension's pods say; another package version or other spec.extensions values replace it"
                 .to_owned(),
         ],
-        reasons::NOT_REACHABLE => vec![format!(
-            "ask for a package version that is reachable from {}: kubectl get clusterpackageversions -n {} -o wide",
-            status.package_version.as_deref().unwrap_or("what it has"),
-            cluster.namespace().unwrap_or_default()
-        )],
+        reasons::NOT_REACHABLE | reasons::SOAK_OVER => vec![
+            format!(
+                "kubectl get clusterpackageversions -n {} -o wide    # ask for one that is reachable from {}",
+                cluster.namespace().unwrap_or_default(),
+                line(status.package_version.as_deref().unwrap_or("what it has"))
+            ),
+            format!("fleetwright cluster rollback {of}    # or ask for what it has"),
+        ],
         reasons::REMOVED_APIS_IN_USE => {
             vec!["move the callers that are named to the newer API, and the upgrade goes on by itself".to_owned()]
         }
@@ -208,7 +199,7 @@ pub(crate) fn as_json(cluster: &Cluster, text: &str) -> Value {
         "message": ready.map(|ready| &ready.message),
         "since": ready.map(|ready| ready.last_transition_time),
         "waitingFor": status.waiting_for,
-        "problems": against(cluster),
+        "problems": health::problems(cluster),
         "replicas": replicas.iter().map(|(component, replica)| json!({
             "component": component, "name": replica.name, "message": replica.message,
         })).collect::<Vec<_>>(),

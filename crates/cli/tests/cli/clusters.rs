@@ -449,16 +449,18 @@ async fn versions_are_changed(target: Target) {
     say(&place, "pay-01", json!({"phase": "Upgrading", "progress": progress})).await;
     waiting.says("waiting: Upgrading 1/2 kube-apiserver: 1 of 2").await;
     let soaking = json!({
-        "phase": "Soaking", "progress": null, "observedGeneration": 2, "emulates": "1.36",
+        "phase": "Soaking", "progress": null, "observedGeneration": 2, "emulates": "1.36", "soakUntil": "2036-11-16T08:00:00Z",
         "packageVersion": "k8s-1.37.1-r1", "previous": "k8s-1.36.4-r1",
     });
     say(&place, "pay-01", soaking).await;
     assert!(waiting.ends().await.ok().contains("pay-01 is Ready with k8s-1.37.1-r1 after"));
 
-    // Back while it emulates the minor before, and no longer.
+    // Back while it emulates the minor before, and no longer; on when it does no longer.
+    let refused = place.run(&["cluster", "upgrade", "pay-01", "k8s-1.38.0-r1"]).await.refused();
+    assert!(refused.contains("emulates 1.36 until its soak is over, for another"), "{refused}");
     let out = place.run(&["cluster", "rollback", "pay-01", "--dry-run"]).await.ok();
     assert!(out.contains("brought back from k8s-1.37.1-r1 to k8s-1.36.4-r1 (Kubernetes 1.36.4) (dry run)"), "{out}");
-    say(&place, "pay-01", json!({"phase": "Ready", "emulates": null})).await;
+    say(&place, "pay-01", json!({"phase": "Ready", "emulates": null, "soakUntil": null})).await;
     let refused = place.run(&["cluster", "rollback", "pay-01"]).await.refused();
     assert!(refused.contains("does not emulate 1.36 any more") && refused.contains("pay-01-2026"), "{refused}");
     let refused = place.run(&["cluster", "upgrade", "pay-01", "k8s-1.36.4-r1"]).await.refused();

@@ -35,7 +35,7 @@ async fn a_cluster_is_made_reached_upgraded_rolled_back_and_deleted_by_commands(
     let place = place(target).await;
     let meta = Meta::start(place.target.admin(), Clock::system(), Manner::default()).await.expect("it starts");
     package(&place, "k8s-1.36.4-r1", "1.36.4", json!({})).await;
-    package(&place, "k8s-1.36.9-r1", "1.36.9", json!({})).await;
+    package(&place, "k8s-1.37.1-r1", "1.37.1", json!({})).await;
     let operators = Operators::start(&place);
 
     let create = ["cluster", "create", "pay-01", "--package-version", "k8s-1.36.4-r1", "--wait", "--timeout", "3m"];
@@ -54,12 +54,14 @@ async fn a_cluster_is_made_reached_upgraded_rolled_back_and_deleted_by_commands(
     place.run(&["cluster", "kubeconfig", "pay-01", "--user", "ann", "--merge"]).await.ok();
     let inside = async |args: &[&str]| place.kubectl(&[&["--context", "pay-01"], args].concat(), None).await.ok();
     inside(&["create", "configmap", "kept"]).await;
-    place.run(&["cluster", "upgrade", "pay-01", "k8s-1.36.9-r1", "--wait", "--timeout", "3m"]).await.ok();
+    place.run(&["cluster", "upgrade", "pay-01", "k8s-1.37.1-r1", "--wait", "--timeout", "3m"]).await.ok();
     let version = inside(&["version", "-o", "json"]).await;
-    assert!(version.contains("v1.36.9"), "{version}");
+    assert!(version.contains("v1.37.1"), "{version}");
+    let out = place.run(&["cluster", "list"]).await.ok();
+    assert!(out.contains("Soaking") && out.contains("emulates 1.36, and can go back to it"), "{out}");
     inside(&["get", "configmap", "kept"]).await;
     let out = place.run(&["cluster", "rollback", "pay-01", "--wait", "--timeout", "3m"]).await.ok();
-    assert!(out.contains("brought back from k8s-1.36.9-r1 to k8s-1.36.4-r1"), "{out}");
+    assert!(out.contains("brought back from k8s-1.37.1-r1 to k8s-1.36.4-r1"), "{out}");
     let version = inside(&["version", "-o", "json"]).await;
     assert!(version.contains("v1.36.4"), "{version}");
     inside(&["get", "configmap", "kept"]).await;
