@@ -4,7 +4,7 @@ use fleetwright_api::{ClusterPhase, ClusterStatus, Condition, ControlPlaneCompon
 use fleetwright_kit::{Key, Pass, WriteError};
 use fleetwright_plan::cluster::Names;
 use jiff::Timestamp;
-use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::Resource;
 use serde_json::json;
@@ -49,12 +49,15 @@ pub fn ending(eyes: &Eyes, names: &Names, cluster: &ClusterView) -> Option<Endin
     })
 }
 
+fn workloads_left(eyes: &Eyes, names: &Names) -> bool {
+    ControlPlaneComponent::ALL.iter().any(|component| {
+        let key = Key::new(&names.namespace, component.binary());
+        eyes.deployments.get(&key).is_some() || eyes.stateful_sets.get(&key).is_some()
+    })
+}
+
 fn pods_left(eyes: &Eyes, names: &Names) -> bool {
-    let here = |name: &str| Key::new(&names.namespace, name);
-    let workload =
-        |name: &str| eyes.deployments.get(&here(name)).is_some() || eyes.stateful_sets.get(&here(name)).is_some();
-    eyes.pods.count(BY_NAMESPACE, &names.namespace) > 0
-        || ControlPlaneComponent::ALL.iter().any(|component| workload(component.binary()))
+    eyes.pods.count(BY_NAMESPACE, &names.namespace) > 0 || workloads_left(eyes, names)
 }
 
 /// Does what is next; answers whether the cluster is gone.
@@ -68,14 +71,12 @@ pub async fn end(
     match ending {
         Ending::Waits => Ok(false),
         Ending::Pods => {
-            for component in ControlPlaneComponent::ALL {
-                let key = Key::new(&names.namespace, component.binary());
-                if eyes.deployments.get(&key).is_some() {
-                    pass.writer().delete_by_name::<Deployment>(&key).await?;
-                }
-                if eyes.stateful_sets.get(&key).is_some() {
-                    pass.writer().delete_by_name::<StatefulSet>(&key).await?;
-                }
+            // Not with their pods: these would be told to go with the grace that they have in life, and no kubelet is held to a shorter one later.
+            let labels = format!("{}={}", names::CLUSTER, names.name);
+            if workloads_left(eyes, names) {
+                pass.writer().delete_owners::<Deployment>(&names.namespace, &labels).await?;
+                pass.writer().delete_owners::<ReplicaSet>(&names.namespace, &labels).await?;
+                pass.writer().delete_owners::<StatefulSet>(&names.namespace, &labels).await?;
             }
             // An API server whose etcd is gone would wait for it as long as it may.
             let pods = eyes.pods.by(BY_NAMESPACE, &names.namespace).into_iter();

@@ -26,7 +26,8 @@ pub fn rules() -> Rules {
             rule("", &["configmaps", "services"], APPLIED),
             rule("networking.k8s.io", &["networkpolicies"], APPLIED),
             rule("policy", &["poddisruptionbudgets"], APPLIED),
-            rule("apps", &["statefulsets", "deployments"], &["list", "watch", "create", "patch", "delete"]),
+            rule("apps", &["statefulsets", "deployments"], &["list", "watch", "create", "patch", "deletecollection"]),
+            rule("apps", &["replicasets"], &["deletecollection"]),
             rule("", &["pods"], &["list", "watch", "delete"]),
         ],
     }

@@ -309,6 +309,25 @@ impl Writer {
         Ok(())
     }
 
+    /// Deletes all objects of a namespace with these labels, and nothing that belongs to them: who owned it does not make it anew, and it is left to
+    /// the caller to take it away.
+    ///
+    /// # Errors
+    /// See [`WriteError`].
+    pub async fn delete_owners<K>(&self, namespace: &str, labels: &str) -> Result<(), WriteError>
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        let key = Key::new(namespace, "");
+        let what = format!("{} of {namespace}", K::kind(&()));
+        let body = json!({ "propagationPolicy": "Orphan" });
+        let selector: String = labels.replace('/', "%2F").replace('=', "%3D").replace(',', "%2C");
+        let uri = format!("{}?labelSelector={selector}", path::<K>(&key));
+        let request = request(&what, Method::DELETE, &uri, "application/json", &body)?;
+        self.client.request::<Value>(request).await.map_err(|error| WriteError::of(what, error))?;
+        Ok(())
+    }
+
     /// Shortens the grace of a pod that is going down; `Ok(false)` if it is gone.
     ///
     /// # Errors

@@ -146,26 +146,35 @@ struct Busy {
     task: tokio::task::JoinHandle<Vec<String>>,
 }
 
+/// Asks again, once, if the connection was closed before the server took the request. By HTTP/2 a server that goes tells which requests it did not
+/// take, and client-go repeats these by itself; ours does not. One that was taken would be noticed: the object is there already.
+async fn again<T, F: Future<Output = kube::Result<T>>>(ask: impl Fn() -> F) -> kube::Result<T> {
+    match ask().await {
+        Err(kube::Error::Service(_)) => ask().await,
+        answer => answer,
+    }
+}
+
 impl Busy {
     fn start(client: Client) -> Self {
         let (stop, written) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let (stopping, counting) = (stop.clone(), written.clone());
         let task = tokio::spawn(async move {
             let maps: Api<ConfigMap> = Api::default_namespaced(client);
-            let mut failed = Vec::new();
+            let (mut failed, params) = (Vec::new(), PostParams::default());
             while !stopping.load(Ordering::Relaxed) {
                 let name = format!("busy-{}", counting.load(Ordering::Relaxed));
                 let map = ConfigMap {
                     metadata: ObjectMeta { name: Some(name.clone()), ..ObjectMeta::default() },
                     ..ConfigMap::default()
                 };
-                match maps.create(&PostParams::default(), &map).await {
+                match again(|| maps.create(&params, &map)).await {
                     Ok(_) => {
                         counting.fetch_add(1, Ordering::Relaxed);
                     }
                     Err(error) => failed.push(format!("creating {name}: {error}")),
                 }
-                if let Err(error) = maps.get_opt(&name).await {
+                if let Err(error) = again(|| maps.get_opt(&name)).await {
                     failed.push(format!("reading {name}: {error}"));
                 }
                 tokio::time::sleep(Duration::from_millis(50)).await;
