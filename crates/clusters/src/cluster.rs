@@ -9,15 +9,16 @@ use fleetwright_api::{
 use fleetwright_kit::events::{Level, reference};
 use fleetwright_kit::{Budget, Controller, Key, Next, Outcome, Pass, Remedy, StepError, Whole, WriteError};
 use fleetwright_plan::cluster::objects::{Kind, Object};
-use fleetwright_plan::cluster::{self, Decision, Names, Outlook, Seen, certificates};
+use fleetwright_plan::cluster::{self, Decision, Names, Outlook, Replica, Seen, certificates, datastore};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Namespace, ObjectReference};
+use k8s_openapi::api::core::v1::{Namespace, ObjectReference, PersistentVolumeClaim};
 use kube::ResourceExt;
 use kube::api::ObjectMeta;
 use serde_json::json;
 
 use crate::ending::{self, Ending};
 use crate::eyes::{Eyes, Papers};
+use crate::mend::Menders;
 use crate::prove::Provers;
 use crate::secrets::{Maker, SecretError};
 use crate::view::ClusterView;
@@ -26,6 +27,7 @@ use crate::view::ClusterView;
 pub struct Clusters {
     pub eyes: Eyes,
     pub provers: Provers,
+    pub menders: Menders,
 }
 
 /// Everything that is known of a cluster in a pass.
@@ -129,6 +131,7 @@ impl Controller for Clusters {
         let key = pass.key();
         let Some(cluster) = self.eyes.clusters.get(key) else {
             self.provers.forget(key);
+            self.menders.forget(key);
             return Ok(None);
         };
         let names = Names::of(&key.namespace, &key.name);
@@ -208,6 +211,9 @@ impl Clusters {
         let servers = workloads.get(&ControlPlaneComponent::Apiserver).map(|one| &one.replicas[..]).unwrap_or_default();
         let uids: Vec<_> = servers.iter().map(|replica| replica.uid.as_str()).collect();
         let proofs = self.provers.known(&key, &uids);
+        let members = workloads.get(&ControlPlaneComponent::Etcd).map(|one| &one.replicas[..]).unwrap_or_default();
+        let uids: Vec<_> = members.iter().map(|replica| replica.uid.as_str()).collect();
+        let mendings = self.menders.known(&key, &uids);
         // Those of before, while it changes from one to another.
         let others: Vec<_> = workloads
             .values()
@@ -234,6 +240,7 @@ impl Clusters {
             object: &object,
             workloads,
             proofs,
+            mendings,
             endpoint,
         };
         let decision = cluster::decide(&seen, now);
@@ -294,9 +301,33 @@ impl Clusters {
                 Err(error) => return Err(error.into()),
             }
         }
+        if let Some(suspect) = &decision.mend {
+            self.menders.begin(pass.key(), names, suspect);
+        }
+        if let Some(member) = &decision.anew {
+            self.anew(pass, found, member).await?;
+        }
         for prover in &decision.prove {
             self.provers.begin(pass.key(), names, prover);
         }
+        Ok(())
+    }
+
+    /// Lets a member of etcd begin anew. Its volume goes first: what it holds is of a member that is none any more, and the pod would take it again.
+    async fn anew(&self, pass: &Pass, found: &Found, member: &Replica) -> Result<(), WriteError> {
+        let names = &found.names;
+        let claim = Key::new(&names.namespace, &datastore::claim(&member.name));
+        pass.writer().delete_by_name::<PersistentVolumeClaim>(&claim).await?;
+        let key = Key::new(&names.namespace, &member.name);
+        match pass.writer().delete(&self.eyes.pods, &key, &member.uid, &member.version).await {
+            Ok(()) | Err(WriteError::Gone(_)) => {}
+            Err(error) => return Err(error),
+        }
+        let message = format!(
+            "{} has lost what it knew: the other members keep a place for it, and it begins anew with an empty volume",
+            member.name
+        );
+        self.tell(pass, found, Level::Warning, "MemberReplaced", &message).await;
         Ok(())
     }
 

@@ -10,8 +10,10 @@
 //! - nothing of another cluster is ever touched: everything of one is in a namespace of its own, with its labels.
 
 mod cluster;
+mod connect;
 mod ending;
 mod eyes;
+mod mend;
 mod prove;
 mod rules;
 mod secrets;
@@ -23,6 +25,7 @@ use kube::Api;
 
 use cluster::Clusters;
 use eyes::{Eyes, of_cluster};
+use mend::Menders;
 use prove::Provers;
 pub use rules::{Rules, rules};
 
@@ -75,8 +78,9 @@ pub fn add(operator: &mut Operator, namespace: &str, options: Options) {
         pods: cache!(),
     };
     let waker = Waker::new();
+    let menders = Menders::new(client.clone(), operator.clock().clone(), waker.clone());
     let provers = Provers::new(client, operator.clock().clone(), waker.clone(), options.provers);
-    let controller = Clusters { eyes: eyes.clone(), provers };
+    let controller = Clusters { eyes: eyes.clone(), provers, menders };
     let fleet = namespace.to_owned();
     let by_package = eyes.clone();
     let mut wakes = operator

@@ -5,17 +5,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fleetwright_kit::{Clock, Key, Waker};
+use fleetwright_plan::cluster::certificates::OPERATOR;
 use fleetwright_plan::cluster::objects::API_PORT;
 use fleetwright_plan::cluster::{Names, Proof, Prover};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Namespace, ResourceQuota, Secret};
+use k8s_openapi::api::core::v1::{Namespace, ResourceQuota};
 use k8s_openapi::jiff::Timestamp as MicroTime;
 use kube::api::{DeleteParams, ObjectMeta, PostParams, WatchEvent, WatchParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use tokio::sync::Semaphore;
+
+use crate::connect::{ConnectError, Door, connect};
 
 /// Where the object of a proof is made, in the business cluster.
 const NAMESPACE: &str = "fleetwright-proof";
@@ -111,10 +113,8 @@ fn bounded(text: &str) -> String {
 /// At what a proof failed.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
-    #[error("the operator's certificate cannot be read: {0}")]
-    Papers(kube::Error),
-    #[error("it cannot be connected to: {0}")]
-    Connect(String),
+    #[error("{0}")]
+    Connect(#[from] ConnectError),
     #[error("{what}: {error}")]
     Call { what: &'static str, error: kube::Error },
     #[error("{0}")]
@@ -129,7 +129,7 @@ fn call(what: &'static str) -> impl Fn(kube::Error) -> Failure {
 
 /// Does real work at that pod; answers the version that it says it has.
 async fn prove(meta: &Client, names: &Names, pod: &Prover) -> Result<String, Failure> {
-    let client = connect(meta, names, &pod.ip).await?;
+    let client = client_of(meta, names, &pod.ip).await?;
     let version = client.apiserver_version().await.map_err(call("asking for its version"))?.git_version;
     let namespaces: Api<Namespace> = Api::all(client.clone());
     if namespaces.get_opt(NAMESPACE).await.map_err(call("reading the namespace of proofs"))?.is_none() {
@@ -215,33 +215,7 @@ async fn moves(client: &Client, holder: &'static str) -> Result<(), Failure> {
 }
 
 /// A client of the API server at that address, which must show the cluster's certificate.
-async fn connect(meta: &Client, names: &Names, ip: &str) -> Result<Client, Failure> {
-    let secrets: Api<Secret> = Api::namespaced(meta.clone(), &names.namespace);
-    let secret = secrets.get("operator-client").await.map_err(Failure::Papers)?;
-    let data = secret.data.unwrap_or_default();
-    let encoded = |key: &str| {
-        use base64::Engine as _;
-        data.get(key).map(|bytes| base64::prelude::BASE64_STANDARD.encode(&bytes.0))
-    };
-    let host = if ip.contains(':') { format!("[{ip}]") } else { ip.to_owned() };
-    let name = &names.name;
-    let config = json!({
-        "clusters": [{ "name": name, "cluster": {
-            "server": format!("https://{host}:{API_PORT}"),
-            "certificate-authority-data": encoded("ca.crt"),
-            "tls-server-name": names.apiserver(),
-        } }],
-        "users": [{ "name": name, "user": {
-            "client-certificate-data": encoded("tls.crt"), "client-key-data": encoded("tls.key"),
-        } }],
-        "contexts": [{ "name": name, "context": { "cluster": name, "user": name } }],
-        "current-context": name,
-    });
-    let config: Kubeconfig = serde_json::from_value(config).map_err(|error| Failure::Connect(error.to_string()))?;
-    let mut config = kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default())
-        .await
-        .map_err(|error| Failure::Connect(error.to_string()))?;
-    config.connect_timeout = Some(Duration::from_secs(5));
-    config.read_timeout = Some(Duration::from_secs(20));
-    Client::try_from(config).map_err(|error| Failure::Connect(error.to_string()))
+async fn client_of(meta: &Client, names: &Names, ip: &str) -> Result<Client, ConnectError> {
+    let door = Door { secret: OPERATOR, ip, port: API_PORT, server_name: names.apiserver() };
+    connect(meta, names, &door).await
 }

@@ -28,7 +28,9 @@ pub fn rules() -> Rules {
             rule("policy", &["poddisruptionbudgets"], APPLIED),
             rule("apps", &["statefulsets", "deployments"], &["list", "watch", "create", "patch", "deletecollection"]),
             rule("apps", &["replicasets"], &["deletecollection"]),
-            rule("", &["pods"], &["list", "watch", "delete"]),
+            rule("", &["pods"], &["get", "list", "watch", "delete"]),
+            // Of members of etcd that begin anew.
+            rule("", &["persistentvolumeclaims"], &["delete"]),
         ],
     }
 }

@@ -209,6 +209,7 @@ impl View for PodView {
             ending,
             restarts: container.map_or(0, |container| container.restart_count),
             message,
+            lost: !ready && container.is_some_and(lost),
         };
         Self { cluster, component, replica, grace }
     }
@@ -218,6 +219,13 @@ impl Belongs for PodView {
     fn cluster(&self) -> Option<&str> {
         self.cluster.as_deref()
     }
+}
+
+/// Whether the container said at its last end that it has lost what it knew.
+fn lost(container: &ContainerStatus) -> bool {
+    let states = [container.state.as_ref(), container.last_state.as_ref()].into_iter().flatten();
+    let ended = states.filter_map(|state| state.terminated.as_ref()?.message.as_deref());
+    ended.into_iter().any(fleetwright_plan::cluster::datastore::lost)
 }
 
 /// Why a container does not run, bounded: what it says is not trusted.

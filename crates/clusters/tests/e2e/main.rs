@@ -12,7 +12,7 @@ use fleetwright_api::{
 use fleetwright_clusters::Options;
 use fleetwright_kit::{Operator, Settings};
 use fleetwright_lab::meta::{self, Meta};
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, PersistentVolume, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, PersistentVolume, PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -252,6 +252,62 @@ async fn a_cluster_is_made_of_pods_upgraded_and_rolled_back_under_load_and_goes_
         })
         .await?;
         eprintln!("gone after {:?}", begun.elapsed());
+        Ok(())
+    })
+    .await
+}
+
+/// Since when its datastore is healthy, if it is.
+async fn healthy_since(world: &World) -> Result<Option<String>> {
+    let status = world.clusters().get("pay").await?.status.unwrap_or_default();
+    let healthy = fleetwright_api::condition(&status.conditions, names::DATASTORE_HEALTHY);
+    let healthy = healthy.filter(|healthy| healthy.status == fleetwright_api::Status::True);
+    Ok(healthy.map(|healthy| healthy.last_transition_time.to_string()))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_of_etcd_that_lost_its_data_is_replaced_on_hosts() -> Result<()> {
+    on_meta(async |world| {
+        let mut spec = ClusterSpec::of("v1.36");
+        spec.replicas = 1;
+        spec.datastore.etcd = Some(EtcdDatastore { members: 3, ..EtcdDatastore::default() });
+        spec.endpoint.type_ = EndpointType::NodePort;
+        spec.endpoint.host = Some(world.meta.address().to_string());
+        spec.deletion_protection = false;
+        world.clusters().create(&PostParams::default(), &Cluster::new("pay", spec)).await?;
+        let status = world.ready("pay").await?;
+        let client = world.business("pay", &status.endpoint.context("it has an endpoint")?).await?;
+        let maps: Api<ConfigMap> = Api::default_namespaced(client);
+        let map = ConfigMap {
+            metadata: ObjectMeta { name: Some("kept".to_owned()), ..ObjectMeta::default() },
+            ..ConfigMap::default()
+        };
+        maps.create(&PostParams::default(), &map).await?;
+
+        let pods: Api<Pod> = Api::namespaced(world.client.clone(), "fleet-pay");
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(world.client.clone(), "fleet-pay");
+        // First as a member that began with the others, then as one that joined them, which fails in another way.
+        for _ in 0..2 {
+            let before = healthy_since(world).await?;
+            let volume = claims.get("data-etcd-2").await?.uid().context("a claim has a uid")?;
+            let begun = Instant::now();
+            let kill = r#"tr '\0' ' ' <$p/cmdline | grep -q '^etcd .*--name=etcd-2 ' && kill -9 ${p#/proc/}"#;
+            let wipe = format!("rm -rf /var/lib/volumes/{volume}/data; for p in /proc/[0-9]*; do {kill}; done; true");
+            world.meta.node().run(&wipe).await?;
+            eventually("all members to be healthy again", async || {
+                let now = healthy_since(world).await?;
+                Ok(if now.is_some() && now != before {
+                    Ok(())
+                } else {
+                    Err(format!("{:?}", pods.get_opt("etcd-2").await?))
+                })
+            })
+            .await?;
+            let status = world.ready("pay").await?;
+            eprintln!("a member that lost its data was replaced after {:?}", begun.elapsed());
+            ensure!(fleetwright_api::is_true(&status.conditions, names::DATASTORE_HEALTHY), "{status:#?}");
+            ensure!(maps.get_opt("kept").await?.is_some(), "what was written is there");
+        }
         Ok(())
     })
     .await

@@ -1,5 +1,6 @@
 //! What becomes of Clusters in a simulated meta cluster.
 
+mod datastore;
 mod life;
 mod support;
 mod versions;

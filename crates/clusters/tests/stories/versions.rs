@@ -26,13 +26,13 @@ async fn business(world: &World) -> kube::Client {
     found.expect("an API server runs")
 }
 
-async fn write(world: &World, name: &str) {
+pub async fn write(world: &World, name: &str) {
     let maps: Api<ConfigMap> = Api::default_namespaced(business(world).await);
     let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
     maps.create(&PostParams::default(), &ConfigMap { metadata, ..ConfigMap::default() }).await.unwrap();
 }
 
-async fn there(world: &World, name: &str) -> bool {
+pub async fn there(world: &World, name: &str) -> bool {
     let maps: Api<ConfigMap> = Api::default_namespaced(business(world).await);
     maps.get_opt(name).await.unwrap().is_some()
 }

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use super::Names;
 use super::certificates::{Authority, Due, Wanted};
 use super::contains::difference;
+use super::datastore::{self, Mending, Suspect};
 use super::objects::{Blueprint, Kind, Object, objects, template_digest};
 use super::step::{Step, newer_etcd, step};
 
@@ -47,6 +48,8 @@ pub struct Seen<'a> {
     pub workloads: BTreeMap<ControlPlaneComponent, Workload>,
     /// What was proven of each pod since this process began, by uid.
     pub proofs: BTreeMap<String, Proof>,
+    /// What became of attempts to have members of etcd replaced, by the uid of their pods.
+    pub mendings: BTreeMap<String, Mending>,
     /// Whether its address is known, where it has to be given by the meta cluster.
     pub endpoint: Option<String>,
 }
@@ -83,6 +86,8 @@ pub struct Replica {
     pub restarts: i32,
     /// Why it does not run, if it does not.
     pub message: String,
+    /// At its end it said that it has lost what it knew, see [`datastore::lost`].
+    pub lost: bool,
 }
 
 /// What a prover found.
@@ -124,6 +129,10 @@ pub struct Decision {
     pub apply: Vec<(Object, Option<String>)>,
     /// Delete this pod, so that it is made anew from the present template.
     pub replace: Option<Replica>,
+    /// Have the other members of etcd let this one be replaced, if they agree.
+    pub mend: Option<Suspect>,
+    /// Delete this member's pod and its volume: a place is kept for a new one.
+    pub anew: Option<Replica>,
     /// Prove these.
     pub prove: Vec<Prover>,
     /// The package version that it is brought to: the one that it refers to, unless that is refused.
@@ -162,15 +171,17 @@ pub fn decide(seen: &Seen<'_>, now: Timestamp) -> Decision {
     }
     let step = step(seen, now);
     decision.next = decision.next.into_iter().chain(seen.status.soak_until.filter(|until| *until > now)).min();
-    components(seen, &step, &mut decision);
+    components(seen, &step, &mut decision, now);
+    datastore::keep(seen, &mut decision, now);
     prove(seen, &mut decision, now);
     (decision.package, decision.refused, decision.emulates) = (step.package.0.to_owned(), step.refused, step.emulates);
     decision
 }
 
 /// Applies what differs, component by component: each is brought to what is declared when those before it are.
-fn components(seen: &Seen<'_>, step: &Step<'_>, decision: &mut Decision) {
+fn components(seen: &Seen<'_>, step: &Step<'_>, decision: &mut Decision, now: Timestamp) {
     let mut settled = true;
+    let mute = datastore::quorum(seen, now).is_some_and(|quorum| quorum.missing);
     for component in ControlPlaneComponent::ALL {
         if component == ControlPlaneComponent::Etcd && seen.spec.datastore.etcd.is_none() {
             continue;
@@ -205,6 +216,8 @@ fn components(seen: &Seen<'_>, step: &Step<'_>, decision: &mut Decision) {
             for object in wanted {
                 match (seen.object)(object.kind, &object.name) {
                     None => decision.apply.push((object, None)),
+                    // New ones could not begin without etcd, and the old ones would go for them.
+                    Some(live) if mute && object.kind == Kind::Deployment && moves(&live, &object) => {}
                     Some(live) => {
                         if let Some(place) = difference(&live, &object.body) {
                             decision.apply.push((object, Some(place)));
@@ -222,6 +235,12 @@ fn components(seen: &Seen<'_>, step: &Step<'_>, decision: &mut Decision) {
             decision.replace = replaced(seen, workload, &template);
         }
     }
+}
+
+/// Whether the object makes other pods than what is there.
+fn moves(live: &serde_json::Value, object: &Object) -> bool {
+    let digest = &live["spec"]["template"]["metadata"]["annotations"][fleetwright_api::names::APPLIED];
+    digest.as_str() != template_digest(object)
 }
 
 /// With the name of the package version on the workload.

@@ -2,6 +2,7 @@
 
 pub mod certificates;
 pub mod contains;
+pub mod datastore;
 mod decide;
 pub mod objects;
 pub mod reach;

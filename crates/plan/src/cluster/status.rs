@@ -6,6 +6,7 @@ use fleetwright_api::{
 };
 use jiff::{SignedDuration, Timestamp};
 
+use super::datastore;
 use super::decide::{Decision, Seen, proven_at};
 use super::reach::Stop;
 
@@ -80,7 +81,7 @@ pub fn status(seen: &Seen<'_>, decision: &Decision, outlook: &Outlook, now: Time
         upgradable(decision),
         reversible(seen, before),
         said(names::READY, status, reason, message),
-        datastore(seen),
+        datastore::healthy(seen, now),
         said(
             names::CERTIFICATES_VALID,
             if decision.certificates.is_empty() && decision.authorities.is_empty() {
@@ -215,7 +216,7 @@ fn since(conditions: &mut [Condition], before: &[Condition], generation: Option<
     }
 }
 
-fn said(type_: &str, status: Status, reason: &str, message: String) -> Condition {
+pub(super) fn said(type_: &str, status: Status, reason: &str, message: String) -> Condition {
     Condition {
         type_: type_.to_owned(),
         status,
@@ -233,32 +234,6 @@ fn proven(seen: &Seen<'_>) -> (usize, usize) {
     let Some(workload) = seen.workloads.get(&ControlPlaneComponent::Apiserver) else { return (0, wanted) };
     let here = workload.replicas.iter().filter(|replica| replica.ready && !replica.ending);
     (here.filter(|replica| proven_at(seen, replica).is_some()).count().min(wanted), wanted)
-}
-
-fn datastore(seen: &Seen<'_>) -> Condition {
-    let Some(etcd) = &seen.spec.datastore.etcd else {
-        return said(
-            names::DATASTORE_HEALTHY,
-            Status::Unknown,
-            names::reasons::UNREACHABLE,
-            "it is run by somebody else".to_owned(),
-        );
-    };
-    let members = usize::try_from(etcd.members).unwrap_or(usize::MAX);
-    let ready = seen
-        .workloads
-        .get(&ControlPlaneComponent::Etcd)
-        .map_or(0, |workload| workload.replicas.iter().filter(|replica| replica.ready && !replica.ending).count());
-    let message = format!("{ready} of {members} members are ready");
-    match ready {
-        _ if ready >= members => {
-            said(names::DATASTORE_HEALTHY, Status::True, names::reasons::ALL_MEMBERS_HEALTHY, message)
-        }
-        _ if ready > members / 2 => {
-            said(names::DATASTORE_HEALTHY, Status::False, names::reasons::MEMBERS_MISSING, message)
-        }
-        _ => said(names::DATASTORE_HEALTHY, Status::False, names::reasons::QUORUM_LOST, message),
-    }
 }
 
 fn waiting(decision: &Decision, settled: bool) -> Option<String> {

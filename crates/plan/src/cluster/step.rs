@@ -3,6 +3,7 @@
 use fleetwright_api::{ClusterPackageVersionSpec, ControlPlaneComponent, names};
 use jiff::Timestamp;
 
+use super::datastore;
 use super::decide::Seen;
 use super::reach::{self, Stop, Why};
 
@@ -29,6 +30,9 @@ pub(super) fn step<'a>(seen: &Seen<'a>, now: Timestamp) -> Step<'a> {
         return goes(emulated);
     }
     let stays = |reason, why: String| Step { package: at, emulates: emulated.clone(), refused: Some((reason, why)) };
+    if let Some((reason, why)) = datastore::refused(seen, target.0, now) {
+        return stays(reason, why);
+    }
     let (from, to) = (Stop::of(at.0, at.1), Stop::of(target.0, target.1));
     let way = if to.is_older_than(&from) { reach::back(&from, &to, soaking) } else { reach::forward(&from, &to) };
     match way {

@@ -1,3 +1,5 @@
+mod members;
+
 use std::collections::BTreeMap;
 
 use fleetwright_api::{
@@ -27,6 +29,7 @@ struct World {
     live: BTreeMap<(Kind, String), Value>,
     workloads: BTreeMap<ControlPlaneComponent, Workload>,
     proofs: BTreeMap<String, Proof>,
+    mendings: BTreeMap<String, datastore::Mending>,
     due: Vec<(certificates::Wanted, Due)>,
     authorities: Vec<Authority>,
     namespace: bool,
@@ -44,6 +47,7 @@ impl World {
             live: BTreeMap::new(),
             workloads: BTreeMap::new(),
             proofs: BTreeMap::new(),
+            mendings: BTreeMap::new(),
             due: Vec::new(),
             authorities: Vec::new(),
             namespace: true,
@@ -68,6 +72,7 @@ impl World {
             workloads: self.workloads.clone(),
             proofs: self.proofs.clone(),
             endpoint: None,
+            mendings: self.mendings.clone(),
         })
     }
 

@@ -317,10 +317,11 @@ impl Meta {
         let key = Key::new(namespace, claim);
         let Some(volume) = self.volumes.of(&key) else { return false };
         let users = self.pods.by(MOUNTED, &mounted(CLAIM, &key));
+        // First: what is ended may begin again at once.
+        volume.wipe();
         for (pod, _) in &users {
             self.rooms.kill(pod, None);
         }
-        volume.wipe();
         users.into_iter().for_each(|(pod, _)| self.wake_pods.wake(pod));
         true
     }

@@ -210,6 +210,7 @@ pub(super) struct ClaimView {
     pub(super) uid: Box<str>,
     pub(super) version: Box<str>,
     pub(super) bound: bool,
+    pub(super) deleting: bool,
     /// What it asks for.
     pub(super) size: Option<Box<str>>,
     pub(super) modes: Vec<String>,
@@ -224,6 +225,7 @@ impl View for ClaimView {
         Self {
             uid: uid(&claim.metadata),
             version: claim.metadata.resource_version.unwrap_or_default().into(),
+            deleting: claim.metadata.deletion_timestamp.is_some(),
             bound: claim.status.and_then(|status| status.phase).as_deref() == Some("Bound"),
             size: requests.get("storage").map(|size| size.0.as_str().into()),
             modes: spec.access_modes.unwrap_or_default(),

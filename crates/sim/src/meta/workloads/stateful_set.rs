@@ -200,8 +200,13 @@ impl StatefulSets {
         name: &str,
     ) -> Result<(), Failed> {
         let key = Key::new(&pass.key().namespace, name);
-        if self.claims.get(&key).is_some() {
-            return Ok(());
+        match self.claims.get(&key) {
+            // As the real controller: a pod would hold on to what is about to go.
+            Some(known) if known.deleting => {
+                return Err(Failed::Machine(format!("persistentvolumeclaim {name:?} is being deleted")));
+            }
+            Some(_) => return Ok(()),
+            None => {}
         }
         let mut claim = template.clone();
         claim.status = None;

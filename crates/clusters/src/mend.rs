@@ -1,0 +1,158 @@
+//! Has a member of etcd replaced that has lost what it knew: the others are asked, forget it, and keep a place for a new one.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use fleetwright_kit::{Clock, Key, Waker};
+use fleetwright_plan::cluster::Names;
+use fleetwright_plan::cluster::datastore::{self, Member, Mend, Mending, Suspect, Told};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, Client, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::connect::Etcd;
+
+/// Asking and telling takes no longer, or is given up for now.
+const WITHIN: Duration = Duration::from_secs(30);
+/// Remove, add, and see that a place is kept: with one more for what came in between.
+const STEPS: usize = 4;
+
+/// What became of members, and what is under way. Cheap to clone; nothing of it outlives the process.
+#[derive(Clone)]
+pub struct Menders {
+    client: Client,
+    clock: Clock,
+    waker: Waker,
+    table: Arc<Mutex<HashMap<Key, Table>>>,
+}
+
+#[derive(Default)]
+struct Table {
+    done: BTreeMap<String, Mending>,
+    doing: Option<tokio::task::AbortHandle>,
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        if let Some(task) = &self.doing {
+            task.abort();
+        }
+    }
+}
+
+impl Menders {
+    /// `client` reads the operator's own certificates, and looks at a pod once more before its member goes.
+    pub fn new(client: Client, clock: Clock, waker: Waker) -> Self {
+        Self { client, clock, waker, table: Arc::default() }
+    }
+
+    fn table(&self) -> MutexGuard<'_, HashMap<Key, Table>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is known of the pods with these uids; the others are forgotten.
+    pub fn known(&self, key: &Key, uids: &[&str]) -> BTreeMap<String, Mending> {
+        let mut table = self.table();
+        let Some(known) = table.get_mut(key) else { return BTreeMap::new() };
+        known.done.retain(|uid, _| uids.contains(&uid.as_str()));
+        known.done.clone()
+    }
+
+    /// The cluster is gone.
+    pub fn forget(&self, key: &Key) {
+        drop(self.table().remove(key));
+    }
+
+    /// Begins, unless something is under way for that cluster. When it is over, the cluster is woken.
+    pub fn begin(&self, key: &Key, names: &Names, suspect: &Suspect) {
+        let mut table = self.table();
+        let known = table.entry(key.clone()).or_default();
+        if known.doing.is_some() {
+            return;
+        }
+        let (this, key, names, suspect) = (self.clone(), key.clone(), names.clone(), suspect.clone());
+        let task = tokio::spawn(async move {
+            let outcome = match tokio::time::timeout(WITHIN, mend(&this.client, &names, &suspect)).await {
+                Ok(outcome) => outcome.map_err(|why| why.chars().filter(|one| !one.is_control()).take(300).collect()),
+                Err(_) => Err(format!("the others did not answer within {} s", WITHIN.as_secs())),
+            };
+            tracing::info!(cluster = %key, member = suspect.name, ?outcome, "a member of etcd has lost what it knew");
+            let mending = Mending { at: this.clock.now(), outcome };
+            if let Some(known) = this.table().get_mut(&key) {
+                known.doing = None;
+                known.done.insert(suspect.uid.clone(), mending);
+            }
+            this.waker.wake(key);
+        });
+        known.doing = Some(task.abort_handle());
+    }
+}
+
+async fn mend(meta: &Client, names: &Names, suspect: &Suspect) -> Result<(), String> {
+    for _ in 0..STEPS {
+        let (others, told) = ask(meta, names, suspect).await?;
+        // What is cached may be of a moment before: a member that is well again stays.
+        still(meta, names, suspect).await?;
+        let done = match datastore::mend(&told, suspect) {
+            Mend::Begin => return Ok(()),
+            Mend::Leave(why) => return Err(why),
+            Mend::Remove(id) => others.ask("cluster/member/remove", json!({ "ID": id })).await,
+            Mend::Add => others.ask("cluster/member/add", json!({ "peerURLs": [suspect.peer_url] })).await,
+        };
+        done?;
+    }
+    Err("others change its members as well".to_owned())
+}
+
+/// Whether it is still the same pod, and still not well.
+async fn still(meta: &Client, names: &Names, suspect: &Suspect) -> Result<(), String> {
+    let pods: Api<Pod> = Api::namespaced(meta.clone(), &names.namespace);
+    let pod = pods.get_opt(&suspect.name).await.map_err(|error| format!("its pod cannot be read: {error}"))?;
+    let same = pod.as_ref().is_some_and(|pod| {
+        let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+        let ready = conditions.into_iter().any(|one| one.type_ == "Ready" && one.status == "True");
+        pod.uid().as_deref() == Some(&suspect.uid) && pod.metadata.deletion_timestamp.is_none() && !ready
+    });
+    if same { Ok(()) } else { Err("its pod is another one now".to_owned()) }
+}
+
+/// What all who are well say, and one of them.
+async fn ask(meta: &Client, names: &Names, suspect: &Suspect) -> Result<(Etcd, Told), String> {
+    let (mut one, mut told, mut why) = (None, Told::default(), "nobody is there to ask".to_owned());
+    for ip in &suspect.others {
+        let answer = async {
+            let etcd = Etcd::at(meta, names, ip).await?;
+            let status = etcd.ask("maintenance/status", json!({})).await?;
+            let list = etcd.ask("cluster/member/list", json!({ "linearizable": true })).await?;
+            Ok::<_, String>((etcd, status, list))
+        };
+        match answer.await {
+            Ok((etcd, status, list)) => {
+                told.answered.push((text(&status["header"]["member_id"]), text(&status["leader"])));
+                told.members = members(&list);
+                one = Some(etcd);
+            }
+            Err(error) => why = error,
+        }
+    }
+    one.map(|one| (one, told)).ok_or(why)
+}
+
+fn members(list: &Value) -> Vec<Member> {
+    let member = |one: &Value| Member {
+        id: text(&one["ID"]),
+        name: text(&one["name"]),
+        peer_urls: one["peerURLs"].as_array().into_iter().flatten().map(text).collect(),
+    };
+    list["members"].as_array().into_iter().flatten().map(member).collect()
+}
+
+/// Numbers of 64 bits are texts in JSON, and what is zero or empty is left out.
+fn text(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
