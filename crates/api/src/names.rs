@@ -129,6 +129,12 @@ pub mod reasons {
     pub const ALL_READY: &str = "AllReady";
     /// ExtensionsReady: some are being applied or their checks do not hold yet.
     pub const APPLYING: &str = "Applying";
+    /// An extension: it is in place, and its checks hold.
+    pub const HEALTHY: &str = "Healthy";
+    /// ExtensionsReady: one could not be put in place; it is tried again.
+    pub const NOT_APPLIED: &str = "NotApplied";
+    /// ExtensionsReady: what one brought is being taken away, because the cluster no longer has it.
+    pub const REMOVING: &str = "Removing";
     /// ExtensionsReady: the checks of one did not hold in time.
     pub const UNHEALTHY: &str = "Unhealthy";
     /// Upgradable: nothing stands against it.

@@ -17,13 +17,16 @@ pub const FACTS: [&str; 5] = ["os", "kernel", "arch", "cpus", "memory"];
 pub const EXTENSION_ROOTS: [&str; 2] = ["cluster", "values"];
 
 /// What is known of a cluster in the template of an extension: `cluster.name` and so on.
-pub const CLUSTER: [&str; 12] = [
+pub const CLUSTER: [&str; 15] = [
     "name",           // of the Cluster
     "fleet",          // its namespace
     "namespace",      // where its control plane runs, in the meta cluster
     "labels",         // of the Cluster
     "kubernetes",     // the version
+    "packageVersion", // the name of the ClusterPackageVersion
     "server",         // where clients reach the API server
+    "serverHost",     // the address or name in it
+    "serverPort",     // the port in it
     "internalServer", // where pods of the meta cluster reach it
     "caBundle",       // the authorities that its certificate is checked with
     "pods",           // the network of pods

@@ -8,8 +8,9 @@ use fleetwright_api::{
 };
 use fleetwright_kit::events::{Level, reference};
 use fleetwright_kit::{Budget, Controller, Key, Next, Outcome, Pass, Remedy, StepError, Whole, WriteError};
+use fleetwright_plan::cluster::certificates::Authority;
 use fleetwright_plan::cluster::objects::{Kind, Object};
-use fleetwright_plan::cluster::{self, Decision, Names, Outlook, Replica, Seen, certificates, datastore};
+use fleetwright_plan::cluster::{self, Decision, Names, Outlook, Replica, Seen, certificates, datastore, extensions};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, ObjectReference, PersistentVolumeClaim};
 use kube::ResourceExt;
@@ -17,6 +18,7 @@ use kube::api::ObjectMeta;
 use serde_json::json;
 
 use crate::ending::{self, Ending};
+use crate::extend::Extenders;
 use crate::eyes::{Eyes, Papers};
 use crate::mend::Menders;
 use crate::prove::Provers;
@@ -28,6 +30,8 @@ pub struct Clusters {
     pub eyes: Eyes,
     pub provers: Provers,
     pub menders: Menders,
+    pub extenders: Extenders,
+    pub look_after: Duration,
 }
 
 /// Everything that is known of a cluster in a pass.
@@ -132,6 +136,7 @@ impl Controller for Clusters {
         let Some(cluster) = self.eyes.clusters.get(key) else {
             self.provers.forget(key);
             self.menders.forget(key);
+            self.extenders.forget(key);
             return Ok(None);
         };
         let names = Names::of(&key.namespace, &key.name);
@@ -226,6 +231,15 @@ impl Clusters {
         let namespace = self.eyes.namespaces.get(&Key::cluster(&names.namespace));
         let object = |kind: Kind, name: &str| self.eyes.object(&names.namespace, kind, name);
         let Papers { authorities, service_account, due, due_next, ends } = papers;
+        let (since, reports) = self.extenders.known(&key);
+        let authority = self.eyes.secrets.get(&Key::new(&names.namespace, Authority::Cluster.secret()));
+        let extensions = extensions::Known {
+            labels: found.cluster.0.metadata.labels.clone().unwrap_or_default(),
+            ca_bundle: authority.and_then(|authority| authority.trusts.as_deref().map(str::to_owned)),
+            every: self.look_after,
+            since: Some(since),
+            reports,
+        };
         let seen = Seen {
             names,
             spec,
@@ -242,6 +256,7 @@ impl Clusters {
             proofs,
             mendings,
             endpoint,
+            extensions,
         };
         let decision = cluster::decide(&seen, now);
         let outlook = Outlook {
@@ -310,6 +325,30 @@ impl Clusters {
         for prover in &decision.prove {
             self.provers.begin(pass.key(), names, prover);
         }
+        self.extend(pass, found, &decision.extensions).await
+    }
+
+    /// What is brought is written down first: whatever happens then, nothing of it is forgotten.
+    async fn extend(&self, pass: &Pass, found: &Found, choice: &extensions::Choice) -> Result<(), ActError> {
+        let names = &found.names;
+        if let Some(inventory) = &choice.inventory {
+            self.apply(pass, names, inventory).await?;
+        }
+        for (object, place) in choice.apply.iter().take(extensions::MOST_IN_META) {
+            self.apply(pass, names, object).await?;
+            if let Some(place) = place {
+                let (kind, name) = (object.kind.as_str(), &object.name);
+                let message = format!("{kind} {name} was not as its extension says at {place}, and was put right");
+                self.tell(pass, found, Level::Normal, "Repaired", &message).await;
+            }
+        }
+        for (kind, name) in choice.prune.iter().take(extensions::MOST_IN_META) {
+            self.take_away(pass, &Key::new(&names.namespace, name), *kind).await?;
+        }
+        self.extenders.begin(pass.key(), names, &choice.servers, &choice.work);
+        for message in self.extenders.repaired(pass.key()) {
+            self.tell(pass, found, Level::Normal, "Repaired", &message).await;
+        }
         Ok(())
     }
 
@@ -329,6 +368,22 @@ impl Clusters {
         );
         self.tell(pass, found, Level::Warning, "MemberReplaced", &message).await;
         Ok(())
+    }
+
+    async fn take_away(&self, pass: &Pass, key: &Key, kind: Kind) -> Result<(), WriteError> {
+        use k8s_openapi::api::{
+            apps::v1 as apps, core::v1 as core, networking::v1 as networking, policy::v1 as policy,
+        };
+        let writer = pass.writer();
+        match kind {
+            Kind::ConfigMap => writer.delete_by_name::<core::ConfigMap>(key).await,
+            Kind::Service => writer.delete_by_name::<core::Service>(key).await,
+            Kind::NetworkPolicy => writer.delete_by_name::<networking::NetworkPolicy>(key).await,
+            Kind::PodDisruptionBudget => writer.delete_by_name::<policy::PodDisruptionBudget>(key).await,
+            Kind::StatefulSet => writer.delete_by_name::<apps::StatefulSet>(key).await,
+            Kind::Deployment => writer.delete_by_name::<apps::Deployment>(key).await,
+        }
+        .map(drop)
     }
 
     async fn namespace(&self, pass: &Pass, names: &Names) -> Result<(), WriteError> {

@@ -12,6 +12,7 @@
 mod cluster;
 mod connect;
 mod ending;
+mod extend;
 mod eyes;
 mod mend;
 mod prove;
@@ -19,11 +20,15 @@ mod rules;
 mod secrets;
 mod view;
 
+use std::time::Duration;
+
 use fleetwright_api::{Cluster, ClusterPackageVersion};
 use fleetwright_kit::{Budget, Change, Controller, Key, Operator, Source, Waker, Whole};
+use fleetwright_plan::cluster::PROVE_EVERY;
 use kube::Api;
 
 use cluster::Clusters;
+use extend::Extenders;
 use eyes::{Eyes, of_cluster};
 use mend::Menders;
 use prove::Provers;
@@ -39,11 +44,20 @@ pub struct Options {
     pub clusters: fleetwright_kit::Options,
     /// How many API servers are proven at the same time.
     pub provers: usize,
+    /// In how many clusters extensions are worked on at the same time.
+    pub extenders: usize,
+    /// What extensions brought is looked at again about this often.
+    pub look_after: Duration,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { clusters: fleetwright_kit::Options { workers: 16, ..fleetwright_kit::Options::default() }, provers: 64 }
+        Self {
+            clusters: fleetwright_kit::Options { workers: 16, ..fleetwright_kit::Options::default() },
+            provers: 64,
+            extenders: 32,
+            look_after: PROVE_EVERY,
+        }
     }
 }
 
@@ -79,8 +93,9 @@ pub fn add(operator: &mut Operator, namespace: &str, options: Options) {
     };
     let waker = Waker::new();
     let menders = Menders::new(client.clone(), operator.clock().clone(), waker.clone());
-    let provers = Provers::new(client, operator.clock().clone(), waker.clone(), options.provers);
-    let controller = Clusters { eyes: eyes.clone(), provers, menders };
+    let provers = Provers::new(client.clone(), operator.clock().clone(), waker.clone(), options.provers);
+    let extenders = Extenders::new(client, operator.clock().clone(), waker.clone(), options.extenders);
+    let controller = Clusters { eyes: eyes.clone(), provers, menders, extenders, look_after: options.look_after };
     let fleet = namespace.to_owned();
     let by_package = eyes.clone();
     let mut wakes = operator

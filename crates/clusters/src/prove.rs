@@ -215,7 +215,7 @@ async fn moves(client: &Client, holder: &'static str) -> Result<(), Failure> {
 }
 
 /// A client of the API server at that address, which must show the cluster's certificate.
-async fn client_of(meta: &Client, names: &Names, ip: &str) -> Result<Client, ConnectError> {
+pub async fn client_of(meta: &Client, names: &Names, ip: &str) -> Result<Client, ConnectError> {
     let door = Door { secret: OPERATOR, ip, port: API_PORT, server_name: names.apiserver() };
     connect(meta, names, &door).await
 }

@@ -12,7 +12,8 @@ pub struct Rules {
 
 /// The exact rules that the operator needs.
 pub fn rules() -> Rules {
-    const APPLIED: &[&str] = &["list", "watch", "create", "patch"];
+    // Extensions with placement Meta have these kinds too, and lose them.
+    const APPLIED: &[&str] = &["list", "watch", "create", "patch", "delete"];
     Rules {
         namespaced: vec![
             rule(GROUP, &["clusters"], &["list", "watch", "patch"]),
@@ -26,7 +27,11 @@ pub fn rules() -> Rules {
             rule("", &["configmaps", "services"], APPLIED),
             rule("networking.k8s.io", &["networkpolicies"], APPLIED),
             rule("policy", &["poddisruptionbudgets"], APPLIED),
-            rule("apps", &["statefulsets", "deployments"], &["list", "watch", "create", "patch", "deletecollection"]),
+            rule(
+                "apps",
+                &["statefulsets", "deployments"],
+                &["list", "watch", "create", "patch", "delete", "deletecollection"],
+            ),
             rule("apps", &["replicasets"], &["deletecollection"]),
             rule("", &["pods"], &["get", "list", "watch", "delete"]),
             // Of members of etcd that begin anew.

@@ -7,6 +7,7 @@ use fleetwright_api::{Cluster, names};
 use fleetwright_kit::View;
 use fleetwright_pki::Certificate;
 use fleetwright_plan::cluster::Replica;
+use fleetwright_plan::cluster::extensions::EXTENSION;
 use k8s_openapi::api::core::v1::{ContainerStatus, Namespace, Pod, Secret};
 use kube::{Resource, ResourceExt};
 use serde::Serialize;
@@ -103,6 +104,7 @@ where
             serde_json::json!({
                 "name": metadata["name"], "namespace": metadata["namespace"],
                 "labels": metadata["labels"], "annotations": metadata["annotations"],
+                "generation": metadata["generation"],
             })
         };
         let metadata = kept(&value);
@@ -110,8 +112,9 @@ where
             object.insert("metadata".to_owned(), metadata);
             object.insert("apiVersion".to_owned(), K::api_version(&()).into());
             object.insert("kind".to_owned(), K::kind(&()).into());
-            // Where a Service is reached is told there.
-            if K::kind(&()) != "Service" {
+            // Where a Service is reached is told there, and whether an extension works.
+            let extension = !object["metadata"]["labels"][EXTENSION].is_null();
+            if K::kind(&()) != "Service" && !extension {
                 object.remove("status");
             }
         }

@@ -18,6 +18,7 @@ use fleetwright_wire as wire;
 pub use check::check;
 pub use render::render;
 pub use set::{Member, SetFinding, check_set};
+pub(crate) use template::rendered;
 
 /// Something about a package version that a person should know.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -76,8 +76,8 @@ pub(super) fn problems(cluster: &Cluster) -> Vec<&Condition> {
         Some(ClusterPhase::Upgrading | ClusterPhase::RollingBack) => condition.reason == reasons::MEMBERS_MISSING,
         _ => false,
     };
-    let under_way =
-        [reasons::CREATING, reasons::DELETING, reasons::ROTATING, reasons::APPLYING].map(|reason| reason.to_owned());
+    let under_way = [reasons::CREATING, reasons::DELETING, reasons::ROTATING, reasons::APPLYING, reasons::REMOVING]
+        .map(str::to_owned);
     // Whether it could be upgraded is a question only when it should be.
     let has = status.package_version.as_ref();
     let stuck = has.is_some_and(|has| *has != cluster.spec.package_version) || failed(cluster).is_some();
@@ -142,7 +142,7 @@ pub(super) fn replica_mark(component: ControlPlaneComponent, replica: &ReplicaSt
 pub(super) fn extension_mark(extension: &ExtensionStatus) -> Mark {
     match extension.ready {
         Status::True => Mark::Well,
-        Status::False if extension.reason != reasons::APPLYING => Mark::Wrong,
+        Status::False if ![reasons::APPLYING, reasons::REMOVING].contains(&&*extension.reason) => Mark::Wrong,
         _ => Mark::OnItsWay,
     }
 }

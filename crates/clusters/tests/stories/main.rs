@@ -1,6 +1,7 @@
 //! What becomes of Clusters in a simulated meta cluster.
 
 mod datastore;
+mod extensions;
 mod life;
 mod support;
 mod versions;

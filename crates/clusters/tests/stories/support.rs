@@ -74,7 +74,8 @@ impl World {
         let mut settings = Settings::new("fleetwright", self.client.clone());
         settings.strict_budgets = true;
         let mut operator = Operator::new(settings);
-        fleetwright_clusters::add(&mut operator, FLEET, Options::default());
+        let options = Options { look_after: Duration::from_secs(2), ..Options::default() };
+        fleetwright_clusters::add(&mut operator, FLEET, options);
         let (stop, stopped) = oneshot::channel::<()>();
         let task = tokio::spawn(async move {
             operator.run(async { drop(stopped.await) }).await.unwrap();

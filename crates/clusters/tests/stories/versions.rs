@@ -11,12 +11,12 @@ use serde_json::json;
 
 use crate::support::World;
 
-async fn refer(world: &World, package: &str) {
+pub async fn refer(world: &World, package: &str) {
     world.change("pay", json!({ "spec": { "packageVersion": package } })).await;
 }
 
 /// A client of the business cluster, through one of its API servers.
-async fn business(world: &World) -> kube::Client {
+pub async fn business(world: &World) -> kube::Client {
     let pods: Api<Pod> = world.api("pay");
     let all = pods.list(&Default::default()).await.unwrap().items;
     let found = all.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).find_map(|pod| {

@@ -124,7 +124,7 @@ fn apiserver(names: &Names, spec: &ClusterSpec, endpoints: &[String]) -> Wanted 
         .chain(["kube-apiserver".to_owned(), format!("kube-apiserver.{namespace}"), names.apiserver()])
         .collect();
     let mut ips: Vec<IpAddr> = vec![IpAddr::from([127, 0, 0, 1])];
-    ips.extend(first_service(&spec.network.services));
+    ips.extend(service_address(&spec.network.services, 1));
     for name in endpoints.iter().chain(&spec.endpoint.host).chain(&spec.endpoint.names) {
         match name.parse() {
             Ok(ip) if !ips.contains(&ip) => ips.push(ip),
@@ -144,12 +144,12 @@ fn apiserver(names: &Names, spec: &ClusterSpec, endpoints: &[String]) -> Wanted 
     }
 }
 
-/// The address of the Service `kubernetes`: the first of the network.
-fn first_service(network: &str) -> Option<IpAddr> {
+/// The address of that number in the network of Services: the first is the Service `kubernetes`, the tenth the cluster's DNS.
+pub(super) fn service_address(network: &str, number: u8) -> Option<IpAddr> {
     let (address, _) = network.split_once('/')?;
     Some(match address.parse().ok()? {
-        IpAddr::V4(address) => IpAddr::V4((u32::from(address) + 1).into()),
-        IpAddr::V6(address) => IpAddr::V6((u128::from(address) + 1).into()),
+        IpAddr::V4(address) => IpAddr::V4(u32::from(address).checked_add(number.into())?.into()),
+        IpAddr::V6(address) => IpAddr::V6(u128::from(address).checked_add(number.into())?.into()),
     })
 }
 

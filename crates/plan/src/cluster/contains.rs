@@ -1,5 +1,6 @@
 //! Whether an object is as we applied it.
 
+use fleetwright_schema::quantity::canonical;
 use serde_json::Value;
 
 /// By which field the entries of a list are told apart, as server-side apply does for the lists that control planes have. Lists of anything else are
@@ -37,7 +38,9 @@ fn differs(object: &Value, wanted: &Value, path: &mut String) -> bool {
         (Value::Array(object), Value::Array(wanted)) => {
             let Some(key) = wanted.first().and_then(|first| KEYS.into_iter().find(|key| first.get(key).is_some()))
             else {
-                return object != wanted;
+                // What the API server adds to an entry by default is no difference.
+                return object.len() != wanted.len()
+                    || object.iter().zip(wanted).any(|(object, wanted)| differs(object, wanted, path));
             };
             wanted.iter().any(|wanted| {
                 let before = path.len();
@@ -53,8 +56,17 @@ fn differs(object: &Value, wanted: &Value, path: &mut String) -> bool {
                 found
             })
         }
+        // The API server may write an amount otherwise.
+        (Value::String(object), Value::String(wanted)) if amount(path) => {
+            object != wanted && (canonical(object).is_err() || canonical(object) != canonical(wanted))
+        }
         (object, wanted) => object != wanted,
     }
+}
+
+/// Whether that place holds an amount of something, such as memory.
+fn amount(path: &str) -> bool {
+    [".requests.", ".limits."].iter().any(|part| path.contains(part)) || path.ends_with(".sizeLimit")
 }
 
 fn empty(value: &Value) -> bool {
@@ -88,6 +100,16 @@ mod tests {
         assert_eq!(difference(&object, &wanted(json!(["--b=1", "--c=2"]))), None);
         assert_eq!(difference(&json!({ "data": {} }), &json!({ "data": { "a": "1" } })).as_deref(), Some("data.a"));
         assert_eq!(difference(&json!({ "containers": [] }), &wanted(json!([]))).as_deref(), Some("containers[a]"));
+    }
+
+    #[test]
+    fn what_the_api_server_writes_otherwise_is_the_same() {
+        let object = json!({ "resources": { "limits": { "memory": "1Gi", "cpu": "100m" } }, "sources": [{ "a": 1, "more": 2 }] });
+        let wanted = |memory: &str| json!({ "resources": { "limits": { "memory": memory, "cpu": "0.1" } }, "sources": [{ "a": 1 }] });
+        assert_eq!(difference(&object, &wanted("1024Mi")), None);
+        assert_eq!(difference(&object, &wanted("1025Mi")).as_deref(), Some("resources.limits.memory"));
+        assert!(!contains(&json!({ "data": { "requests": "1024Mi" } }), &json!({ "data": { "requests": "1Gi" } })));
+        assert!(!contains(&json!({ "sources": [1, 2] }), &json!({ "sources": [1] })));
     }
 
     #[test]

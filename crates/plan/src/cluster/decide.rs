@@ -10,6 +10,7 @@ use super::Names;
 use super::certificates::{Authority, Due, Wanted};
 use super::contains::difference;
 use super::datastore::{self, Mending, Suspect};
+use super::extensions;
 use super::objects::{Blueprint, Kind, Object, objects, template_digest};
 use super::step::{Step, newer_etcd, step};
 
@@ -52,6 +53,8 @@ pub struct Seen<'a> {
     pub mendings: BTreeMap<String, Mending>,
     /// Whether its address is known, where it has to be given by the meta cluster.
     pub endpoint: Option<String>,
+    /// What is known of its extensions.
+    pub extensions: extensions::Known,
 }
 
 /// The pods of a component, and what they are of.
@@ -147,6 +150,8 @@ pub struct Decision {
     pub templates: BTreeMap<ControlPlaneComponent, String>,
     /// Components that are not yet as they should be, and why, in the order in which they will be.
     pub waiting: Vec<(ControlPlaneComponent, String)>,
+    /// What to do with its extensions.
+    pub extensions: extensions::Choice,
     /// When to look again, if nothing happens before.
     pub next: Option<Timestamp>,
 }
@@ -174,6 +179,14 @@ pub fn decide(seen: &Seen<'_>, now: Timestamp) -> Decision {
     components(seen, &step, &mut decision, now);
     datastore::keep(seen, &mut decision, now);
     prove(seen, &mut decision, now);
+    // They follow the control plane: while it changes, they stay those of before.
+    let has = seen.status.package_version.as_deref();
+    let package = match decision.waiting.is_empty() {
+        true => Some(step.package),
+        false => has.and_then(|name| (seen.packages)(name).map(|spec| (name, spec))),
+    };
+    decision.extensions = extensions::choose(seen, package, now);
+    decision.next = decision.next.into_iter().chain(decision.extensions.next).min();
     (decision.package, decision.refused, decision.emulates) = (step.package.0.to_owned(), step.refused, step.emulates);
     decision
 }

@@ -4,6 +4,7 @@ pub mod certificates;
 pub mod contains;
 pub mod datastore;
 mod decide;
+pub mod extensions;
 pub mod objects;
 pub mod reach;
 mod status;
@@ -16,7 +17,7 @@ use std::collections::BTreeMap;
 use fleetwright_api::names;
 use sha2::{Digest, Sha256};
 
-pub use decide::{Decision, Proof, Prover, Replica, Seen, Workload, decide};
+pub use decide::{Decision, PROVE_EVERY, Proof, Prover, Replica, Seen, Workload, decide};
 pub use status::{Outlook, status, troubled};
 
 /// The longest name of a namespace.

@@ -8,6 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::datastore;
 use super::decide::{Decision, Seen, proven_at};
+use super::extensions;
 use super::reach::Stop;
 
 /// A proof that goes well again is written down this often and no more: the status of a fleet at rest does not change all the time.
@@ -77,7 +78,7 @@ pub fn status(seen: &Seen<'_>, decision: &Decision, outlook: &Outlook, now: Time
         ),
     };
     let mut conditions = vec![
-        accepted(outlook),
+        accepted(decision, outlook),
         upgradable(decision),
         reversible(seen, before),
         said(names::READY, status, reason, message),
@@ -100,10 +101,15 @@ pub fn status(seen: &Seen<'_>, decision: &Decision, outlook: &Outlook, now: Time
             },
         ),
     ];
+    if created || settled {
+        let (status, reason, message) = extensions::condition(&decision.extensions);
+        conditions.push(said(names::EXTENSIONS_READY, status, &reason, message));
+    }
     since(&mut conditions, &before.conditions, outlook.generation, now);
     ClusterStatus {
         observed_generation: outlook.generation,
         phase: Some(phase),
+        extensions: decision.extensions.statuses.clone(),
         waiting_for: waiting,
         endpoint: seen.endpoint.clone(),
         namespace: Some(seen.names.namespace.clone()),
@@ -195,7 +201,10 @@ fn reversible(seen: &Seen<'_>, before: &ClusterStatus) -> Condition {
     }
 }
 
-fn accepted(outlook: &Outlook) -> Condition {
+fn accepted(decision: &Decision, outlook: &Outlook) -> Condition {
+    if let Some(why) = &decision.extensions.refused {
+        return said(names::ACCEPTED, Status::False, names::reasons::BAD_EXTENSION, why.clone());
+    }
     match outlook.paused {
         true => said(
             names::ACCEPTED,

@@ -73,6 +73,7 @@ impl World {
             proofs: self.proofs.clone(),
             endpoint: None,
             mendings: self.mendings.clone(),
+            extensions: extensions::Known::default(),
         })
     }
 

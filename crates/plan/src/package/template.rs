@@ -274,8 +274,16 @@ impl Scope {
     }
 
     fn explain(&self, error: &Error, source: &str) -> Trouble {
+        match self.missed(error, source) {
+            Ok((line, missed)) => Trouble::of(&missed.path, &missed.beside, &line),
+            Err(message) => Trouble::Wrong(message),
+        }
+    }
+
+    /// The name that was asked for in vain and where (`line 3: `), or what else is wrong.
+    fn missed(&self, error: &Error, source: &str) -> Result<(String, Missed), String> {
         if error.kind() != ErrorKind::UndefinedError {
-            return Trouble::Wrong(says(error));
+            return Err(says(error));
         }
         let line = error.line().map_or_else(String::new, |line| format!("line {line}: "));
         // The last one that stands in this line: others had a default, or are names of the engine's own.
@@ -283,10 +291,56 @@ impl Scope {
         let missed = std::mem::take(&mut *self.notes.missed.lock().unwrap_or_else(PoisonError::into_inner));
         let Some(missed) = missed.into_iter().rfind(|missed| stands_in(used, &missed.key)) else {
             let what = error.range().and_then(|range| source.get(range)).unwrap_or("a name");
-            return Trouble::Wrong(format!("{line}{} is not defined", shown(what)));
+            return Err(format!("{line}{} is not defined", shown(what)));
         };
-        Trouble::of(&missed.path, &missed.beside, &line)
+        Ok((line, missed))
     }
+
+    /// What templates see that are not about a machine: these names, with these values.
+    fn plain(roots: &[(&str, serde_json::Value)]) -> Self {
+        let notes = Arc::new(Notes::default());
+        let values = roots.iter().map(|(name, value)| (Arc::from(*name), noted(name, value, &notes))).collect();
+        let root = Names { path: String::new(), values, others: Others::None, notes: notes.clone() };
+        Self { root: Any::from_object(root), notes }
+    }
+}
+
+/// A value whose fields are noted when they are asked for in vain.
+fn noted(path: &str, value: &serde_json::Value, notes: &Arc<Notes>) -> Any {
+    match value {
+        serde_json::Value::Object(fields) => {
+            let values = fields.iter().map(|(key, value)| (Arc::from(&**key), noted(&child(path, key), value, notes)));
+            let values = values.collect();
+            Any::from_object(Names { path: path.to_owned(), values, others: Others::None, notes: notes.clone() })
+        }
+        serde_json::Value::Array(list) => {
+            list.iter().enumerate().map(|(at, value)| noted(&format!("{path}[{at}]"), value, notes)).collect()
+        }
+        other => Any::from_serialize(other),
+    }
+}
+
+/// The text for these names and values, and no others. The same inputs give the same bytes.
+///
+/// # Errors
+/// In which line it cannot be rendered, why, and what there is instead.
+pub(crate) fn rendered(roots: &[(&str, serde_json::Value)], source: &str) -> Result<String, String> {
+    if is_plain(source) {
+        return Ok(source.to_owned());
+    }
+    let scope = Scope::plain(roots);
+    let template = ENGINE.template_from_named_str("template", source).map_err(|error| says(&error))?;
+    template.render(&scope.root).map_err(|error| match scope.missed(&error, source) {
+        Ok((line, missed)) => {
+            let there = match &missed.beside[..] {
+                [] => "there is nothing beside it".to_owned(),
+                some => format!("there are {}", list(some)),
+            };
+            let name = shown(&missed.path);
+            format!("{line}{name} is not defined ({there}); take one of these, or write `{name} | default(\"…\")`")
+        }
+        Err(message) => message,
+    })
 }
 
 impl Trouble {

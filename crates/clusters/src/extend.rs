@@ -1,0 +1,305 @@
+//! Puts extensions in place in business clusters, looks after them, and takes them away.
+//!
+//! Like provers: tasks that report back and wake their cluster, so that no pass waits for a business cluster and a dead one costs the others nothing.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use fleetwright_api::names;
+use fleetwright_kit::{Clock, Key, Waker};
+use fleetwright_plan::cluster::Names;
+use fleetwright_plan::cluster::extensions::health::{self, Checked};
+use fleetwright_plan::cluster::extensions::{EXTENSION, KEEP, Outcome, Ref, Report, Work};
+use jiff::Timestamp;
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::discovery::Scope;
+use kube::{Api, Client};
+use serde_json::Value;
+use tokio::sync::Semaphore;
+
+use crate::prove::client_of;
+
+/// Work that takes longer has failed.
+const WITHIN: Duration = Duration::from_secs(90);
+/// A kind that was just defined is served within this time.
+const SERVED: Duration = Duration::from_secs(15);
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
+/// What was done, and what is being done. Cheap to clone; nothing of it outlives the process.
+#[derive(Clone)]
+pub struct Extenders {
+    client: Client,
+    clock: Clock,
+    waker: Waker,
+    places: Arc<Semaphore>,
+    table: Arc<Mutex<HashMap<Key, Entry>>>,
+}
+
+struct Entry {
+    since: Timestamp,
+    reports: BTreeMap<String, Report>,
+    /// What somebody had changed, and was put right: told once.
+    repaired: Vec<String>,
+    doing: Option<tokio::task::AbortHandle>,
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        if let Some(task) = &self.doing {
+            task.abort();
+        }
+    }
+}
+
+impl Extenders {
+    /// So many clusters at the same time. `client` reads the operator's own certificates.
+    pub fn new(client: Client, clock: Clock, waker: Waker, places: usize) -> Self {
+        Self { client, clock, waker, places: Arc::new(Semaphore::new(places.max(1))), table: Arc::default() }
+    }
+
+    fn table(&self) -> MutexGuard<'_, HashMap<Key, Entry>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn entry<'a>(&self, table: &'a mut HashMap<Key, Entry>, key: &Key) -> &'a mut Entry {
+        table.entry(key.clone()).or_insert_with(|| Entry {
+            since: self.clock.now(),
+            reports: BTreeMap::new(),
+            repaired: Vec::new(),
+            doing: None,
+        })
+    }
+
+    /// Since when the cluster is known, and what was done with each of its extensions since then.
+    pub fn known(&self, key: &Key) -> (Timestamp, BTreeMap<String, Report>) {
+        let mut table = self.table();
+        let entry = self.entry(&mut table, key);
+        (entry.since, entry.reports.clone())
+    }
+
+    /// What was put right since this was last asked.
+    pub fn repaired(&self, key: &Key) -> Vec<String> {
+        self.table().get_mut(key).map(|entry| std::mem::take(&mut entry.repaired)).unwrap_or_default()
+    }
+
+    /// The cluster is gone.
+    pub fn forget(&self, key: &Key) {
+        drop(self.table().remove(key));
+    }
+
+    /// Begins to do the work at one of these API servers, unless some is being done. When it is over, the cluster is woken.
+    pub fn begin(&self, key: &Key, names: &Names, servers: &[String], work: &[Work]) {
+        let mut table = self.table();
+        let entry = self.entry(&mut table, key);
+        if entry.doing.is_some() || work.is_empty() {
+            return;
+        }
+        let (this, key, names) = (self.clone(), key.clone(), names.clone());
+        let (servers, work) = (servers.to_vec(), work.to_vec());
+        let task = tokio::spawn(async move {
+            let _place = this.places.acquire().await;
+            let mut done: BTreeMap<String, Done> = BTreeMap::new();
+            let outcome = tokio::time::timeout(WITHIN, all(&this.client, &names, &servers, &work, &mut done)).await;
+            let why = match outcome {
+                Ok(Ok(())) => String::new(),
+                Ok(Err(why)) => why,
+                Err(_) => format!("it was not done within {} s", WITHIN.as_secs()),
+            };
+            this.report(&key, &work, done, &why);
+            this.waker.wake(key);
+        });
+        entry.doing = Some(task.abort_handle());
+    }
+
+    fn report(&self, key: &Key, work: &[Work], mut done: BTreeMap<String, Done>, why: &str) {
+        let now = self.clock.now();
+        let mut table = self.table();
+        let Some(entry) = table.get_mut(key) else { return };
+        entry.doing = None;
+        for one in work {
+            let done = done.remove(&one.extension).unwrap_or_default();
+            let old = entry.reports.get(&one.extension).filter(|old| old.digest == one.digest);
+            let outcome = done.outcome.unwrap_or_else(|| Outcome::Failed(bounded(why)));
+            let report = Report {
+                at: now,
+                // What works and then does not waits since then.
+                since: match old {
+                    Some(old) if old.outcome != Outcome::Healthy => old.since,
+                    _ => now,
+                },
+                digest: one.digest.clone(),
+                outcome,
+                pruned: done.pruned,
+            };
+            entry.reports.insert(one.extension.clone(), report);
+            entry.repaired.extend(done.repaired.into_iter().map(|what| format!("extension {}: {what}", one.extension)));
+        }
+    }
+}
+
+/// What became of the work for one extension.
+#[derive(Default)]
+struct Done {
+    outcome: Option<Outcome>,
+    pruned: Vec<Ref>,
+    repaired: Vec<String>,
+}
+
+/// What a server says is not trusted.
+fn bounded(text: &str) -> String {
+    text.chars().filter(|one| !one.is_control()).take(500).collect()
+}
+
+async fn all(
+    meta: &Client,
+    names: &Names,
+    servers: &[String],
+    work: &[Work],
+    done: &mut BTreeMap<String, Done>,
+) -> Result<(), String> {
+    let ip = servers.first().ok_or("no API server is proven to work")?;
+    let client = client_of(meta, names, ip).await.map_err(|error| error.to_string())?;
+    let mut place = Place { client, kinds: BTreeMap::new() };
+    for one in work {
+        let entry = done.entry(one.extension.clone()).or_default();
+        entry.outcome = Some(match place.one(one, entry).await {
+            Ok(None) => Outcome::Healthy,
+            Ok(Some(why)) => Outcome::Waits(bounded(&why)),
+            Err(why) => Outcome::Failed(bounded(&why)),
+        });
+    }
+    Ok(())
+}
+
+/// A business cluster, and the kinds that were asked for.
+struct Place {
+    client: Client,
+    kinds: BTreeMap<(String, String), (ApiResource, Scope)>,
+}
+
+impl Place {
+    /// Answers which check does not hold, if one does not.
+    async fn one(&mut self, work: &Work, done: &mut Done) -> Result<Option<String>, String> {
+        for object in &work.objects {
+            self.apply(object, work.again, done).await?;
+        }
+        for gone in &work.prune {
+            self.prune(&work.extension, gone).await?;
+            done.pruned.push(gone.clone());
+        }
+        for (what, namespace, name) in work.checks.iter().filter_map(health::subject) {
+            let object = self.read(what, namespace, name).await?;
+            if let Some(why) = health::trouble(what, name, object.as_ref()) {
+                return Ok(Some(why));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The kind, once it is served.
+    async fn kind(&mut self, this: &Ref) -> Result<(ApiResource, Scope), String> {
+        let key = (this.api_version.clone(), this.kind.clone());
+        if let Some(known) = self.kinds.get(&key) {
+            return Ok(known.clone());
+        }
+        let (group, version) = this.api_version.split_once('/').unwrap_or(("", &this.api_version));
+        let kind = GroupVersionKind::gvk(group, version, &this.kind);
+        let deadline = tokio::time::Instant::now() + SERVED;
+        loop {
+            match kube::discovery::pinned_kind(&self.client, &kind).await {
+                Ok((resource, capabilities)) => {
+                    self.kinds.insert(key, (resource.clone(), capabilities.scope.clone()));
+                    return Ok((resource, capabilities.scope));
+                }
+                Err(error) if tokio::time::Instant::now() >= deadline => {
+                    return Err(format!("{} {} is not served there: {error}", this.api_version, this.kind));
+                }
+                // One that was just defined is served soon.
+                Err(_) => tokio::time::sleep(LOOK_AGAIN).await,
+            }
+        }
+    }
+
+    async fn api(&mut self, this: &Ref) -> Result<Api<DynamicObject>, String> {
+        let (resource, scope) = self.kind(this).await?;
+        match (scope, &this.namespace) {
+            (Scope::Cluster, None) => Ok(Api::all_with(self.client.clone(), &resource)),
+            (Scope::Namespaced, Some(namespace)) => Ok(Api::namespaced_with(self.client.clone(), namespace, &resource)),
+            (Scope::Cluster, Some(_)) => {
+                Err(format!("{this}: a {} is in no namespace: leave metadata.namespace out", this.kind))
+            }
+            (Scope::Namespaced, None) => {
+                Err(format!("{this}: a {} is in some namespace: set metadata.namespace", this.kind))
+            }
+        }
+    }
+
+    async fn apply(&mut self, object: &Value, again: bool, done: &mut Done) -> Result<(), String> {
+        let this = Ref::of(object);
+        let api = self.api(&this).await?;
+        let before = match again {
+            true => Some(api.get_metadata_opt(&this.name).await.map_err(|error| format!("reading {this}: {error}"))?),
+            false => None,
+        };
+        let params = PatchParams::apply(names::CLUSTERS_MANAGER).force();
+        let applied = api
+            .patch(&this.name, &params, &Patch::Apply(object))
+            .await
+            .map_err(|error| format!("applying {this}: {error}"))?;
+        match before {
+            Some(None) => done.repaired.push(format!("{this} was gone, and is there again")),
+            Some(Some(before)) if changed(&before.metadata, &applied.metadata) => {
+                done.repaired.push(format!("{this} was not as it should be, and was put right"));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Takes an object away, if it is still the extension's.
+    async fn prune(&mut self, extension: &str, gone: &Ref) -> Result<(), String> {
+        let lasting = ["Namespace", "CustomResourceDefinition"].contains(&gone.kind.as_str());
+        let api = self.api(gone).await?;
+        let object = api.get_metadata_opt(&gone.name).await.map_err(|error| format!("reading {gone}: {error}"))?;
+        let Some(object) = object else { return Ok(()) };
+        let meta = object.metadata;
+        let note = meta.annotations.iter().flatten().find(|(key, _)| *key == KEEP).map(|(_, value)| value == "true");
+        let ours = meta.labels.iter().flatten().any(|(key, value)| key == EXTENSION && value == extension);
+        if !ours || note.unwrap_or(lasting) {
+            return Ok(());
+        }
+        let preconditions = Preconditions { uid: meta.uid, resource_version: None };
+        let params = DeleteParams::background().preconditions(preconditions);
+        match api.delete(&gone.name, &params).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
+            Err(error) => Err(format!("deleting {gone}: {error}")),
+        }
+    }
+
+    async fn read(&mut self, what: Checked, namespace: Option<&str>, name: &str) -> Result<Option<Value>, String> {
+        let (api_version, kind) = what.kind();
+        let this = Ref {
+            api_version: api_version.to_owned(),
+            kind: kind.to_owned(),
+            namespace: namespace.map(str::to_owned),
+            name: name.to_owned(),
+        };
+        let api = self.api(&this).await?;
+        let object = api.get_opt(name).await.map_err(|error| format!("reading {this}: {error}"))?;
+        Ok(object.and_then(|object| serde_json::to_value(object).ok()))
+    }
+}
+
+/// Whether applying changed something: the generation tells it where there is one, because the status changes all the time.
+fn changed(
+    before: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    after: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
+) -> bool {
+    match (before.generation, after.generation) {
+        (Some(before), Some(after)) => before != after,
+        _ => before.resource_version != after.resource_version,
+    }
+}

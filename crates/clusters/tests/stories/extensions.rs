@@ -1,0 +1,289 @@
+//! Extensions: put in place, looked after, replaced with the package version, and taken away.
+
+use fleetwright_api::{
+    ClusterPackageVersion, ClusterPackageVersionSpec, ClusterStatus, Extension, ExtensionCheck, ExtensionHealth,
+    ExtensionPlacement, Status, condition, names,
+};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+use k8s_openapi::api::rbac::v1::ClusterRole;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use serde_json::json;
+
+use crate::support::World;
+use crate::versions::{business, refer};
+
+const SCHEMA: &str = "type: object\nproperties:\n  text: {type: string, default: hello}\n";
+
+/// A ConfigMap, a role and a kind of its own with an object of it, in a namespace of its own.
+const NOTES: &str = r#"
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: notes, namespace: notes}
+data: {text: {{ values.text | json }}, dns: {{ cluster.dnsAddress | json }}, version: {{ cluster.kubernetes | json }}}
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: notes}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: notes}
+rules: []
+---
+apiVersion: example.com/v1
+kind: Note
+metadata: {name: first, namespace: notes}
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: notes.example.com}
+spec:
+  group: example.com
+  names: {plural: notes, kind: Note}
+  scope: Namespaced
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object}}
+"#;
+
+const MORE: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: more, namespace: kube-system}\n";
+
+/// A Deployment beside the control plane.
+const BESIDE: &str = r#"
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: beside}
+spec:
+  selector: {matchLabels: {app: beside}}
+  template:
+    metadata: {labels: {app: beside}}
+    spec:
+      containers:
+      - name: beside
+        image: registry.example/beside:v1
+        env: [{name: SERVER, value: {{ cluster.internalServer | json }}}]
+        resources: {requests: {cpu: "0.1"}}
+"#;
+
+fn extension(name: &str, order: u32, template: &str) -> Extension {
+    Extension { name: name.to_owned(), order, template: template.to_owned(), ..Extension::default() }
+}
+
+fn notes() -> Extension {
+    Extension { values_schema: Some(SCHEMA.to_owned()), ..extension("notes", 10, NOTES) }
+}
+
+fn beside() -> Extension {
+    let checks = vec![ExtensionCheck { deployment: Some("beside".to_owned()), ..ExtensionCheck::default() }];
+    Extension {
+        placement: ExtensionPlacement::Meta,
+        health: ExtensionHealth { checks, ..ExtensionHealth::default() },
+        ..extension("beside", 20, BESIDE)
+    }
+}
+
+impl World {
+    async fn package(&self, name: &str, kubernetes: &str, extensions: Vec<Extension>) {
+        let mut spec = ClusterPackageVersionSpec::of_images("registry.example", kubernetes, "3.6.16");
+        spec.extensions = extensions;
+        self.packages().create(&PostParams::default(), &ClusterPackageVersion::new(name, spec)).await.unwrap();
+    }
+
+    async fn extended(&self) -> ClusterStatus {
+        self.says(Status::True, names::reasons::ALL_READY, "").await
+    }
+
+    /// Waits until ExtensionsReady says so, of the present generation.
+    async fn says(&self, status: Status, reason: &str, message: &str) -> ClusterStatus {
+        self.until(&format!("ExtensionsReady is {status:?}, {reason}, {message}"), async || {
+            let cluster = self.clusters().get("pay").await.unwrap();
+            let found = cluster.status.unwrap_or_default();
+            let one = condition(&found.conditions, names::EXTENSIONS_READY).cloned();
+            match one {
+                Some(one)
+                    if one.status == status
+                        && one.reason == reason
+                        && one.message.contains(message)
+                        && one.observed_generation == cluster.metadata.generation
+                        && found.package_version.as_ref() == Some(&cluster.spec.package_version) =>
+                {
+                    Ok(found)
+                }
+                other => Err(format!("{other:?} {:#?}", found.extensions)),
+            }
+        })
+        .await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn extensions_are_put_in_place_and_what_is_changed_or_removed_by_hand_returns() {
+    let world = World::start().await;
+    world.package("full", "1.36.4", vec![notes(), beside()]).await;
+    world.create("pay", |spec| spec.package_version = "full".to_owned()).await;
+    let status = world.extended().await;
+    let names: Vec<_> = status.extensions.iter().map(|one| (one.name.as_str(), one.applied.is_some())).collect();
+    assert_eq!(names, [("notes", true), ("beside", true)]);
+    let client = business(&world).await;
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "notes");
+    let data = maps.get("notes").await.unwrap().data.unwrap();
+    assert_eq!(
+        (data["text"].as_str(), data["dns"].as_str(), data["version"].as_str()),
+        ("hello", "10.96.0.10", "1.36.4")
+    );
+
+    let other = json!({ "data": { "text": "changed" } });
+    maps.patch("notes", &PatchParams::default(), &Patch::Merge(other)).await.unwrap();
+    let roles: Api<ClusterRole> = Api::all(client.clone());
+    roles.delete("notes", &DeleteParams::default()).await.unwrap();
+    world.seen(&maps, "notes", |map| map.data.as_ref().is_some_and(|data| data["text"] == "hello")).await;
+    world.seen(&roles, "notes", |_| true).await;
+
+    let deployments: Api<Deployment> = world.api("pay");
+    let none =
+        json!({ "spec": { "template": { "spec": { "containers": [{ "name": "beside", "image": "other:v1" }] } } } });
+    deployments.patch("beside", &PatchParams::default(), &Patch::Strategic(none)).await.unwrap();
+    let image = |one: &Deployment| one.spec.template.spec.as_ref().unwrap().containers[0].image.clone().unwrap();
+    world.seen(&deployments, "beside", |one| image(one) == "registry.example/beside:v1").await;
+    deployments.delete("beside", &DeleteParams::background()).await.unwrap();
+    world.seen(&deployments, "beside", |one| one.metadata.deletion_timestamp.is_none()).await;
+    world.extended().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn extensions_at_rest_cost_no_write() {
+    let mut world = World::start().await;
+    world.package("full", "1.36.4", vec![notes(), beside()]).await;
+    world.create("pay", |spec| spec.package_version = "full".to_owned()).await;
+    world.extended().await;
+    world.ready("pay").await;
+    let client = business(&world).await;
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "notes");
+    let deployments: Api<Deployment> = world.api("pay");
+    let versions = async |world: &World| {
+        let cluster = world.clusters().get("pay").await.unwrap().metadata.resource_version;
+        let inventory = world.api::<ConfigMap>("pay").get("extensions").await.unwrap().metadata.resource_version;
+        let beside = deployments.get("beside").await.unwrap().metadata.resource_version;
+        (cluster, inventory, beside, maps.get("notes").await.unwrap().metadata.resource_version)
+    };
+    let before = versions(&world).await;
+    world.operator_stops().await;
+    world.operator_starts();
+    // A change shows that they were looked after since.
+    let roles: Api<ClusterRole> = Api::all(client.clone());
+    roles.delete("notes", &DeleteParams::default()).await.unwrap();
+    world.seen(&roles, "notes", |_| true).await;
+    assert_eq!(before, versions(&world).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn extensions_follow_the_package_version_and_what_is_no_longer_theirs_goes() {
+    let world = World::start().await;
+    let later = Extension {
+        template: NOTES.replace("name: notes, namespace: notes}\ndata", "name: letters, namespace: notes}\ndata"),
+        ..notes()
+    };
+    world.package("full", "1.36.4", vec![notes(), beside()]).await;
+    world.package("next", "1.36.5", vec![later, extension("more", 30, MORE)]).await;
+    world.create("pay", |spec| spec.package_version = "full".to_owned()).await;
+    world.extended().await;
+    refer(&world, "next").await;
+    let status = world.extended().await;
+    assert_eq!(status.extensions.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["notes", "more"]);
+    let client = business(&world).await;
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "notes");
+    let data = maps.get("letters").await.unwrap().data.unwrap();
+    assert_eq!(data["version"], "1.36.5");
+    assert!(maps.get_opt("notes").await.unwrap().is_none());
+    let deployments: Api<Deployment> = world.api("pay");
+    assert!(deployments.get_opt("beside").await.unwrap().is_none());
+
+    refer(&world, "full").await;
+    world.extended().await;
+    let maps: Api<ConfigMap> = Api::namespaced(business(&world).await, "notes");
+    assert!(maps.get_opt("letters").await.unwrap().is_none() && maps.get_opt("notes").await.unwrap().is_some());
+    let system: Api<ConfigMap> = Api::namespaced(business(&world).await, "kube-system");
+    assert!(system.get_opt("more").await.unwrap().is_none());
+    deployments.get("beside").await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_turned_off_goes_but_what_people_made_of_it_stays() {
+    let world = World::start().await;
+    world.package("full", "1.36.4", vec![notes(), beside()]).await;
+    world.create("pay", |spec| spec.package_version = "full".to_owned()).await;
+    world.extended().await;
+    let off = json!([{ "name": "notes", "enabled": false }, { "name": "beside", "enabled": false }]);
+    world.change("pay", json!({ "spec": { "extensions": off } })).await;
+    let status = world.extended().await;
+    assert!(status.extensions.is_empty(), "{:#?}", status.extensions);
+    let client = business(&world).await;
+    let roles: Api<ClusterRole> = Api::all(client.clone());
+    assert!(roles.get_opt("notes").await.unwrap().is_none());
+    let kinds: Api<CustomResourceDefinition> = Api::all(client.clone());
+    kinds.get("notes.example.com").await.unwrap();
+    Api::<Namespace>::all(client.clone()).get("notes").await.unwrap();
+    assert!(world.api::<Deployment>("pay").get_opt("beside").await.unwrap().is_none());
+    world.change("pay", json!({ "spec": { "extensions": null } })).await;
+    world.says(Status::True, names::reasons::ALL_READY, "2 extensions").await;
+    roles.get("notes").await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_values_and_templates_are_named_and_what_is_there_stays() {
+    let world = World::start().await;
+    let wrong = extension("wrong", 15, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: {{ cluster.nmae }}}\n");
+    world.package("full", "1.36.4", vec![notes(), beside()]).await;
+    world.package("wrong", "1.36.5", vec![notes(), wrong, beside()]).await;
+    world.create("pay", |spec| spec.package_version = "full".to_owned()).await;
+    world.extended().await;
+    let client = business(&world).await;
+    let maps: Api<ConfigMap> = Api::namespaced(client, "notes");
+
+    world.change("pay", json!({ "spec": { "extensions": [{ "name": "notes", "values": { "text": 7 } }] } })).await;
+    let status = world.says(Status::False, names::reasons::BAD_EXTENSION, "notes: values: text").await;
+    let accepted = condition(&status.conditions, names::ACCEPTED).unwrap();
+    assert_eq!((accepted.status, accepted.reason.as_str()), (Status::False, names::reasons::BAD_EXTENSION));
+    assert_eq!(maps.get("notes").await.unwrap().data.unwrap()["text"], "hello");
+    world.change("pay", json!({ "spec": { "extensions": [{ "name": "notes", "values": { "text": "7" } }] } })).await;
+    world.extended().await;
+    assert_eq!(maps.get("notes").await.unwrap().data.unwrap()["text"], "7");
+
+    refer(&world, "wrong").await;
+    let status = world.says(Status::False, names::reasons::BAD_EXTENSION, "cluster.nmae is not defined").await;
+    assert_eq!(status.package_version.as_deref(), Some("wrong"));
+    world.api::<Deployment>("pay").get("beside").await.unwrap();
+    refer(&world, "full").await;
+    world.extended().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_waits_for_those_before_it_and_says_for_what() {
+    let world = World::start().await;
+    let checks = vec![ExtensionCheck { deployment: Some("kube-system/first".to_owned()), ..ExtensionCheck::default() }];
+    let health = ExtensionHealth { checks, ..ExtensionHealth::default() };
+    let template = BESIDE.replace("name: beside", "name: first, namespace: kube-system");
+    let template = template.replace("- name: first, namespace: kube-system\n", "- name: first\n");
+    let first = Extension { health, ..extension("first", 10, &template) };
+    world.package("full", "1.36.4", vec![first, extension("more", 20, MORE)]).await;
+    world.create("pay", |spec| spec.package_version = "full".to_owned()).await;
+    let status = world.says(Status::False, names::reasons::APPLYING, "first: Deployment first").await;
+    assert_eq!(status.extensions[1].message, "it comes after first");
+    let client = business(&world).await;
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "kube-system");
+    assert!(maps.get_opt("more").await.unwrap().is_none());
+    // Nothing runs pods in this business cluster; somebody says that they run.
+    let deployments: Api<Deployment> = Api::namespaced(client, "kube-system");
+    let now = deployments.get("first").await.unwrap();
+    let runs = json!({ "status": {
+        "observedGeneration": now.metadata.generation, "replicas": 1, "updatedReplicas": 1, "readyReplicas": 1, "availableReplicas": 1,
+    } });
+    deployments.patch_status("first", &PatchParams::default(), &Patch::Merge(runs)).await.unwrap();
+    world.extended().await;
+    maps.get("more").await.unwrap();
+}

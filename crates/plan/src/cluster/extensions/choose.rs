@@ -1,0 +1,438 @@
+//! What to do next with the extensions of a cluster.
+
+use std::time::Duration;
+
+use fleetwright_api::{
+    ControlPlaneComponent, ExtensionCheck, ExtensionPlacement, ExtensionStatus, Status, condition as found, names,
+};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+
+use super::super::contains::difference;
+use super::super::decide::{Seen, proven_at};
+use super::super::objects::{Kind, Object};
+use super::inventory::{self, Held, INVENTORY, Inventory};
+use super::{EXTENSION, Given, Mistake, Outcome, Ref, Rendered, Report, health, render};
+
+/// What does not work yet is looked at again after this long at first.
+const AGAIN: Duration = Duration::from_secs(3);
+
+/// Work in the business cluster.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Work {
+    /// Of which extension.
+    pub extension: String,
+    /// What it was rendered to; empty for one that goes.
+    pub digest: String,
+    /// What is applied.
+    pub objects: Vec<Value>,
+    /// It is in place already as far as is known: what differs was changed by somebody else.
+    pub again: bool,
+    /// What is taken away after that.
+    pub prune: Vec<Ref>,
+    /// What must hold.
+    pub checks: Vec<ExtensionCheck>,
+}
+
+/// What to do next, and what is said of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Choice {
+    /// What is written down first of all.
+    pub inventory: Option<Object>,
+    /// Applied in the meta cluster; where they differ from what is there, if they are.
+    pub apply: Vec<(Object, Option<String>)>,
+    /// Taken away in the meta cluster.
+    pub prune: Vec<(Kind, String)>,
+    /// Done in the business cluster.
+    pub work: Vec<Work>,
+    /// Where that is done.
+    pub servers: Vec<String>,
+    /// The state of each.
+    pub statuses: Vec<ExtensionStatus>,
+    /// What is wrong with what the cluster says of them.
+    pub refused: Option<String>,
+    /// When to look again.
+    pub next: Option<Timestamp>,
+}
+
+/// Says what to do next with the extensions: those of `package`, or of the one that the cluster still has while it changes.
+pub(in super::super) fn choose(
+    seen: &Seen<'_>,
+    package: Option<(&str, &fleetwright_api::ClusterPackageVersionSpec)>,
+    now: Timestamp,
+) -> Choice {
+    let live = (seen.object)(Kind::ConfigMap, INVENTORY);
+    let held = inventory::read(live.as_ref());
+    let Some(package) = package else {
+        return Choice { statuses: seen.status.extensions.clone(), ..Choice::default() };
+    };
+    if package.1.extensions.is_empty() && seen.spec.extensions.is_empty() && held.is_empty() {
+        return Choice::default();
+    }
+    let known = &seen.extensions;
+    let given = Given {
+        names: seen.names,
+        labels: &known.labels,
+        spec: seen.spec,
+        package,
+        server: seen.endpoint.as_deref(),
+        ca_bundle: known.ca_bundle.as_deref(),
+    };
+    let all = render(&given);
+    let mut choosing = Choosing { seen, now, choice: Choice::default(), held, wanted: Vec::new() };
+    choosing.choice.servers = servers(seen);
+    choosing.wanted = all
+        .iter()
+        .flatten()
+        .flat_map(|one| one.objects.iter().map(|object| (one.placement, Ref::of(object))))
+        .collect();
+    choosing.come(&all);
+    choosing.go(&all);
+    let Choosing { mut choice, held, .. } = choosing;
+    let written = inventory::object(seen.names, &held);
+    // An entry that is gone is no difference by what is contained alone.
+    if inventory::read(live.as_ref()) != held
+        || live.as_ref().is_none_or(|live| difference(live, &written.body).is_some())
+    {
+        choice.inventory = Some(written);
+    }
+    choice
+}
+
+/// The addresses of API servers that are proven to work.
+fn servers(seen: &Seen<'_>) -> Vec<String> {
+    let Some(workload) = seen.workloads.get(&ControlPlaneComponent::Apiserver) else { return Vec::new() };
+    let here = workload.replicas.iter().filter(|replica| replica.ready && !replica.ending);
+    here.filter(|replica| proven_at(seen, replica).is_some()).filter_map(|replica| replica.ip.clone()).collect()
+}
+
+struct Choosing<'a, 'b> {
+    seen: &'a Seen<'b>,
+    now: Timestamp,
+    choice: Choice,
+    held: Inventory,
+    wanted: Vec<(ExtensionPlacement, Ref)>,
+}
+
+impl Choosing<'_, '_> {
+    /// Those that the cluster should have: each number when those before it work.
+    fn come(&mut self, all: &[Result<Rendered, Mistake>]) {
+        let mut blocked: Option<(u32, String)> = None;
+        for one in all {
+            let status = match one {
+                Err(mistake) => {
+                    if mistake.chosen && self.choice.refused.is_none() {
+                        self.choice.refused = Some(mistake.to_string());
+                    }
+                    let applied = self.before(&mistake.extension).and_then(|before| before.applied.clone());
+                    let message = format!("{}: {}", mistake.place, mistake.message);
+                    said(&mistake.extension, Status::False, names::reasons::BAD_EXTENSION, message, applied)
+                }
+                Ok(extension) => {
+                    self.write_down(extension);
+                    let held_back = blocked.as_ref().filter(|(order, _)| *order < extension.order);
+                    let held_back = held_back.map(|(_, name)| name.clone());
+                    match extension.placement {
+                        ExtensionPlacement::Cluster => self.in_cluster(extension, held_back.as_deref()),
+                        ExtensionPlacement::Meta => self.in_meta(extension, held_back.as_deref()),
+                    }
+                }
+            };
+            if status.ready != Status::True && blocked.is_none() {
+                let order = one.as_ref().map_or_else(|mistake| self.order(&mistake.extension), |one| one.order);
+                blocked = Some((order, status.name.clone()));
+            }
+            self.choice.statuses.push(status);
+        }
+    }
+
+    /// One that cannot be rendered holds back those after it; one that does not exist nobody.
+    fn order(&self, name: &str) -> u32 {
+        let package = self.seen.package.1;
+        package.extensions.iter().find(|one| one.name == name).map_or(u32::MAX, |one| one.order)
+    }
+
+    fn before(&self, name: &str) -> Option<&ExtensionStatus> {
+        self.seen.status.extensions.iter().find(|one| one.name == name)
+    }
+
+    fn report(&self, name: &str) -> Option<&Report> {
+        self.seen.extensions.reports.get(name)
+    }
+
+    fn write_down(&mut self, extension: &Rendered) {
+        let pruned = self.report(&extension.name).map(|report| report.pruned.clone()).unwrap_or_default();
+        let held = self.held.entry(extension.name.clone()).or_default();
+        // What moved to the other side is taken away there first.
+        if held.placement != extension.placement && !held.objects.is_empty() {
+            return;
+        }
+        let wanted: Vec<_> = extension.objects.iter().map(Ref::of).collect();
+        let mut objects = wanted.clone();
+        let old = held.objects.iter().filter(|old| !pruned.iter().any(|gone| gone.is(old)));
+        objects.extend(old.filter(|old| !wanted.iter().any(|new| new.is(old))).cloned());
+        *held = Held { order: extension.order, placement: extension.placement, objects };
+    }
+
+    /// What that extension brought and nobody has any more.
+    fn surplus(&self, name: &str, placement: ExtensionPlacement) -> Vec<Ref> {
+        let held = self.held.get(name).filter(|held| held.placement == placement);
+        let objects = held.into_iter().flat_map(|held| &held.objects);
+        let wanted = |old: &&Ref| self.wanted.iter().any(|(at, new)| *at == placement && new.is(old));
+        objects.filter(|old| !wanted(old)).cloned().collect()
+    }
+
+    fn in_cluster(&mut self, extension: &Rendered, held_back: Option<&str>) -> ExtensionStatus {
+        let name = &extension.name;
+        let report = self.report(name).filter(|report| report.digest == extension.digest).cloned();
+        let before = self.before(name).filter(|before| before.applied.as_ref() == Some(&extension.digest)).cloned();
+        let applied = Some(extension.digest.clone());
+        let (status, due) = match (&report, before) {
+            (Some(report), _) => self.told(extension, report),
+            // Put in place by a process before us: looked at in its time, and no longer than that.
+            (None, Some(before)) if before.ready == Status::True => {
+                let since = self.seen.extensions.since.unwrap_or(self.now);
+                (before, after(since, self.seen.extensions.every.mul_f64(spread(&self.seen.names.namespace))))
+            }
+            (None, before) if held_back.is_some() && before.is_none() => {
+                let message = format!("it comes after {}", held_back.unwrap_or_default());
+                let applied = self.before(name).and_then(|before| before.applied.clone());
+                return said(name, Status::False, names::reasons::APPLYING, message, applied);
+            }
+            (None, _) if self.choice.servers.is_empty() => {
+                let message = "no API server is proven to work".to_owned();
+                let applied = self.before(name).and_then(|before| before.applied.clone());
+                return said(name, Status::False, names::reasons::APPLYING, message, applied);
+            }
+            (None, _) => {
+                let message = "it is being put in place".to_owned();
+                (said(name, Status::False, names::reasons::APPLYING, message, None), self.now)
+            }
+        };
+        if due > self.now {
+            self.wake(due);
+        } else if !self.choice.servers.is_empty() {
+            // While it is only waited for, it is not written again and again.
+            let waits = report.as_ref().filter(|report| matches!(report.outcome, Outcome::Waits(_)));
+            let young = waits.is_some_and(|report| self.now < after(report.since, extension.health.within.0));
+            let prune = self.surplus(name, ExtensionPlacement::Cluster);
+            let objects = if young && prune.is_empty() { Vec::new() } else { extension.objects.clone() };
+            self.choice.work.push(Work {
+                extension: name.clone(),
+                digest: extension.digest.clone(),
+                objects,
+                again: report.is_some() || status.ready == Status::True,
+                prune,
+                checks: extension.health.checks.clone(),
+            });
+        }
+        ExtensionStatus { applied: status.applied.clone().or_else(|| applied.filter(|_| report.is_some())), ..status }
+    }
+
+    /// What a report says, and when it is looked at again.
+    fn told(&self, extension: &Rendered, report: &Report) -> (ExtensionStatus, Timestamp) {
+        let (name, applied) = (&extension.name, Some(extension.digest.clone()));
+        let elapsed = Duration::try_from(report.at.duration_since(report.since)).unwrap_or_default();
+        // The longer it does not come, the less often it is looked at; at last as often as everything.
+        let patience = (elapsed / 8).clamp(AGAIN, self.seen.extensions.every.max(AGAIN));
+        match &report.outcome {
+            Outcome::Healthy => {
+                let message = "it is in place, and its checks hold".to_owned();
+                let spread = 1.0 + spread(&self.seen.names.namespace) / 3.0;
+                let due = after(report.at, self.seen.extensions.every.mul_f64(spread));
+                (said(name, Status::True, names::reasons::HEALTHY, message, applied), due)
+            }
+            Outcome::Waits(why) => {
+                let late = self.now >= after(report.since, extension.health.within.0);
+                let reason = if late { names::reasons::UNHEALTHY } else { names::reasons::APPLYING };
+                (said(name, Status::False, reason, why.clone(), applied), after(report.at, patience))
+            }
+            Outcome::Failed(why) => {
+                let applied = self.before(name).and_then(|before| before.applied.clone());
+                let status = said(name, Status::False, names::reasons::NOT_APPLIED, why.clone(), applied);
+                (status, after(report.at, patience))
+            }
+        }
+    }
+
+    fn in_meta(&mut self, extension: &Rendered, held_back: Option<&str>) -> ExtensionStatus {
+        let name = &extension.name;
+        let before = self.before(name).and_then(|before| before.applied.clone());
+        let applied = before.as_ref() == Some(&extension.digest);
+        let not_yet = |why: String| said(name, Status::False, names::reasons::APPLYING, why, before.clone());
+        if let Some(other) = held_back.filter(|_| !applied) {
+            return not_yet(format!("it comes after {other}"));
+        }
+        let mut trouble = None;
+        for body in &extension.objects {
+            let this = Ref::of(body);
+            let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.as_str() == this.kind) else { continue };
+            let live = (self.seen.object)(kind, &this.name);
+            if let Some(live) = live.as_ref().filter(|live| live["metadata"]["labels"][EXTENSION].is_null()) {
+                let owner = live["metadata"]["labels"][names::COMPONENT].as_str().unwrap_or("somebody else");
+                let why = format!("{this} is there and belongs to {owner}: choose another name");
+                return said(name, Status::False, names::reasons::NOT_APPLIED, why, before);
+            }
+            let place = live.as_ref().and_then(|live| difference(live, body));
+            if live.is_none() || place.is_some() {
+                trouble.get_or_insert_with(|| format!("{this} is being put in place"));
+                let object = Object { kind, name: this.name, body: body.clone() };
+                self.choice.apply.push((object, place.filter(|_| applied)));
+            }
+        }
+        for gone in self.surplus(name, ExtensionPlacement::Meta) {
+            self.take_away(name, &gone);
+        }
+        if let Some(why) = trouble {
+            return not_yet(why);
+        }
+        let now = Some(extension.digest.clone());
+        let checks = extension.health.checks.iter().filter_map(health::subject);
+        let trouble = checks.into_iter().find_map(|(what, _, checked)| {
+            let kind = Kind::ALL.into_iter().find(|kind| kind.as_str() == what.kind().1);
+            let Some(kind) = kind else {
+                return Some(format!("{} {checked} cannot be in the meta cluster", what.kind().1));
+            };
+            health::trouble(what, checked, (self.seen.object)(kind, checked).as_ref())
+        });
+        match trouble {
+            None => {
+                let message = "it is in place, and its checks hold".to_owned();
+                said(name, Status::True, names::reasons::HEALTHY, message, now)
+            }
+            Some(why) => {
+                let old = found(&self.seen.status.conditions, names::EXTENSIONS_READY);
+                let since =
+                    old.filter(|old| old.status == Status::False).map_or(self.now, |old| old.last_transition_time);
+                let end = after(since, extension.health.within.0);
+                if end > self.now {
+                    self.wake(end);
+                    return said(name, Status::False, names::reasons::APPLYING, why, now);
+                }
+                said(name, Status::False, names::reasons::UNHEALTHY, why, now)
+            }
+        }
+    }
+
+    /// Takes an object away in the meta cluster; it is forgotten when it is gone, or not ours.
+    fn take_away(&mut self, extension: &str, gone: &Ref) {
+        let kind = Kind::ALL.into_iter().find(|kind| kind.as_str() == gone.kind);
+        let live = kind.and_then(|kind| (self.seen.object)(kind, &gone.name));
+        let ours = live.is_some_and(|live| live["metadata"]["labels"][EXTENSION] == *extension);
+        match kind {
+            Some(kind) if ours => self.choice.prune.push((kind, gone.name.clone())),
+            _ => {
+                if let Some(held) = self.held.get_mut(extension) {
+                    held.objects.retain(|one| one != gone);
+                }
+            }
+        }
+    }
+
+    /// Those that the cluster should no longer have: the last ones first.
+    fn go(&mut self, all: &[Result<Rendered, Mistake>]) {
+        let stays = |name: &str, placement: ExtensionPlacement| {
+            all.iter().any(|one| match one {
+                Ok(one) => one.name == name && one.placement == placement,
+                Err(mistake) => mistake.extension == name,
+            })
+        };
+        let leaving: Vec<_> = self
+            .held
+            .iter()
+            .filter(|(name, held)| !stays(name, held.placement))
+            .map(|(name, held)| (name.clone(), held.clone()))
+            .collect();
+        let Some(last) = leaving.iter().map(|(_, held)| held.order).max() else { return };
+        for (name, held) in leaving {
+            if held.order == last {
+                self.leave(&name, held.placement);
+            }
+            let left = self.held.get(&name).map(|held| held.objects.clone()).unwrap_or_default();
+            let Some(next) = left.first() else {
+                self.held.remove(&name);
+                continue;
+            };
+            if self.choice.statuses.iter().all(|status| status.name != name) {
+                let why = match self.report(&name).map(|report| &report.outcome) {
+                    Some(Outcome::Failed(why)) => format!("{next} is to go: {why}"),
+                    _ => format!("{next} is to go, and {} more", left.len() - 1),
+                };
+                self.choice.statuses.push(said(&name, Status::False, names::reasons::REMOVING, why, None));
+            }
+        }
+    }
+
+    fn leave(&mut self, name: &str, placement: ExtensionPlacement) {
+        let surplus = self.surplus(name, placement);
+        if let Some(held) = self.held.get_mut(name) {
+            // What another extension has now is no longer its own.
+            held.objects.retain(|one| surplus.contains(one));
+        }
+        match placement {
+            ExtensionPlacement::Meta => surplus.iter().for_each(|gone| self.take_away(name, gone)),
+            ExtensionPlacement::Cluster => {
+                let report = self.report(name).filter(|report| report.digest.is_empty()).cloned();
+                let gone = |one: &Ref| report.iter().flat_map(|report| &report.pruned).any(|gone| gone.is(one));
+                if let Some(held) = self.held.get_mut(name) {
+                    held.objects.retain(|one| !gone(one));
+                }
+                let prune: Vec<_> = surplus.into_iter().filter(|one| !gone(one)).collect();
+                let due = report.map_or(self.now, |report| after(report.at, AGAIN));
+                if prune.is_empty() || self.choice.servers.is_empty() {
+                    return;
+                }
+                if due > self.now {
+                    return self.wake(due);
+                }
+                self.choice.work.push(Work {
+                    extension: name.to_owned(),
+                    digest: String::new(),
+                    objects: Vec::new(),
+                    again: false,
+                    prune,
+                    checks: Vec::new(),
+                });
+            }
+        }
+    }
+
+    fn wake(&mut self, at: Timestamp) {
+        self.choice.next = Some(self.choice.next.map_or(at, |next| next.min(at)));
+    }
+}
+
+fn said(name: &str, ready: Status, reason: &str, message: String, applied: Option<String>) -> ExtensionStatus {
+    let message = message.chars().filter(|one| !one.is_control()).take(1000).collect();
+    ExtensionStatus { name: name.to_owned(), ready, reason: reason.to_owned(), message, applied }
+}
+
+fn after(at: Timestamp, wait: Duration) -> Timestamp {
+    at.checked_add(SignedDuration::try_from(wait).unwrap_or_default()).unwrap_or(at)
+}
+
+/// From 0 to 1: clusters of a fleet that began together do not stay together. Extensions of one cluster do, and share a connection.
+fn spread(text: &str) -> f64 {
+    let sum = text.bytes().fold(7_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
+    f64::from(sum % 1000) / 1000.0
+}
+
+/// What the condition says of them: whether, a reason, and a sentence that names the first that is not.
+pub(in super::super) fn condition(choice: &Choice) -> (Status, String, String) {
+    let count = choice.statuses.len();
+    // What a person must mend comes before what time mends.
+    let worst = [names::reasons::BAD_EXTENSION, names::reasons::NOT_APPLIED, names::reasons::UNHEALTHY];
+    let not: Vec<_> = choice.statuses.iter().filter(|one| one.ready != Status::True).collect();
+    let first = worst.iter().find_map(|reason| not.iter().find(|one| one.reason == *reason)).or(not.first());
+    match first {
+        None if count == 0 => (Status::True, names::reasons::ALL_READY.to_owned(), "it has no extensions".to_owned()),
+        None => (Status::True, names::reasons::ALL_READY.to_owned(), format!("{count} extensions are in place")),
+        Some(one) => {
+            let more = match not.len() - 1 {
+                0 => String::new(),
+                others => format!("; {others} more are not ready"),
+            };
+            (Status::False, one.reason.clone(), format!("{}: {}{more}", one.name, one.message))
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Whether what an extension brought works.
+
+use fleetwright_api::ExtensionCheck;
+use serde_json::Value;
+
+/// What a check looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checked {
+    /// All replicas of the present template are available.
+    Deployment,
+    /// Its pods of the present template are available wherever they should be.
+    DaemonSet,
+    /// All replicas of the present template are ready.
+    StatefulSet,
+    /// It has completed.
+    Job,
+    /// It is available.
+    ApiService,
+}
+
+impl Checked {
+    /// As objects say it.
+    pub const fn kind(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Deployment => ("apps/v1", "Deployment"),
+            Self::DaemonSet => ("apps/v1", "DaemonSet"),
+            Self::StatefulSet => ("apps/v1", "StatefulSet"),
+            Self::Job => ("batch/v1", "Job"),
+            Self::ApiService => ("apiregistration.k8s.io/v1", "APIService"),
+        }
+    }
+}
+
+/// What a check looks at, in which namespace, by which name.
+pub fn subject(check: &ExtensionCheck) -> Option<(Checked, Option<&str>, &str)> {
+    let split = |text| match str::split_once(text, '/') {
+        Some((namespace, name)) => (Some(namespace), name),
+        None => (None, text),
+    };
+    let found = [
+        (Checked::Deployment, &check.deployment),
+        (Checked::DaemonSet, &check.daemon_set),
+        (Checked::StatefulSet, &check.stateful_set),
+        (Checked::Job, &check.job),
+    ];
+    let workload = found.into_iter().find_map(|(what, name)| Some((what, split(name.as_deref()?))));
+    match (workload, &check.api_service) {
+        (Some((what, (namespace, name))), _) => Some((what, namespace, name)),
+        (None, Some(name)) => Some((Checked::ApiService, None, name)),
+        (None, None) => None,
+    }
+}
+
+/// Why that object does not work; none if it does.
+pub fn trouble(what: Checked, name: &str, object: Option<&Value>) -> Option<String> {
+    let kind = what.kind().1;
+    let Some(object) = object else { return Some(format!("{kind} {name} is not there")) };
+    let status = &object["status"];
+    let number = |value: &Value| value.as_i64().unwrap_or_default();
+    let held = |type_: &str| {
+        let mut conditions = status["conditions"].as_array().into_iter().flatten();
+        conditions.find(|one| one["type"] == type_ && one["status"] == "True")
+    };
+    let counted = |all: i64, fields: &[&str], word: &str| {
+        let few = fields.iter().map(|field| number(&status[*field])).min().unwrap_or_default();
+        (few < all).then(|| format!("{kind} {name}: {few} of {all} {word}"))
+    };
+    let seen = number(&status["observedGeneration"]) >= number(&object["metadata"]["generation"]);
+    let replicas = object["spec"]["replicas"].as_i64().unwrap_or(1);
+    match what {
+        Checked::Deployment | Checked::DaemonSet | Checked::StatefulSet if !seen => {
+            Some(format!("{kind} {name} is not acted on yet"))
+        }
+        Checked::Deployment => counted(replicas, &["updatedReplicas", "availableReplicas"], "replicas are available"),
+        Checked::DaemonSet => counted(
+            number(&status["desiredNumberScheduled"]),
+            &["updatedNumberScheduled", "numberAvailable"],
+            "pods are available",
+        ),
+        Checked::StatefulSet => counted(replicas, &["updatedReplicas", "readyReplicas"], "replicas are ready"),
+        Checked::Job => match (held("Complete"), held("Failed")) {
+            (Some(_), _) => None,
+            (None, Some(failed)) => {
+                Some(format!("{kind} {name} failed: {}", failed["message"].as_str().unwrap_or_default()))
+            }
+            (None, None) => Some(format!("{kind} {name} has not completed")),
+        },
+        Checked::ApiService => match held("Available") {
+            Some(_) => None,
+            None => Some(format!("{kind} {name} is not available")),
+        },
+    }
+}

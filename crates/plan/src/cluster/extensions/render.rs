@@ -1,0 +1,222 @@
+//! An extension's template becomes objects.
+
+use std::net::IpAddr;
+
+use fleetwright_api::{Extension, ExtensionPlacement, names};
+use serde_json::{Map, Value, json};
+
+use super::super::objects::{API_PORT, Kind};
+use super::super::{certificates, digest};
+use super::values::values;
+use super::{EXTENSION, Given, INVENTORY, Mistake, Ref, Rendered};
+use crate::package::rendered;
+
+/// An extension in the meta cluster has no more objects than this: they are written by one pass.
+pub const MOST_IN_META: usize = 8;
+/// One in the business cluster has no more than this.
+const MOST: usize = 200;
+
+/// The extensions that a cluster has, in the order in which they come; those that cannot be rendered, with why.
+pub fn render(given: &Given<'_>) -> Vec<Result<Rendered, Mistake>> {
+    let (package, spec) = (given.package.1, given.spec);
+    let choice = |name: &str| spec.extensions.iter().find(|choice| choice.name == name);
+    let mut wanted: Vec<&Extension> = package
+        .extensions
+        .iter()
+        .filter(|one| choice(&one.name).and_then(|choice| choice.enabled).unwrap_or(one.enabled))
+        .collect();
+    wanted.sort_by(|a, b| (a.order, &a.name).cmp(&(b.order, &b.name)));
+    let mut taken: Vec<(ExtensionPlacement, Ref, String)> = Vec::new();
+    let mut all: Vec<_> = wanted
+        .into_iter()
+        .map(|extension| {
+            let made = one(given, extension, values(extension, choice(&extension.name))?)?;
+            for object in &made.objects {
+                let this = Ref::of(object);
+                if let Some((_, _, other)) = taken.iter().find(|(at, that, _)| *at == made.placement && that.is(&this))
+                {
+                    let message = match *other == made.name {
+                        true => format!("{this} is there twice"),
+                        false => format!("{this} is also of the extension {other}: an object has one owner"),
+                    };
+                    return Err(wrong(extension, message));
+                }
+                taken.push((made.placement, this, made.name.clone()));
+            }
+            Ok(made)
+        })
+        .collect();
+    let strange = spec.extensions.iter().filter(|choice| choice.enabled != Some(false));
+    for choice in strange.filter(|choice| package.extensions.iter().all(|one| one.name != choice.name)) {
+        let there: Vec<_> = package.extensions.iter().map(|one| one.name.as_str()).collect();
+        let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
+        all.push(Err(Mistake {
+            extension: choice.name.clone(),
+            place: "spec.extensions".to_owned(),
+            message: format!("the package version {} has no such extension; it has {there}", given.package.0),
+            chosen: true,
+        }));
+    }
+    all
+}
+
+fn wrong(extension: &Extension, message: String) -> Mistake {
+    Mistake { extension: extension.name.clone(), place: "template".to_owned(), message, chosen: false }
+}
+
+fn one(given: &Given<'_>, extension: &Extension, values: Value) -> Result<Rendered, Mistake> {
+    let wrong = |message| wrong(extension, message);
+    let roots = [("cluster", Value::Object(cluster(given))), ("values", values)];
+    let text = rendered(&roots, &extension.template).map_err(|message| {
+        let hint = match message.contains("cluster.server") && given.server.is_none() {
+            true => "; the endpoint of the cluster is not known yet: set spec.endpoint.host if nobody gives it one",
+            false => "",
+        };
+        wrong(format!("{message}{hint}"))
+    })?;
+    let documents: Vec<Value> = serde_saphyr::from_multiple(&text).map_err(|error| {
+        let first = error.to_string().lines().next().unwrap_or_default().to_owned();
+        wrong(format!("what it renders to is no YAML: {first}; texts are safe as {{{{ … | json }}}}"))
+    })?;
+    let mut objects: Vec<_> = documents.into_iter().filter(|document| !document.is_null()).collect();
+    let most = if extension.placement == ExtensionPlacement::Meta { MOST_IN_META } else { MOST };
+    if objects.len() > most {
+        return Err(wrong(format!("{} objects are more than {most}: make two extensions of it", objects.len())));
+    }
+    for (at, object) in objects.iter_mut().enumerate() {
+        object_of(given, extension, object).map_err(|why| wrong(format!("document {}: {why}", at + 1)))?;
+    }
+    // What the others need is there before them.
+    objects.sort_by_key(|object| {
+        object["kind"].as_str().is_none_or(|kind| !["Namespace", "CustomResourceDefinition"].contains(&kind))
+    });
+    let digest = digest(&json!(objects).to_string(), 8);
+    for object in &mut objects {
+        let own = super::super::digest(&object.to_string(), 8);
+        object["metadata"]["annotations"][names::APPLIED] = json!(own);
+    }
+    Ok(Rendered {
+        name: extension.name.clone(),
+        order: extension.order,
+        placement: extension.placement,
+        objects,
+        digest,
+        health: extension.health.clone(),
+    })
+}
+
+/// Everything that is known of a cluster, by the names of `templates::CLUSTER`.
+fn cluster(given: &Given<'_>) -> Map<String, Value> {
+    let network = &given.spec.network;
+    let address = given.server.and_then(|server| server.strip_prefix("https://")?.rsplit_once(':'));
+    let host = address.map(|(host, _)| host.trim_start_matches('[').trim_end_matches(']'));
+    let port = address.and_then(|(_, port)| port.parse::<u16>().ok());
+    let known = [
+        ("name", json!(given.names.name)),
+        ("fleet", json!(given.names.fleet)),
+        ("namespace", json!(given.names.namespace)),
+        ("labels", json!(given.labels)),
+        ("kubernetes", json!(given.package.1.kubernetes)),
+        ("packageVersion", json!(given.package.0)),
+        ("server", json!(given.server)),
+        ("serverHost", json!(host)),
+        ("serverPort", json!(port)),
+        ("internalServer", json!(format!("https://{}:{API_PORT}", given.names.apiserver()))),
+        ("caBundle", json!(given.ca_bundle)),
+        ("pods", json!(network.pods)),
+        ("services", json!(network.services)),
+        ("dnsDomain", json!(network.dns_domain)),
+        ("dnsAddress", json!(certificates::service_address(&network.services, 10).map(|ip: IpAddr| ip.to_string()))),
+    ];
+    // What is not known is not defined, instead of empty.
+    known.into_iter().filter(|(_, value)| !value.is_null()).map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// Checks one object, and marks it as ours.
+fn object_of(given: &Given<'_>, extension: &Extension, object: &mut Value) -> Result<(), String> {
+    let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+    if !object.is_object() {
+        return Err("it is no object: it needs apiVersion, kind and metadata".to_owned());
+    }
+    let (version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));
+    let (Some(version), Some(kind)) = (version, kind) else {
+        return Err("it needs apiVersion and kind".to_owned());
+    };
+    if kind == "List" || kind.ends_with("List") && object.get("items").is_some() {
+        return Err(format!("{kind} is no object: give each of its items as a document, between lines of ---"));
+    }
+    let Some(name) = text(&object["metadata"]["name"]) else {
+        return Err(format!("{kind} needs a text as metadata.name, by which it is known again"));
+    };
+    let namespace = &object["metadata"]["namespace"];
+    if !namespace.is_null() && text(namespace).is_none() {
+        return Err(format!("{kind} {name}: metadata.namespace is no text"));
+    }
+    for place in ["labels", "annotations"] {
+        let map = &mut object["metadata"][place];
+        match map {
+            Value::Null => *map = json!({}),
+            Value::Object(map) if map.values().all(Value::is_string) => {}
+            _ => return Err(format!("{kind} {name}: metadata.{place} must be texts by name: put numbers in quotes")),
+        }
+    }
+    if let Some(fields) = object.as_object_mut() {
+        fields.remove("status");
+    }
+    mark(given, extension, &mut object["metadata"]["labels"]);
+    if extension.placement == ExtensionPlacement::Meta {
+        in_meta(given, extension, object, (&version, &kind, &name))?;
+    }
+    Ok(())
+}
+
+fn mark(given: &Given<'_>, extension: &Extension, labels: &mut Value) {
+    for (key, value) in given.names.labels() {
+        labels[key] = json!(value);
+    }
+    labels[EXTENSION] = json!(extension.name);
+}
+
+/// What is in the meta cluster is in the namespace of the control plane, of a kind that the operator may write, and no part of the control plane.
+fn in_meta(
+    given: &Given<'_>,
+    extension: &Extension,
+    object: &mut Value,
+    (version, kind, name): (&str, &str, &str),
+) -> Result<(), String> {
+    let known = Kind::ALL.into_iter().find(|known| (known.api_version(), known.as_str()) == (version, kind));
+    let Some(known) = known else {
+        let kinds: Vec<_> = Kind::ALL.iter().map(|kind| kind.as_str()).collect();
+        return Err(format!(
+            "{version} {kind} {name} cannot be in the meta cluster: with placement Meta an extension has {} and nothing else",
+            kinds.join(", ")
+        ));
+    };
+    let here = &given.names.namespace;
+    match object["metadata"]["namespace"].as_str() {
+        None => object["metadata"]["namespace"] = json!(here),
+        Some(namespace) if namespace == here => {}
+        Some(namespace) => {
+            return Err(format!(
+                "{kind} {name} is in the namespace {namespace}: with placement Meta everything is in the namespace of the control plane; leave metadata.namespace out"
+            ));
+        }
+    }
+    let ours = ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"];
+    if name == INVENTORY
+        || ours
+            .iter()
+            .any(|binary| name.strip_prefix(binary).is_some_and(|rest| !rest.starts_with(char::is_alphanumeric)))
+    {
+        return Err(format!("{kind} {name} would be a part of the control plane: choose another name"));
+    }
+    if matches!(known, Kind::Deployment | Kind::StatefulSet) {
+        // So that its pods go as quickly as the others when the cluster goes.
+        let labels = object.pointer_mut("/spec/template/metadata/labels").filter(|labels| labels.is_object());
+        let Some(labels) = labels else {
+            return Err(format!("{kind} {name} needs spec.template.metadata.labels, which its selector selects"));
+        };
+        mark(given, extension, labels);
+    }
+    Ok(())
+}

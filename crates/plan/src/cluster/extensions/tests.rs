@@ -1,0 +1,241 @@
+use std::collections::BTreeMap;
+
+use fleetwright_api::{
+    ClusterPackageVersionSpec, ClusterSpec, Extension, ExtensionChoice, ExtensionPlacement, names, templates,
+};
+use serde_json::{Value, json};
+
+use super::super::Names;
+use super::*;
+
+const CONFIG: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: {{ values.name | json }}, namespace: kube-system}\ndata: {dns: {{ cluster.dnsAddress | json }}}\n";
+
+fn extension(name: &str, template: &str) -> Extension {
+    let schema =
+        "type: object\nproperties:\n  name: {type: string, default: a}\n  replicas: {type: integer, minimum: 1}\n";
+    Extension {
+        name: name.to_owned(),
+        template: template.to_owned(),
+        values_schema: Some(schema.to_owned()),
+        ..Extension::default()
+    }
+}
+
+struct World {
+    names: Names,
+    labels: BTreeMap<String, String>,
+    spec: ClusterSpec,
+    package: ClusterPackageVersionSpec,
+}
+
+impl World {
+    fn of(extensions: Vec<Extension>) -> Self {
+        let mut package = ClusterPackageVersionSpec::of_images("registry.example", "1.36.4", "3.6.16");
+        package.extensions = extensions;
+        Self {
+            names: Names::of("fleet", "pay"),
+            labels: [("tier".to_owned(), "prod".to_owned())].into(),
+            spec: ClusterSpec::of("v1.36"),
+            package,
+        }
+    }
+
+    fn choose(mut self, name: &str, values: Value) -> Self {
+        self.spec.extensions.push(ExtensionChoice { name: name.to_owned(), enabled: None, values: Some(values) });
+        self
+    }
+
+    fn render(&self) -> Vec<Result<Rendered, Mistake>> {
+        render(&Given {
+            names: &self.names,
+            labels: &self.labels,
+            spec: &self.spec,
+            package: ("v1.36", &self.package),
+            server: Some("https://192.0.2.7:6443"),
+            ca_bundle: Some("-----BEGIN-----\n"),
+        })
+    }
+
+    /// The only one, which cannot be rendered.
+    fn mistake(&self) -> String {
+        match &self.render()[..] {
+            [Err(mistake)] => mistake.to_string(),
+            other => panic!("{other:#?}"),
+        }
+    }
+
+    fn one(&self) -> Rendered {
+        match &self.render()[..] {
+            [Ok(one)] => one.clone(),
+            other => panic!("{other:#?}"),
+        }
+    }
+}
+
+#[test]
+fn templates_see_what_is_known_of_the_cluster_and_nothing_else() {
+    for name in templates::CLUSTER {
+        let template = format!(
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: a}}\ndata: {{it: {{{{ cluster.{name} | json }}}}}}\n"
+        );
+        World::of(vec![extension("a", &template)]).one();
+    }
+    let told = World::of(vec![extension("a", "x: 1\ny: {{ cluster.password }}\n")]).mistake();
+    assert!(
+        told.starts_with("extension a, template: line 2: cluster.password is not defined (there are cluster."),
+        "{told}"
+    );
+    let told = World::of(vec![extension("a", "{% if machine.name %}{% endif %}")]).mistake();
+    assert!(told.contains("machine is not defined (there are cluster, values)"), "{told}");
+    let told = World::of(vec![extension("a", "x: {{ values.size }}")]).mistake();
+    assert!(told.contains("values.size is not defined (there are values.name)"), "{told}");
+    let told = World::of(vec![extension("a", "x: {{ cluster.labels.zone }}")]).mistake();
+    assert!(told.contains("cluster.labels.zone is not defined (there are cluster.labels.tier)"), "{told}");
+}
+
+#[test]
+fn values_have_defaults_and_are_as_the_schema_says() {
+    let world = || World::of(vec![extension("a", CONFIG)]);
+    assert_eq!(world().one().objects[0]["metadata"]["name"], "a");
+    assert_eq!(world().choose("a", json!({ "name": "b: c" })).one().objects[0]["metadata"]["name"], "b: c");
+    for (values, said) in [
+        (json!({ "replicas": 0 }), "extension a, values: replicas: "),
+        (json!({ "replicas": "2" }), "extension a, values: replicas: "),
+        (json!({ "size": 2 }), "extension a, values: size is not known; there are name, replicas"),
+        (json!({ "kind": 2 }), "extension a, values: kind is not known; there are name, replicas"),
+    ] {
+        let told = world().choose("a", values).mistake();
+        assert!(told.starts_with(said), "{told}");
+    }
+    let mut plain = extension("a", CONFIG);
+    plain.values_schema = None;
+    let told = World::of(vec![plain]).choose("a", json!({ "name": "b" })).mistake();
+    assert!(told.ends_with("it takes no values: leave them out"), "{told}");
+}
+
+#[test]
+fn a_schema_that_says_nothing_is_found() {
+    for (schema, said) in [
+        ("type: object\nproperites: {}\n", "properites is no keyword of a schema"),
+        ("type: string\n", "begin with type: object"),
+        ("type: [", "no YAML"),
+    ] {
+        let mut one = extension("a", CONFIG);
+        one.values_schema = Some(schema.to_owned());
+        let told = World::of(vec![one]).mistake();
+        assert!(told.starts_with("extension a, valuesSchema: ") && told.contains(said), "{told}");
+    }
+}
+
+#[test]
+fn the_same_inputs_give_the_same_bytes_with_our_labels() {
+    let world = World::of(vec![extension("a", CONFIG)]);
+    let (one, two) = (world.one(), world.one());
+    assert_eq!((&one.digest, json!(one.objects).to_string()), (&two.digest, json!(two.objects).to_string()));
+    let labels = &one.objects[0]["metadata"]["labels"];
+    assert_eq!(
+        (&labels[EXTENSION], &labels[names::CLUSTER], &labels[names::FLEET]),
+        (&json!("a"), &json!("pay"), &json!("fleet"))
+    );
+    assert_ne!(World::of(vec![extension("a", CONFIG)]).choose("a", json!({ "name": "b" })).one().digest, one.digest);
+}
+
+#[test]
+fn they_come_by_order_and_name_and_what_others_need_comes_first() {
+    let at = |name: &str, order| Extension {
+        order,
+        ..extension(name, &CONFIG.replace("values.name", &format!("'{name}'")))
+    };
+    let world = World::of(vec![at("z", 10), at("b", 20), at("a", 20)]);
+    let names: Vec<_> = world.render().into_iter().map(|one| one.unwrap().name).collect();
+    assert_eq!(names, ["z", "a", "b"]);
+    let two = format!("{CONFIG}---\napiVersion: v1\nkind: Namespace\nmetadata: {{name: other}}\n---\n# nothing\n");
+    let kinds: Vec<_> =
+        World::of(vec![extension("a", &two)]).one().objects.iter().map(|one| one["kind"].clone()).collect();
+    assert_eq!(kinds, ["Namespace", "ConfigMap"]);
+}
+
+#[test]
+fn what_is_off_is_not_rendered_and_what_nobody_has_is_said() {
+    let mut world = World::of(vec![Extension { enabled: false, ..extension("a", CONFIG) }]);
+    assert!(world.render().is_empty());
+    world.spec.extensions.push(ExtensionChoice { name: "a".to_owned(), enabled: Some(true), values: None });
+    assert_eq!(world.render().len(), 1);
+    world.spec.extensions = vec![ExtensionChoice { name: "b".to_owned(), enabled: Some(false), values: None }];
+    assert!(world.render().is_empty());
+    world.spec.extensions[0].enabled = None;
+    assert!(
+        world.mistake().ends_with("the package version v1.36 has no such extension; it has a"),
+        "{}",
+        world.mistake()
+    );
+}
+
+#[test]
+fn what_is_no_object_or_there_twice_is_refused() {
+    for (template, said) in [
+        ("- a\n", "document 1: it is no object"),
+        ("kind: ConfigMap\n", "document 1: it needs apiVersion and kind"),
+        ("apiVersion: v1\nkind: ConfigMap\n", "document 1: ConfigMap needs a text as metadata.name"),
+        ("apiVersion: v1\nkind: List\nitems: []\n", "document 1: List is no object"),
+        ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, labels: {a: 1}}\n", "metadata.labels must be texts"),
+        ("a: b: c\n", "no YAML"),
+    ] {
+        let told = World::of(vec![extension("a", template)]).mistake();
+        assert!(told.contains(said), "{told}");
+    }
+    assert!(World::of(vec![extension("a", &format!("{CONFIG}---\n{CONFIG}"))]).mistake().contains("is there twice"));
+    let world = World::of(vec![extension("a", CONFIG), extension("b", CONFIG)]);
+    let told = world.render().remove(1).unwrap_err().to_string();
+    assert!(told.contains("ConfigMap kube-system/a is also of the extension a"), "{told}");
+}
+
+#[test]
+fn beside_the_control_plane_are_a_few_kinds_in_its_namespace_alone() {
+    let meta =
+        |template: &str| World::of(vec![Extension { placement: ExtensionPlacement::Meta, ..extension("a", template) }]);
+    let one = meta("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n").one();
+    assert_eq!(one.objects[0]["metadata"]["namespace"], "fleet-pay");
+    for (template, said) in [
+        ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: other}\n", "is in the namespace other"),
+        ("apiVersion: v1\nkind: Secret\nmetadata: {name: a}\n", "v1 Secret a cannot be in the meta cluster"),
+        (
+            "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: a}\n",
+            "cannot be in the meta cluster",
+        ),
+        ("apiVersion: v1\nkind: Service\nmetadata: {name: kube-apiserver}\n", "a part of the control plane"),
+        ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: etcd-config}\n", "a part of the control plane"),
+        ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: extensions}\n", "a part of the control plane"),
+        (
+            "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a}\nspec: x\n",
+            "needs spec.template.metadata.labels",
+        ),
+    ] {
+        let told = meta(template).mistake();
+        assert!(told.contains(said), "{told}");
+    }
+}
+
+#[test]
+fn workloads_work_when_all_of_the_present_template_do() {
+    use health::{Checked, trouble};
+    let deployment = |updated: i64, available: i64, observed: i64| {
+        json!({
+            "metadata": { "generation": 2 }, "spec": { "replicas": 2 },
+            "status": { "observedGeneration": observed, "updatedReplicas": updated, "availableReplicas": available },
+        })
+    };
+    let told = |object: Value| trouble(Checked::Deployment, "dns", Some(&object));
+    assert_eq!(told(deployment(2, 2, 2)), None);
+    assert_eq!(told(deployment(1, 2, 2)).as_deref(), Some("Deployment dns: 1 of 2 replicas are available"));
+    assert_eq!(told(deployment(2, 2, 1)).as_deref(), Some("Deployment dns is not acted on yet"));
+    assert_eq!(trouble(Checked::Job, "j", None).as_deref(), Some("Job j is not there"));
+    let job =
+        |type_: &str| json!({ "status": { "conditions": [{ "type": type_, "status": "True", "message": "no" }] } });
+    assert_eq!(trouble(Checked::Job, "j", Some(&job("Complete"))), None);
+    assert_eq!(trouble(Checked::Job, "j", Some(&job("Failed"))).as_deref(), Some("Job j failed: no"));
+    let set =
+        json!({ "metadata": { "generation": 1 }, "status": { "observedGeneration": 1, "desiredNumberScheduled": 0 } });
+    assert_eq!(trouble(Checked::DaemonSet, "p", Some(&set)), None, "where there are no nodes, there are no pods");
+    assert!(trouble(Checked::ApiService, "a", Some(&json!({}))).is_some());
+}

@@ -1,0 +1,51 @@
+//! The values of an extension, as its schema has them.
+
+use fleetwright_api::{Extension, ExtensionChoice};
+use fleetwright_schema::{Schema, default, prune, prune_nulls, structural, validate};
+use serde_json::{Value, json};
+
+use super::Mistake;
+
+/// The values of that extension: those of the cluster, with the defaults of the schema beside them.
+pub(super) fn values(extension: &Extension, choice: Option<&ExtensionChoice>) -> Result<Value, Mistake> {
+    let mistake = |place: &str, message: String, chosen| Mistake {
+        extension: extension.name.clone(),
+        place: place.to_owned(),
+        message,
+        chosen,
+    };
+    let mut values = choice.and_then(|choice| choice.values.clone()).unwrap_or_else(|| json!({}));
+    let Some(schema) = &extension.values_schema else {
+        let none = values.as_object().is_some_and(serde_json::Map::is_empty);
+        let message = "it takes no values: leave them out".to_owned();
+        return if none { Ok(values) } else { Err(mistake("values", message, true)) };
+    };
+    let wrong = |message| mistake("valuesSchema", message, false);
+    let mut schema: Value = serde_saphyr::from_str(schema).map_err(|error| wrong(format!("no YAML: {error}")))?;
+    if schema["type"] != "object" {
+        return Err(wrong("it must be the schema of an object: begin with type: object".to_owned()));
+    }
+    // What real clusters ignore in a schema is mostly a typing error.
+    if let Some(unknown) = structural::prune_unknown(&mut schema, "").first() {
+        return Err(wrong(format!("{} is no keyword of a schema", unknown.trim_start_matches('.'))));
+    }
+    let schema = Schema::from_openapi(&schema).map_err(wrong)?;
+    prune_nulls(&schema, &mut values);
+    default(&schema, &mut values);
+    let known = || schema.properties.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+    let unknown = ["apiVersion", "kind", "metadata"]
+        .into_iter()
+        .find(|name| values.get(name).is_some() && !schema.properties.contains_key(*name) && !schema.preserve_unknown);
+    let unknown = unknown.map(str::to_owned).or_else(|| prune(&schema, &mut values, false).first().cloned());
+    if let Some(unknown) = unknown {
+        return Err(mistake("values", format!("{unknown} is not known; there are {}", known()), true));
+    }
+    match validate(&schema, &values, "").first() {
+        None => Ok(values),
+        Some(error) => {
+            let field = error.field.trim_start_matches('.');
+            let field = if field.is_empty() { "they" } else { field };
+            Err(mistake("values", format!("{field}: {}", error.detail), true))
+        }
+    }
+}
