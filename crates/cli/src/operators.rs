@@ -222,7 +222,8 @@ impl Args {
     /// Makes sure that they can run, and says where their probes are.
     async fn start(&self, identity: String, metrics: Metrics) -> anyhow::Result<Operators> {
         let cluster = self.cluster.connect_to_stay().await?;
-        preflight::kinds(&cluster).await?;
+        let clusters = self.only.is_empty() || self.only.contains(&Which::Clusters);
+        preflight::kinds(&cluster, clusters).await?;
         let lease = self.lease(identity);
         preflight::rights(&cluster, &self.rules(lease.as_ref())).await?;
 
@@ -369,6 +370,48 @@ impl Operators {
         tokio::select! {
             ended = self.operator.run(stop) => Ok(ended?),
             () = self.endpoint.serve(health, metrics, std::future::pending()) => unreachable!("it is never asked to stop"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fleetwright_plan::cluster::extensions::{MACHINE_OPERATOR, shipped};
+    use serde_json::{Value, json};
+
+    /// The rules that the shipped extension gives the Machine-Operator, by where they hold.
+    fn given() -> Vec<(String, Value)> {
+        let all = shipped(|name| format!("registry.example/{name}:v1")).unwrap();
+        assert!(all.iter().any(|one| one.name == MACHINE_OPERATOR));
+        let access = all.into_iter().find(|one| one.name == "machine-access").unwrap();
+        let text = access.template.replace("{{ values.namespace }}", "fleet");
+        let documents = text.split("\n---\n").filter(|text| !text.contains("{{"));
+        let documents = documents.map(|text| serde_saphyr::from_str::<Value>(text).unwrap());
+        let roles = documents.filter(|one| one["rules"].is_array());
+        roles
+            .map(|one| (one["metadata"]["namespace"].as_str().unwrap_or_default().to_owned(), one["rules"].clone()))
+            .collect()
+    }
+
+    #[test]
+    fn the_shipped_machine_operator_may_do_what_it_needs_and_nothing_else() {
+        let given = given();
+        let rights = rights(&[Which::Machines]);
+        let (mut namespaced, lease) = (rights.namespaced, rights.lease);
+        add_rules(&mut namespaced, lease);
+        for (place, wanted) in [("", rights.cluster), ("fleet", namespaced), ("kube-system", rights.tokens)] {
+            let mut rules = Vec::new();
+            let found = given.iter().filter(|(there, _)| there == place);
+            for rule in found.flat_map(|(_, rules)| rules.as_array().unwrap()) {
+                add_rules(&mut rules, vec![serde_json::from_value(rule.clone()).unwrap()]);
+            }
+            let sorted = |rules: &[PolicyRule]| {
+                let mut all: Vec<_> = rules.iter().map(|rule| json!(rule).to_string()).collect();
+                all.sort();
+                all
+            };
+            assert_eq!(sorted(&rules), sorted(&wanted), "in {place:?}");
         }
     }
 }

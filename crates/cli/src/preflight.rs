@@ -58,14 +58,17 @@ impl Need {
 ///
 /// # Errors
 /// Names the missing ones and says what to do.
-pub(crate) async fn kinds(cluster: &Cluster) -> anyhow::Result<()> {
+pub(crate) async fn kinds(cluster: &Cluster, clusters: bool) -> anyhow::Result<()> {
     let served = format!("{}/{}", fleetwright_api::GROUP, fleetwright_api::VERSION);
     let found = match cluster.client.list_api_group_resources(&served).await {
         Ok(list) => list.resources,
         Err(error) if is_not_found(&error) => vec![],
         Err(error) => return Err(cluster.explain(error)),
     };
-    let wanted = fleetwright_api::crds().into_iter().map(|crd| crd.spec.names.plural);
+    // A business cluster has machines, and no clusters of its own.
+    let of_clusters = |kind: &str| ["Cluster", "ClusterPackageVersion"].contains(&kind);
+    let wanted = fleetwright_api::crds().into_iter().map(|crd| crd.spec.names);
+    let wanted = wanted.filter(|names| clusters || !of_clusters(&names.kind)).map(|names| names.plural);
     let missing: Vec<_> = wanted.filter(|plural| found.iter().all(|resource| resource.name != *plural)).collect();
     if !missing.is_empty() {
         bail!(

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use fleetwright_api::ClusterSpec;
+use fleetwright_api::{ClusterPackageVersionSpec, ClusterSpec, ExtensionPlacement};
 use jiff::Timestamp;
 
 use super::Names;
@@ -113,6 +113,25 @@ pub fn wanted(names: &Names, spec: &ClusterSpec, endpoints: &[String]) -> Vec<Wa
         ]);
     }
     all
+}
+
+/// The Secret with the Machine-Operator's kubeconfig for the business cluster.
+pub const MACHINE_OPERATOR: &str = "machine-operator-kubeconfig";
+
+/// The certificates that extensions beside the control plane have: whose template mounts the Machine-Operator's kubeconfig, gets one.
+pub fn of_extensions(package: &ClusterPackageVersionSpec) -> Vec<Wanted> {
+    let mut beside = package.extensions.iter().filter(|one| one.placement == ExtensionPlacement::Meta);
+    let wanted = beside.any(|one| one.template.contains(MACHINE_OPERATOR)).then(|| Wanted {
+        secret: MACHINE_OPERATOR,
+        authority: Authority::Cluster,
+        common_name: "fleetwright:machine-operator".to_owned(),
+        organizations: Vec::new(),
+        usage: Use::Client,
+        dns_names: Vec::new(),
+        ips: Vec::new(),
+        kubeconfig: true,
+    });
+    wanted.into_iter().collect()
 }
 
 fn apiserver(names: &Names, spec: &ClusterSpec, endpoints: &[String]) -> Wanted {

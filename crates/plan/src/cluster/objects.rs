@@ -9,6 +9,7 @@ use fleetwright_api::{
 use serde_json::{Map, Value, json};
 
 use super::Names;
+use super::extensions::keeps_endpoint;
 
 /// Where the files of Secrets and ConfigMaps are in containers.
 const FILES: &str = "/etc/kubernetes";
@@ -232,6 +233,9 @@ impl Blueprint<'_> {
                     ("proxy-client-cert-file", file("front-proxy-client", "tls.crt")),
                     ("proxy-client-key-file", file("front-proxy-client", "tls.key")),
                 ];
+                if keeps_endpoint(self.spec, self.package) {
+                    own.push(("endpoint-reconciler-type", "none".into()));
+                }
                 match (&self.spec.datastore.etcd, &self.spec.datastore.external) {
                     (None, Some(external)) => {
                         let prefix = || format!("/{}/{}", self.names.fleet, self.names.name);

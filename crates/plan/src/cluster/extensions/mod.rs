@@ -4,6 +4,7 @@ mod choose;
 pub mod health;
 mod inventory;
 mod render;
+mod shipped;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -23,6 +24,8 @@ pub use choose::{Choice, Work};
 pub(super) use choose::{choose, condition};
 pub use inventory::INVENTORY;
 pub use render::{MOST_IN_META, render};
+pub(super) use shipped::keeps_endpoint;
+pub use shipped::{MACHINE_OPERATOR, shipped};
 
 /// Label of everything that an extension has: the extension's name.
 pub const EXTENSION: &str = "fleetwright.io/extension";

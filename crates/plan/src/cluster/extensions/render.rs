@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::objects::{API_PORT, Kind};
 use super::super::{certificates, digest};
+use super::shipped::built_in;
 use super::values::values;
 use super::{EXTENSION, Given, INVENTORY, Mistake, Ref, Rendered};
 use crate::package::rendered;
@@ -27,10 +28,15 @@ pub fn render(given: &Given<'_>) -> Vec<Result<Rendered, Mistake>> {
         .collect();
     wanted.sort_by(|a, b| (a.order, &a.name).cmp(&(b.order, &b.name)));
     let mut taken: Vec<(ExtensionPlacement, Ref, String)> = Vec::new();
-    let mut all: Vec<_> = wanted
-        .into_iter()
-        .map(|extension| {
-            let made = one(given, extension, values(extension, choice(&extension.name))?)?;
+    let own = built_in(&wanted, spec, package, address(given).0);
+    let own = own.iter().map(|(extension, objects)| (extension, objects.clone()));
+    let mut all: Vec<_> = own
+        .chain(wanted.iter().map(|extension| (*extension, None)))
+        .map(|(extension, objects)| {
+            let made = match objects {
+                Some(objects) => finish(given, extension, objects)?,
+                None => one(given, extension, values(extension, choice(&extension.name))?)?,
+            };
             for object in &made.objects {
                 let this = Ref::of(object);
                 if let Some((_, _, other)) = taken.iter().find(|(at, that, _)| *at == made.placement && that.is(&this))
@@ -78,7 +84,12 @@ fn one(given: &Given<'_>, extension: &Extension, values: Value) -> Result<Render
         let first = error.to_string().lines().next().unwrap_or_default().to_owned();
         wrong(format!("what it renders to is no YAML: {first}; texts are safe as {{{{ … | json }}}}"))
     })?;
-    let mut objects: Vec<_> = documents.into_iter().filter(|document| !document.is_null()).collect();
+    finish(given, extension, documents.into_iter().filter(|document| !document.is_null()).collect())
+}
+
+/// Checks the objects, marks them as ours, and puts them in order.
+fn finish(given: &Given<'_>, extension: &Extension, mut objects: Vec<Value>) -> Result<Rendered, Mistake> {
+    let wrong = |message| wrong(extension, message);
     let most = if extension.placement == ExtensionPlacement::Meta { MOST_IN_META } else { MOST };
     if objects.len() > most {
         return Err(wrong(format!("{} objects are more than {most}: make two extensions of it", objects.len())));
@@ -105,12 +116,17 @@ fn one(given: &Given<'_>, extension: &Extension, values: Value) -> Result<Render
     })
 }
 
+/// The host and port where clients reach the cluster.
+fn address<'a>(given: &Given<'a>) -> (Option<&'a str>, Option<u16>) {
+    let address = given.server.and_then(|server| server.strip_prefix("https://")?.rsplit_once(':'));
+    let host = address.map(|(host, _)| host.trim_start_matches('[').trim_end_matches(']'));
+    (host, address.and_then(|(_, port)| port.parse().ok()))
+}
+
 /// Everything that is known of a cluster, by the names of `templates::CLUSTER`.
 fn cluster(given: &Given<'_>) -> Map<String, Value> {
     let network = &given.spec.network;
-    let address = given.server.and_then(|server| server.strip_prefix("https://")?.rsplit_once(':'));
-    let host = address.map(|(host, _)| host.trim_start_matches('[').trim_end_matches(']'));
-    let port = address.and_then(|(_, port)| port.parse::<u16>().ok());
+    let (host, port) = address(given);
     let known = [
         ("name", json!(given.names.name)),
         ("fleet", json!(given.names.fleet)),

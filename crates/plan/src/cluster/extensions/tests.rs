@@ -56,16 +56,23 @@ impl World {
         })
     }
 
+    /// Without what is built in.
+    fn given(&self) -> Vec<Result<Rendered, Mistake>> {
+        let mut all = self.render();
+        all.retain(|one| one.as_ref().map_or(true, |one| one.order > 0));
+        all
+    }
+
     /// The only one, which cannot be rendered.
     fn mistake(&self) -> String {
-        match &self.render()[..] {
+        match &self.given()[..] {
             [Err(mistake)] => mistake.to_string(),
             other => panic!("{other:#?}"),
         }
     }
 
     fn one(&self) -> Rendered {
-        match &self.render()[..] {
+        match &self.given()[..] {
             [Ok(one)] => one.clone(),
             other => panic!("{other:#?}"),
         }
@@ -147,7 +154,7 @@ fn they_come_by_order_and_name_and_what_others_need_comes_first() {
         ..extension(name, &CONFIG.replace("values.name", &format!("'{name}'")))
     };
     let world = World::of(vec![at("z", 10), at("b", 20), at("a", 20)]);
-    let names: Vec<_> = world.render().into_iter().map(|one| one.unwrap().name).collect();
+    let names: Vec<_> = world.given().into_iter().map(|one| one.unwrap().name).collect();
     assert_eq!(names, ["z", "a", "b"]);
     let two = format!("{CONFIG}---\napiVersion: v1\nkind: Namespace\nmetadata: {{name: other}}\n---\n# nothing\n");
     let kinds: Vec<_> =
@@ -160,7 +167,7 @@ fn what_is_off_is_not_rendered_and_what_nobody_has_is_said() {
     let mut world = World::of(vec![Extension { enabled: false, ..extension("a", CONFIG) }]);
     assert!(world.render().is_empty());
     world.spec.extensions.push(ExtensionChoice { name: "a".to_owned(), enabled: Some(true), values: None });
-    assert_eq!(world.render().len(), 1);
+    assert_eq!(world.given().len(), 1);
     world.spec.extensions = vec![ExtensionChoice { name: "b".to_owned(), enabled: Some(false), values: None }];
     assert!(world.render().is_empty());
     world.spec.extensions[0].enabled = None;
@@ -186,7 +193,7 @@ fn what_is_no_object_or_there_twice_is_refused() {
     }
     assert!(World::of(vec![extension("a", &format!("{CONFIG}---\n{CONFIG}"))]).mistake().contains("is there twice"));
     let world = World::of(vec![extension("a", CONFIG), extension("b", CONFIG)]);
-    let told = world.render().remove(1).unwrap_err().to_string();
+    let told = world.given().remove(1).unwrap_err().to_string();
     assert!(told.contains("ConfigMap kube-system/a is also of the extension a"), "{told}");
 }
 
@@ -238,4 +245,68 @@ fn workloads_work_when_all_of_the_present_template_do() {
         json!({ "metadata": { "generation": 1 }, "status": { "observedGeneration": 1, "desiredNumberScheduled": 0 } });
     assert_eq!(trouble(Checked::DaemonSet, "p", Some(&set)), None, "where there are no nodes, there are no pods");
     assert!(trouble(Checked::ApiService, "a", Some(&json!({}))).is_some());
+}
+
+fn images(name: &str) -> String {
+    format!("registry.example/{name}:v1.36.4")
+}
+
+#[test]
+fn what_is_shipped_can_be_rendered_and_brings_the_kinds_and_the_endpoint() {
+    let world = World::of(shipped(images).unwrap());
+    let all: Vec<_> = world.render().into_iter().map(Result::unwrap).collect();
+    let names: Vec<_> = all.iter().map(|one| one.name.as_str()).collect();
+    assert_eq!(
+        names,
+        ["kubernetes-endpoint", "machine-kinds", "machine-access", "machine-operator", "kube-proxy", "coredns"]
+    );
+    let slice = &all[0].objects[0];
+    assert_eq!(
+        (&slice["endpoints"][0]["addresses"], &slice["ports"][0]["port"]),
+        (&json!(["192.0.2.7"]), &json!(6443))
+    );
+    assert_eq!(slice["addressType"], "IPv4");
+    let kinds: Vec<_> = all[1].objects.iter().map(|one| one["spec"]["names"]["kind"].as_str().unwrap()).collect();
+    assert!(kinds.contains(&"Machine") && !kinds.contains(&"Cluster"), "{kinds:?}");
+    for one in all.iter().flat_map(|one| &one.objects).filter(|one| one["kind"] == "Deployment") {
+        assert!(
+            one["spec"]["template"]["spec"]["containers"][0]["image"]
+                .as_str()
+                .unwrap()
+                .starts_with("registry.example/")
+        );
+    }
+}
+
+#[test]
+fn who_runs_beside_the_control_plane_has_a_user_of_its_own() {
+    use super::super::certificates::of_extensions;
+    let world = World::of(shipped(images).unwrap());
+    let [one] = &of_extensions(&world.package)[..] else { panic!("one certificate") };
+    assert_eq!((one.common_name.as_str(), one.organizations.len()), ("fleetwright:machine-operator", 0));
+    assert!(of_extensions(&World::of(vec![extension("a", CONFIG)]).package).is_empty());
+}
+
+#[test]
+fn a_name_leaves_the_endpoint_to_the_api_servers() {
+    let mut world = World::of(vec![extension("a", CONFIG)]);
+    assert!(keeps_endpoint(&world.spec, &world.package));
+    world.spec.endpoint.host = Some("pay.example.com".to_owned());
+    assert!(!keeps_endpoint(&world.spec, &world.package));
+    world.package.extensions.clear();
+    world.spec.endpoint.host = None;
+    assert!(!keeps_endpoint(&world.spec, &world.package), "without workers nobody asks");
+}
+
+#[test]
+fn the_example_has_what_is_shipped() {
+    let text = include_str!("../../../../../docs/examples/workers.yaml");
+    let example: Value = serde_saphyr::from_str(text).unwrap();
+    let images = |name: &str| match name {
+        "coredns" => "registry.example/coredns:v1.14.0".to_owned(),
+        "fleetwright" => "registry.example/fleetwright:v0.1.0".to_owned(),
+        other => format!("registry.example/{other}:v1.36.4"),
+    };
+    let extensions: Vec<Extension> = serde_json::from_value(example["spec"]["extensions"].clone()).unwrap();
+    assert_eq!(extensions, shipped(images).unwrap());
 }
