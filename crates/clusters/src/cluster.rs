@@ -17,9 +17,10 @@ use kube::ResourceExt;
 use kube::api::ObjectMeta;
 use serde_json::json;
 
-use crate::ending::{self, Ending};
+use crate::ending::{self, Ending, Hold};
 use crate::extend::Extenders;
 use crate::eyes::{Eyes, Papers};
+use crate::joined::Askers;
 use crate::mend::Menders;
 use crate::prove::Provers;
 use crate::secrets::{Maker, SecretError};
@@ -31,6 +32,7 @@ pub struct Clusters {
     pub provers: Provers,
     pub menders: Menders,
     pub extenders: Extenders,
+    pub askers: Askers,
     pub look_after: Duration,
 }
 
@@ -40,6 +42,7 @@ pub struct Found {
     names: Names,
     package: Option<Arc<Whole<ClusterPackageVersion>>>,
     ending: Option<Ending>,
+    hold: Option<Hold>,
 }
 
 /// What the decision is made from.
@@ -55,17 +58,25 @@ pub enum Invalid {
         "spec.packageVersion names {0}, which is not in the namespace: make that ClusterPackageVersion, or name another"
     )]
     NoPackage(String),
+    /// It is to be deleted, and machines hold it.
+    #[error("{0}")]
+    Held(String),
 }
 
 impl StepError for Invalid {
     fn reason(&self) -> &'static str {
         match self {
             Self::NoPackage(_) => names::reasons::NO_PACKAGE_VERSION,
+            Self::Held(_) => names::reasons::MACHINES_JOINED,
         }
     }
 
     fn remedy(&self) -> Remedy {
-        Remedy::Person
+        match self {
+            Self::NoPackage(_) => Remedy::Person,
+            // Nobody tells when they go.
+            Self::Held(_) => Remedy::Wait(Duration::from_secs(10)),
+        }
     }
 }
 
@@ -137,17 +148,25 @@ impl Controller for Clusters {
             self.provers.forget(key);
             self.menders.forget(key);
             self.extenders.forget(key);
+            self.askers.forget(key);
             return Ok(None);
         };
         let names = Names::of(&key.namespace, &key.name);
         let package = self.eyes.packages.get(&Key::new(&key.namespace, &cluster.0.spec.package_version));
-        let ending = ending::ending(&self.eyes, &names, &cluster);
-        Ok(Some(Arc::new(Found { cluster, names, package, ending })))
+        let hold = ending::hold(&self.eyes, self.askers.answer(key).as_ref(), &names, &cluster, pass.now());
+        if hold.as_ref().is_some_and(|hold| hold.ask) {
+            self.askers.ask(key, &names, &self.eyes.servers(&names.namespace), cluster.0.spec.on_delete);
+        }
+        let ending = ending::ending(&self.eyes, &names, &cluster).filter(|_| hold.is_none());
+        Ok(Some(Arc::new(Found { cluster, names, package, ending, hold })))
     }
 
     fn validate(&self, found: &Arc<Found>) -> Result<Valid, Invalid> {
         // What goes needs no package version.
         if found.package.is_none() && found.ending.is_none() {
+            if let Some(message) = found.hold.as_ref().and_then(|hold| hold.message.clone()) {
+                return Err(Invalid::Held(message));
+            }
             return Err(Invalid::NoPackage(found.cluster.0.spec.package_version.clone()));
         }
         Ok(Valid { found: Arc::clone(found) })
@@ -210,7 +229,8 @@ impl Clusters {
         let status = found.cluster.0.status.clone().unwrap_or_default();
         let key = Key::new(&names.fleet, &names.name);
         let (endpoint, addresses) = self.eyes.endpoint(names, &found.cluster);
-        let wanted = certificates::wanted(names, spec, &addresses);
+        let mut wanted = certificates::wanted(names, spec, &addresses);
+        wanted.extend(certificates::of_extensions(&package.0.spec));
         let papers = self.eyes.papers(names, wanted, now);
         let workloads = self.eyes.workloads(&names.namespace);
         let servers = workloads.get(&ControlPlaneComponent::Apiserver).map(|one| &one.replicas[..]).unwrap_or_default();
@@ -258,12 +278,14 @@ impl Clusters {
             endpoint,
             extensions,
         };
-        let decision = cluster::decide(&seen, now);
+        let mut decision = cluster::decide(&seen, now);
+        decision.next = decision.next.into_iter().chain(found.hold.as_ref().and_then(|hold| hold.next)).min();
         let outlook = Outlook {
             generation: found.cluster.0.metadata.generation,
             certificates: ends.into_iter().map(|(name, not_after)| CertificateStatus { name, not_after }).collect(),
             paused: spec.paused,
             protected: ending::protected(&found.cluster),
+            held: found.hold.as_ref().and_then(|hold| hold.message.clone()),
         };
         let new = cluster::status(&seen, &decision, &outlook, now);
         match spec.paused {
@@ -440,7 +462,18 @@ impl Clusters {
         let cached = self.eyes.clusters.get(pass.key());
         let version = cached.as_ref().and_then(|now| now.0.resource_version()).unwrap_or_default();
         let (current, desired) = (json!(old), json!(new));
-        if pass.writer().apply_status(&self.eyes.clusters, pass.key(), &version, &current, desired).await?
+        let written = pass.writer().apply_status(&self.eyes.clusters, pass.key(), &version, &current, desired).await?;
+        let held = |status: &ClusterStatus| {
+            let accepted = fleetwright_api::condition(&status.conditions, names::ACCEPTED);
+            accepted.filter(|one| one.reason == names::reasons::MACHINES_JOINED).map(|one| one.message.clone())
+        };
+        if written
+            && held(&old).is_none()
+            && let Some(message) = held(new)
+        {
+            self.tell(pass, found, Level::Warning, names::reasons::MACHINES_JOINED, &message).await;
+        }
+        if written
             && old.phase != new.phase
             && let Some(phase) = new.phase
         {

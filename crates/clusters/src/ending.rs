@@ -1,21 +1,25 @@
 //! A cluster that is deleted: protection first, then everything at once.
 
-use fleetwright_api::{ClusterPhase, ClusterStatus, Condition, ControlPlaneComponent, Status, names};
+use fleetwright_api::{ClusterOnDelete, ClusterPhase, ClusterStatus, Condition, ControlPlaneComponent, Status, names};
 use fleetwright_kit::{Key, Pass, WriteError};
 use fleetwright_plan::cluster::Names;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::Resource;
 use serde_json::json;
 
 use crate::eyes::{BY_NAMESPACE, Eyes};
+use crate::joined::Answer;
 use crate::view::ClusterView;
 
 /// Nobody needs its pods any more: so many seconds are left to them.
 const GRACE: u32 = 1;
 /// Of so many pods at a time; each that goes wakes us for the others.
 const AT_ONCE: usize = 16;
+
+/// What holds a cluster is asked for again after this long.
+const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
 
 /// Where the end of a cluster stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +51,72 @@ pub fn ending(eyes: &Eyes, names: &Names, cluster: &ClusterView) -> Option<Endin
         Some(_) => Ending::Namespace,
         None => Ending::Gone,
     })
+}
+
+/// Why a cluster that is to be deleted goes on for now.
+#[derive(Clone, Debug)]
+pub struct Hold {
+    /// Why, and what to do; none before there was an answer.
+    pub message: Option<String>,
+    /// Somebody has to ask what is joined.
+    pub ask: bool,
+    /// When to look again.
+    pub next: Option<Timestamp>,
+}
+
+/// Whether machines hold a cluster that is to be deleted. One that was never made holds nobody; one whose end has begun is asked no more.
+pub fn hold(
+    eyes: &Eyes,
+    answer: Option<&Answer>,
+    names: &Names,
+    cluster: &ClusterView,
+    now: Timestamp,
+) -> Option<Hold> {
+    cluster.0.metadata.deletion_timestamp.as_ref()?;
+    cluster.0.status.as_ref().and_then(|status| status.package_version.as_ref())?;
+    let here = eyes.namespaces.get(&Key::cluster(&names.namespace)).is_some_and(|namespace| !namespace.ending);
+    let served = eyes.deployments.get(&Key::new(&names.namespace, ControlPlaneComponent::Apiserver.binary())).is_some();
+    if protected(cluster) || !here || !served {
+        return None;
+    }
+    let release = cluster.0.spec.on_delete == ClusterOnDelete::ReleaseMachines;
+    let Some(answer) = answer.filter(|answer| answer.on_delete == cluster.0.spec.on_delete) else {
+        return Some(Hold { message: None, ask: true, next: None });
+    };
+    let message = match &answer.found {
+        Ok(joined) if joined.machines.is_empty() && (release || joined.nodes.is_empty()) => return None,
+        Ok(joined) if release => format!(
+            "it is marked for deletion, and {} must be let go first, as its own onDelete says: {}; one whose host is gone goes with the annotation {}=true",
+            count(joined.machines.len(), "machine"),
+            some(&joined.machines),
+            names::LET_GO
+        ),
+        Ok(joined) => format!(
+            "it is marked for deletion, but {} and {} are joined: {}. Remove them, or set spec.onDelete to ReleaseMachines to let them go; until then it runs on",
+            count(joined.machines.len(), "machine"),
+            count(joined.nodes.len(), "node"),
+            some(if joined.machines.is_empty() { &joined.nodes } else { &joined.machines })
+        ),
+        // They are left as they are.
+        Err(_) if release => return None,
+        Err(why) => format!(
+            "it is marked for deletion, but nobody can tell whether machines are joined: {why}. Set spec.onDelete to ReleaseMachines to delete it all the same; machines that are joined are then left as they are"
+        ),
+    };
+    let next = answer.at.checked_add(LOOK_AGAIN).unwrap_or(now);
+    Some(Hold { message: Some(message), ask: now >= next, next: Some(next).filter(|next| *next > now) })
+}
+
+fn count(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
+/// The first of many, for people.
+fn some(names: &[String]) -> String {
+    const SHOWN: usize = 5;
+    let more = names.len().saturating_sub(SHOWN);
+    let text = names.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
+    if more > 0 { format!("{text} and {more} more") } else { text }
 }
 
 fn workloads_left(eyes: &Eyes, names: &Names) -> bool {

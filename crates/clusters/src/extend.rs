@@ -198,41 +198,50 @@ impl Place {
         Ok(None)
     }
 
-    /// The kind, once it is served.
-    async fn kind(&mut self, this: &Ref) -> Result<(ApiResource, Scope), String> {
+    /// The kind, if it is served. One that was just defined is served soon.
+    async fn kind(&mut self, this: &Ref, patience: Duration) -> Result<Option<(ApiResource, Scope)>, String> {
         let key = (this.api_version.clone(), this.kind.clone());
         if let Some(known) = self.kinds.get(&key) {
-            return Ok(known.clone());
+            return Ok(Some(known.clone()));
         }
         let (group, version) = this.api_version.split_once('/').unwrap_or(("", &this.api_version));
         let kind = GroupVersionKind::gvk(group, version, &this.kind);
-        let deadline = tokio::time::Instant::now() + SERVED;
+        let deadline = tokio::time::Instant::now() + patience;
         loop {
             match kube::discovery::pinned_kind(&self.client, &kind).await {
                 Ok((resource, capabilities)) => {
                     self.kinds.insert(key, (resource.clone(), capabilities.scope.clone()));
-                    return Ok((resource, capabilities.scope));
+                    return Ok(Some((resource, capabilities.scope)));
                 }
-                Err(error) if tokio::time::Instant::now() >= deadline => {
-                    return Err(format!("{} {} is not served there: {error}", this.api_version, this.kind));
+                Err(kube::Error::Discovery(_)) if tokio::time::Instant::now() >= deadline => return Ok(None),
+                Err(kube::Error::Discovery(_)) => {}
+                Err(kube::Error::Api(status)) if status.code == 404 => {
+                    if tokio::time::Instant::now() >= deadline {
+                        return Ok(None);
+                    }
                 }
-                // One that was just defined is served soon.
-                Err(_) => tokio::time::sleep(LOOK_AGAIN).await,
+                Err(error) => return Err(format!("asking for {} {}: {error}", this.api_version, this.kind)),
             }
+            tokio::time::sleep(LOOK_AGAIN).await;
         }
     }
 
     async fn api(&mut self, this: &Ref) -> Result<Api<DynamicObject>, String> {
-        let (resource, scope) = self.kind(this).await?;
+        match self.kind(this, SERVED).await? {
+            Some((resource, scope)) => self.at(this, &resource, &scope),
+            None => Err(format!("{} {} is not served there", this.api_version, this.kind)),
+        }
+    }
+
+    fn at(&self, this: &Ref, resource: &ApiResource, scope: &Scope) -> Result<Api<DynamicObject>, String> {
+        let kind = &this.kind;
         match (scope, &this.namespace) {
-            (Scope::Cluster, None) => Ok(Api::all_with(self.client.clone(), &resource)),
-            (Scope::Namespaced, Some(namespace)) => Ok(Api::namespaced_with(self.client.clone(), namespace, &resource)),
+            (Scope::Cluster, None) => Ok(Api::all_with(self.client.clone(), resource)),
+            (Scope::Namespaced, Some(namespace)) => Ok(Api::namespaced_with(self.client.clone(), namespace, resource)),
             (Scope::Cluster, Some(_)) => {
-                Err(format!("{this}: a {} is in no namespace: leave metadata.namespace out", this.kind))
+                Err(format!("{this}: a {kind} is in no namespace: leave metadata.namespace out"))
             }
-            (Scope::Namespaced, None) => {
-                Err(format!("{this}: a {} is in some namespace: set metadata.namespace", this.kind))
-            }
+            (Scope::Namespaced, None) => Err(format!("{this}: a {kind} is in some namespace: set metadata.namespace")),
         }
     }
 
@@ -261,7 +270,10 @@ impl Place {
     /// Takes an object away, if it is still the extension's.
     async fn prune(&mut self, extension: &str, gone: &Ref) -> Result<(), String> {
         let lasting = ["Namespace", "CustomResourceDefinition"].contains(&gone.kind.as_str());
-        let api = self.api(gone).await?;
+        // With its kind, everything of it went.
+        let Some((resource, scope)) = self.kind(gone, Duration::ZERO).await? else { return Ok(()) };
+        // What was refused as it was written was never there.
+        let Ok(api) = self.at(gone, &resource, &scope) else { return Ok(()) };
         let object = api.get_metadata_opt(&gone.name).await.map_err(|error| format!("reading {gone}: {error}"))?;
         let Some(object) = object else { return Ok(()) };
         let meta = object.metadata;

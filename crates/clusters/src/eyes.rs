@@ -92,6 +92,14 @@ impl Eyes {
         all
     }
 
+    /// The addresses of API servers that are ready.
+    pub fn servers(&self, namespace: &str) -> Vec<String> {
+        let pods = self.pods.by(BY_NAMESPACE, namespace).into_iter().map(|(_, pod)| pod);
+        let servers = pods.filter(|pod| pod.component.as_deref() == Some(ControlPlaneComponent::Apiserver.binary()));
+        let ready = servers.filter(|pod| pod.replica.ready && !pod.replica.ending);
+        ready.filter_map(|pod| pod.replica.ip.clone()).collect()
+    }
+
     /// Where clients reach the API servers, and the names and addresses of that.
     pub fn endpoint(&self, names: &Names, cluster: &ClusterView) -> (Option<String>, Vec<String>) {
         let endpoint = &cluster.0.spec.endpoint;

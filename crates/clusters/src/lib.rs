@@ -14,6 +14,7 @@ mod connect;
 mod ending;
 mod extend;
 mod eyes;
+mod joined;
 mod mend;
 mod prove;
 mod rules;
@@ -30,6 +31,7 @@ use kube::Api;
 use cluster::Clusters;
 use extend::Extenders;
 use eyes::{Eyes, of_cluster};
+use joined::Askers;
 use mend::Menders;
 use prove::Provers;
 pub use rules::{Rules, rules};
@@ -94,8 +96,10 @@ pub fn add(operator: &mut Operator, namespace: &str, options: Options) {
     let waker = Waker::new();
     let menders = Menders::new(client.clone(), operator.clock().clone(), waker.clone());
     let provers = Provers::new(client.clone(), operator.clock().clone(), waker.clone(), options.provers);
-    let extenders = Extenders::new(client, operator.clock().clone(), waker.clone(), options.extenders);
-    let controller = Clusters { eyes: eyes.clone(), provers, menders, extenders, look_after: options.look_after };
+    let extenders = Extenders::new(client.clone(), operator.clock().clone(), waker.clone(), options.extenders);
+    let askers = Askers::new(client, operator.clock().clone(), waker.clone(), options.extenders);
+    let controller =
+        Clusters { eyes: eyes.clone(), provers, menders, extenders, askers, look_after: options.look_after };
     let fleet = namespace.to_owned();
     let by_package = eyes.clone();
     let mut wakes = operator

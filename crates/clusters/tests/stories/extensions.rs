@@ -1,11 +1,12 @@
 //! Extensions: put in place, looked after, replaced with the package version, and taken away.
 
 use fleetwright_api::{
-    ClusterPackageVersion, ClusterPackageVersionSpec, ClusterStatus, Extension, ExtensionCheck, ExtensionHealth,
-    ExtensionPlacement, Status, condition, names,
+    ClusterPackageVersion, ClusterPackageVersionSpec, ClusterStatus, Endpoint, EndpointType, Extension, ExtensionCheck,
+    ExtensionHealth, ExtensionPlacement, Status, condition, names,
 };
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
@@ -125,13 +126,32 @@ impl World {
 async fn extensions_are_put_in_place_and_what_is_changed_or_removed_by_hand_returns() {
     let world = World::start().await;
     world.package("full", "1.36.4", vec![notes(), beside()]).await;
-    world.create("pay", |spec| spec.package_version = "full".to_owned()).await;
+    let given = Endpoint {
+        type_: EndpointType::Given,
+        host: Some("192.0.2.7".to_owned()),
+        port: Some(30443),
+        ..Endpoint::default()
+    };
+    world
+        .create("pay", |spec| {
+            spec.package_version = "full".to_owned();
+            spec.endpoint = given;
+        })
+        .await;
     let status = world.extended().await;
     let names: Vec<_> = status.extensions.iter().map(|one| (one.name.as_str(), one.applied.is_some())).collect();
-    assert_eq!(names, [("notes", true), ("beside", true)]);
+    assert_eq!(names, [("kubernetes-endpoint", true), ("notes", true), ("beside", true)]);
     let client = business(&world).await;
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "notes");
     let data = maps.get("notes").await.unwrap().data.unwrap();
+    let slices: Api<EndpointSlice> = Api::namespaced(client.clone(), "default");
+    let slice = slices.get("kubernetes").await.unwrap();
+    let port = slice.ports.unwrap()[0].port;
+    assert_eq!(
+        (&*slice.endpoints.unwrap()[0].addresses[0], port),
+        ("192.0.2.7", Some(30443)),
+        "workers go where clients go"
+    );
     assert_eq!(
         (data["text"].as_str(), data["dns"].as_str(), data["version"].as_str()),
         ("hello", "10.96.0.10", "1.36.4")

@@ -2,6 +2,7 @@
 
 mod datastore;
 mod extensions;
+mod joined;
 mod life;
 mod support;
 mod versions;

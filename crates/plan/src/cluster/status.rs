@@ -25,6 +25,8 @@ pub struct Outlook {
     pub paused: bool,
     /// It is marked for deletion, and protected.
     pub protected: bool,
+    /// It is marked for deletion, and this holds it.
+    pub held: Option<String>,
 }
 
 /// The status of a cluster that is there to stay.
@@ -44,6 +46,7 @@ pub fn status(seen: &Seen<'_>, decision: &Decision, outlook: &Outlook, now: Time
     let refused = decision.refused.as_ref().map(|(_, why)| why.clone());
     let waiting =
         refused.or_else(|| waiting(decision, settled)).or_else(|| outlook.protected.then(|| protected.to_owned()));
+    let waiting = waiting.or_else(|| outlook.held.clone());
     let soak = soak(seen, decision, settled, now);
     let changes = before.package_version.as_deref() != Some(&decision.package);
     let phase = match () {
@@ -202,6 +205,9 @@ fn reversible(seen: &Seen<'_>, before: &ClusterStatus) -> Condition {
 }
 
 fn accepted(decision: &Decision, outlook: &Outlook) -> Condition {
+    if let Some(why) = &outlook.held {
+        return said(names::ACCEPTED, Status::False, names::reasons::MACHINES_JOINED, why.clone());
+    }
     if let Some(why) = &decision.extensions.refused {
         return said(names::ACCEPTED, Status::False, names::reasons::BAD_EXTENSION, why.clone());
     }
