@@ -72,6 +72,10 @@ pub struct ClusterStatus {
     /// The last snapshot that was taken and checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_snapshot: Option<SnapshotStatus>,
+    /// The names of all that are kept, newest first; a hundred at most.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 100), inner(length(max = 253)))]
+    pub snapshots: Vec<String>,
     /// The value of the annotation `fleetwright.io/snapshot` that was last followed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
@@ -79,6 +83,13 @@ pub struct ClusterStatus {
     /// The snapshot that the datastore was last brought back to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restored: Option<Restored>,
+    /// The snapshot that the datastore is being brought back to, and how far that is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restoring: Option<Restoring>,
+    /// The value of `spec.restore.snapshot` that was last followed; forgotten when `spec.restore` is taken out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub restore_followed: Option<String>,
     /// The value of the annotation `fleetwright.io/retry` that was last followed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
@@ -205,6 +216,14 @@ pub struct SnapshotStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "cluster_text::size")]
     pub size: Option<Quantity>,
+    /// The revision of etcd that it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub revision: Option<i64>,
+    /// The generation of the Cluster that asked for another package version, if it was taken before that was followed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub generation: Option<i64>,
     /// Whether it was seen to be whole by restoring it into an etcd of its own.
     #[serde(default)]
     pub checked: bool,
@@ -221,6 +240,37 @@ pub struct Restored {
     pub at: Timestamp,
     /// When the data was as it is now.
     pub data_of: Timestamp,
+}
+
+/// A snapshot that a datastore is being brought back to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Restoring {
+    /// Its name.
+    #[schemars(length(min = 1, max = 253))]
+    pub snapshot: String,
+    /// How far it is.
+    pub stage: RestoreStage,
+    /// When it was begun.
+    pub began: Timestamp,
+    /// When the data was as it will be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data_of: Option<Timestamp>,
+}
+
+/// How far a restore is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum RestoreStage {
+    /// The snapshot is restored into an etcd of its own; nothing else is touched.
+    Checking,
+    /// The control plane goes down.
+    Stopping,
+    /// Each member gets the data of the snapshot, beside what it has.
+    Restoring,
+    /// The control plane begins again, and is proven.
+    Starting,
+    /// What the members had before is removed.
+    Cleaning,
 }
 
 /// A change that did not work and was taken back.

@@ -37,7 +37,7 @@ pub use cluster_package_version::{
 };
 pub use cluster_status::{
     CertificateStatus, ClusterComponentStatus, ClusterPhase, ClusterStatus, ExtensionStatus, FailedChange,
-    ReplicaStatus, Restored, SnapshotStatus,
+    ReplicaStatus, RestoreStage, Restored, Restoring, SnapshotStatus,
 };
 pub use condition::{Condition, Status, condition, is_true};
 pub use control_plane::{

@@ -117,6 +117,8 @@ pub mod reasons {
     pub const MEMBERS_MISSING: &str = "MembersMissing";
     /// DatastoreHealthy: fewer than half of the members answer; nothing can be written.
     pub const QUORUM_LOST: &str = "QuorumLost";
+    /// DatastoreHealthy: it is being brought back to a snapshot.
+    pub const RESTORING: &str = "Restoring";
     /// DatastoreHealthy: it does not answer at all.
     pub const UNREACHABLE: &str = "Unreachable";
     /// CertificatesValid: all are there and far from their end.

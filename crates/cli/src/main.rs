@@ -16,6 +16,7 @@ mod reference;
 mod resolve;
 mod shown;
 mod simulated;
+mod snapshot;
 mod target;
 mod up;
 mod version;
@@ -92,6 +93,9 @@ enum Command {
         #[arg(long, value_name = "DIR", default_value = "man")]
         out: std::path::PathBuf,
     },
+    /// A step of a pod that takes a snapshot.
+    #[command(hide = true)]
+    Snapshot(snapshot::Args),
     /// Print the reference of all commands as Markdown.
     #[command(hide = true)]
     Reference,
@@ -134,6 +138,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
             print(&String::from_utf8(script)?)
         }
         Command::Man { out } => reference::man(Cli::command(), &out),
+        Command::Snapshot(args) => snapshot::run(&args),
         Command::Reference => print(&reference::markdown(Cli::command())),
     }
 }

@@ -323,6 +323,15 @@ fn add_rules(all: &mut Vec<PolicyRule>, more: Vec<PolicyRule>) {
     }
 }
 
+/// The image that this runs from, as the manifest tells it: pods that take snapshots are of the same.
+fn image() -> &'static str {
+    match std::env::var("FLEETWRIGHT_IMAGE") {
+        // Once for the life of the process.
+        Ok(image) if !image.is_empty() => Box::leak(image.into_boxed_str()),
+        _ => fleetwright_clusters::IMAGE,
+    }
+}
+
 /// Operators that are about to run, and their probes.
 pub(crate) struct Operators {
     operator: Operator,
@@ -351,7 +360,8 @@ impl Operators {
             fleetwright_machines::add(&mut operator, namespace, transport, options);
         }
         if wanted(Which::Clusters) {
-            fleetwright_clusters::add(&mut operator, namespace, fleetwright_clusters::Options::default());
+            let options = fleetwright_clusters::Options { image: image(), ..Default::default() };
+            fleetwright_clusters::add(&mut operator, namespace, options);
         }
         Ok(Self { operator, endpoint })
     }

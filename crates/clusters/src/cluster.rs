@@ -10,6 +10,7 @@ use fleetwright_kit::events::{Level, reference};
 use fleetwright_kit::{Budget, Controller, Key, Next, Outcome, Pass, Remedy, StepError, Whole, WriteError};
 use fleetwright_plan::cluster::certificates::Authority;
 use fleetwright_plan::cluster::objects::{Kind, Object};
+use fleetwright_plan::cluster::snapshots::Backup;
 use fleetwright_plan::cluster::{self, Decision, Names, Outlook, Replica, Seen, certificates, datastore, extensions};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, ObjectReference, PersistentVolumeClaim};
@@ -24,6 +25,7 @@ use crate::joined::Askers;
 use crate::mend::Menders;
 use crate::prove::Provers;
 use crate::secrets::{Maker, SecretError};
+use crate::snapshots;
 use crate::view::ClusterView;
 
 /// Keeps clusters.
@@ -34,6 +36,8 @@ pub struct Clusters {
     pub extenders: Extenders,
     pub askers: Askers,
     pub look_after: Duration,
+    /// Of pods that take snapshots.
+    pub image: &'static str,
 }
 
 /// Everything that is known of a cluster in a pass.
@@ -126,8 +130,8 @@ pub enum Choice {
 
 impl Controller for Clusters {
     const NAME: &'static str = crate::NAME;
-    /// Reads: authorities that sign, and a namespace that may be there. Writes: everything of a new cluster's step, and the status.
-    const BUDGET: Budget = Budget { reads: 4, writes: 24 };
+    /// Reads: authorities that sign, a namespace that may be there, and the keys of a store. Writes: everything of a new cluster's step, and the status.
+    const BUDGET: Budget = Budget { reads: 5, writes: 24 };
 
     type Found = Arc<Found>;
     type Valid = Valid;
@@ -275,6 +279,13 @@ impl Clusters {
             workloads,
             proofs,
             mendings,
+            backup: Backup {
+                image: self.image,
+                created: found.cluster.0.creation_timestamp().map_or(now, |time| time.0),
+                generation: found.cluster.0.metadata.generation,
+                asked: found.cluster.0.annotations().get(names::SNAPSHOT).map(String::as_str),
+                tasks: self.eyes.tasks(&names.namespace),
+            },
             endpoint,
             extensions,
         };
@@ -346,6 +357,15 @@ impl Clusters {
         }
         for prover in &decision.prove {
             self.provers.begin(pass.key(), names, prover);
+        }
+        for task in &decision.tidy {
+            snapshots::tidy(&self.eyes, pass, names, task).await?;
+        }
+        let policy = found.cluster.0.spec.snapshots.as_ref();
+        let bucket = policy.and_then(|policy| policy.s3.as_ref());
+        snapshots::restore(&self.eyes, pass, names, decision, bucket).await?;
+        if let Some(taking) = &decision.snapshot {
+            snapshots::take(&self.eyes, pass, names, taking, bucket).await?;
         }
         self.extend(pass, found, &decision.extensions).await
     }

@@ -6,6 +6,7 @@ use fleetwright_api::{ClusterPackageVersion, ControlPlaneComponent, EndpointType
 use fleetwright_kit::{Cache, Change, Key, View, Whole};
 use fleetwright_plan::cluster::certificates::{self, Authority, Due, Held, Wanted};
 use fleetwright_plan::cluster::objects::{API_PORT, Kind, PACKAGE_VERSION};
+use fleetwright_plan::cluster::snapshots::Task;
 use fleetwright_plan::cluster::{Names, Workload};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
@@ -98,6 +99,12 @@ impl Eyes {
         let servers = pods.filter(|pod| pod.component.as_deref() == Some(ControlPlaneComponent::Apiserver.binary()));
         let ready = servers.filter(|pod| pod.replica.ready && !pod.replica.ending);
         ready.filter_map(|pod| pod.replica.ip.clone()).collect()
+    }
+
+    /// The pods that work on the cluster's data.
+    pub fn tasks(&self, namespace: &str) -> Vec<Task> {
+        let pods = self.pods.by(BY_NAMESPACE, namespace).into_iter();
+        pods.filter_map(|(_, pod)| pod.task.as_deref().cloned()).collect()
     }
 
     /// Where clients reach the API servers, and the names and addresses of that.

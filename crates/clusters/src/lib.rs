@@ -19,6 +19,7 @@ mod mend;
 mod prove;
 mod rules;
 mod secrets;
+mod snapshots;
 mod view;
 
 use std::time::Duration;
@@ -50,7 +51,12 @@ pub struct Options {
     pub extenders: usize,
     /// What extensions brought is looked at again about this often.
     pub look_after: Duration,
+    /// The operator's own image: pods that take and restore snapshots are of it.
+    pub image: &'static str,
 }
+
+/// The image of this version, where nobody names another.
+pub const IMAGE: &str = concat!("ghcr.io/fleetwright/fleetwright:v", env!("CARGO_PKG_VERSION"));
 
 impl Default for Options {
     fn default() -> Self {
@@ -59,6 +65,7 @@ impl Default for Options {
             provers: 64,
             extenders: 32,
             look_after: PROVE_EVERY,
+            image: IMAGE,
         }
     }
 }
@@ -98,8 +105,15 @@ pub fn add(operator: &mut Operator, namespace: &str, options: Options) {
     let provers = Provers::new(client.clone(), operator.clock().clone(), waker.clone(), options.provers);
     let extenders = Extenders::new(client.clone(), operator.clock().clone(), waker.clone(), options.extenders);
     let askers = Askers::new(client, operator.clock().clone(), waker.clone(), options.extenders);
-    let controller =
-        Clusters { eyes: eyes.clone(), provers, menders, extenders, askers, look_after: options.look_after };
+    let controller = Clusters {
+        eyes: eyes.clone(),
+        provers,
+        menders,
+        extenders,
+        askers,
+        look_after: options.look_after,
+        image: options.image,
+    };
     let fleet = namespace.to_owned();
     let by_package = eyes.clone();
     let mut wakes = operator

@@ -33,9 +33,9 @@ pub fn rules() -> Rules {
                 &["list", "watch", "create", "patch", "delete", "deletecollection"],
             ),
             rule("apps", &["replicasets"], &["deletecollection"]),
-            rule("", &["pods"], &["get", "list", "watch", "delete"]),
-            // Of members of etcd that begin anew.
-            rule("", &["persistentvolumeclaims"], &["delete"]),
+            rule("", &["pods"], &["get", "list", "watch", "create", "delete"]),
+            // Of snapshots, and of members of etcd that begin anew.
+            rule("", &["persistentvolumeclaims"], &["create", "delete"]),
         ],
     }
 }

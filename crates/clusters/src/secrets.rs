@@ -29,6 +29,9 @@ pub enum SecretError {
     /// What was read is no authority.
     #[error("Secret {0}: {1}")]
     Broken(String, String),
+    /// A Secret that the cluster refers to is not there, or not whole.
+    #[error("Secret {secret} is not there or has no {key}: make it, or name another in spec.snapshots.s3.secretRef")]
+    Lacks { secret: String, key: &'static str },
 }
 
 impl StepError for SecretError {
@@ -37,6 +40,7 @@ impl StepError for SecretError {
             Self::Write(error) => error.reason(),
             Self::Read(..) => "NoAnswer",
             Self::Broken(..) => "BrokenAuthority",
+            Self::Lacks { .. } => fleetwright_api::names::reasons::NO_SECRET,
         }
     }
 
@@ -44,6 +48,7 @@ impl StepError for SecretError {
         match self {
             Self::Write(error) => error.remedy(),
             Self::Read(..) | Self::Broken(..) => Remedy::Retry,
+            Self::Lacks { .. } => Remedy::Person,
         }
     }
 }

@@ -8,6 +8,7 @@ use fleetwright_kit::View;
 use fleetwright_pki::Certificate;
 use fleetwright_plan::cluster::Replica;
 use fleetwright_plan::cluster::extensions::EXTENSION;
+use fleetwright_plan::cluster::snapshots::Task;
 use k8s_openapi::api::core::v1::{ContainerStatus, Namespace, Pod, Secret};
 use kube::{Resource, ResourceExt};
 use serde::Serialize;
@@ -178,6 +179,8 @@ pub struct PodView {
     pub replica: Replica,
     /// How many seconds it has from being told to go until it is killed, once it was told.
     pub grace: Option<i64>,
+    /// What it does to the cluster's data, if it is no replica of a component.
+    pub task: Option<Box<Task>>,
 }
 
 impl View for PodView {
@@ -186,11 +189,13 @@ impl View for PodView {
     fn of(object: Pod) -> Self {
         let cluster = owner(&object);
         let component = object.labels().get(names::COMPONENT).map(|name| name.as_str().into());
+        let task = crate::snapshots::task(&object).map(Box::new);
         let template = object.annotations().get(names::APPLIED).cloned();
         let (uid, version) = (object.uid().unwrap_or_default(), object.resource_version().unwrap_or_default());
         let grace = object.metadata.deletion_grace_period_seconds;
         let (name, ending) = (object.name_any(), object.metadata.deletion_timestamp.is_some());
         let image = object.spec.as_ref().and_then(|spec| spec.containers.first()).and_then(|one| one.image.clone());
+        let node = object.spec.as_ref().and_then(|spec| spec.node_name.clone());
         let status = object.status.unwrap_or_default();
         let container = status.container_statuses.iter().flatten().next();
         let conditions = status.conditions.iter().flatten();
@@ -206,6 +211,7 @@ impl View for PodView {
             uid,
             version,
             ip: status.pod_ip.filter(|ip| !ip.is_empty()),
+            node,
             template,
             runs: image.and_then(|image| fleetwright_api::ComponentPackage::of(image).version().map(str::to_owned)),
             ready,
@@ -214,7 +220,7 @@ impl View for PodView {
             message,
             lost: !ready && container.is_some_and(lost),
         };
-        Self { cluster, component, replica, grace }
+        Self { cluster, component, replica, grace, task }
     }
 }
 

@@ -9,6 +9,7 @@ mod kubefile;
 mod list;
 mod news;
 mod packages;
+mod snapshot;
 mod status;
 mod tree;
 mod wait;
@@ -41,6 +42,8 @@ enum Command {
     Upgrade(change::Upgrade),
     /// Bring a cluster back to a package version that it had.
     Rollback(change::Rollback),
+    /// Take a snapshot of a cluster's etcd, now.
+    Snapshot(snapshot::Args),
     /// Delete a cluster and everything in it.
     Delete(delete::Args),
 }
@@ -54,6 +57,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         Command::Kubeconfig(args) => kubeconfig::run(args),
         Command::Upgrade(args) => change::upgrade(args),
         Command::Rollback(args) => change::rollback(args),
+        Command::Snapshot(args) => snapshot::run(args),
         Command::Delete(args) => delete::run(args),
     }
 }

@@ -267,6 +267,8 @@ fn deployment(choices: &Choices) -> Value {
                 "--log-format=json",
                 "--log=info",
             ],
+            // Pods that it makes for snapshots are of the same image.
+            "env": [{"name": "FLEETWRIGHT_IMAGE", "value": choices.image}],
             "ports": [{"name": "metrics", "containerPort": PORT, "protocol": "TCP"}],
             "livenessProbe": {
                 "httpGet": {"path": "/healthz", "port": "metrics"},

@@ -4,5 +4,6 @@ mod datastore;
 mod extensions;
 mod joined;
 mod life;
+mod snapshots;
 mod support;
 mod versions;

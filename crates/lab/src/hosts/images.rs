@@ -73,6 +73,21 @@ impl Image {
         Ok(Self { name: name.into(), files, links: Vec::new(), entrypoint, command: Vec::new() })
     }
 
+    /// An image of one executable of this machine, with the libraries that it is linked to.
+    ///
+    /// # Errors
+    /// When these cannot be told.
+    pub fn program(name: impl Into<String>, executable: impl Into<PathBuf>) -> Result<Self> {
+        let executable = executable.into();
+        let mut image = Self::of(name, [executable.clone()])?;
+        let linked = call("ldd", [executable.as_os_str()])?;
+        // `libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x…)`, or the path alone for what loads the others.
+        for path in linked.split_whitespace().filter(|word| word.starts_with('/')) {
+            image.files.push((path.trim_start_matches('/').to_owned(), path.into()));
+        }
+        Ok(image)
+    }
+
     /// etcd (with etcdutl, where it was built), kube-apiserver, kube-controller-manager and kube-scheduler of a minor such as `1.36`.
     ///
     /// # Errors

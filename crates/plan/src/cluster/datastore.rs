@@ -238,6 +238,9 @@ pub(super) fn healthy(seen: &Seen<'_>, now: Timestamp) -> Condition {
         return said(Status::Unknown, names::reasons::UNREACHABLE, "it is run by somebody else".to_owned());
     };
     let count = format!("{} of {} members are ready", quorum.ready, quorum.members);
+    if super::restore::replaces(seen) {
+        return said(Status::False, names::reasons::RESTORING, format!("{count}: a snapshot is restored"));
+    }
     if quorum.lost {
         let snapshot = match &seen.status.last_snapshot {
             Some(last) => format!("set spec.restore.snapshot to {}, which has the data of {}", last.name, last.at),

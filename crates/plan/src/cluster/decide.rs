@@ -12,6 +12,8 @@ use super::contains::difference;
 use super::datastore::{self, Mending, Suspect};
 use super::extensions;
 use super::objects::{Blueprint, Kind, Object, objects, template_digest};
+use super::restore;
+use super::snapshots::{self, Backup, Taking, Task};
 use super::step::{Step, newer_etcd, step};
 
 /// A proof is done again after this long, so that what breaks without a sign is found.
@@ -51,6 +53,8 @@ pub struct Seen<'a> {
     pub proofs: BTreeMap<String, Proof>,
     /// What became of attempts to have members of etcd replaced, by the uid of their pods.
     pub mendings: BTreeMap<String, Mending>,
+    /// What is known for its snapshots.
+    pub backup: Backup<'a>,
     /// Whether its address is known, where it has to be given by the meta cluster.
     pub endpoint: Option<String>,
     /// What is known of its extensions.
@@ -77,6 +81,8 @@ pub struct Replica {
     pub version: String,
     /// Its address, once it has one.
     pub ip: Option<String>,
+    /// Its node, once it has one.
+    pub node: Option<String>,
     /// The digest of what it was made from.
     pub template: Option<String>,
     /// The version that its image tells.
@@ -136,6 +142,14 @@ pub struct Decision {
     pub mend: Option<Suspect>,
     /// Delete this member's pod and its volume: a place is kept for a new one.
     pub anew: Option<Replica>,
+    /// Take a snapshot.
+    pub snapshot: Option<Taking>,
+    /// Take these pods away, which have done their work.
+    pub tidy: Vec<Task>,
+    /// Make these claims, unless they are there.
+    pub claims: Vec<serde_json::Value>,
+    /// Make these pods, which bring a snapshot back.
+    pub pods: Vec<serde_json::Value>,
     /// Prove these.
     pub prove: Vec<Prover>,
     /// The package version that it is brought to: the one that it refers to, unless that is refused.
@@ -188,13 +202,16 @@ pub fn decide(seen: &Seen<'_>, now: Timestamp) -> Decision {
     decision.extensions = extensions::choose(seen, package, now);
     decision.next = decision.next.into_iter().chain(decision.extensions.next).min();
     (decision.package, decision.refused, decision.emulates) = (step.package.0.to_owned(), step.refused, step.emulates);
+    snapshots::keep(seen, &mut decision, now);
+    restore::keep(seen, seen.package.1, &mut decision, now);
     decision
 }
 
 /// Applies what differs, component by component: each is brought to what is declared when those before it are.
 fn components(seen: &Seen<'_>, step: &Step<'_>, decision: &mut Decision, now: Timestamp) {
     let mut settled = true;
-    let mute = datastore::quorum(seen, now).is_some_and(|quorum| quorum.missing);
+    let (down, replaces) = (restore::down(seen), restore::replaces(seen));
+    let mute = !replaces && datastore::quorum(seen, now).is_some_and(|quorum| quorum.missing);
     for component in ControlPlaneComponent::ALL {
         if component == ControlPlaneComponent::Etcd && seen.spec.datastore.etcd.is_none() {
             continue;
@@ -202,7 +219,7 @@ fn components(seen: &Seen<'_>, step: &Step<'_>, decision: &mut Decision, now: Ti
         let workload = seen.workloads.get(&component);
         // While those before it change, it stays what it is. Data that a newer etcd wrote is not for an older one.
         let running = workload.and_then(|workload| workload.package.as_deref());
-        let package = match running.filter(|name| *name != step.package.0) {
+        let package = match running.filter(|name| *name != step.package.0 && !replaces) {
             Some(name) if !settled || newer_etcd(seen, component, name, step) => match (seen.packages)(name) {
                 Some(spec) => (name, spec),
                 // Nobody knows any more what it was.
@@ -218,7 +235,10 @@ fn components(seen: &Seen<'_>, step: &Step<'_>, decision: &mut Decision, now: Ti
             etcd_exists: seen.status.package_version.is_some(),
             emulates,
         };
-        let wanted = named(objects(&blueprint, component), package.0);
+        let mut wanted = named(objects(&blueprint, component), package.0);
+        if down {
+            stopped(&mut wanted);
+        }
         let template = wanted.iter().find_map(template_digest).unwrap_or_default().to_owned();
         decision.desired.insert(component, package.1.version_of(component).to_owned());
         decision.templates.insert(component, template.clone());
@@ -239,6 +259,10 @@ fn components(seen: &Seen<'_>, step: &Step<'_>, decision: &mut Decision, now: Ti
                 }
             }
         }
+        if down {
+            decision.waiting.push((component, format!("{component} is stopped")));
+            continue;
+        }
         let expected = if newer_etcd(seen, component, package.0, step) { package.0 } else { step.package.0 };
         if let Some(why) = unsettled(seen, component, workload, expected, &template) {
             settled = false;
@@ -247,6 +271,13 @@ fn components(seen: &Seen<'_>, step: &Step<'_>, decision: &mut Decision, now: Ti
         if component == ControlPlaneComponent::Etcd {
             decision.replace = replaced(seen, workload, &template);
         }
+    }
+}
+
+/// Without any pod.
+fn stopped(objects: &mut [Object]) {
+    for object in objects.iter_mut().filter(|object| matches!(object.kind, Kind::Deployment | Kind::StatefulSet)) {
+        object.body["spec"]["replicas"] = 0.into();
     }
 }
 

@@ -7,6 +7,8 @@ mod decide;
 pub mod extensions;
 pub mod objects;
 pub mod reach;
+pub mod restore;
+pub mod snapshots;
 mod status;
 mod step;
 #[cfg(test)]
@@ -18,6 +20,7 @@ use fleetwright_api::names;
 use sha2::{Digest, Sha256};
 
 pub use decide::{Decision, PROVE_EVERY, Proof, Prover, Replica, Seen, Workload, decide};
+pub use snapshots::Taking;
 pub use status::{Outlook, status, troubled};
 
 /// The longest name of a namespace.

@@ -14,7 +14,7 @@ use super::extensions::keeps_endpoint;
 /// Where the files of Secrets and ConfigMaps are in containers.
 const FILES: &str = "/etc/kubernetes";
 /// Nobody in particular: no image of ours has a user of that number, and none needs one.
-const USER: u32 = 65_532;
+pub(super) const USER: u32 = 65_532;
 /// Where clients of the API server connect to it, in its pods and at its Service.
 pub const API_PORT: u16 = 6443;
 /// Where clients of etcd connect to it.
@@ -479,15 +479,16 @@ fn etcd(of: &Blueprint<'_>) -> Vec<Object> {
         "ports": [service_port("client", ETCD_PORT), service_port("peer", 2380)],
     } });
     let pods = |binary: &str| json!({ "podSelector": { "matchLabels": { names::CLUSTER: of.names.name, names::COMPONENT: binary } } });
+    // Wherever it is installed.
     let operator = json!({
-        "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": of.names.fleet } },
+        "namespaceSelector": {}, "podSelector": { "matchLabels": { "app.kubernetes.io/name": "fleetwright-operators" } },
     });
     let port = |number: u16| json!({ "protocol": "TCP", "port": number });
     let policy = json!({ "spec": {
         "podSelector": { "matchLabels": of.selector(component) },
         "policyTypes": ["Ingress"],
         "ingress": [
-            { "from": [pods("kube-apiserver"), operator], "ports": [port(ETCD_PORT)] },
+            { "from": [pods("kube-apiserver"), pods("snapshot"), operator], "ports": [port(ETCD_PORT)] },
             { "from": [pods("etcd")], "ports": [port(ETCD_PORT), port(2380)] },
         ],
     } });

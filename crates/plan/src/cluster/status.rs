@@ -10,6 +10,7 @@ use super::datastore;
 use super::decide::{Decision, Seen, proven_at};
 use super::extensions;
 use super::reach::Stop;
+use super::{restore, snapshots};
 
 /// A proof that goes well again is written down this often and no more: the status of a fleet at rest does not change all the time.
 const TOLD_EVERY: SignedDuration = SignedDuration::from_hours(1);
@@ -108,8 +109,7 @@ pub fn status(seen: &Seen<'_>, decision: &Decision, outlook: &Outlook, now: Time
         let (status, reason, message) = extensions::condition(&decision.extensions);
         conditions.push(said(names::EXTENSIONS_READY, status, &reason, message));
     }
-    since(&mut conditions, &before.conditions, outlook.generation, now);
-    ClusterStatus {
+    let mut status = ClusterStatus {
         observed_generation: outlook.generation,
         phase: Some(phase),
         extensions: decision.extensions.statuses.clone(),
@@ -127,7 +127,11 @@ pub fn status(seen: &Seen<'_>, decision: &Decision, outlook: &Outlook, now: Time
         certificates: outlook.certificates.clone(),
         conditions,
         ..before.clone()
-    }
+    };
+    snapshots::tell(seen, &mut status, now);
+    restore::tell(seen, &mut status, settled, now);
+    since(&mut status.conditions, &before.conditions, outlook.generation, now);
+    status
 }
 
 /// The status after a pass that failed: what was known before, and why.

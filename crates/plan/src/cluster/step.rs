@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use super::datastore;
 use super::decide::Seen;
 use super::reach::{self, Stop, Why};
+use super::{restore, snapshots};
 
 /// Where a cluster is brought to.
 pub(super) struct Step<'a> {
@@ -26,6 +27,10 @@ pub(super) fn step<'a>(seen: &Seen<'a>, now: Timestamp) -> Step<'a> {
     let goes = |emulates| Step { package: target, emulates, refused: None };
     let at = status.package_version.as_deref().and_then(|name| (seen.packages)(name).map(|spec| (name, spec)));
     let Some(at) = at else { return goes(None) };
+    if restore::replaces(seen) {
+        // What was written since is not there any more, and so nothing that another version would not understand.
+        return goes(emulated.filter(|_| at.0 == target.0));
+    }
     if at.0 == target.0 {
         return goes(emulated);
     }
@@ -41,13 +46,15 @@ pub(super) fn step<'a>(seen: &Seen<'a>, now: Timestamp) -> Step<'a> {
             stays(names::reasons::SOAK_OVER, format!("{}; {more}", no_way.message))
         }
         Err(no_way) => stays(names::reasons::NOT_REACHABLE, no_way.message),
-        Ok(()) if from.minor() == to.minor() => goes(emulated),
-        Ok(()) if to.is_older_than(&from) => goes(None),
-        Ok(()) => match soaking {
-            Some(minor) => {
-                let why = format!("{} emulates {minor} until its soak is over: {} comes after that", at.0, target.0);
-                stays(names::reasons::NOT_REACHABLE, why)
-            }
+        Ok(()) if to.is_older_than(&from) => goes(emulated.filter(|_| from.minor() == to.minor())),
+        Ok(()) if from.minor() != to.minor() && soaking.is_some() => {
+            let minor = soaking.unwrap_or_default();
+            let why = format!("{} emulates {minor} until its soak is over: {} comes after that", at.0, target.0);
+            stays(names::reasons::NOT_REACHABLE, why)
+        }
+        Ok(()) => match snapshots::refused(seen, target.0) {
+            Some((reason, why)) => stays(reason, why),
+            None if from.minor() == to.minor() => goes(emulated),
             None => goes(Some(from.minor().to_owned())),
         },
     }

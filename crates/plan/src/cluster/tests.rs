@@ -1,4 +1,6 @@
+mod backups;
 mod members;
+mod restores;
 
 use std::collections::BTreeMap;
 
@@ -30,6 +32,8 @@ struct World {
     workloads: BTreeMap<ControlPlaneComponent, Workload>,
     proofs: BTreeMap<String, Proof>,
     mendings: BTreeMap<String, datastore::Mending>,
+    asked: Option<String>,
+    tasks: Vec<snapshots::Task>,
     due: Vec<(certificates::Wanted, Due)>,
     authorities: Vec<Authority>,
     namespace: bool,
@@ -48,6 +52,8 @@ impl World {
             workloads: BTreeMap::new(),
             proofs: BTreeMap::new(),
             mendings: BTreeMap::new(),
+            asked: None,
+            tasks: Vec::new(),
             due: Vec::new(),
             authorities: Vec::new(),
             namespace: true,
@@ -74,6 +80,14 @@ impl World {
             endpoint: None,
             mendings: self.mendings.clone(),
             extensions: extensions::Known::default(),
+            backup: snapshots::Backup {
+                image: "registry.example/fleetwright:v1",
+                created: NOW,
+                // Another reference is another generation.
+                generation: Some(self.spec.package_version.bytes().map(i64::from).sum()),
+                asked: self.asked.as_deref(),
+                tasks: self.tasks.clone(),
+            },
         })
     }
 
@@ -105,6 +119,14 @@ impl World {
             let member = members.iter_mut().find(|member| member.name == gone.name).unwrap();
             (member.template, member.uid) = (Some(template), format!("{}+", member.uid));
         }
+        self.tasks.retain(|task| !decision.tidy.contains(task));
+        // Time stands still here, and no two snapshots have the name of the same second.
+        if let Some(last) = self.status.last_snapshot.as_mut().filter(|_| !decision.tidy.is_empty()) {
+            last.name = "20000101-000000".to_owned();
+        }
+        if let Some(taking) = &decision.snapshot {
+            self.tasks.push(backups::done(taking));
+        }
         for prover in &decision.prove {
             let proof = Proof { at: NOW, restarts: prover.restarts, outcome: Ok("1.36.4".to_owned()) };
             self.proofs.insert(prover.uid.clone(), proof);
@@ -122,7 +144,8 @@ impl World {
         for _ in 0..40 {
             let decision = self.decide();
             let status = self.status();
-            let rests = decision.apply.is_empty() && decision.replace.is_none() && decision.prove.is_empty();
+            let works = decision.snapshot.is_some() || !decision.tidy.is_empty();
+            let rests = decision.apply.is_empty() && decision.replace.is_none() && decision.prove.is_empty() && !works;
             let still = status == self.status;
             self.status = status;
             if rests && still {
@@ -141,7 +164,8 @@ fn replica(component: ControlPlaneComponent, number: u64, template: Option<Strin
         _ => format!("{component}-{}-{number}", template.as_deref().unwrap_or_default()),
     };
     let (uid, ip) = (format!("uid-{name}"), Some(format!("10.0.0.{number}")));
-    Replica { name, uid, ip, template, ready: true, ..Replica::default() }
+    let node = Some("meta".to_owned());
+    Replica { name, uid, ip, node, template, ready: true, ..Replica::default() }
 }
 
 fn kinds(decision: &Decision) -> Vec<(Kind, &str)> {
@@ -350,6 +374,7 @@ fn no_member_of_etcd_is_replaced_while_another_does_not_work() {
         .packages
         .insert("v1.37".to_owned(), ClusterPackageVersionSpec::of_images("registry.example", "1.37.1", "3.7.0"));
     world.spec.package_version = "v1.37".to_owned();
+    world.snapshotted();
     let decision = world.decide();
     world.applied(&Decision { replace: None, ..decision });
     world.workloads.get_mut(&ControlPlaneComponent::Etcd).unwrap().replicas[0].ready = false;

@@ -6,7 +6,7 @@
 //! Everything follows watches. A pod that runs has neither a thread nor a timer.
 //!
 //! Caveats: there is one [`Meta`] for an API server, and no other controller of workloads beside it. Garbage, namespaces and service accounts are the API server's: the embedded
-//! one looks after them itself. Volumes are in memory, and nothing but the claim is made for them. Network policies, resources, priorities and init containers are passed over.
+//! one looks after them itself. Volumes are in memory, and nothing but the claim is made for them. Network policies, resources and priorities are passed over.
 
 mod budgets;
 mod forward;
@@ -45,7 +45,7 @@ use kubelet::room::Rooms;
 pub use net::service_network;
 use nodes::{NodeKeeper, Nodes};
 pub use process::Bad;
-use process::{Apis, Bads, Etcds, Machinery, Names};
+use process::{Apis, Bads, Buckets, Etcds, Machinery, Names};
 use services::{Fronts, Services};
 use view::{
     CLAIM, ClaimView, MAP, MOUNTED, MapThere, NAMESPACE, NODE, OWNER, PodView, SECRET, SecretThere, Text, by_owner,
@@ -172,6 +172,7 @@ impl Meta {
             names,
             etcds: etcds.clone(),
             apis: apis.clone(),
+            buckets: Buckets::default(),
             lease: manner.lease,
             history: manner.history.clone(),
         });

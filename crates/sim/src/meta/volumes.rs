@@ -1,9 +1,9 @@
 //! Volumes of claims, which live as long as their claims, whatever happens to the pods that use them.
 
-use std::any::Any;
+use std::any::{Any, TypeId};
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fleetwright_kit::{Cache, Key, Next, Pass};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
@@ -12,34 +12,46 @@ use serde_json::json;
 use super::keeper::{Failed, Keeper};
 use super::view::ClaimView;
 
-/// What a container has left on a volume. Cheap to clone.
+/// What containers have left on a volume: one thing of each kind. Cheap to clone.
 #[derive(Clone, Default)]
-pub(super) struct Volume(Arc<Mutex<Option<Arc<dyn Any + Send + Sync>>>>);
+pub(super) struct Volume(Arc<Mutex<HashMap<TypeId, Thing>>>);
+
+type Thing = Arc<dyn Any + Send + Sync>;
 
 impl fmt::Debug for Volume {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.content().is_some() { "Volume" } else { "Volume(empty)" })
+        f.write_str(if self.things().is_empty() { "Volume(empty)" } else { "Volume" })
     }
 }
 
 impl Volume {
-    fn content(&self) -> Option<Arc<dyn Any + Send + Sync>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn things(&self) -> MutexGuard<'_, HashMap<TypeId, Thing>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is on it, if that is of this kind.
+    /// What is on it of this kind.
     pub(super) fn read<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
-        self.content()?.downcast().ok()
+        self.things().get(&TypeId::of::<T>())?.clone().downcast().ok()
     }
 
     /// Puts something on it.
     pub(super) fn write<T: Send + Sync + 'static>(&self, content: Arc<T>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(content);
+        self.things().insert(TypeId::of::<T>(), content);
+    }
+
+    /// What is on it of this kind; put there if there is nothing.
+    pub(super) fn ensure<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
+        if let Some(known) = self.read() {
+            return known;
+        }
+        let new = Arc::new(T::default());
+        self.write(new.clone());
+        new
     }
 
     /// Takes everything from it.
     pub(super) fn wipe(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.things().clear();
     }
 }
 

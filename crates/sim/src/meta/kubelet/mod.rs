@@ -29,7 +29,7 @@ use super::nodes::{Nodes, Seat, UNREACHABLE, takes_pods, unreachable_at};
 use super::process::{Bad, Exit, Machinery, Start, component};
 use super::view::{NAMESPACE, NODE, PodView, Text};
 use files::{Missing, Sources};
-use room::{Ended, Life, Rooms, Running, Shared, lock};
+use room::{Ended, Life, Part, Rooms, Running, Shared, containers, lock};
 use schedule::{Place, Placed, Unplaced, choose};
 
 /// A container that ran for so long is started at once when it ends, whatever was before.
@@ -248,9 +248,17 @@ impl Kubelet {
                 return Ok(Next::Rest);
             }
         }
-        for slot in 0..spec.containers.len() {
-            waits.extend(self.keep_container(pass, &spec, &room, slot, seat).await);
+        for slot in 0..containers(&spec).len() {
+            if lock(&room).slots.iter().take(slot).all(room::Slot::passed) {
+                waits.extend(self.keep_container(pass, &spec, &room, slot, seat).await);
+            }
         }
+        let left: Vec<Running> = {
+            let mut room = lock(&room);
+            let over = room.over().is_some();
+            room.slots.iter_mut().filter(|_| over).filter_map(|slot| slot.running.take()).collect()
+        };
+        join_all(left.iter().map(|running| running.process.stop())).await;
         self.tell(pass, &room, seat, false).await?;
         Ok(waits.into_iter().min().map_or(Next::Rest, Next::After))
     }
@@ -291,7 +299,7 @@ impl Kubelet {
             Err(_) => return Ok(Ok(None)),
         };
         let mut room = lock(room);
-        for (slot, container) in room.slots.iter().zip(&spec.containers) {
+        for (slot, container) in room.slots.iter().zip(containers(spec)) {
             slot.files.mount(container, &contents);
             if let Some(running) = slot.running.as_ref().filter(|_| !first) {
                 running.process.refreshed();
@@ -313,15 +321,19 @@ impl Kubelet {
     ) -> Option<Duration> {
         // A container that ends at once is started again at once, but only once.
         for _ in 0..2 {
-            if let Some(wait) = self.wait_after_exit(pass, room, number) {
+            if let Some(wait) = self.wait_after_exit(pass, spec, room, number) {
                 return Some(wait);
             }
-            if lock(room).slots[number].running.is_some() {
+            let settled = {
+                let slot = &lock(room).slots[number];
+                slot.running.is_some() || slot.done.is_some()
+            };
+            if settled {
                 break;
             }
             self.start(pass, spec, room, number, seat).await;
         }
-        let wait = self.wait_after_exit(pass, room, number);
+        let wait = self.wait_after_exit(pass, spec, room, number);
         if wait.is_some() {
             return wait;
         }
@@ -329,7 +341,7 @@ impl Kubelet {
     }
 
     /// Takes note that a container ended; says how long it waits until it is started again.
-    fn wait_after_exit(&self, pass: &Pass, room: &Shared, number: usize) -> Option<Duration> {
+    fn wait_after_exit(&self, pass: &Pass, spec: &PodSpec, room: &Shared, number: usize) -> Option<Duration> {
         let now = self.clock.monotonic();
         let mut room = lock(room);
         let slot = &mut room.slots[number];
@@ -341,7 +353,16 @@ impl Kubelet {
                 Duration::ZERO => self.manner.backoff,
                 before => (before * 2).min(self.manner.longest_backoff),
             };
-            slot.again_at = Some(now + slot.backoff);
+            let again = match (slot.part, spec.restart_policy.as_deref()) {
+                (Part::Beside, _) => true,
+                (_, Some("Never")) => false,
+                (Part::First, _) | (_, Some("OnFailure")) => exit.code != 0,
+                (Part::Main, _) => true,
+            };
+            if !again {
+                (slot.done, slot.backoff) = (Some(exit.code), Duration::ZERO);
+            }
+            slot.again_at = again.then(|| now + slot.backoff);
             slot.last = Some(Ended { exit, started, finished: pass.now() });
         }
         let due = slot.again_at.filter(|_| slot.running.is_none())?;
@@ -349,7 +370,7 @@ impl Kubelet {
     }
 
     async fn start(&self, pass: &Pass, spec: &PodSpec, room: &Shared, number: usize, seat: &Seat) {
-        let container = &spec.containers[number];
+        let container = containers(spec)[number];
         let (start, again) = {
             let mut held = lock(room);
             let ip = held.address.ip();
@@ -401,7 +422,7 @@ impl Kubelet {
 
     /// Looks at the probes of a container; says when to look again.
     fn probe(&self, pass: &Pass, spec: &PodSpec, room: &Shared, number: usize) -> Option<Duration> {
-        let container = &spec.containers[number];
+        let container = containers(spec)[number];
         let now = self.clock.monotonic();
         let mut held = lock(room);
         let slot = &mut held.slots[number];

@@ -55,6 +55,50 @@ pub(super) struct Slot {
     pub(super) ready: bool,
     /// Since when it does not answer its liveness probe.
     pub(super) sick: Option<Duration>,
+    /// Where it stands in its pod.
+    pub(super) part: Part,
+    /// It ended for good, with that code.
+    pub(super) done: Option<i32>,
+}
+
+/// Where a container stands in its pod.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Part {
+    /// It is what the pod is for.
+    #[default]
+    Main,
+    /// It ends before others begin.
+    First,
+    /// It begins before others, and ends after them.
+    Beside,
+}
+
+impl Slot {
+    /// Whether those after it may begin.
+    pub(super) fn passed(&self) -> bool {
+        match self.part {
+            Part::Main => true,
+            Part::First => self.done == Some(0),
+            Part::Beside => self.ready || self.done.is_some(),
+        }
+    }
+}
+
+impl Room {
+    /// Whether it is over, and went well.
+    pub(super) fn over(&self) -> Option<bool> {
+        if self.slots.iter().any(|slot| slot.part == Part::First && slot.done.is_some_and(|code| code != 0)) {
+            return Some(false);
+        }
+        let mut main = self.slots.iter().filter(|slot| slot.part == Part::Main).peekable();
+        main.peek()?;
+        main.try_fold(true, |well, slot| slot.done.map(|code| well && code == 0))
+    }
+}
+
+/// The containers of a pod, in the order in which they begin.
+pub(super) fn containers(spec: &PodSpec) -> Vec<&k8s_openapi::api::core::v1::Container> {
+    spec.init_containers.iter().flatten().chain(&spec.containers).collect()
 }
 
 /// A life of a container that is over.
@@ -133,9 +177,15 @@ impl Rooms {
         if let Some(room) = all.get(key) {
             return Some(room.clone());
         }
-        let slot = |container: &k8s_openapi::api::core::v1::Container| Slot {
+        let first = spec.init_containers.as_ref().map_or(0, Vec::len);
+        let slot = |(number, container): (usize, &k8s_openapi::api::core::v1::Container)| Slot {
             name: container.name.clone(),
             image: container.image.clone().unwrap_or_default(),
+            part: match container.restart_policy.as_deref() {
+                _ if number >= first => Part::Main,
+                Some("Always") => Part::Beside,
+                _ => Part::First,
+            },
             ..Slot::default()
         };
         let room = Room {
@@ -144,7 +194,7 @@ impl Rooms {
             address: Address::take()?,
             began: now,
             dirs: own_dirs(spec),
-            slots: spec.containers.iter().map(slot).collect(),
+            slots: containers(spec).into_iter().enumerate().map(slot).collect(),
             start_at,
             stop_at: None,
             mounted: None,

@@ -7,16 +7,18 @@ use fleetwright_kit::Key;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::room::{Ended, Room, Slot};
+use super::room::{Ended, Part, Room, Slot};
 
 /// The status of a pod. `missing` is what it waits for before its containers can be made.
 pub(super) fn status(key: &Key, room: &mut Room, host: Ipv4Addr, missing: bool, now: Timestamp) -> Value {
-    let ready = !missing && room.slots.iter().all(|slot| slot.ready);
-    let unready: Vec<&str> = room.slots.iter().filter(|slot| !slot.ready).map(|slot| slot.name.as_str()).collect();
+    let main = || room.slots.iter().filter(|slot| slot.part == Part::Main);
+    let ready = !missing && main().all(|slot| slot.ready);
+    let unready: Vec<&str> = main().filter(|slot| !slot.ready).map(|slot| slot.name.as_str()).collect();
+    let begun = room.slots.iter().all(Slot::passed);
     let why = (!ready).then(|| format!("containers with unready status: [{}]", unready.join(" ")));
     let states = [
         ("PodReadyToStartContainers", !missing),
-        ("Initialized", true),
+        ("Initialized", begun),
         ("Ready", ready),
         ("ContainersReady", ready),
         ("PodScheduled", true),
@@ -35,16 +37,26 @@ pub(super) fn status(key: &Key, room: &mut Room, host: Ipv4Addr, missing: bool, 
         }
         conditions.push(condition);
     }
-    let started = room.slots.iter().any(|slot| slot.life > 0);
+    let phase = match room.over() {
+        Some(true) => "Succeeded",
+        Some(false) => "Failed",
+        None if room.slots.iter().any(|slot| slot.part == Part::Main && slot.life > 0) => "Running",
+        None => "Pending",
+    };
     let ip = (!missing).then(|| room.address.ip());
-    let containers: Vec<Value> = room.slots.iter().map(|slot| container(key, &room.uid, slot)).collect();
+    let told = |main: bool| -> Vec<Value> {
+        let slots = room.slots.iter().filter(|slot| (slot.part == Part::Main) == main);
+        slots.map(|slot| container(key, &room.uid, slot)).collect()
+    };
+    let first = Some(told(false)).filter(|first| !first.is_empty());
     json!({
-        "phase": if started { "Running" } else { "Pending" },
+        "phase": phase,
         "conditions": conditions,
         "hostIP": host, "hostIPs": [{ "ip": host }],
         "podIP": ip, "podIPs": ip.map(|ip| json!([{ "ip": ip }])),
         "startTime": seconds(room.began),
-        "containerStatuses": containers,
+        "initContainerStatuses": first,
+        "containerStatuses": told(true),
     })
 }
 

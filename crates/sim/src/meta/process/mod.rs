@@ -5,6 +5,7 @@ mod etcd;
 mod manager;
 mod names;
 mod plain;
+mod snapshots;
 mod tls;
 
 use std::collections::HashMap;
@@ -22,6 +23,7 @@ pub(super) use apiserver::Apis;
 pub(super) use etcd::Etcds;
 pub(super) use names::Names;
 use plain::Plain;
+pub(super) use snapshots::Buckets;
 
 /// What is wrong with a version of a component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,27 +117,40 @@ pub(super) trait Process: Send + Sync {
 
 /// The flags that a container is started with.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Args(Vec<(String, String)>);
+pub(super) struct Args {
+    flags: Vec<(String, String)>,
+    words: Vec<String>,
+}
 
 impl Args {
-    /// From words of the form `--name=value`; `--name` alone says `true`.
+    /// From words of the form `--name=value`; `--name` alone says `true`. Others stay words.
     pub(super) fn of(words: impl IntoIterator<Item = String>) -> Self {
-        let flag = |word: String| {
-            let word = word.strip_prefix("--")?;
-            let (name, value) = word.split_once('=').unwrap_or((word, "true"));
-            Some((name.to_owned(), value.to_owned()))
-        };
-        Self(words.into_iter().filter_map(flag).collect())
+        let mut args = Self::default();
+        for word in words {
+            match word.strip_prefix("--") {
+                Some(flag) => {
+                    let (name, value) = flag.split_once('=').unwrap_or((flag, "true"));
+                    args.flags.push((name.to_owned(), value.to_owned()));
+                }
+                None => args.words.push(word),
+            }
+        }
+        args
+    }
+
+    /// What is no flag, in its order.
+    pub(super) fn words(&self) -> Vec<&str> {
+        self.words.iter().map(String::as_str).collect()
     }
 
     /// The value of a flag; of several the last.
     pub(super) fn get(&self, name: &str) -> Option<&str> {
-        self.0.iter().rev().find(|(flag, _)| flag == name).map(|(_, value)| value.as_str())
+        self.flags.iter().rev().find(|(flag, _)| flag == name).map(|(_, value)| value.as_str())
     }
 
     /// All values of a flag that may be given more than once.
     pub(super) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
-        self.0.iter().filter(move |(flag, _)| flag == name).map(|(_, value)| value.as_str())
+        self.flags.iter().filter(move |(flag, _)| flag == name).map(|(_, value)| value.as_str())
     }
 
     /// Files that flags name must be there.
@@ -154,7 +169,7 @@ impl Args {
                 ]
                 .contains(&flag)
         };
-        let named = self.0.iter().filter(|(flag, path)| file(flag) && path.starts_with('/'));
+        let named = self.flags.iter().filter(|(flag, path)| file(flag) && path.starts_with('/'));
         for (_, path) in named {
             tls::file(files, path).map_err(Exit::command_failed)?;
         }
@@ -183,6 +198,8 @@ pub(super) struct Machinery {
     pub(super) names: Names,
     pub(super) etcds: Etcds,
     pub(super) apis: Apis,
+    /// What stores of snapshots hold, by where they are.
+    pub(super) buckets: Buckets,
     /// How often leases are renewed.
     pub(super) lease: Duration,
     /// How much of the past the objects of a business cluster keep.
@@ -199,6 +216,8 @@ impl Machinery {
     pub(super) async fn start(&self, start: Start) -> Result<Arc<dyn Process>, Exit> {
         match start.component.as_str() {
             "kube-apiserver" => apiserver::start(self, start).await,
+            "etcd" if start.args.words().first() == Some(&"etcdutl") => Err(snapshots::etcdutl(self, &start)),
+            "fleetwright" if start.args.words().first() == Some(&"snapshot") => Err(snapshots::step(self, &start)),
             "etcd" => etcd::start(self, start).await,
             "kube-controller-manager" | "kube-scheduler" => manager::start(self, start).await,
             // Whatever it is: it runs.
@@ -232,5 +251,6 @@ mod tests {
     fn of_several_flags_the_last_counts() {
         let args = Args::of(["--a=1".to_owned(), "--b".to_owned(), "--a=2=3".to_owned(), "x".to_owned()]);
         assert_eq!((args.get("a"), args.get("b"), args.get("x")), (Some("2=3"), Some("true"), None));
+        assert_eq!(args.words(), ["x"]);
     }
 }

@@ -1,5 +1,6 @@
 //! An etcd cluster: its members, who of them lives, and what they keep together.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -62,7 +63,7 @@ impl Refused {
 
 /// Why a member cannot take its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum NoPlace {
+pub(in super::super) enum NoPlace {
     /// Nobody expects it.
     Unknown,
     /// It was there before, and has lost what it knew.
@@ -149,7 +150,7 @@ impl Cluster {
     }
 
     /// A member without a log takes the place that is kept for it.
-    pub(super) fn take_place(&self, peer_url: &str) -> Result<u64, NoPlace> {
+    pub(in super::super) fn take_place(&self, peer_url: &str) -> Result<u64, NoPlace> {
         let state = self.state();
         let member = state.members.iter().find(|member| member.peer_urls.iter().any(|url| url == peer_url));
         match member {
@@ -293,9 +294,37 @@ impl State {
 
 /// What a volume of a member holds.
 #[derive(Debug)]
-pub(super) struct Data {
-    pub(super) cluster: Arc<Cluster>,
-    pub(super) member: u64,
+pub(in super::super) struct Data {
+    pub(in super::super) cluster: Arc<Cluster>,
+    pub(in super::super) member: u64,
+}
+
+/// What snapshots were restored to on a volume, by the folder.
+#[derive(Debug, Default)]
+pub(in super::super) struct Restored(Mutex<HashMap<String, Arc<Data>>>);
+
+impl Restored {
+    fn all(&self) -> MutexGuard<'_, HashMap<String, Arc<Data>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(in super::super) fn get(&self, folder: &str) -> Option<Arc<Data>> {
+        self.all().get(folder).cloned()
+    }
+
+    pub(in super::super) fn take(&self, folder: &str) -> Option<Arc<Data>> {
+        self.all().remove(folder)
+    }
+
+    /// Puts it there, unless something is there; says whether it did.
+    pub(in super::super) fn put(&self, folder: &str, data: Data) -> bool {
+        let mut all = self.all();
+        let free = !all.contains_key(folder);
+        if free {
+            all.insert(folder.to_owned(), Arc::new(data));
+        }
+        free
+    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use fleetwright_apiserver::Storage;
-use fleetwright_kit::Clock;
+use fleetwright_kit::{Clock, Random};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use hyper::service::service_fn;
@@ -25,7 +25,8 @@ use super::super::kubelet::files::Files;
 use super::super::kubelet::room::Life;
 use super::tls::{Pair, Serves, file, roots};
 use super::{Args, Bad, Exit, Machinery, Probe, Process, Start};
-use cluster::{Cluster, Data, NoPlace};
+pub(super) use cluster::Data;
+use cluster::{Cluster, NoPlace, Restored};
 
 /// A client that does not finish its TLS handshake within this time is cut off.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -79,8 +80,14 @@ impl Etcds {
         self.0.changed.send_modify(|epoch| *epoch += 1);
     }
 
-    /// The cluster that is begun with these members.
-    fn begin(&self, words: &str, members: &[(String, String)], machinery: &Machinery) -> Arc<Cluster> {
+    /// The cluster that is begun with these members, and with that.
+    pub(super) fn begin(
+        &self,
+        words: &str,
+        members: &[(String, String)],
+        random: &Random,
+        storage: impl FnOnce() -> Storage,
+    ) -> Arc<Cluster> {
         let mut begun = self.0.begun.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = begun.get(words).and_then(Weak::upgrade) {
             return known;
@@ -88,7 +95,7 @@ impl Etcds {
         if begun.len().is_power_of_two() {
             begun.retain(|_, cluster| cluster.strong_count() > 0);
         }
-        let cluster = Cluster::new(members, Storage::prepared(machinery.history.clone()), machinery.random.clone());
+        let cluster = Cluster::new(members, storage(), random.clone());
         begun.insert(words.to_owned(), Arc::downgrade(&cluster));
         cluster
     }
@@ -163,7 +170,8 @@ fn open(machinery: &Machinery, args: &Args, files: &Files, namespace: &str) -> R
     let Some(volume) = files.volume(&folder) else {
         return Err(Exit::failed(format!("cannot access data directory: mkdir {folder}: read-only file system")));
     };
-    if let Some(data) = volume.read::<Data>() {
+    let restored = volume.read::<Restored>().and_then(|restored| restored.get(&folder));
+    if let Some(data) = restored.or_else(|| volume.read::<Data>()) {
         if !data.cluster.has(data.member) {
             return Err(Exit::failed(
                 "the member has been permanently removed from the cluster; the data-dir used by this member must be removed",
@@ -172,9 +180,7 @@ fn open(machinery: &Machinery, args: &Args, files: &Files, namespace: &str) -> R
         return Ok((data.cluster.clone(), data.member));
     }
     let words = args.get("initial-cluster").unwrap_or_default();
-    let mut members: Vec<(String, String)> =
-        words.split(',').filter_map(|one| one.split_once('=')).map(|(n, u)| (n.to_owned(), u.to_owned())).collect();
-    members.sort();
+    let members = members(words);
     let Some((_, own)) = members.iter().find(|(member, _)| member == name) else {
         return Err(Exit::failed(format!("couldn't find local name {name:?} in the initial cluster configuration")));
     };
@@ -194,7 +200,8 @@ fn open(machinery: &Machinery, args: &Args, files: &Files, namespace: &str) -> R
         cluster
     } else {
         let token = args.get("initial-cluster-token").unwrap_or("etcd-cluster");
-        machinery.etcds.begin(&format!("{namespace} {token} {members:?}"), &members, machinery)
+        let empty = || Storage::prepared(machinery.history.clone());
+        machinery.etcds.begin(&format!("{namespace} {token} {members:?}"), &members, &machinery.random, empty)
     };
     let member = cluster.take_place(own).map_err(|why| match (why, existing) {
         (NoPlace::Unknown, _) => Exit::failed("error validating peerURLs: unmatched member while checking PeerURLs"),
@@ -209,6 +216,14 @@ fn open(machinery: &Machinery, args: &Args, files: &Files, namespace: &str) -> R
     })?;
     volume.write(Arc::new(Data { cluster: cluster.clone(), member }));
     Ok((cluster, member))
+}
+
+/// The members that a flag names.
+pub(super) fn members(words: &str) -> Vec<(String, String)> {
+    let pairs = words.split(',').filter_map(|one| one.split_once('='));
+    let mut members: Vec<_> = pairs.map(|(name, url)| (name.to_owned(), url.to_owned())).collect();
+    members.sort();
+    members
 }
 
 fn serves(files: &Files, args: &Args) -> Result<Option<Serves>, Exit> {

@@ -1,0 +1,82 @@
+//! `fleetwright cluster snapshot`: one more, now.
+
+use anyhow::bail;
+use fleetwright_api::names::{self, reasons};
+use fleetwright_api::{Cluster, GROUP, condition};
+use jiff::Timestamp;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, ResourceExt as _};
+use serde_json::json;
+
+use super::wait::{Look, WaitArgs};
+use super::{FIELD_MANAGER, One};
+use crate::shown::line;
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  fleetwright cluster snapshot pay-01 --wait
+  kubectl annotate cluster pay-01 -n fleet --overwrite fleetwright.io/snapshot=$(date +%s)
+
+It is taken by a pod beside the control plane, restored into a scratch etcd, compared, and kept as spec.snapshots says. Snapshots are also taken on the
+cluster's schedule, and before each upgrade.")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    one: One,
+
+    #[command(flatten)]
+    wait: WaitArgs,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    crate::runtime()?.block_on(async {
+        let (meta, cluster) = args.one.fetch().await?;
+        let name = cluster.name_any();
+        if cluster.spec.datastore.etcd.is_none() {
+            bail!("cluster {name} has an external datastore: whoever runs it takes its snapshots");
+        }
+        if cluster.spec.paused && args.wait.wait {
+            bail!("cluster {name} is paused (spec.paused is true), so no snapshot is taken until it is not: leave --wait out");
+        }
+        let asks = Timestamp::now().to_string();
+        let patch = json!({"metadata": {"uid": cluster.uid(), "annotations": {names::SNAPSHOT: asks}}});
+        let api: Api<Cluster> = Api::namespaced(meta.client.clone(), &cluster.namespace().unwrap_or_default());
+        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        api.patch(&name, &params, &Patch::Merge(patch)).await.map_err(|error| meta.explain(error))?;
+        println!("cluster.{GROUP}/{name} is asked for a snapshot");
+        if !args.wait.wait {
+            return Ok(());
+        }
+        let failed_before = failed(&cluster);
+        let took = args.wait.until(&meta, &cluster, "snapshotted", |now| look(now, &asks, failed_before.as_deref())).await?;
+        let taken = api.get(&name).await?.status.and_then(|status| status.last_snapshot);
+        let taken = taken.map(|last| {
+            let size = last.size.map(|size| format!(", {} bytes", size.0)).unwrap_or_default();
+            let revision = last.revision.map(|number| format!(", revision {number}")).unwrap_or_default();
+            format!("{}{size}{revision}", last.name)
+        });
+        println!("cluster.{GROUP}/{name} has snapshot {} after {took}", taken.unwrap_or_default());
+        Ok(())
+    })
+}
+
+/// Why the last attempt failed, if it did.
+fn failed(cluster: &Cluster) -> Option<String> {
+    let status = cluster.status.as_ref()?;
+    let recent = condition(&status.conditions, names::SNAPSHOTS_RECENT)?;
+    (recent.reason == reasons::SNAPSHOT_FAILED).then(|| recent.message.clone())
+}
+
+fn look(cluster: Option<&Cluster>, asks: &str, failed_before: Option<&str>) -> Look {
+    let Some(cluster) = cluster else { return Look::Failed("somebody deleted it".to_owned()) };
+    let followed = cluster.status.as_ref().and_then(|status| status.snapshotted.as_deref());
+    if followed == Some(asks) {
+        return Look::Done;
+    }
+    if cluster.annotations().get(names::SNAPSHOT).map(String::as_str) != Some(asks) {
+        return Look::Failed("somebody asked for another one meanwhile".to_owned());
+    }
+    match failed(cluster) {
+        Some(why) if failed_before != Some(&why) => Look::Failed(line(&why)),
+        _ => Look::NotYet,
+    }
+}

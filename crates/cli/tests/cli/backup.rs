@@ -1,0 +1,139 @@
+//! A cluster's data on a real meta cluster: snapshots that pods of our own image take, and a restore.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use base64::Engine as _;
+use fleetwright_api::{Cluster, ClusterSpec, ClusterStatus, EndpointType, EtcdDatastore, names};
+use fleetwright_lab::hosts::Image;
+use fleetwright_lab::meta::{Meta, Options};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, ResourceExt as _};
+use serde_json::json;
+
+use crate::support::BINARY;
+
+/// Seconds, on a machine that does nothing else.
+const LONG: Duration = Duration::from_secs(420);
+const IMAGE: &str = "fleetwright.local/fleetwright:test";
+
+struct World {
+    meta: Meta,
+    client: Client,
+}
+
+async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Result<Result<T, String>>) -> Result<T> {
+    let deadline = Instant::now() + LONG;
+    loop {
+        match look().await? {
+            Ok(found) => return Ok(found),
+            Err(why) if Instant::now() > deadline => bail!("waited {LONG:?} for {what}: {why}"),
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+    }
+}
+
+impl World {
+    /// Our command, as a person types it.
+    fn run(&self, args: &[&str]) -> Result<String> {
+        let output = Command::new(BINARY).args(args).arg("--kubeconfig").arg(self.meta.kubeconfig_path()).output()?;
+        let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        ensure!(output.status.success(), "fleetwright {args:?}: {text}");
+        Ok(text)
+    }
+
+    fn clusters(&self) -> Api<Cluster> {
+        Api::namespaced(self.client.clone(), "fleet")
+    }
+
+    async fn until(&self, what: &str, so: impl Fn(&Cluster, &ClusterStatus) -> bool) -> Result<ClusterStatus> {
+        eventually(what, async || {
+            let cluster = self.clusters().get("pay").await?;
+            let status = cluster.status.clone().unwrap_or_default();
+            Ok(if so(&cluster, &status) { Ok(status) } else { Err(format!("{status:#?}")) })
+        })
+        .await
+    }
+
+    async fn maps(&self, endpoint: &str) -> Result<Api<ConfigMap>> {
+        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), "fleet-pay");
+        let data = secrets.get("operator-client").await?.data.unwrap_or_default();
+        let text = |key: &str| base64::prelude::BASE64_STANDARD.encode(&data[key].0);
+        let config: Kubeconfig = serde_json::from_value(json!({
+            "clusters": [{ "name": "pay", "cluster": { "server": endpoint, "certificate-authority-data": text("ca.crt") } }],
+            "users": [{ "name": "pay", "user": { "client-certificate-data": text("tls.crt"), "client-key-data": text("tls.key") } }],
+            "contexts": [{ "name": "pay", "context": { "cluster": "pay", "user": "pay" } }],
+            "current-context": "pay",
+        }))?;
+        let config = kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await?;
+        Ok(Api::default_namespaced(Client::try_from(config)?))
+    }
+}
+
+fn map(name: &str) -> ConfigMap {
+    ConfigMap { metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() }, ..ConfigMap::default() }
+}
+
+fn ready(cluster: &Cluster, status: &ClusterStatus) -> bool {
+    status.observed_generation == cluster.metadata.generation
+        && status.package_version.as_ref() == Some(&cluster.spec.package_version)
+        && fleetwright_api::is_true(&status.conditions, names::READY)
+        && status.waiting_for.is_none()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_comes_back_to_a_snapshot_and_to_nothing_that_came_after_on_hosts() -> Result<()> {
+    let meta = Meta::start(Options::default()).await?;
+    meta.import(&Image::program(IMAGE, BINARY)?).await?;
+    let client = meta.client();
+    let mut world = World { meta, client };
+    let outcome = story(&world).await;
+    if let Err(error) = outcome {
+        let seen = world.meta.seen().await;
+        world.meta.keep_logs();
+        return Err(error.context(seen));
+    }
+    Ok(())
+}
+
+async fn story(world: &World) -> Result<()> {
+    // The operators are pods as well, with no more rights than the manifest gives them.
+    world.run(&["install", "--image", IMAGE, "--replicas", "1", "--wait"])?;
+    let packages = world.meta.package_versions("fleet")?;
+    fleetwright_lab::hosts::apply(&world.client, &packages).await?;
+    let package = packages[0]["metadata"]["name"].as_str().context("a package version has a name")?;
+    let mut spec = ClusterSpec::of(package);
+    spec.replicas = 1;
+    spec.datastore.etcd = Some(EtcdDatastore { members: 3, ..EtcdDatastore::default() });
+    spec.endpoint.type_ = EndpointType::NodePort;
+    spec.endpoint.host = Some(world.meta.address().to_string());
+    spec.deletion_protection = false;
+    world.clusters().create(&PostParams::default(), &Cluster::new("pay", spec)).await?;
+    let status = world.until("it to be ready", ready).await?;
+    let maps = world.maps(&status.endpoint.context("it has an endpoint")?).await?;
+    maps.create(&PostParams::default(), &map("before")).await?;
+
+    let begun = Instant::now();
+    let said = world.run(&["cluster", "snapshot", "pay", "-n", "fleet", "--wait"])?;
+    eprintln!("a snapshot after {:?}: {said}", begun.elapsed());
+    let last = world.clusters().get("pay").await?.status.and_then(|status| status.last_snapshot);
+    let last = last.context("the status tells of it")?;
+    ensure!(last.checked && said.contains(&last.name), "{said}: {last:?}");
+    maps.create(&PostParams::default(), &map("after")).await?;
+
+    let begun = Instant::now();
+    let patch = json!({ "spec": { "restore": { "snapshot": last.name } } });
+    world.clusters().patch("pay", &PatchParams::default(), &Patch::Merge(patch)).await?;
+    let restored = |status: &ClusterStatus| status.restored.is_some() && status.restoring.is_none();
+    let status = world.until("it to be restored", |cluster, status| restored(status) && ready(cluster, status)).await?;
+    eprintln!("restored after {:?}", begun.elapsed());
+    ensure!(status.restored.as_ref().is_some_and(|restored| restored.data_of == last.at), "{status:#?}");
+    let there: Vec<_> = maps.list(&Default::default()).await?.items.iter().map(|map| map.name_any()).collect();
+    ensure!(there.contains(&"before".to_owned()) && !there.contains(&"after".to_owned()), "{there:?}");
+    // It is a cluster as any other: what is written now stays.
+    maps.create(&PostParams::default(), &map("later")).await?;
+    Ok(())
+}

@@ -1,0 +1,196 @@
+//! Snapshots of a cluster's data.
+
+use fleetwright_api::{Snapshots, Span, condition, names};
+use fleetwright_sim::meta::Bad;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use serde_json::json;
+
+use crate::support::World;
+use crate::versions::{there, write};
+
+async fn ask(world: &World, value: &str) {
+    world.change("pay", json!({ "metadata": { "annotations": { names::SNAPSHOT: value } } })).await;
+}
+
+async fn no_pod_left(world: &World) {
+    let pods: Api<Pod> = world.api("pay");
+    world
+        .until("its pod is gone", async || {
+            let all = pods.list(&Default::default()).await.unwrap().items;
+            let left: Vec<_> = all.iter().filter_map(|pod| pod.metadata.name.as_deref()).collect();
+            if left.iter().any(|name| ["snapshot-", "restore-", "clean-"].iter().any(|begin| name.starts_with(begin))) {
+                Err(format!("{left:?}"))
+            } else {
+                Ok(())
+            }
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_that_is_asked_for_is_taken_checked_and_told() {
+    let world = World::start().await;
+    world.create("pay", |_| {}).await;
+    world.ready("pay").await;
+    write(&world, "before").await;
+    ask(&world, "first").await;
+    let taken = |status: &fleetwright_api::ClusterStatus| status.snapshotted.clone();
+    let first = world
+        .until("it is taken", async || {
+            let status = world.status("pay").await;
+            if taken(&status).as_deref() == Some("first") { Ok(status) } else { Err(format!("{status:#?}")) }
+        })
+        .await;
+    let last = first.last_snapshot.unwrap();
+    assert!(last.checked && last.revision.is_some_and(|revision| revision > 0), "{last:?}");
+    assert_eq!(first.snapshots, std::slice::from_ref(&last.name));
+    assert!(fleetwright_api::is_true(&first.conditions, names::SNAPSHOTS_RECENT));
+    no_pod_left(&world).await;
+    ask(&world, "second").await;
+    let second = world
+        .until("the second is taken", async || {
+            let status = world.status("pay").await;
+            if taken(&status).as_deref() == Some("second") { Ok(status) } else { Err(format!("{status:#?}")) }
+        })
+        .await;
+    assert_eq!(second.snapshots, [second.last_snapshot.unwrap().name, last.name]);
+    no_pod_left(&world).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn old_snapshots_go() {
+    let world = World::start().await;
+    world
+        .create("pay", |spec| {
+            spec.snapshots = Some(Snapshots { keep: 1, every: Span::seconds(0), ..Snapshots::default() });
+        })
+        .await;
+    world.ready("pay").await;
+    let mut names = Vec::new();
+    for value in ["one", "two"] {
+        ask(&world, value).await;
+        let status = world
+            .until("it is taken", async || {
+                let status = world.status("pay").await;
+                let done = status.snapshotted.as_deref() == Some(value);
+                if done { Ok(status) } else { Err(format!("{status:#?}")) }
+            })
+            .await;
+        assert_eq!(status.snapshots.len(), 1, "{status:#?}");
+        names.extend(status.snapshots);
+    }
+    assert_ne!(names[0], names[1]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_that_does_not_restore_is_told_and_holds_an_upgrade_back() {
+    let world = World::start().await;
+    world.create("pay", |_| {}).await;
+    world.ready("pay").await;
+    let version = fleetwright_clusters::IMAGE.rsplit_once(':').unwrap().1;
+    world.meta.declare("fleetwright", version, Some(Bad::WrongAnswers));
+    world.change("pay", json!({ "spec": { "packageVersion": "v1.37" } })).await;
+    world
+        .until("it says that its snapshot failed", async || {
+            let status = world.status("pay").await;
+            let recent = condition(&status.conditions, names::SNAPSHOTS_RECENT).cloned();
+            let upgradable = condition(&status.conditions, names::UPGRADABLE).cloned();
+            match (recent, upgradable) {
+                (Some(recent), Some(upgradable))
+                    if recent.reason == names::reasons::SNAPSHOT_FAILED
+                        && recent.message.contains("restore: Error: snapshot file integrity check failed")
+                        && upgradable.reason == names::reasons::NO_SNAPSHOT
+                        && upgradable.message.contains("integrity") =>
+                {
+                    Ok(())
+                }
+                other => Err(format!("{other:#?}")),
+            }
+        })
+        .await;
+    assert_eq!(world.status("pay").await.components[0].replicas.iter().filter(|one| one.ready).count(), 3);
+}
+
+/// Asks for a snapshot, and tells its name.
+async fn snapshot(world: &World, value: &str) -> String {
+    ask(world, value).await;
+    world
+        .until("it is taken", async || {
+            let status = world.status("pay").await;
+            let name = status.last_snapshot.clone().map(|last| last.name);
+            name.filter(|_| status.snapshotted.as_deref() == Some(value)).ok_or_else(|| format!("{status:#?}"))
+        })
+        .await
+}
+
+async fn restored(world: &World, name: &str) -> fleetwright_api::ClusterStatus {
+    world
+        .until("it is restored", async || {
+            let status = world.status("pay").await;
+            let done = status.restored.as_ref().is_some_and(|restored| restored.snapshot == name)
+                && status.restoring.is_none()
+                && status.waiting_for.is_none()
+                && fleetwright_api::is_true(&status.conditions, names::READY);
+            if done { Ok(status) } else { Err(format!("{status:#?}")) }
+        })
+        .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restore_brings_back_what_was_there_and_nothing_that_came_after() {
+    let world = World::start().await;
+    world.create("pay", |_| {}).await;
+    world.ready("pay").await;
+    write(&world, "before").await;
+    let name = snapshot(&world, "now").await;
+    write(&world, "after").await;
+    world.change("pay", json!({ "spec": { "restore": { "snapshot": name } } })).await;
+    let status = restored(&world, &name).await;
+    let told = status.restored.unwrap();
+    assert_eq!(Some(told.data_of), status.last_snapshot.map(|last| last.at));
+    assert!(there(&world, "before").await && !there(&world, "after").await);
+    // Once for each value: what is written now stays.
+    write(&world, "later").await;
+    world.change("pay", json!({ "spec": { "upgrade": { "soak": "1h" } } })).await;
+    world.ready("pay").await;
+    assert!(there(&world, "later").await);
+    no_pod_left(&world).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restore_brings_back_a_cluster_all_of_whose_volumes_are_gone() {
+    let world = World::start().await;
+    world.create("pay", |_| {}).await;
+    world.ready("pay").await;
+    write(&world, "before").await;
+    let name = snapshot(&world, "now").await;
+    // Those that joined later do not begin a new cluster by themselves.
+    for member in ["etcd-0", "etcd-1", "etcd-2"] {
+        assert!(world.meta.wipe("fleet-pay", &format!("data-{member}")));
+    }
+    world.change("pay", json!({ "spec": { "restore": { "snapshot": name } } })).await;
+    restored(&world, &name).await;
+    assert!(there(&world, "before").await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_that_is_not_there_stops_nothing() {
+    let world = World::start().await;
+    world.create("pay", |_| {}).await;
+    world.ready("pay").await;
+    let name = snapshot(&world, "now").await;
+    world.change("pay", json!({ "spec": { "restore": { "snapshot": "20200101-000000" } } })).await;
+    world
+        .until("it says so", async || {
+            let waits = world.status("pay").await.waiting_for.unwrap_or_default();
+            let so = waits.contains("there is no snapshot 20200101-000000") && waits.contains(&name);
+            if so { Ok(()) } else { Err(waits) }
+        })
+        .await;
+    write(&world, "meanwhile").await;
+    world.change("pay", json!({ "spec": { "restore": null } })).await;
+    world.ready("pay").await;
+    assert!(there(&world, "meanwhile").await);
+    no_pod_left(&world).await;
+}

@@ -1,0 +1,245 @@
+//! Brings a datastore back to a snapshot, stage by stage. The status says which stage it is in, so that whoever goes on after a crash knows.
+//!
+//! Checking: a source restores the snapshot and runs an etcd of it; nothing else is touched, and if that does not work nothing is lost. Stopping: all
+//! components go down. Restoring: each member's volume gets the data of the source, beside what it has. Starting: all begin again and are proven.
+//! Cleaning: what the members had before goes.
+
+use fleetwright_api::{
+    ClusterPackageVersionSpec, ClusterPhase, ClusterStatus, ControlPlaneComponent, RestoreStage, Restored, Restoring,
+};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+
+use super::decide::{Decision, Seen};
+use super::objects::Kind;
+use super::snapshots::pods::Ground;
+use super::snapshots::{Job, Report, State, Task};
+
+/// A pod that failed is made anew after this long: until then it can be looked at.
+const AGAIN: SignedDuration = SignedDuration::from_secs(30);
+
+/// A restore that is under way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Restore {
+    /// The snapshot.
+    pub snapshot: String,
+    /// What tells it from others, also of the same snapshot.
+    pub id: String,
+}
+
+impl Restore {
+    fn of(restoring: &Restoring) -> Self {
+        let id = super::digest(&format!("{} {}", restoring.snapshot, restoring.began), 4);
+        Self { snapshot: restoring.snapshot.clone(), id }
+    }
+
+    /// The pod that has the snapshot as an etcd.
+    pub fn source(&self) -> String {
+        format!("restore-{}", self.id)
+    }
+
+    /// The pod that restores a member's volume.
+    pub fn member(&self, number: u32) -> String {
+        format!("restore-{}-{number}", self.id)
+    }
+
+    /// The pod that removes what a member had before.
+    pub fn clean(&self, number: u32) -> String {
+        format!("clean-{}-{number}", self.id)
+    }
+}
+
+/// The stage that it is in; none if nothing is restored.
+pub(super) fn stage(seen: &Seen<'_>) -> Option<RestoreStage> {
+    seen.status.restoring.as_ref().map(|restoring| restoring.stage)
+}
+
+/// No component may run now.
+pub(super) fn down(seen: &Seen<'_>) -> bool {
+    matches!(stage(seen), Some(RestoreStage::Stopping | RestoreStage::Restoring))
+}
+
+/// The data is that of a snapshot, or will be: components begin with what the cluster refers to, whatever they were of.
+pub(super) fn replaces(seen: &Seen<'_>) -> bool {
+    down(seen) || stage(seen) == Some(RestoreStage::Starting)
+}
+
+/// The snapshot that is asked for and not followed yet.
+fn wanted<'a>(seen: &'a Seen<'_>) -> Option<&'a str> {
+    seen.spec.datastore.etcd.as_ref()?;
+    let asked = seen.spec.restore.as_ref()?.snapshot.as_str();
+    (seen.status.restore_followed.as_deref() != Some(asked)).then_some(asked)
+}
+
+fn tasks<'a>(seen: &'a Seen<'_>, job: Job) -> impl Iterator<Item = &'a Task> {
+    seen.backup.tasks.iter().filter(move |task| task.job == job)
+}
+
+fn task<'a>(seen: &'a Seen<'_>, pod: &str) -> Option<&'a Task> {
+    seen.backup.tasks.iter().find(|task| task.pod == pod)
+}
+
+fn members(seen: &Seen<'_>) -> u32 {
+    seen.spec.datastore.etcd.as_ref().map_or(0, |etcd| etcd.members)
+}
+
+/// What is to be done in the stage that it is in.
+pub(super) fn keep(seen: &Seen<'_>, package: &ClusterPackageVersionSpec, decision: &mut Decision, now: Timestamp) {
+    let Some(restoring) = &seen.status.restoring else {
+        let left = [Job::Source, Job::Member, Job::Clean].into_iter().flat_map(|job| tasks(seen, job));
+        decision.tidy.extend(left.filter(|task| !task.ending).cloned());
+        return;
+    };
+    let restore = Restore::of(restoring);
+    let ground = Ground { names: seen.names, spec: seen.spec, package, image: seen.backup.image };
+    let pod = |name: String, body: &dyn Fn() -> Option<Value>, decision: &mut Decision| match task(seen, &name) {
+        None => decision.pods.extend(body()),
+        Some(task) => match &task.state {
+            State::Failed(at, _) if !task.ending => match at.checked_add(AGAIN) {
+                Ok(again) if again > now => decision.next = decision.next.into_iter().chain([again]).min(),
+                _ => decision.tidy.push(task.clone()),
+            },
+            _ => {}
+        },
+    };
+    match restoring.stage {
+        RestoreStage::Checking => pod(restore.source(), &|| Some(ground.source(&restore)), decision),
+        RestoreStage::Stopping => {}
+        RestoreStage::Restoring => {
+            let source = task(seen, &restore.source()).and_then(|source| source.serves.clone());
+            // One that went away meanwhile comes back.
+            pod(restore.source(), &|| Some(ground.source(&restore)), decision);
+            for number in 0..members(seen) {
+                let body = || Some(ground.member(&restore, number, source.as_deref()?));
+                pod(restore.member(number), &body, decision);
+            }
+            if !decision.pods.is_empty() {
+                decision.claims = (0..members(seen)).filter_map(|number| claim(seen, number)).collect();
+            }
+        }
+        RestoreStage::Starting => {
+            let done = [Job::Source, Job::Member].into_iter().flat_map(|job| tasks(seen, job));
+            decision.tidy.extend(done.filter(|task| !task.ending).cloned());
+        }
+        RestoreStage::Cleaning => {
+            let replicas = seen.workloads.get(&ControlPlaneComponent::Etcd).map(|one| &one.replicas[..]);
+            for number in 0..members(seen) {
+                let name = format!("etcd-{number}");
+                let member = replicas.unwrap_or_default().iter().find(|replica| replica.name == name);
+                let node = member.and_then(|member| member.node.clone());
+                pod(restore.clean(number), &|| Some(ground.clean(&restore, number, node.as_deref()?)), decision);
+            }
+        }
+    }
+}
+
+/// The claim of a member, as its StatefulSet has it: it may be gone.
+fn claim(seen: &Seen<'_>, number: u32) -> Option<Value> {
+    let set = (seen.object)(Kind::StatefulSet, ControlPlaneComponent::Etcd.binary())?;
+    let template = &set["spec"]["volumeClaimTemplates"][0];
+    let labels = &template["metadata"]["labels"];
+    let name = super::datastore::claim(&format!("etcd-{number}"));
+    let mut claim = json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+        "metadata": { "name": name, "namespace": seen.names.namespace, "labels": labels },
+    });
+    claim["spec"] = template["spec"].clone();
+    Some(claim)
+}
+
+/// Nobody makes a pod of it.
+fn scaled_down(seen: &Seen<'_>, component: ControlPlaneComponent) -> bool {
+    let kind = if component == ControlPlaneComponent::Etcd { Kind::StatefulSet } else { Kind::Deployment };
+    (seen.object)(kind, component.binary()).is_none_or(|object| object["spec"]["replicas"] == 0)
+}
+
+/// Goes on to the next stage when the present one is done. `settled` says whether all components are as they should be, and proven.
+pub(super) fn tell(seen: &Seen<'_>, status: &mut ClusterStatus, settled: bool, now: Timestamp) {
+    if seen.spec.restore.is_none() {
+        status.restore_followed = None;
+    }
+    let Some(restoring) = &seen.status.restoring else {
+        if let Some(snapshot) = wanted(seen).filter(|_| !seen.spec.paused) {
+            status.restoring = Some(Restoring {
+                snapshot: snapshot.to_owned(),
+                stage: RestoreStage::Checking,
+                began: now,
+                data_of: None,
+            });
+            status.waiting_for = Some(format!("snapshot {snapshot} is looked at before anything is stopped"));
+        }
+        return;
+    };
+    let restore = Restore::of(restoring);
+    let mut next = restoring.clone();
+    let (snapshot, source) = (&restoring.snapshot, task(seen, &restore.source()));
+    let why = |task: Option<&Task>| match task.map(|task| &task.state) {
+        Some(State::Failed(_, why)) => format!(": {why}"),
+        Some(State::Runs(why)) if !why.is_empty() => format!(": {why}"),
+        _ => String::new(),
+    };
+    let waits = match restoring.stage {
+        RestoreStage::Checking => {
+            if wanted(seen) != Some(snapshot.as_str()) {
+                status.restoring = None;
+                return;
+            }
+            let report = source.filter(|source| source.serves.is_some()).and_then(|source| source.said.as_deref());
+            if let Some(report) = report.and_then(|said| serde_json::from_str::<Report>(said).ok()) {
+                (next.stage, next.data_of) = (RestoreStage::Stopping, Some(report.at));
+            }
+            Some(format!("snapshot {snapshot} is looked at before anything is stopped{}", why(source)))
+        }
+        RestoreStage::Stopping => {
+            let left: usize = seen.workloads.values().map(|workload| workload.replicas.len()).sum();
+            if left == 0 && ControlPlaneComponent::ALL.into_iter().all(|component| scaled_down(seen, component)) {
+                next.stage = RestoreStage::Restoring;
+            }
+            Some(format!("{left} pods are to go before snapshot {snapshot} is restored"))
+        }
+        RestoreStage::Restoring => {
+            let pods: Vec<_> = (0..members(seen)).map(|number| task(seen, &restore.member(number))).collect();
+            let done = |task: &Option<&Task>| task.is_some_and(|task| matches!(task.state, State::Succeeded(_)));
+            let count = pods.iter().filter(|task| done(task)).count();
+            if count == pods.len() {
+                next.stage = RestoreStage::Starting;
+            }
+            let reason = pods.iter().copied().chain([source]).map(why).find(|why| !why.is_empty()).unwrap_or_default();
+            Some(format!("snapshot {snapshot} is restored to {count} of {} members{reason}", pods.len()))
+        }
+        RestoreStage::Starting => {
+            if settled {
+                next.stage = RestoreStage::Cleaning;
+                status.restored = Some(Restored {
+                    snapshot: snapshot.clone(),
+                    at: now,
+                    data_of: restoring.data_of.unwrap_or(restoring.began),
+                });
+                status.restore_followed = Some(snapshot.clone());
+                None
+            } else {
+                let more = status.waiting_for.clone().unwrap_or_default();
+                Some(format!("it begins again with the data of snapshot {snapshot}: {more}"))
+            }
+        }
+        RestoreStage::Cleaning => {
+            let done = |number| {
+                let task = task(seen, &restore.clean(number));
+                task.is_some_and(|task| matches!(task.state, State::Succeeded(_)))
+            };
+            if (0..members(seen)).all(done) {
+                status.restoring = None;
+                return;
+            }
+            None
+        }
+    };
+    let cleans = next.stage == RestoreStage::Cleaning;
+    if waits.is_some() {
+        status.waiting_for = waits;
+    }
+    if !cleans && next.stage != RestoreStage::Checking {
+        status.phase = Some(ClusterPhase::Restoring);
+    }
+    status.restoring = Some(next);
+}

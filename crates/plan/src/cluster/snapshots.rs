@@ -1,0 +1,350 @@
+//! Snapshots of etcd: when one is due, what is known of those that are taken, and what is said about them.
+
+pub mod pods;
+
+use std::time::Duration;
+
+use fleetwright_api::{
+    ClusterStatus, Condition, ControlPlaneComponent, SnapshotStatus, Snapshots, Status, condition, names,
+};
+use jiff::{SignedDuration, Timestamp, fmt::strtime};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use serde::{Deserialize, Serialize};
+
+use super::datastore;
+use super::decide::{Decision, Seen};
+
+/// What the names of pods that take snapshots begin with; the rest is the snapshot's own name.
+const PREFIX: &str = "snapshot-";
+/// A pod that did not end within this time is given up.
+pub const LONGEST: SignedDuration = SignedDuration::from_secs(3600);
+/// One that failed is tried again after this long, and after longer the longer none succeeds.
+const AGAIN: (SignedDuration, SignedDuration) = (SignedDuration::from_secs(60), SignedDuration::from_secs(1800));
+
+/// What is known for snapshots, besides what is seen of the cluster.
+#[derive(Clone, Debug)]
+pub struct Backup<'a> {
+    /// The image of the operator, which its pods are made of.
+    pub image: &'a str,
+    /// When the Cluster was made.
+    pub created: Timestamp,
+    /// Its generation.
+    pub generation: Option<i64>,
+    /// The value of its annotation [`names::SNAPSHOT`].
+    pub asked: Option<&'a str>,
+    /// The pods that work on its data.
+    pub tasks: Vec<Task>,
+}
+
+/// What a pod does to the data of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Job {
+    /// Takes a snapshot.
+    Snapshot,
+    /// Has a snapshot as an etcd, for those that restore it.
+    Source,
+    /// Restores the volume of a member.
+    Member,
+    /// Removes what a member had before.
+    Clean,
+}
+
+impl Job {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Snapshot, Self::Source, Self::Member, Self::Clean];
+
+    /// The value of the label [`names::COMPONENT`] of its pods.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Snapshot => "snapshot",
+            Self::Source => "restore-source",
+            Self::Member => "restore-member",
+            Self::Clean => "restore-clean",
+        }
+    }
+
+    /// The job with that label.
+    pub fn of(label: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|job| job.as_str() == label)
+    }
+}
+
+/// A pod that works on the data of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Task {
+    /// Its name.
+    pub pod: String,
+    /// Its uid.
+    pub uid: String,
+    /// Its resourceVersion.
+    pub version: String,
+    /// What it does.
+    pub job: Job,
+    /// Where it stands.
+    pub state: State,
+    /// When it was made.
+    pub created: Timestamp,
+    /// The value of the annotation that asked for it.
+    pub asked: Option<String>,
+    /// The generation that asked for another package version, if it is for that.
+    pub generation: Option<i64>,
+    /// It is going away.
+    pub ending: bool,
+    /// Its address, if it is ready.
+    pub serves: Option<String>,
+    /// What its first container said when it had done its work.
+    pub said: Option<String>,
+}
+
+/// Where such a pod stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It is under way; what it waits for, if it does.
+    Runs(String),
+    /// It is done, and said this.
+    Succeeded(String),
+    /// It failed then, and why.
+    Failed(Timestamp, String),
+}
+
+impl Task {
+    /// The name of the snapshot that it is about.
+    pub fn snapshot(&self) -> &str {
+        self.pod.strip_prefix(PREFIX).unwrap_or(&self.pod)
+    }
+
+    /// Where it stands now: one that takes too long has failed.
+    fn state(&self, now: Timestamp) -> State {
+        match &self.state {
+            State::Runs(waits) if now.duration_since(self.created) >= LONGEST => {
+                let since = self.created.checked_add(LONGEST).unwrap_or(now);
+                let waits = if waits.is_empty() { String::new() } else { format!(": {waits}") };
+                State::Failed(since, format!("it did not end within {} minutes{waits}", LONGEST.as_mins()))
+            }
+            State::Succeeded(said) => match serde_json::from_str::<Report>(said) {
+                Ok(_) => self.state.clone(),
+                Err(error) => State::Failed(self.created, format!("it did not tell what it has taken: {error}")),
+            },
+            state => state.clone(),
+        }
+    }
+}
+
+/// What a pod says when it has taken a snapshot, as JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// Its name.
+    pub name: String,
+    /// When the data was so.
+    pub at: Timestamp,
+    /// How many bytes it has.
+    pub bytes: u64,
+    /// The revision of etcd.
+    pub revision: i64,
+    /// How many keys there are.
+    pub keys: u64,
+    /// All that are kept, newest first.
+    #[serde(default)]
+    pub kept: Vec<String>,
+}
+
+/// A snapshot that is to be taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Its name.
+    pub name: String,
+    /// The value of the annotation that asks for it.
+    pub asked: Option<String>,
+    /// The generation that asks for another package version, if it is for that.
+    pub generation: Option<i64>,
+}
+
+impl Wanted {
+    /// The pod that takes it.
+    pub fn pod(&self) -> String {
+        format!("{PREFIX}{}", self.name)
+    }
+}
+
+/// A snapshot that is being taken: the objects for it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Taking {
+    /// Which.
+    pub wanted: Wanted,
+    /// The claim that it is kept by, where that is a volume.
+    pub claim: Option<serde_json::Value>,
+    /// The pod that takes it.
+    pub pod: serde_json::Value,
+}
+
+/// Whether a snapshot was taken for the change that this generation of the Cluster asks for.
+pub fn taken_for(status: &ClusterStatus, generation: Option<i64>) -> bool {
+    let taken = status.last_snapshot.as_ref().and_then(|last| last.generation);
+    taken.is_some() && taken == generation
+}
+
+/// Why a change of version waits: its snapshot is not there yet.
+pub(super) fn refused(seen: &Seen<'_>, target: &str) -> Option<(&'static str, String)> {
+    let begun = seen.workloads.values().any(|workload| workload.package.as_deref() == Some(target));
+    if begun || seen.spec.datastore.etcd.is_none() || taken_for(seen.status, seen.backup.generation) {
+        return None;
+    }
+    let failed = condition(&seen.status.conditions, names::SNAPSHOTS_RECENT)
+        .filter(|one| one.reason == names::reasons::SNAPSHOT_FAILED);
+    let why = match failed {
+        Some(failed) => format!("{target} waits for a snapshot: {}", failed.message),
+        None => format!("a snapshot is taken before {target}"),
+    };
+    Some((names::reasons::NO_SNAPSHOT, why))
+}
+
+fn policy(seen: &Seen<'_>) -> Snapshots {
+    seen.spec.snapshots.clone().unwrap_or_default()
+}
+
+/// When the next one of the schedule is due, if there is a schedule.
+fn scheduled(seen: &Seen<'_>) -> Option<Timestamp> {
+    let every = policy(seen).every.0;
+    if every.is_zero() {
+        return None;
+    }
+    match &seen.status.last_snapshot {
+        Some(last) => last.at.checked_add(every).ok(),
+        // Those of a fleet that was made together are not taken together.
+        None => seen.backup.created.checked_add(every.mul_f64(0.5 + spread(seen) / 2.0)).ok(),
+    }
+}
+
+/// From nought to one, by the cluster's name.
+fn spread(seen: &Seen<'_>) -> f64 {
+    let text = &seen.names.namespace;
+    let sum = text.bytes().fold(7_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(u32::from(byte)));
+    f64::from(sum % 1000) / 1000.0
+}
+
+/// The failed attempt that counts, with when it is tried again.
+fn failed<'a>(seen: &'a Seen<'_>, now: Timestamp) -> Option<(&'a Task, Timestamp, String)> {
+    let since = condition(&seen.status.conditions, names::SNAPSHOTS_RECENT)
+        .filter(|one| one.reason == names::reasons::SNAPSHOT_FAILED)
+        .map(|one| one.last_transition_time);
+    let failures = seen.backup.tasks.iter().filter(|task| task.job == Job::Snapshot).filter_map(|task| {
+        let State::Failed(at, why) = task.state(now) else { return None };
+        // As long again as it fails already: twice as long each time.
+        let wait = since.map_or(AGAIN.0, |since| at.duration_since(since)).clamp(AGAIN.0, AGAIN.1);
+        Some((task, at.checked_add(wait).unwrap_or(now), why))
+    });
+    failures.max_by_key(|(_, again, _)| *again)
+}
+
+/// Decides whether a snapshot is taken now, and which pods have done their work.
+pub(super) fn keep(seen: &Seen<'_>, decision: &mut Decision, now: Timestamp) {
+    let tasks = || seen.backup.tasks.iter().filter(|task| task.job == Job::Snapshot);
+    let last = seen.status.last_snapshot.as_ref().map(|last| last.name.as_str());
+    let running = tasks().any(|task| matches!(task.state(now), State::Runs(_)) || task.ending);
+    let told = |task: &&Task| matches!(task.state(now), State::Succeeded(_)) && last >= Some(task.snapshot());
+    decision.tidy.extend(tasks().filter(|task| !task.ending).filter(told).cloned());
+    let news = tasks().any(|task| matches!(task.state(now), State::Succeeded(_)) && last < Some(task.snapshot()));
+    let failure = failed(seen, now);
+    if running {
+        let over = tasks().filter_map(|task| task.created.checked_add(LONGEST).ok()).filter(|over| *over > now).min();
+        decision.next = decision.next.into_iter().chain(over).min();
+        return;
+    }
+    let Some(due) = due(seen, decision, now) else { return };
+    let again = failure.as_ref().map(|(_, again, _)| *again);
+    let at = due.max(again.unwrap_or(due));
+    if at > now {
+        decision.next = decision.next.into_iter().chain([at]).min();
+        return;
+    }
+    // The one before has told what it had to tell, and its name must be free.
+    decision.tidy.extend(failure.map(|(task, ..)| task.clone()).filter(|task| !task.ending));
+    let quorum = datastore::quorum(seen, now);
+    if news || !decision.tidy.is_empty() || quorum.is_none_or(|quorum| quorum.missing) {
+        return;
+    }
+    let name = strtime::format("%Y%m%d-%H%M%S", now).unwrap_or_default();
+    if last >= Some(name.as_str()) {
+        // One a second, so that each has a name of its own, and the later one the greater.
+        decision.next = now.checked_add(SignedDuration::from_secs(1)).ok().into_iter().chain(decision.next).min();
+        return;
+    }
+    let for_change = decision.refused.as_ref().is_some_and(|(reason, _)| *reason == names::reasons::NO_SNAPSHOT);
+    let wanted = Wanted {
+        name,
+        asked: seen.backup.asked.filter(|asked| seen.status.snapshotted.as_deref() != Some(*asked)).map(str::to_owned),
+        generation: seen.backup.generation.filter(|_| for_change),
+    };
+    // What etcd runs reads what it wrote.
+    let running = seen.workloads.get(&ControlPlaneComponent::Etcd).and_then(|workload| workload.package.as_deref());
+    let Some(package) = running.and_then(seen.packages) else { return };
+    let ground = pods::Ground { names: seen.names, spec: seen.spec, package, image: seen.backup.image };
+    decision.snapshot = Some(Taking { claim: ground.claim(), pod: ground.snapshot(&wanted), wanted });
+}
+
+/// When the next one is due; none if nobody wants one.
+fn due(seen: &Seen<'_>, decision: &Decision, now: Timestamp) -> Option<Timestamp> {
+    seen.status.package_version.as_ref()?;
+    seen.spec.datastore.etcd.as_ref()?;
+    if seen.status.restoring.is_some() {
+        return None;
+    }
+    let asked = seen.backup.asked.is_some_and(|asked| seen.status.snapshotted.as_deref() != Some(asked));
+    let for_change = decision.refused.as_ref().is_some_and(|(reason, _)| *reason == names::reasons::NO_SNAPSHOT);
+    if asked || for_change { Some(now) } else { scheduled(seen) }
+}
+
+/// Writes down what was taken, and whether that is as recent as it should be.
+pub(super) fn tell(seen: &Seen<'_>, status: &mut ClusterStatus, now: Timestamp) {
+    let last = seen.status.last_snapshot.as_ref().map(|last| last.name.as_str());
+    let tasks = seen.backup.tasks.iter().filter(|task| task.job == Job::Snapshot && last < Some(task.snapshot()));
+    let reports = tasks.filter_map(|task| match task.state(now) {
+        State::Succeeded(said) => serde_json::from_str::<Report>(&said).ok().map(|report| (task, report)),
+        _ => None,
+    });
+    if let Some((task, report)) = reports.max_by_key(|(_, report)| report.at) {
+        status.last_snapshot = Some(SnapshotStatus {
+            name: report.name,
+            at: report.at,
+            size: Some(Quantity(report.bytes.to_string())),
+            revision: Some(report.revision),
+            generation: task.generation,
+            checked: true,
+        });
+        status.snapshots = report.kept.into_iter().take(100).collect();
+        status.snapshotted = task.asked.clone().or(status.snapshotted.take());
+    }
+    if seen.spec.datastore.etcd.is_some() && status.package_version.is_some() {
+        let recent = recent(seen, status, now);
+        status.conditions.push(recent);
+    }
+}
+
+fn recent(seen: &Seen<'_>, status: &ClusterStatus, now: Timestamp) -> Condition {
+    let said = |status, reason, message| super::status::said(names::SNAPSHOTS_RECENT, status, reason, message);
+    let fresh = status.last_snapshot != seen.status.last_snapshot;
+    let before = condition(&seen.status.conditions, names::SNAPSHOTS_RECENT)
+        .filter(|one| one.reason == names::reasons::SNAPSHOT_FAILED && !fresh);
+    if let Some((_, again, why)) = failed(seen, now).filter(|_| !fresh) {
+        let message = format!("{why}; it is tried again at {}", strtime::format("%FT%TZ", again).unwrap_or_default());
+        return said(Status::False, names::reasons::SNAPSHOT_FAILED, message);
+    }
+    if let Some(before) = before {
+        return said(Status::False, names::reasons::SNAPSHOT_FAILED, before.message.clone());
+    }
+    let every = policy(seen).every.0;
+    let last = match &status.last_snapshot {
+        Some(last) => format!("the last one, {}, has the data of {}", last.name, last.at),
+        None => "none was taken yet".to_owned(),
+    };
+    let overdue = scheduled(seen).filter(|_| !fresh).and_then(|due| due.checked_add(grace(every)).ok());
+    match overdue {
+        Some(overdue) if overdue <= now => said(Status::False, names::reasons::OVERDUE, last),
+        _ => said(Status::True, names::reasons::ON_SCHEDULE, last),
+    }
+}
+
+/// One that is late by less than that is not overdue.
+fn grace(every: Duration) -> Duration {
+    (every / 2).max(Duration::from_secs(600))
+}

@@ -1,0 +1,336 @@
+//! The pods that take and restore snapshots.
+//!
+//! Images of etcd have no shell, so that each step is a container of one command: a snapshot is taken by ours, restored by `etcdutl`, run by a scratch etcd
+//! beside the last container, which compares both, puts it in its place, and says so at its end. No container has any right in the meta cluster.
+//!
+//! A snapshot is brought back the same way: a source restores it and runs an etcd of it, and a pod for each member takes a snapshot of the source, wherever
+//! the member's volume is, and restores that.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fleetwright_api::{ClusterPackageVersionSpec, ClusterSpec, names};
+use serde_json::{Value, json};
+
+use super::super::Names;
+use super::super::certificates::OPERATOR_ETCD;
+use super::super::datastore::claim;
+use super::super::objects::{ETCD_PORT, USER};
+use super::super::restore::Restore;
+use super::{Job, Wanted};
+
+/// The claim of the volume that snapshots are kept on.
+pub const CLAIM: &str = "snapshots";
+/// The Secret with what the store of snapshots asks for, beside the control plane.
+pub const STORE: &str = "snapshot-store";
+/// The annotation that says which change a snapshot is for.
+pub const GENERATION: &str = "fleetwright.io/generation";
+
+const WORK: &str = "/work";
+const SNAPSHOTS: &str = "/snapshots";
+const DATA: &str = "/var/lib/etcd";
+const CERTIFICATES: &str = "/etc/kubernetes/operator-etcd-client";
+const SERVER: &str = "etcd-server-tls";
+const KEYS: &str = "/etc/fleetwright/store";
+/// Where the scratch etcd answers, within its pod alone.
+const SCRATCH: &str = "http://127.0.0.1:12379";
+const SCRATCH_PEER: &str = "http://127.0.0.1:12380";
+const SCRATCH_METRICS: u16 = 12381;
+/// Revisions go on far above all that anybody has seen: who remembers one of before finds that it is too old, and not that time went back.
+const BUMP: &str = "1000000000";
+
+/// What pods are made from.
+#[derive(Clone, Copy, Debug)]
+pub struct Ground<'a> {
+    /// What the cluster is called.
+    pub names: &'a Names,
+    /// What is declared.
+    pub spec: &'a ClusterSpec,
+    /// What etcd is of.
+    pub package: &'a ClusterPackageVersionSpec,
+    /// The image of the operator.
+    pub image: &'a str,
+}
+
+impl Ground<'_> {
+    /// The pod that takes a snapshot.
+    pub fn snapshot(&self, wanted: &Wanted) -> Value {
+        let keep = self.spec.snapshots.as_ref().map_or(28, |policy| policy.keep);
+        let mut keeps = words(&["snapshot", "keep"]);
+        keeps.extend([format!("--name={}", wanted.name), format!("--scratch={SCRATCH}"), format!("--keep={keep}")]);
+        keeps.extend(self.spec.restore.iter().map(|restore| format!("--spare={}", restore.snapshot)));
+        keeps.extend(self.etcd());
+        keeps.extend(self.place());
+        let mut takes = words(&["snapshot", "take"]);
+        takes.extend(self.etcd());
+        let mut scratch = self.scratch(SCRATCH, SCRATCH);
+        scratch["restartPolicy"] = json!("Always");
+        scratch["startupProbe"] = begun();
+        let steps = [
+            self.ours("take", takes, &["work", OPERATOR_ETCD]),
+            self.unpack(),
+            scratch,
+            self.ours("keep", keeps, &["work", OPERATOR_ETCD, self.kept()]),
+        ];
+        let mut annotations = BTreeMap::new();
+        annotations.extend(wanted.asked.iter().map(|asked| (names::SNAPSHOT, asked.clone())));
+        annotations.extend(wanted.generation.map(|number| (GENERATION, number.to_string())));
+        self.pod(Job::Snapshot, &wanted.pod(), annotations, steps.into(), None)
+    }
+
+    /// The pod that has a snapshot as an etcd, for the pods of members.
+    pub fn source(&self, restore: &Restore) -> Value {
+        let mut fetches = words(&["snapshot", "fetch"]);
+        fetches.extend([format!("--name={}", restore.snapshot), format!("--work={WORK}")]);
+        fetches.extend(self.place());
+        let file = |key: &str| format!("/etc/kubernetes/{SERVER}/{key}");
+        let at = format!("https://{}:{ETCD_PORT}", self.names.etcd());
+        let mut serves = self.scratch(&format!("https://0.0.0.0:{ETCD_PORT}"), &at);
+        if let Some(arguments) = serves["args"].as_array_mut() {
+            arguments.extend([
+                json!("--client-cert-auth=true"),
+                json!(format!("--cert-file={}", file("tls.crt"))),
+                json!(format!("--key-file={}", file("tls.key"))),
+                json!(format!("--trusted-ca-file={}", file("ca.crt"))),
+            ]);
+        }
+        serves["volumeMounts"] = json!([mount("work"), mount(SERVER)]);
+        serves["readinessProbe"] = begun();
+        let steps = [self.ours("fetch", fetches, &["work", self.kept()]), self.unpack(), serves];
+        self.pod(Job::Source, &restore.source(), BTreeMap::new(), steps.into(), None)
+    }
+
+    /// The pod that restores what the source at that address has, for one member.
+    pub fn member(&self, restore: &Restore, number: u32, source: &str) -> Value {
+        let member = format!("etcd-{number}");
+        let host = if source.contains(':') { format!("[{source}]") } else { source.to_owned() };
+        let folder = format!("{DATA}/restored-{}", restore.id);
+        let mut takes = words(&["snapshot", "take"]);
+        takes.extend([
+            format!("--work={WORK}"),
+            format!("--endpoints=https://{host}:{ETCD_PORT}"),
+            format!("--server-name={}", self.names.etcd()),
+            format!("--certificates={CERTIFICATES}"),
+            // What an attempt before left behind.
+            format!("--clear={folder}"),
+        ]);
+        let mut restores = words(&["snapshot", "restore", "/work/db"]);
+        restores.extend([
+            format!("--data-dir={folder}"),
+            format!("--name={member}"),
+            format!("--initial-cluster={}", self.names.etcd_peers(self.members())),
+            format!("--initial-cluster-token={}-{}", self.names.namespace, restore.id),
+            format!("--initial-advertise-peer-urls=https://{}:2380", self.names.etcd_member(number)),
+            format!("--bump-revision={BUMP}"),
+            "--mark-compacted".to_owned(),
+        ]);
+        let mut places = words(&["snapshot", "place"]);
+        places.extend([format!("--data={DATA}"), format!("--id={}", restore.id)]);
+        let mut unpack = self.theirs("restore", "etcdutl", restores);
+        unpack["volumeMounts"] = json!([mount("work"), mount("data")]);
+        let steps =
+            [self.ours("take", takes, &["work", OPERATOR_ETCD, "data"]), unpack, self.ours("place", places, &["data"])];
+        self.pod(Job::Member, &restore.member(number), BTreeMap::new(), steps.into(), Some((&member, None)))
+    }
+
+    /// The pod that removes what a member had before, on the node where it runs.
+    pub fn clean(&self, restore: &Restore, number: u32, node: &str) -> Value {
+        let mut cleans = words(&["snapshot", "clean"]);
+        cleans.extend([format!("--data={DATA}"), format!("--id={}", restore.id)]);
+        let steps = vec![self.ours("clean", cleans, &["data"])];
+        let member = format!("etcd-{number}");
+        self.pod(Job::Clean, &restore.clean(number), BTreeMap::new(), steps, Some((&member, Some(node))))
+    }
+
+    /// The claim that snapshots are kept by, where they are kept on a volume.
+    pub fn claim(&self) -> Option<Value> {
+        let policy = self.spec.snapshots.clone().unwrap_or_default();
+        if policy.s3.is_some() {
+            return None;
+        }
+        let volume = policy.volume.unwrap_or_default();
+        let mut claim = json!({
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+            "metadata": { "name": CLAIM, "namespace": self.names.namespace, "labels": self.names.labels() },
+            "spec": {
+                "accessModes": ["ReadWriteOnce"],
+                "resources": { "requests": { "storage": volume.size } },
+            },
+        });
+        if let Some(class) = volume.class {
+            claim["spec"]["storageClassName"] = json!(class);
+        }
+        Some(claim)
+    }
+
+    fn members(&self) -> u32 {
+        self.spec.datastore.etcd.as_ref().map_or(0, |etcd| etcd.members)
+    }
+
+    /// How etcd is reached.
+    fn etcd(&self) -> Vec<String> {
+        vec![
+            format!("--work={WORK}"),
+            format!("--endpoints={}", self.names.etcd_clients(self.members()).join(",")),
+            format!("--certificates={CERTIFICATES}"),
+        ]
+    }
+
+    /// The volume that snapshots, or the keys to them, are on.
+    fn kept(&self) -> &'static str {
+        if self.claim().is_some() { CLAIM } else { STORE }
+    }
+
+    /// Where snapshots are kept.
+    fn place(&self) -> Vec<String> {
+        let policy = self.spec.snapshots.clone().unwrap_or_default();
+        let Some(bucket) = policy.s3 else { return vec![format!("--volume={SNAPSHOTS}")] };
+        let prefix = || format!("{}/{}/", self.names.fleet, self.names.name);
+        vec![
+            format!("--s3-endpoint={}", bucket.endpoint),
+            format!("--s3-bucket={}", bucket.bucket),
+            format!("--s3-region={}", bucket.region),
+            format!("--s3-prefix={}", bucket.prefix.unwrap_or_else(prefix)),
+            format!("--s3-keys={KEYS}"),
+        ]
+    }
+
+    /// Makes a folder that an etcd can run on.
+    fn unpack(&self) -> Value {
+        let mut arguments = words(&["snapshot", "restore", "/work/db", "--data-dir=/work/scratch", "--name=scratch"]);
+        arguments.extend([
+            format!("--initial-cluster=scratch={SCRATCH_PEER}"),
+            format!("--initial-advertise-peer-urls={SCRATCH_PEER}"),
+        ]);
+        self.theirs("restore", "etcdutl", arguments)
+    }
+
+    fn scratch(&self, listen: &str, at: &str) -> Value {
+        let mut arguments = words(&["--name=scratch", "--data-dir=/work/scratch"]);
+        arguments.extend([
+            format!("--listen-client-urls={listen}"),
+            format!("--advertise-client-urls={at}"),
+            format!("--listen-peer-urls={SCRATCH_PEER}"),
+            format!("--listen-metrics-urls=http://0.0.0.0:{SCRATCH_METRICS}"),
+        ]);
+        self.theirs("scratch", "etcd", arguments)
+    }
+
+    /// A container of the operator's own image.
+    fn ours(&self, name: &str, arguments: Vec<String>, volumes: &[&str]) -> Value {
+        let mut container = container(name, self.image, arguments);
+        container["volumeMounts"] = volumes.iter().map(|volume| mount(volume)).collect();
+        container
+    }
+
+    /// A container of etcd's image.
+    fn theirs(&self, name: &str, command: &str, arguments: Vec<String>) -> Value {
+        let mut container = container(name, &self.package.components.etcd.image, arguments);
+        container["command"] = json!([command]);
+        container["volumeMounts"] = json!([mount("work")]);
+        container
+    }
+
+    /// A pod of these steps; on the volume of a member, and on its node, if they are named.
+    fn pod(
+        &self,
+        job: Job,
+        name: &str,
+        annotations: BTreeMap<&str, String>,
+        mut steps: Vec<Value>,
+        on: Option<(&str, Option<&str>)>,
+    ) -> Value {
+        let mut labels = self.names.labels();
+        labels.insert(names::COMPONENT.to_owned(), job.as_str().to_owned());
+        let mounted: BTreeSet<String> = steps
+            .iter()
+            .flat_map(|step| step["volumeMounts"].as_array().into_iter().flatten())
+            .filter_map(|mount| mount["name"].as_str().map(str::to_owned))
+            .collect();
+        let volume = |name: &String| match name.as_str() {
+            "work" => json!({ "name": name, "emptyDir": {} }),
+            CLAIM => json!({ "name": name, "persistentVolumeClaim": { "claimName": CLAIM } }),
+            "data" => {
+                let member = on.map(|(member, _)| claim(member)).unwrap_or_default();
+                json!({ "name": name, "persistentVolumeClaim": { "claimName": member } })
+            }
+            secret => json!({ "name": secret, "secret": { "secretName": secret, "defaultMode": 0o440 } }),
+        };
+        let volumes: Vec<Value> = mounted.iter().map(volume).collect();
+        let last = steps.pop();
+        let placement = &self.spec.placement;
+        let mut spec = json!({
+            "restartPolicy": "Never",
+            "activeDeadlineSeconds": super::LONGEST.as_secs(),
+            "automountServiceAccountToken": false,
+            "enableServiceLinks": false,
+            "terminationGracePeriodSeconds": 5,
+            "securityContext": {
+                "runAsNonRoot": true, "runAsUser": USER, "runAsGroup": USER, "fsGroup": USER,
+                "fsGroupChangePolicy": "OnRootMismatch",
+                "seccompProfile": { "type": "RuntimeDefault" },
+            },
+            "initContainers": steps,
+            "containers": [last],
+            "volumes": volumes,
+        });
+        if let Some((_, Some(node))) = on {
+            // Its volume may be used on one node alone, and is.
+            spec["nodeName"] = json!(node);
+        }
+        if !placement.node_selector.is_empty() {
+            spec["nodeSelector"] = json!(placement.node_selector);
+        }
+        if !placement.tolerations.is_empty() {
+            spec["tolerations"] = json!(placement.tolerations);
+        }
+        if let Some(class) = &placement.priority_class_name {
+            spec["priorityClassName"] = json!(class);
+        }
+        json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {
+                "name": name, "namespace": self.names.namespace, "labels": labels, "annotations": annotations,
+            },
+            "spec": spec,
+        })
+    }
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|&word| word.to_owned()).collect()
+}
+
+fn mount(volume: &str) -> Value {
+    let path = match volume {
+        "work" => WORK.to_owned(),
+        "data" => DATA.to_owned(),
+        CLAIM => SNAPSHOTS.to_owned(),
+        STORE => KEYS.to_owned(),
+        secret => format!("/etc/kubernetes/{secret}"),
+    };
+    let mut mount = json!({ "name": volume, "mountPath": path });
+    if !["work", "data", CLAIM].contains(&volume) {
+        mount["readOnly"] = json!(true);
+    }
+    mount
+}
+
+fn begun() -> Value {
+    json!({
+        "httpGet": { "path": "/readyz", "port": SCRATCH_METRICS, "scheme": "HTTP" },
+        "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 300, "successThreshold": 1,
+    })
+}
+
+fn container(name: &str, image: &str, arguments: Vec<String>) -> Value {
+    json!({
+        "name": name, "image": image, "imagePullPolicy": "IfNotPresent", "args": arguments,
+        "resources": { "requests": { "cpu": "50m", "memory": "64Mi" } },
+        "securityContext": {
+            "allowPrivilegeEscalation": false,
+            "readOnlyRootFilesystem": true,
+            "capabilities": { "drop": ["ALL"] },
+        },
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    })
+}

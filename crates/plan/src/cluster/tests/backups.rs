@@ -1,0 +1,177 @@
+//! Snapshots: when they are taken, and what is said of them.
+
+use fleetwright_api::Span;
+
+use super::snapshots::{Job, Report, State, Taking, Task};
+use super::*;
+
+/// The pod of a snapshot, as it looks when it has taken it.
+pub(super) fn done(taking: &Taking) -> Task {
+    let report = Report {
+        name: taking.wanted.name.clone(),
+        at: NOW,
+        bytes: 20_480,
+        revision: 7,
+        keys: 3,
+        kept: vec![taking.wanted.name.clone()],
+    };
+    task(taking, State::Succeeded(serde_json::to_string(&report).unwrap()))
+}
+
+fn task(taking: &Taking, state: State) -> Task {
+    let (asked, generation) = (taking.wanted.asked.clone(), taking.wanted.generation);
+    let (pod, uid, version) = (taking.wanted.pod(), "uid".to_owned(), "1".to_owned());
+    Task {
+        pod,
+        uid,
+        version,
+        job: Job::Snapshot,
+        state,
+        created: NOW,
+        asked,
+        generation,
+        ending: false,
+        serves: None,
+        said: None,
+    }
+}
+
+impl World {
+    fn at(&self, now: Timestamp) -> Decision {
+        self.look(|seen| decide(seen, now))
+    }
+
+    /// The snapshot for the change that is asked for is there.
+    pub(super) fn snapshotted(&mut self) {
+        let generation = self.look(|seen| seen.backup.generation);
+        let name = "20000101-000000".to_owned();
+        self.status.last_snapshot = Some(fleetwright_api::SnapshotStatus {
+            name,
+            at: NOW,
+            size: None,
+            revision: None,
+            generation,
+            checked: true,
+        });
+    }
+
+    fn status_at(&self, now: Timestamp) -> ClusterStatus {
+        let outlook = Outlook { generation: Some(1), ..Outlook::default() };
+        self.look(|seen| status(seen, &decide(seen, now), &outlook, now))
+    }
+}
+
+fn reason(status: &ClusterStatus) -> String {
+    condition(&status.conditions, names::SNAPSHOTS_RECENT).unwrap().reason.clone()
+}
+
+#[test]
+fn snapshots_are_taken_on_a_schedule_and_told_before_their_pod_goes() {
+    let mut world = World::new();
+    world.settle();
+    let decision = world.decide();
+    assert!(decision.snapshot.is_none(), "none at once");
+    let hour = SignedDuration::from_hours(1);
+    assert!(world.at(NOW + hour * 2).snapshot.is_none());
+    let then = NOW + hour * 7;
+    let taking = world.at(then).snapshot.unwrap();
+    assert_eq!(taking.wanted.pod(), format!("snapshot-{}", taking.wanted.name));
+    world.tasks.push(task(&taking, State::Runs(String::new())));
+    assert!(world.at(then).snapshot.is_none(), "one at a time");
+    world.tasks = vec![done(&taking)];
+    assert!(world.at(then).tidy.is_empty(), "it is told first");
+    world.status = world.status_at(then);
+    let last = world.status.last_snapshot.clone().unwrap();
+    assert_eq!((last.name.as_str(), last.revision, last.checked), (taking.wanted.name.as_str(), Some(7), true));
+    assert_eq!((world.status.snapshots.len(), reason(&world.status).as_str()), (1, names::reasons::ON_SCHEDULE));
+    assert_eq!(world.at(then).tidy.len(), 1);
+    world.tasks.clear();
+    assert_eq!(world.status_at(NOW + hour * 20).conditions.len(), world.status.conditions.len());
+    assert_eq!(reason(&world.status_at(NOW + hour * 20)), names::reasons::OVERDUE);
+}
+
+#[test]
+fn a_schedule_of_nought_takes_none_by_itself() {
+    let mut world = World::new();
+    world.spec.snapshots = Some(fleetwright_api::Snapshots { every: Span::seconds(0), ..Default::default() });
+    world.settle();
+    assert!(world.at(NOW + SignedDuration::from_hours(1000)).snapshot.is_none());
+    world.asked = Some("now".to_owned());
+    let taking = world.decide().snapshot.unwrap();
+    assert_eq!(taking.wanted.asked.as_deref(), Some("now"));
+    world.settle();
+    assert_eq!(world.status.snapshotted.as_deref(), Some("now"));
+    assert!(world.decide().snapshot.is_none() && world.tasks.is_empty());
+}
+
+#[test]
+fn an_upgrade_begins_when_its_snapshot_is_there_and_going_back_needs_none() {
+    let mut world = World::new();
+    world.settle();
+    world.spec.package_version = "v1.37".to_owned();
+    let decision = world.decide();
+    assert!(decision.apply.is_empty() && decision.snapshot.as_ref().unwrap().wanted.generation.is_some());
+    let said = world.status();
+    let upgradable = condition(&said.conditions, names::UPGRADABLE).unwrap();
+    assert_eq!((upgradable.status, upgradable.reason.as_str()), (Status::False, names::reasons::NO_SNAPSHOT));
+    // One that was taken for something else does not count.
+    let mut other = done(decision.snapshot.as_ref().unwrap());
+    other.generation = None;
+    world.tasks.push(other);
+    world.status = world.status();
+    let decision = world.decide();
+    assert!(decision.apply.is_empty());
+    world.applied(&decision);
+    world.settle();
+    assert_eq!(world.status.package_version.as_deref(), Some("v1.37"));
+    world.spec.package_version = "v1.36".to_owned();
+    let decision = world.decide();
+    assert!(decision.snapshot.is_none() && !decision.apply.is_empty());
+}
+
+#[test]
+fn one_that_failed_is_told_and_tried_again_later_each_time() {
+    let mut world = World::new();
+    world.settle();
+    world.asked = Some("now".to_owned());
+    let taking = world.decide().snapshot.unwrap();
+    world.tasks.push(task(&taking, State::Failed(NOW, "keep: it restores to 3 keys, and there are 4".to_owned())));
+    world.status = world.status();
+    assert_eq!(reason(&world.status), names::reasons::SNAPSHOT_FAILED);
+    let failed = condition(&world.status.conditions, names::SNAPSHOTS_RECENT).unwrap();
+    assert!(failed.message.contains("it restores to 3 keys"), "{}", failed.message);
+    let decision = world.decide();
+    assert!(decision.snapshot.is_none() && decision.tidy.is_empty(), "it can be looked at until then");
+    assert_eq!(decision.next, Some(NOW + SignedDuration::from_secs(60)));
+    let minute = NOW + SignedDuration::from_secs(61);
+    assert_eq!(world.at(minute).tidy.len(), 1);
+    world.tasks.clear();
+    assert!(world.at(minute).snapshot.is_some());
+    assert_eq!(reason(&world.status_at(minute)), names::reasons::SNAPSHOT_FAILED, "until one is taken");
+    let later = NOW + SignedDuration::from_secs(600);
+    world.tasks.push(task(&taking, State::Failed(later, "again".to_owned())));
+    let after = |seconds| later + SignedDuration::from_secs(seconds);
+    assert!(world.at(after(599)).tidy.is_empty() && world.at(after(601)).tidy.len() == 1);
+    world.tasks = vec![done(&taking)];
+    assert_eq!(reason(&world.status_at(later)), names::reasons::ON_SCHEDULE);
+}
+
+#[test]
+fn no_container_of_a_snapshot_has_a_shell_or_a_right() {
+    let mut world = World::new();
+    world.settle();
+    world.asked = Some("now".to_owned());
+    let pod = world.decide().snapshot.unwrap().pod;
+    let spec = &pod["spec"];
+    assert_eq!(
+        (spec["automountServiceAccountToken"].as_bool(), spec["restartPolicy"].as_str()),
+        (Some(false), Some("Never"))
+    );
+    let containers = spec["initContainers"].as_array().unwrap().iter().chain(spec["containers"].as_array().unwrap());
+    let names: Vec<_> = containers.clone().map(|one| one["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["take", "restore", "scratch", "keep"]);
+    for one in containers {
+        assert_eq!(one["securityContext"]["readOnlyRootFilesystem"], true);
+        assert_eq!(one["securityContext"]["capabilities"]["drop"][0], "ALL");
+    }
+}

@@ -1,0 +1,150 @@
+//! Restores: stage by stage, from wherever they were left.
+
+use fleetwright_api::{Restore, RestoreStage};
+
+use super::snapshots::{Job, Report, State, Task};
+use super::*;
+
+/// The pod of a restore as it looks when it has done its work.
+fn done(pod: &Value) -> Task {
+    let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
+    let job = Job::of(pod["metadata"]["labels"][names::COMPONENT].as_str().unwrap()).unwrap();
+    let (at, kept) = (NOW - SignedDuration::from_hours(1), Vec::new());
+    let report = Report { name: "good".to_owned(), at, bytes: 1, revision: 7, keys: 3, kept };
+    let source = job == Job::Source;
+    Task {
+        uid: format!("uid-{name}"),
+        pod: name,
+        version: "1".to_owned(),
+        job,
+        state: if source { State::Runs(String::new()) } else { State::Succeeded(String::new()) },
+        created: NOW,
+        asked: None,
+        generation: None,
+        ending: false,
+        serves: source.then(|| "10.0.0.9".to_owned()),
+        said: source.then(|| serde_json::to_string(&report).unwrap()),
+    }
+}
+
+impl World {
+    fn stage(&self) -> Option<RestoreStage> {
+        self.status.restoring.as_ref().map(|restoring| restoring.stage)
+    }
+
+    /// One pass: everything that was decided is done, and what is said of it is written.
+    fn pass(&mut self) -> Decision {
+        let decision = self.decide();
+        self.status = self.status();
+        self.applied(&decision);
+        self.tasks.extend(decision.pods.iter().map(done));
+        for (component, workload) in &mut self.workloads {
+            let kind = if *component == ControlPlaneComponent::Etcd { Kind::StatefulSet } else { Kind::Deployment };
+            let live = &self.live[&(kind, component.binary().to_owned())];
+            match live["spec"]["replicas"].as_u64().unwrap() {
+                0 => workload.replicas.clear(),
+                count if workload.replicas.is_empty() => {
+                    let template = live["spec"]["template"]["metadata"]["annotations"][names::APPLIED].as_str();
+                    let template = template.map(str::to_owned);
+                    let replicas = (0..count).map(|number| replica(*component, number, template.clone()));
+                    workload.replicas = replicas.collect();
+                    workload.replicas.iter_mut().for_each(|one| one.uid += "-again");
+                }
+                _ => {}
+            }
+        }
+        decision
+    }
+
+    fn restore(&mut self, snapshot: &str) {
+        self.spec.restore = Some(Restore { snapshot: snapshot.to_owned() });
+    }
+}
+
+#[test]
+fn a_restore_goes_through_all_stages_and_is_done_once() {
+    let mut world = World::new();
+    world.settle();
+    world.restore("good");
+    let mut stages = Vec::new();
+    for _ in 0..40 {
+        let decision = world.pass();
+        let (pods, claims) = (decision.pods.len(), decision.claims.len());
+        if claims > 0 {
+            assert_eq!((pods, claims), (3, 3), "a volume may be gone");
+        }
+        stages.extend(world.stage());
+        stages.dedup();
+    }
+    use RestoreStage::{Checking, Cleaning, Restoring, Starting, Stopping};
+    assert_eq!(stages, [Checking, Stopping, Restoring, Starting, Cleaning]);
+    let restored = world.status.restored.clone().unwrap();
+    assert_eq!((restored.snapshot.as_str(), restored.data_of), ("good", NOW - SignedDuration::from_hours(1)));
+    assert_eq!((world.status.phase, world.stage()), (Some(ClusterPhase::Ready), None));
+    assert!(world.tasks.is_empty(), "{:?}", world.tasks);
+    // To have it once more, it is taken out before.
+    world.spec.restore = None;
+    world.pass();
+    world.restore("good");
+    world.pass();
+    assert_eq!(world.stage(), Some(Checking));
+}
+
+#[test]
+fn nothing_is_stopped_before_the_snapshot_is_seen_to_be_good() {
+    let mut world = World::new();
+    world.settle();
+    world.restore("bad");
+    world.pass();
+    let decision = world.decide();
+    assert!(decision.apply.is_empty() && decision.pods.len() == 1);
+    let mut source = done(&decision.pods[0]);
+    (source.serves, source.said) = (None, None);
+    source.state = State::Failed(NOW, "fetch: error: there is no snapshot bad; there are: good".to_owned());
+    world.tasks.push(source);
+    world.status = world.status();
+    assert_eq!((world.stage(), world.status.phase), (Some(RestoreStage::Checking), Some(ClusterPhase::Ready)));
+    assert!(world.status.waiting_for.as_ref().unwrap().contains("there is no snapshot bad"));
+    assert!(world.decide().apply.is_empty());
+    world.spec.restore = None;
+    world.status = world.status();
+    assert_eq!(world.stage(), None);
+    assert_eq!(world.decide().tidy.len(), 1);
+}
+
+#[test]
+fn with_the_data_of_a_snapshot_it_goes_back_though_the_soak_is_over() {
+    let mut world = World::new();
+    world.settle();
+    world.spec.package_version = "v1.37".to_owned();
+    world.settle();
+    world.status.soak_until = Some(NOW);
+    world.settle();
+    assert_eq!((world.status.package_version.as_deref(), world.status.emulates.as_deref()), (Some("v1.37"), None));
+    world.spec.package_version = "v1.36".to_owned();
+    world.restore("good");
+    for _ in 0..40 {
+        world.pass();
+        let down = [Some(RestoreStage::Checking), None].contains(&world.stage());
+        let old = world.workloads.values().filter(|workload| workload.package.as_deref() == Some("v1.37")).count();
+        assert!(down || old == 0 || world.stage() == Some(RestoreStage::Stopping), "{:?}", world.workloads);
+    }
+    assert_eq!(world.status.package_version.as_deref(), Some("v1.36"));
+    assert_eq!((world.status.phase, world.stage()), (Some(ClusterPhase::Ready), None));
+}
+
+#[test]
+fn a_quorum_that_is_lost_does_not_stand_against_a_restore() {
+    let mut world = World::new();
+    world.settle();
+    for member in &mut world.workloads.get_mut(&ControlPlaneComponent::Etcd).unwrap().replicas {
+        (member.ready, member.lost, member.restarts) = (false, true, 3);
+    }
+    world.proofs.clear();
+    world.restore("good");
+    for _ in 0..40 {
+        world.pass();
+    }
+    assert_eq!((world.status.phase, world.stage()), (Some(ClusterPhase::Ready), None));
+    assert!(fleetwright_api::is_true(&world.status.conditions, names::DATASTORE_HEALTHY));
+}

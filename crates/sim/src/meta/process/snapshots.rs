@@ -1,0 +1,180 @@
+//! The steps of pods that take snapshots: what is taken is really what etcd holds, and is really restored.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use fleetwright_apiserver::Storage;
+use serde_json::json;
+
+use super::etcd::cluster::Restored;
+use super::etcd::{Data, host, members};
+use super::{Bad, Exit, Machinery, Start};
+
+/// Files of a volume or a bucket, by their names.
+#[derive(Debug, Default)]
+pub(super) struct Drawer(Mutex<BTreeMap<String, Arc<[u8]>>>);
+
+impl Drawer {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<String, Arc<[u8]>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What stores of snapshots hold, by where they are.
+#[derive(Default)]
+pub(in super::super) struct Buckets(Mutex<HashMap<String, Arc<Drawer>>>);
+
+impl Buckets {
+    fn at(&self, place: String) -> Arc<Drawer> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(place).or_default().clone()
+    }
+}
+
+/// A step of ours.
+pub(super) fn step(machinery: &Machinery, start: &Start) -> Exit {
+    let done = match start.args.words().get(1) {
+        Some(&"take") => take(machinery, start),
+        Some(&"keep") => keep(machinery, start),
+        Some(&"fetch") => fetch(machinery, start),
+        Some(&"place") => put_in_place(start),
+        Some(&"clean") => Ok(String::new()),
+        other => Err(format!("unrecognized subcommand {other:?}")),
+    };
+    match done {
+        Ok(message) => Exit { code: 0, message },
+        Err(why) => Exit::failed(format!("error: {why}")),
+    }
+}
+
+fn flag<'a>(start: &'a Start, name: &str) -> Result<&'a str, String> {
+    start.args.get(name).ok_or_else(|| format!("--{name} is not given"))
+}
+
+fn drawer(start: &Start, folder: &str) -> Result<Arc<Drawer>, String> {
+    let volume = start.files.volume(folder).ok_or_else(|| format!("{folder}: read-only file system"))?;
+    Ok(volume.ensure::<Drawer>())
+}
+
+fn take(machinery: &Machinery, start: &Start) -> Result<String, String> {
+    if let Some(folder) = start.args.get("clear") {
+        let volume = start.files.volume(folder).ok_or_else(|| format!("{folder}: read-only file system"))?;
+        volume.ensure::<Restored>().take(folder);
+    }
+    for name in ["ca.crt", "tls.crt", "tls.key"] {
+        let path = format!("{}/{name}", flag(start, "certificates")?);
+        start.files.read(&path).ok_or_else(|| format!("{path}: no such file or directory"))?;
+    }
+    let found = flag(start, "endpoints")?.split(',').find_map(|url| {
+        let ips = machinery.names.resolve(host(url));
+        ips.into_iter().find_map(|ip| machinery.etcds.at(ip).filter(|etcd| etcd.cluster.leader().is_some()))
+    });
+    let etcd = found.ok_or("no member of etcd gave a snapshot: connect: connection refused")?;
+    let mut bytes = etcd.cluster.storage().snapshot();
+    if start.bad == Some(Bad::WrongAnswers) {
+        bytes.truncate(bytes.len() / 2);
+    }
+    let work = drawer(start, flag(start, "work")?)?;
+    let taken = json!({ "at": machinery.clock.now(), "revision": etcd.cluster.storage().revision() });
+    work.all().insert("taken".to_owned(), taken.to_string().into_bytes().into());
+    work.all().insert("db".to_owned(), bytes.into());
+    Ok(String::new())
+}
+
+/// `etcdutl snapshot restore FILE`.
+pub(super) fn etcdutl(machinery: &Machinery, start: &Start) -> Exit {
+    match restore(machinery, start) {
+        Ok(()) => Exit { code: 0, message: String::new() },
+        Err(why) => Exit::failed(format!("Error: {why}")),
+    }
+}
+
+fn restore(machinery: &Machinery, start: &Start) -> Result<(), String> {
+    let words = start.args.words();
+    let [_, "snapshot", "restore", file] = words[..] else { return Err(format!("unknown command {words:?}")) };
+    let (folder, name) = file.rsplit_once('/').ok_or("open: no such file or directory")?;
+    let missing = || format!("open {file}: no such file or directory");
+    let bytes = drawer(start, folder)?.all().get(name).cloned().ok_or_else(missing)?;
+    let storage = Storage::restore(&bytes, machinery.history.clone())
+        .map_err(|why| format!("snapshot file integrity check failed: {why}"))?;
+    let (to, name) = (flag(start, "data-dir")?, flag(start, "name")?);
+    let volume = start.files.volume(to).ok_or_else(|| format!("mkdir {to}: read-only file system"))?;
+    let members = members(flag(start, "initial-cluster")?);
+    let own = members.iter().find(|(member, _)| member == name).ok_or("couldn't find local name")?.1.clone();
+    let token = start.args.get("initial-cluster-token").map_or_else(|| start.pod.to_string(), str::to_owned);
+    // Members that are restored with the same token are one cluster.
+    let words = format!("restored {} {token} {members:?}", start.pod.namespace);
+    let cluster = machinery.etcds.begin(&words, &members, &machinery.random, || storage);
+    let member = cluster.take_place(&own).map_err(|why| format!("{why:?}"))?;
+    match volume.ensure::<Restored>().put(to, Data { cluster, member }) {
+        true => Ok(()),
+        false => Err(format!("data-dir {to:?} not empty or could not be read")),
+    }
+}
+
+fn keep(machinery: &Machinery, start: &Start) -> Result<String, String> {
+    let work = flag(start, "work")?;
+    let files = drawer(start, work)?;
+    let file = |name: &str| files.all().get(name).cloned().ok_or_else(|| format!("cannot read {work}/{name}"));
+    let (db, taken) = (file("db")?, file("taken")?);
+    let taken: serde_json::Value = serde_json::from_slice(&taken).map_err(|error| error.to_string())?;
+    let scratch = start.files.volume(work).and_then(|volume| volume.read::<Restored>());
+    let scratch = scratch.and_then(|restored| restored.get(&format!("{work}/scratch")));
+    let scratch = scratch.ok_or("the scratch etcd does not begin: connect: connection refused")?;
+    scratch.cluster.leader().ok_or("the scratch etcd does not begin: no leader")?;
+    let (keys, _) = scratch.cluster.storage().size();
+    let place = place(machinery, start)?;
+    let name = flag(start, "name")?;
+    let kept: Vec<String> = {
+        let mut all = place.all();
+        all.insert(format!("{name}.db"), db.clone());
+        all.insert(format!("{name}.json"), taken.to_string().into_bytes().into());
+        let mut names: Vec<String> =
+            all.keys().filter_map(|key| key.strip_suffix(".json")).rev().map(str::to_owned).collect();
+        let keep = flag(start, "keep")?.parse().unwrap_or(1);
+        for old in names.split_off(names.len().min(keep)) {
+            all.remove(&format!("{old}.db"));
+            all.remove(&format!("{old}.json"));
+        }
+        names
+    };
+    let report = json!({
+        "name": name, "at": taken["at"], "bytes": db.len(), "revision": taken["revision"], "keys": keys, "kept": kept,
+    });
+    Ok(report.to_string())
+}
+
+fn fetch(machinery: &Machinery, start: &Start) -> Result<String, String> {
+    let (name, place) = (flag(start, "name")?, place(machinery, start)?);
+    let file = |end: &str| place.all().get(&format!("{name}{end}")).cloned();
+    let (db, taken) = file(".db").zip(file(".json")).ok_or_else(|| {
+        let all: Vec<String> =
+            place.all().keys().filter_map(|key| key.strip_suffix(".json")).map(str::to_owned).collect();
+        format!("there is no snapshot {name}; there are: {}", all.join(", "))
+    })?;
+    let taken: serde_json::Value = serde_json::from_slice(&taken).map_err(|error| error.to_string())?;
+    let report =
+        json!({ "name": name, "at": taken["at"], "bytes": db.len(), "revision": taken["revision"], "keys": 0 });
+    drawer(start, flag(start, "work")?)?.all().insert("db".to_owned(), db);
+    Ok(report.to_string())
+}
+
+fn put_in_place(start: &Start) -> Result<String, String> {
+    let (folder, id) = (flag(start, "data")?, flag(start, "id")?);
+    let volume = start.files.volume(folder).ok_or_else(|| format!("{folder}: read-only file system"))?;
+    let restored = volume.ensure::<Restored>().take(&format!("{folder}/restored-{id}"));
+    volume.write(restored.ok_or_else(|| format!("nothing was restored to {folder}/restored-{id}"))?);
+    Ok(String::new())
+}
+
+/// Where snapshots are kept.
+fn place(machinery: &Machinery, start: &Start) -> Result<Arc<Drawer>, String> {
+    if let Some(folder) = start.args.get("volume") {
+        return drawer(start, folder);
+    }
+    let keys = flag(start, "s3-keys")?;
+    for name in ["accessKeyId", "secretAccessKey"] {
+        start.files.read(&format!("{keys}/{name}")).ok_or_else(|| format!("the Secret of the store has no {name}"))?;
+    }
+    let parts = [flag(start, "s3-endpoint")?, flag(start, "s3-bucket")?, flag(start, "s3-prefix")?];
+    Ok(machinery.buckets.at(parts.join(" ")))
+}

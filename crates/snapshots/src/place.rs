@@ -1,0 +1,89 @@
+//! Makes what a snapshot was restored to the data of a member.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, ensure};
+
+/// The file that says which restore the data is of.
+const MARK: &str = "restored";
+
+/// Makes the folder `restored-ID` of a member's volume its data. What it had is set aside as `before-ID`. Once it is done, doing it again changes nothing.
+///
+/// # Errors
+/// Nothing was restored there.
+pub fn place(volume: &Path, id: &str) -> Result<()> {
+    let (data, new, old) = (volume.join("data"), volume.join(format!("restored-{id}")), before(volume, id));
+    if fs::read_to_string(volume.join(MARK)).is_ok_and(|mark| mark == id) {
+        return clear(&new);
+    }
+    ensure!(new.join("member").exists(), "nothing was restored to {}", new.display());
+    if data.exists() && !old.exists() {
+        fs::rename(&data, &old).with_context(|| format!("cannot set {} aside", data.display()))?;
+    }
+    // Left by an attempt that ended between the next two lines.
+    clear(&data)?;
+    fs::rename(&new, &data).with_context(|| format!("cannot put {} in its place", new.display()))?;
+    fs::write(volume.join(MARK), id)?;
+    Ok(fs::File::open(volume)?.sync_all()?)
+}
+
+/// Removes what a member had before a restore.
+///
+/// # Errors
+/// It cannot be removed.
+pub fn clean(volume: &Path, id: &str) -> Result<()> {
+    clear(&before(volume, id))
+}
+
+/// Removes a folder, if it is there.
+///
+/// # Errors
+/// It cannot be removed.
+pub fn clear(folder: &Path) -> Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        removed => removed.with_context(|| format!("cannot remove {}", folder.display())),
+    }
+}
+
+fn before(volume: &Path, id: &str) -> std::path::PathBuf {
+    volume.join(format!("before-{id}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_there_is_set_aside_until_it_is_cleaned_and_once_is_enough() {
+        let volume = tempfile::tempdir().unwrap();
+        let file = |path: &str, text: &str| {
+            let path = volume.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        let read = |path: &str| fs::read_to_string(volume.path().join(path)).ok();
+        assert!(place(volume.path(), "1").is_err());
+        file("data/member/db", "old");
+        file("restored-1/member/db", "new");
+        place(volume.path(), "1").unwrap();
+        let seen = || (read("data/member/db"), read("before-1/member/db"));
+        assert_eq!(seen(), (Some("new".to_owned()), Some("old".to_owned())));
+        // A pod that runs once more has restored it once more, but etcd may have written since.
+        file("data/member/db", "written");
+        file("restored-1/member/db", "new");
+        place(volume.path(), "1").unwrap();
+        assert_eq!(seen(), (Some("written".to_owned()), Some("old".to_owned())));
+        assert_eq!(read("restored-1/member/db"), None);
+        clean(volume.path(), "1").unwrap();
+        clean(volume.path(), "1").unwrap();
+        assert_eq!(seen(), (Some("written".to_owned()), None));
+        // A volume that lost everything is restored as well.
+        file("restored-2/member/db", "newer");
+        fs::remove_dir_all(volume.path().join("data")).unwrap();
+        place(volume.path(), "2").unwrap();
+        assert_eq!(read("data/member/db").as_deref(), Some("newer"));
+    }
+}

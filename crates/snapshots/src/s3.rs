@@ -1,0 +1,235 @@
+//! A bucket of an S3-compatible store.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use http_body_util::BodyExt as _;
+use jiff::Timestamp;
+use kube::Client;
+use kube::client::Body;
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+
+use crate::sign::{Keys, Unsigned, encoded, sign};
+use crate::take::hex;
+
+/// What is larger goes and comes in pieces of this size: as much is in memory at a time.
+const PIECE: usize = 32 << 20;
+
+/// A bucket, and with what it is asked.
+#[derive(Clone, Debug)]
+pub struct Bucket {
+    /// Where the store answers.
+    pub endpoint: String,
+    /// The bucket.
+    pub bucket: String,
+    /// The region that requests are signed for.
+    pub region: String,
+    /// What the names of objects begin with.
+    pub prefix: String,
+    /// The folder with `accessKeyId`, `secretAccessKey` and perhaps `ca.crt`.
+    pub keys: PathBuf,
+}
+
+struct Answer {
+    code: u16,
+    etag: String,
+    body: Vec<u8>,
+}
+
+/// What is asked: method, object, query and headers besides those that are signed anyway.
+struct Asked<'a> {
+    method: &'a str,
+    object: Option<&'a str>,
+    query: &'a [(&'a str, &'a str)],
+    headers: &'a [(&'a str, &'a str)],
+}
+
+impl Bucket {
+    /// How it is called for people.
+    pub(crate) fn name(&self) -> String {
+        format!("{}/{}/{}", self.endpoint.trim_end_matches('/'), self.bucket, self.prefix)
+    }
+
+    async fn client(&self) -> Result<Client> {
+        let mut cluster = json!({ "server": self.endpoint });
+        if self.keys.join("ca.crt").exists() {
+            cluster["certificate-authority"] = json!(self.keys.join("ca.crt"));
+        }
+        crate::etcd::client(cluster, json!({})).await
+    }
+
+    fn key(&self, name: &str) -> Result<String> {
+        let path = self.keys.join(name);
+        let text = std::fs::read_to_string(&path);
+        let text = text.with_context(|| format!("the Secret of the store has no {name}"))?;
+        Ok(text.trim().to_owned())
+    }
+
+    async fn send(&self, asked: &Asked<'_>, body: Vec<u8>) -> Result<Answer> {
+        let keys = Keys { id: self.key("accessKeyId")?, secret: self.key("secretAccessKey")? };
+        let endpoint: http::Uri = self.endpoint.parse().context("the endpoint of the store is no URL")?;
+        let host = endpoint.authority().context("the endpoint of the store has no host")?.as_str();
+        let path = match asked.object {
+            Some(object) => format!("/{}/{}", self.bucket, encoded(&format!("{}{object}", self.prefix), false)),
+            None => format!("/{}", self.bucket),
+        };
+        let mut query: Vec<_> =
+            asked.query.iter().map(|(name, value)| (encoded(name, true), encoded(value, true))).collect();
+        query.sort_unstable();
+        let query = query.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join("&");
+        let sha256 = hex(Sha256::digest(&body).as_slice());
+        let Asked { method, headers, .. } = *asked;
+        let unsigned = Unsigned { method, host, path: &path, query: &query, headers, sha256: &sha256 };
+        let signed = sign(&unsigned, &keys, &self.region, Timestamp::now());
+        let uri = if query.is_empty() { path } else { format!("{path}?{query}") };
+        let mut request = http::Request::builder().method(method).uri(uri).header("host", host);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        for (name, value) in &signed {
+            request = request.header(*name, value);
+        }
+        let about = || format!("{method} {}", self.name());
+        let answer = self.client().await?.send(request.body(Body::from(body))?).await.with_context(about)?;
+        let code = answer.status().as_u16();
+        let etag = answer.headers().get("etag").and_then(|tag| tag.to_str().ok()).unwrap_or_default().to_owned();
+        let body = answer.into_body().collect().await.with_context(about)?.to_bytes().to_vec();
+        Ok(Answer { code, etag, body })
+    }
+
+    /// What was asked for, or what the store says against it.
+    async fn well(&self, asked: &Asked<'_>, body: Vec<u8>) -> Result<Answer> {
+        let answer = self.send(asked, body).await?;
+        if (200..300).contains(&answer.code) {
+            return Ok(answer);
+        }
+        let text = String::from_utf8_lossy(&answer.body);
+        let why = element(&text, "Message").or_else(|| element(&text, "Code")).unwrap_or_default();
+        bail!("{} {}: the store answers {}: {why}", asked.method, self.name(), answer.code)
+    }
+
+    pub(crate) async fn put(&self, object: &str, body: Vec<u8>) -> Result<()> {
+        let asked = Asked { method: "PUT", object: Some(object), query: &[], headers: &[] };
+        self.well(&asked, body).await.map(drop)
+    }
+
+    /// Puts a file there, in pieces if it is large.
+    pub(crate) async fn put_file(&self, object: &str, path: &Path) -> Result<()> {
+        let mut file = File::open(path)?;
+        let first = piece(&mut file)?;
+        if first.len() < PIECE {
+            return self.put(object, first).await;
+        }
+        let begin = Asked { method: "POST", object: Some(object), query: &[("uploads", "")], headers: &[] };
+        let begun = self.well(&begin, Vec::new()).await?;
+        let id = element(&String::from_utf8_lossy(&begun.body), "UploadId").context("the store begins no upload")?;
+        match self.pieces(object, &id, first, &mut file).await {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                let query = [("uploadId", id.as_str())];
+                let end = Asked { method: "DELETE", object: Some(object), query: &query, headers: &[] };
+                let _ = self.send(&end, Vec::new()).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn pieces(&self, object: &str, id: &str, first: Vec<u8>, file: &mut File) -> Result<()> {
+        let (mut next, mut number, mut parts) = (first, 1, String::new());
+        while !next.is_empty() {
+            let text = number.to_string();
+            let query = [("partNumber", text.as_str()), ("uploadId", id)];
+            let asked = Asked { method: "PUT", object: Some(object), query: &query, headers: &[] };
+            let etag = self.well(&asked, next).await?.etag;
+            parts += &format!("<Part><PartNumber>{number}</PartNumber><ETag>{etag}</ETag></Part>");
+            number += 1;
+            next = piece(file)?;
+        }
+        let query = [("uploadId", id)];
+        let end = Asked { method: "POST", object: Some(object), query: &query, headers: &[] };
+        let body = format!("<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>");
+        let done = self.well(&end, body.into_bytes()).await?;
+        let text = String::from_utf8_lossy(&done.body);
+        // It may answer well before it knows that it did not go well.
+        ensure!(element(&text, "ETag").is_some(), "the store does not take the upload: {}", text.trim());
+        Ok(())
+    }
+
+    /// The content of an object; none if there is none.
+    pub(crate) async fn get(&self, object: &str) -> Result<Option<Vec<u8>>> {
+        let asked = Asked { method: "GET", object: Some(object), query: &[], headers: &[] };
+        match self.send(&asked, Vec::new()).await?.code {
+            404 => Ok(None),
+            _ => Ok(Some(self.well(&asked, Vec::new()).await?.body)),
+        }
+    }
+
+    /// Brings an object of that size to a file, piece by piece.
+    pub(crate) async fn get_file(&self, object: &str, bytes: u64, to: &Path) -> Result<()> {
+        let (mut file, mut at) = (File::create(to)?, 0);
+        while at < bytes {
+            let range = format!("bytes={at}-{}", (at + PIECE as u64).min(bytes) - 1);
+            let headers = [("range", range.as_str())];
+            let asked = Asked { method: "GET", object: Some(object), query: &[], headers: &headers };
+            let body = self.well(&asked, Vec::new()).await?.body;
+            ensure!(!body.is_empty(), "the store has less of {object} than was put there");
+            at += body.len() as u64;
+            file.write_all(&body)?;
+        }
+        Ok(file.sync_all()?)
+    }
+
+    pub(crate) async fn delete(&self, object: &str) -> Result<()> {
+        let asked = Asked { method: "DELETE", object: Some(object), query: &[], headers: &[] };
+        self.well(&asked, Vec::new()).await.map(drop)
+    }
+
+    /// The names of all objects, without what they begin with.
+    pub(crate) async fn list(&self) -> Result<Vec<String>> {
+        let (mut all, mut from) = (Vec::new(), None::<String>);
+        loop {
+            let mut query = vec![("list-type", "2"), ("prefix", self.prefix.as_str())];
+            if let Some(from) = &from {
+                query.push(("continuation-token", from));
+            }
+            let asked = Asked { method: "GET", object: None, query: &query, headers: &[] };
+            let page = self.well(&asked, Vec::new()).await?.body;
+            let text = String::from_utf8_lossy(&page);
+            let keys = elements(&text, "Key");
+            all.extend(keys.filter_map(|key| key.strip_prefix(&self.prefix).map(str::to_owned)));
+            from = element(&text, "NextContinuationToken");
+            if from.is_none() {
+                return Ok(all);
+            }
+        }
+    }
+}
+
+fn piece(file: &mut File) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.take(PIECE as u64).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// What stands in elements of that name. Names of snapshots need no escapes, and tokens are taken back as they come.
+fn elements<'a>(text: &'a str, name: &str) -> impl Iterator<Item = String> + use<'a> {
+    let (open, close) = (format!("<{name}>"), format!("</{name}>"));
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let begin = rest.find(&open)? + open.len();
+        let end = begin + rest[begin..].find(&close)?;
+        let found = rest[begin..end].replace("&amp;", "&");
+        rest = &rest[end..];
+        Some(found)
+    })
+}
+
+fn element(text: &str, name: &str) -> Option<String> {
+    elements(text, name).next()
+}
+
+#[cfg(test)]
+mod tests;
