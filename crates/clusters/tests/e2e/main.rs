@@ -1,5 +1,6 @@
 //! Clusters whose control planes are real pods of a real meta cluster.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -11,6 +12,7 @@ use fleetwright_api::{
 };
 use fleetwright_clusters::Options;
 use fleetwright_kit::{Operator, Settings};
+use fleetwright_lab::hosts::Image;
 use fleetwright_lab::meta::{self, Meta};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, PersistentVolume, PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -34,6 +36,16 @@ async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Result<Result<
     }
 }
 
+/// Of the pods that take snapshots.
+const IMAGE: &str = "fleetwright.local/fleetwright:test";
+
+/// What that image is made of: our own program, which is built beside the tests.
+fn program() -> Result<PathBuf> {
+    let own = std::env::current_exe()?;
+    let program = own.ancestors().nth(2).map(|folder| folder.join("fleetwright")).filter(|path| path.is_file());
+    program.with_context(|| format!("there is no fleetwright beside {}: cargo build -p fleetwright-cli", own.display()))
+}
+
 /// The meta cluster with the operator beside it.
 struct World {
     meta: Meta,
@@ -43,11 +55,12 @@ struct World {
 /// Starts a meta cluster with the operator, does something with it, and says what it saw if that fails.
 async fn on_meta(test: impl AsyncFnOnce(&World) -> Result<()>) -> Result<()> {
     let meta = Meta::start(meta::Options::default()).await?;
+    meta.import(&Image::program(IMAGE, program()?)?).await?;
     let client = meta.client();
     let mut world = World { meta, client };
     world.prepare().await?;
     let mut operator = Operator::new(Settings::new("fleetwright", world.client.clone()));
-    fleetwright_clusters::add(&mut operator, FLEET, Options::default());
+    fleetwright_clusters::add(&mut operator, FLEET, Options { image: IMAGE, ..Options::default() });
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let running = tokio::spawn(operator.run(async { drop(stopped.await) }));
     let outcome = test(&world).await;
