@@ -295,6 +295,10 @@ pub struct Certificates {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "cluster_text::token")]
     pub rotate_authorities: Option<String>,
+    /// When authorities are replaced: how long the new ones are only trusted, before they sign, and then how long the old ones are still trusted. Workers and people must be given the
+    /// new ones within that time.
+    #[serde(default = "Certificates::default_overlap")]
+    pub overlap: Span,
 }
 
 impl Certificates {
@@ -307,6 +311,10 @@ impl Certificates {
     fn default_authority_lifetime() -> Span {
         Span::minutes(10 * 365 * 24 * 60)
     }
+
+    fn default_overlap() -> Span {
+        Span::minutes(24 * 60)
+    }
 }
 
 impl Default for Certificates {
@@ -315,6 +323,7 @@ impl Default for Certificates {
             leaf_lifetime: Self::default_leaf_lifetime(),
             authority_lifetime: Self::default_authority_lifetime(),
             rotate_authorities: None,
+            overlap: Self::default_overlap(),
         }
     }
 }
@@ -326,17 +335,25 @@ pub struct UpgradePolicy {
     /// How long a new minor emulates the old one. Until then going back keeps every write; from then on only restoring a snapshot leads back.
     #[serde(default = "UpgradePolicy::default_soak")]
     pub soak: Span,
+    /// How long one stage of an upgrade (one component in all of its replicas) may take until it works. One that takes longer is taken back by itself.
+    #[serde(default = "UpgradePolicy::default_stage_within")]
+    #[x_kube(validation = text::positive())]
+    pub stage_within: Span,
 }
 
 impl UpgradePolicy {
     fn default_soak() -> Span {
         Span::minutes(24 * 60)
     }
+
+    fn default_stage_within() -> Span {
+        Span::minutes(10)
+    }
 }
 
 impl Default for UpgradePolicy {
     fn default() -> Self {
-        Self { soak: Self::default_soak() }
+        Self { soak: Self::default_soak(), stage_within: Self::default_stage_within() }
     }
 }
 

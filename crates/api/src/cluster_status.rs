@@ -55,6 +55,9 @@ pub struct ClusterStatus {
     #[schemars(length(max = 8))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["component".to_owned()]))]
     pub components: Vec<ClusterComponentStatus>,
+    /// The replica that was last made anew because it did not work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaced: Option<ReplacedReplica>,
     /// The state of each extension.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
@@ -69,6 +72,9 @@ pub struct ClusterStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub authorities: Option<String>,
+    /// The authorities are being replaced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rotation: Option<Rotation>,
     /// The last snapshot that was taken and checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_snapshot: Option<SnapshotStatus>,
@@ -168,6 +174,28 @@ pub struct ReplicaStatus {
     pub message: String,
 }
 
+/// A replica that did not work and is made anew. This is written before it is done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ReplacedReplica {
+    /// Of which component.
+    pub component: ControlPlaneComponent,
+    /// The pod's name.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+    /// The pod's uid.
+    #[schemars(length(max = 64))]
+    pub uid: String,
+    /// When.
+    pub at: Timestamp,
+    /// How many were replaced in a row. The more there were, the longer the next one waits.
+    #[schemars(range(min = 1))]
+    pub times: u32,
+    /// Why.
+    #[schemars(length(max = 1024))]
+    pub message: String,
+}
+
 /// The state of one extension.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -201,6 +229,30 @@ pub struct CertificateStatus {
     pub name: String,
     /// When it ends.
     pub not_after: Timestamp,
+}
+
+/// How far authorities are replaced.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Rotation {
+    /// The value of `certificates.rotateAuthorities` that asks for it.
+    #[schemars(length(max = 63))]
+    pub value: String,
+    /// What is being done.
+    pub phase: RotationPhase,
+    /// Since when.
+    pub since: Timestamp,
+}
+
+/// What is being done to replace authorities.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum RotationPhase {
+    /// New ones are made and trusted beside the old ones, which still sign.
+    Trusting,
+    /// The new ones sign; the old ones are still trusted.
+    Signing,
+    /// Only the new ones are trusted.
+    Dropping,
 }
 
 /// A snapshot.

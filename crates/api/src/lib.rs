@@ -37,7 +37,7 @@ pub use cluster_package_version::{
 };
 pub use cluster_status::{
     CertificateStatus, ClusterComponentStatus, ClusterPhase, ClusterStatus, ExtensionStatus, FailedChange,
-    ReplicaStatus, RestoreStage, Restored, Restoring, SnapshotStatus,
+    ReplacedReplica, ReplicaStatus, RestoreStage, Restored, Restoring, Rotation, RotationPhase, SnapshotStatus,
 };
 pub use condition::{Condition, Status, condition, is_true};
 pub use control_plane::{

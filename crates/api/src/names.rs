@@ -59,8 +59,13 @@ pub const CLUSTER: &str = "fleetwright.io/cluster";
 pub const FLEET: &str = "fleetwright.io/fleet";
 /// Label of the pods of a control plane: the executable that they run, such as `kube-apiserver`.
 pub const COMPONENT: &str = "fleetwright.io/component";
+/// Label of API-server pods: `true` if they get clients by the endpoint, `false` if the operator took them out of it.
+pub const SERVES: &str = "fleetwright.io/serves";
 /// Annotation of what an operator applied: the digest of it, so that what did not change is not written.
 pub const APPLIED: &str = "fleetwright.io/applied";
+/// Annotation of a cluster by which a person says that what was found before an upgrade does not matter: `REASON@PACKAGE-VERSION`, separated by
+/// commas. It counts for that package version alone.
+pub const OVERRIDE: &str = "fleetwright.io/override";
 /// Annotation of a cluster by which a person asks for a snapshot: any value that it did not have before.
 pub const SNAPSHOT: &str = "fleetwright.io/snapshot";
 /// Finalizer of clusters: everything of a cluster is gone before its Cluster is.
@@ -143,6 +148,10 @@ pub mod reasons {
     pub const NOTHING_AGAINST_IT: &str = "NothingAgainstIt";
     /// Upgradable: the package version does not list the present one in `reachableFrom`.
     pub const NOT_REACHABLE: &str = "NotReachable";
+    /// Upgradable: what could stand against it is being looked at.
+    pub const CHECKING: &str = "Checking";
+    /// Upgradable: it is not known which APIs callers use.
+    pub const CALLERS_UNKNOWN: &str = "CallersUnknown";
     /// Upgradable: callers still use APIs that the package version no longer has.
     pub const REMOVED_APIS_IN_USE: &str = "RemovedApisInUse";
     /// Upgradable: the meta cluster has no room for one more replica.

@@ -94,7 +94,8 @@ pub(crate) fn answer(call: &Call) -> Result<Response<Body>, ApiError> {
         [""] => Ok(body::json(200, &discovery::root_paths(&all(), OTHERS))),
         ["version"] => Ok(body::json(200, &discovery::version(call.server.version.as_ref()))),
         ["metrics"] => {
-            let page = server.metrics.page(&server.store);
+            let removals = server.gate.as_ref().map(|gate| gate.removals()).unwrap_or_default();
+            let page = server.metrics.page(&server.store, &removals);
             Ok(body::respond(200, "text/plain; version=0.0.4; charset=utf-8", body::full(page)))
         }
         [".well-known", "openid-configuration"] => {

@@ -33,6 +33,19 @@ pub struct Check {
     pub passed: bool,
 }
 
+/// An API that a release removes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Removal {
+    /// Its group; empty for the core.
+    pub group: String,
+    /// Its version.
+    pub version: String,
+    /// The plural of the resource.
+    pub resource: String,
+    /// The first minor without it, such as `1.37`.
+    pub release: String,
+}
+
 /// Stands between a server and its objects: storage that can be lost, a server that does not do what it should.
 pub trait Gate: Send + Sync + 'static {
     /// Asked before every request that needs objects, also those of the process; may take its time.
@@ -40,4 +53,9 @@ pub trait Gate: Send + Sync + 'static {
 
     /// The checks beyond those of the server itself.
     fn checks(&self) -> Vec<Check>;
+
+    /// APIs that a release removes: who asks for them is told by the server's metrics.
+    fn removals(&self) -> Vec<Removal> {
+        Vec::new()
+    }
 }

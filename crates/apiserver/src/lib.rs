@@ -34,7 +34,7 @@ mod watch;
 mod write;
 
 pub use fleetwright_rbac::User;
-pub use gate::{Asked, Check, Gate, Passage};
+pub use gate::{Asked, Check, Gate, Passage, Removal};
 pub use server::{Clock, Config, Handle, Server, StartError, Version};
 pub use storage::{Manager, Managing, Storage};
 pub use store::Limits;

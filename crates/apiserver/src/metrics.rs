@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::gate::Removal;
 use crate::request::RequestInfo;
 use crate::store::Store;
 
@@ -67,7 +68,7 @@ impl Metrics {
     }
 
     /// The page that Prometheus reads.
-    pub(crate) fn page(&self, store: &Store) -> String {
+    pub(crate) fn page(&self, store: &Store, removals: &[Removal]) -> String {
         let mut out = String::new();
         let requests: Vec<Row> = {
             let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
@@ -93,6 +94,11 @@ impl Metrics {
                 l.subresource
             )
         };
+        let mut gone: Vec<_> = requests.iter().filter_map(|row| deprecated(&row.labels, removals)).collect();
+        gone.sort();
+        gone.dedup();
+        let rows = gone.into_iter().map(|labels| (labels, "1".to_owned())).collect();
+        section("apiserver_requested_deprecated_apis", "gauge", "Deprecated APIs that were asked for.", rows);
         let rows = requests.iter().map(|row| (label(&row.labels, true), row.count.to_string())).collect();
         section("apiserver_request_total", "counter", "Requests answered, by verb, resource and code.", rows);
         let help = "Time spent on requests.";
@@ -113,4 +119,14 @@ impl Metrics {
         section("apiserver_storage_objects", "gauge", "Objects held, by resource.", rows);
         out
     }
+}
+
+/// The labels of an API that a release removes, if the request was for one.
+fn deprecated(labels: &Labels, removals: &[Removal]) -> Option<String> {
+    let Labels { group, version, resource, subresource, .. } = labels;
+    let asked = |one: &&Removal| one.group == *group && one.version == *version && one.resource == *resource;
+    let release = &removals.iter().find(asked)?.release;
+    Some(format!(
+        "{{group=\"{group}\",removed_release=\"{release}\",resource=\"{resource}\",subresource=\"{subresource}\",version=\"{version}\"}}"
+    ))
 }

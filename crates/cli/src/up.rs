@@ -7,10 +7,11 @@ use anyhow::Context;
 use fleetwright_apiserver::{Config, Server};
 use fleetwright_kit::Settings;
 use fleetwright_sim::demo;
+use fleetwright_sim::meta::service_network;
 
 use crate::home::{Home, Opened};
 use crate::operators::{self, Operators};
-use crate::simulated::{self, Simulated};
+use crate::simulated::{self, Clusters, Simulated};
 use crate::{FLEET_NAMESPACE, install};
 
 #[derive(clap::Args)]
@@ -35,6 +36,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COUNT", default_value = "100", value_parser = clap::value_parser!(u16).range(0..=10_000))]
     machines: u16,
 
+    /// So many clusters to look at: the real operator writes their control planes, and simulated nodes run them. Each has an API server of its own that
+    /// kubectl reaches.
+    #[arg(long, value_name = "COUNT", default_value = "2", value_parser = clap::value_parser!(u8).range(0..=100))]
+    clusters: u8,
+
     #[command(flatten)]
     hosts: operators::HostArgs,
 }
@@ -48,13 +54,22 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         Opened::Ours(home) => home,
         Opened::Running => {
             println!("Fleetwright is running already, with its home in {}.", path.display());
-            what_next(&path, 0);
+            what_next(&path, 0, 0);
             return Ok(());
         }
     };
     crate::runtime()?.block_on(async {
         let stop = crate::stop_signal()?;
+        let clusters = usize::from(args.clusters);
+        let network = (clusters > 0).then(service_network).flatten();
+        if clusters > 0 && network.is_none() {
+            anyhow::bail!(
+                "there are no addresses for the pods of simulated clusters: they need all of 127.0.0.0/8, as Linux has it; --clusters 0 goes without them"
+            );
+        }
+        let service_cidr = network.unwrap_or_else(|| Config::default().service_cidr);
         let config = Config {
+            service_cidr,
             listen: Some(args.listen),
             authority: Some(home.authority()?),
             service_account_key: Some(home.service_account_key()?),
@@ -73,15 +88,19 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             transport = simulated.transport(transport);
             options.check_every = options.check_every.min(simulated::CHECK_EVERY);
         }
+        let planes = match clusters {
+            0 => None,
+            _ => Some(Clusters::start(&server.client(), clusters).await?),
+        };
         let operators = Operators::new(settings, FLEET_NAMESPACE, &[], args.metrics, (transport, options)).await?;
         let kubeconfig = Home::kubeconfig(&path);
         fleetwright_pki::write_private(&kubeconfig, server.admin_kubeconfig()?)
             .with_context(|| format!("cannot write {}", kubeconfig.display()))?;
         println!("Fleetwright is up: a Kubernetes API at {}, and its operators. Ctrl-C stops it.", server.url());
-        what_next(&path, machines);
+        what_next(&path, machines, clusters);
         println!("Metrics of the operators: http://{}/metrics", operators.address());
         let ended = operators.run(stop).await;
-        drop(simulated);
+        drop((simulated, planes));
         println!("\nStopping.");
         server.stop().await;
         ended
@@ -89,17 +108,45 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 }
 
 /// What to type next.
-fn what_next(home: &Path, machines: usize) {
+fn what_next(home: &Path, machines: usize, clusters: usize) {
     println!("In another terminal:");
     println!("  export KUBECONFIG={}", Home::kubeconfig(home).display());
     if let Some(folder) = unknown_folder() {
         println!("  export PATH=$PATH:{}", folder.display());
     }
-    println!("  kubectl get machines,readinessgates -n {FLEET_NAMESPACE}");
+    println!("  kubectl get clusters,machines,readinessgates -n {FLEET_NAMESPACE}");
     println!("  kubectl api-resources");
-    if machines == 0 {
-        return;
+    if clusters > 0 {
+        clusters_next(clusters);
     }
+    if machines > 0 {
+        machines_next(machines);
+    }
+}
+
+/// What to type about clusters.
+fn clusters_next(clusters: usize) {
+    use simulated::clusters::{BAD, NEW, name};
+    let first = name(0);
+    let last = name(clusters - 1);
+    println!("{clusters} clusters are being made; each has a control plane of its own within seconds. Try:");
+    aligned(vec![
+        ("fleetwright cluster tree".to_owned(), "what they are made of, problems first"),
+        (format!("fleetwright cluster kubeconfig {first} --merge"), "a certificate for you, good for 8 hours"),
+        (format!("kubectl --context {first} create configmap before"), "the cluster is real to kubectl"),
+        (format!("fleetwright cluster upgrade {first} {NEW} --wait"), "component by component, each proven"),
+        (format!("fleetwright cluster rollback {first} --wait"), "back again, within the soak"),
+        (format!("kubectl --context {first} get configmap before"), "every write is kept"),
+        (
+            format!("fleetwright cluster upgrade {last} {BAD}"),
+            "its API server never gets ready: after 20 seconds it is taken back",
+        ),
+        (format!("fleetwright why cluster/{last}"), "and this says why"),
+    ]);
+}
+
+/// What to type about machines.
+fn machines_next(machines: usize) {
     println!(
         "{machines} simulated machines are being installed by the real operator; that takes a minute or two. Try:"
     );
@@ -136,10 +183,7 @@ fn what_next(home: &Path, machines: usize) {
             "a rack that is upgraded and downgraded again and again",
         ));
     }
-    let width = lines.iter().map(|(line, _)| line.len()).max().unwrap_or_default();
-    for (line, what) in lines {
-        println!("  {line:width$}  # {what}");
-    }
+    aligned(lines);
     let first = demo::name(0);
     let upgrade = format!(r#"[{{"op":"replace","path":"/spec/packages/2/ref","value":"{}"}}]"#, demo::NEWER_KUBELET);
     println!("An upgrade, looked at before it is done:");
@@ -148,6 +192,14 @@ fn what_next(home: &Path, machines: usize) {
     println!("  fleetwright machine plan {first}");
     println!("  fleetwright machine resume {first}");
     println!("  fleetwright machine status {first} -w");
+}
+
+/// Lines to type, and what each is for.
+fn aligned(lines: Vec<(String, &str)>) {
+    let width = lines.iter().map(|(line, _)| line.len()).max().unwrap_or_default();
+    for (line, what) in lines {
+        println!("  {line:width$}  # {what}");
+    }
 }
 
 /// Where this program is, if a shell would not find it by its name.

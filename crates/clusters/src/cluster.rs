@@ -4,12 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fleetwright_api::{
-    CertificateStatus, Cluster, ClusterPackageVersion, ClusterPhase, ClusterStatus, ControlPlaneComponent, names,
+    CertificateStatus, Cluster, ClusterPackageVersion, ClusterPhase, ClusterStatus, ControlPlaneComponent, Status,
+    names,
 };
 use fleetwright_kit::events::{Level, reference};
 use fleetwright_kit::{Budget, Controller, Key, Next, Outcome, Pass, Remedy, StepError, Whole, WriteError};
+use fleetwright_plan::cluster::arguments::{Unknown, unknown};
 use fleetwright_plan::cluster::certificates::Authority;
 use fleetwright_plan::cluster::objects::{Kind, Object};
+use fleetwright_plan::cluster::preflight::Known;
 use fleetwright_plan::cluster::snapshots::Backup;
 use fleetwright_plan::cluster::{self, Decision, Names, Outlook, Replica, Seen, certificates, datastore, extensions};
 use jiff::Timestamp;
@@ -26,6 +29,7 @@ use crate::mend::Menders;
 use crate::prove::Provers;
 use crate::secrets::{Maker, SecretError};
 use crate::snapshots;
+use crate::survey::Surveys;
 use crate::view::ClusterView;
 
 /// Keeps clusters.
@@ -38,12 +42,13 @@ pub struct Clusters {
     pub look_after: Duration,
     /// Of pods that take snapshots.
     pub image: &'static str,
+    pub surveys: Surveys,
 }
 
 /// Everything that is known of a cluster in a pass.
 pub struct Found {
     cluster: Arc<ClusterView>,
-    names: Names,
+    pub(crate) names: Names,
     package: Option<Arc<Whole<ClusterPackageVersion>>>,
     ending: Option<Ending>,
     hold: Option<Hold>,
@@ -65,6 +70,9 @@ pub enum Invalid {
     /// It is to be deleted, and machines hold it.
     #[error("{0}")]
     Held(String),
+    /// An argument that the component does not know in this version. A component that has it does not start.
+    #[error("{0}")]
+    Argument(Unknown),
 }
 
 impl StepError for Invalid {
@@ -72,12 +80,13 @@ impl StepError for Invalid {
         match self {
             Self::NoPackage(_) => names::reasons::NO_PACKAGE_VERSION,
             Self::Held(_) => names::reasons::MACHINES_JOINED,
+            Self::Argument(_) => names::reasons::BAD_ARGUMENT,
         }
     }
 
     fn remedy(&self) -> Remedy {
         match self {
-            Self::NoPackage(_) => Remedy::Person,
+            Self::NoPackage(_) | Self::Argument(_) => Remedy::Person,
             // Nobody tells when they go.
             Self::Held(_) => Remedy::Wait(Duration::from_secs(10)),
         }
@@ -153,6 +162,7 @@ impl Controller for Clusters {
             self.menders.forget(key);
             self.extenders.forget(key);
             self.askers.forget(key);
+            self.surveys.forget(key);
             return Ok(None);
         };
         let names = Names::of(&key.namespace, &key.name);
@@ -172,6 +182,15 @@ impl Controller for Clusters {
                 return Err(Invalid::Held(message));
             }
             return Err(Invalid::NoPackage(found.cluster.0.spec.package_version.clone()));
+        }
+        let spec = &found.cluster.0.spec;
+        let has = found.cluster.0.status.as_ref().and_then(|status| status.package_version.as_ref());
+        // Before a change of the version it is found by its preflight, and what is there is kept as it is.
+        let changes = has.is_some_and(|has| *has != spec.package_version);
+        if let Some(package) = found.package.as_ref().filter(|_| !changes && found.ending.is_none())
+            && let Some(unknown) = unknown(spec, (&spec.package_version, &package.0.spec)).into_iter().next()
+        {
+            return Err(Invalid::Argument(unknown));
         }
         Ok(Valid { found: Arc::clone(found) })
     }
@@ -254,7 +273,7 @@ impl Clusters {
         let packages = |name: &str| others.iter().find(|(known, _)| known == name).map(|(_, package)| &package.0.spec);
         let namespace = self.eyes.namespaces.get(&Key::cluster(&names.namespace));
         let object = |kind: Kind, name: &str| self.eyes.object(&names.namespace, kind, name);
-        let Papers { authorities, service_account, due, due_next, ends } = papers;
+        let Papers { authorities, anchors, service_account, due, due_next, ends } = papers;
         let (since, reports) = self.extenders.known(&key);
         let authority = self.eyes.secrets.get(&Key::new(&names.namespace, Authority::Cluster.secret()));
         let extensions = extensions::Known {
@@ -268,10 +287,13 @@ impl Clusters {
             names,
             spec,
             status: &status,
+            generation: found.cluster.0.metadata.generation,
+            retry: found.cluster.0.annotations().get(names::RETRY).map(String::as_str),
             package: (&spec.package_version, &package.0.spec),
             packages: &packages,
             namespace: namespace.is_some_and(|namespace| !namespace.ending),
             authorities,
+            anchors,
             service_account,
             due,
             due_next,
@@ -288,6 +310,10 @@ impl Clusters {
             },
             endpoint,
             extensions,
+            preflight: Known {
+                survey: self.surveys.known(&key),
+                overrides: found.cluster.0.annotations().get(names::OVERRIDE).cloned(),
+            },
         };
         let mut decision = cluster::decide(&seen, now);
         decision.next = decision.next.into_iter().chain(found.hold.as_ref().and_then(|hold| hold.next)).min();
@@ -316,6 +342,9 @@ impl Clusters {
         }
         if decision.service_account {
             maker.service_account().await?;
+        }
+        for (authority, turn) in &decision.rotate {
+            maker.turn(*authority, *turn).await?;
         }
         maker.certificates(decision.certificates.iter().map(|(wanted, _)| wanted)).await?;
         for (wanted, why) in &decision.certificates {
@@ -354,6 +383,12 @@ impl Clusters {
         }
         if let Some(member) = &decision.anew {
             self.anew(pass, found, member).await?;
+        }
+        self.heal(pass, found, &decision.heal).await?;
+        match &decision.preflight.ask {
+            Some(ask) => self.surveys.begin(pass.key(), names, ask),
+            None if !decision.preflight.begins => self.surveys.forget(pass.key()),
+            None => {}
         }
         for prover in &decision.prove {
             self.provers.begin(pass.key(), names, prover);
@@ -493,6 +528,14 @@ impl Clusters {
         {
             self.tell(pass, found, Level::Warning, names::reasons::MACHINES_JOINED, &message).await;
         }
+        let upgradable =
+            |status: &ClusterStatus| fleetwright_api::condition(&status.conditions, names::UPGRADABLE).cloned();
+        if written
+            && let Some(now) = upgradable(new).filter(|now| now.status == Status::False)
+            && upgradable(&old).is_none_or(|old| old.status != now.status || old.reason != now.reason)
+        {
+            self.tell(pass, found, Level::Warning, "UpgradeHeldBack", &now.message).await;
+        }
         if written
             && old.phase != new.phase
             && let Some(phase) = new.phase
@@ -501,10 +544,16 @@ impl Clusters {
             let message = ready.map(|ready| ready.message.clone()).unwrap_or_default();
             self.tell(pass, found, Level::Normal, word(phase), &message).await;
         }
+        if let Some(failed) = &new.failed
+            && old.failed != new.failed
+        {
+            let message = format!("{} is taken back: {}", failed.package_version, failed.message);
+            self.tell(pass, found, Level::Warning, "TakenBack", &message).await;
+        }
         Ok(())
     }
 
-    async fn tell(&self, pass: &Pass, found: &Found, level: Level, reason: &'static str, message: &str) {
+    pub(crate) async fn tell(&self, pass: &Pass, found: &Found, level: Level, reason: &'static str, message: &str) {
         let about = reference::<Cluster>(pass.key(), found.cluster.0.metadata.uid.as_deref());
         pass.events().publish(&about, level, reason, message, message).await;
     }

@@ -7,7 +7,7 @@ use fleetwright_kit::{Cache, Change, Key, View, Whole};
 use fleetwright_plan::cluster::certificates::{self, Authority, Due, Held, Wanted};
 use fleetwright_plan::cluster::objects::{API_PORT, Kind, PACKAGE_VERSION};
 use fleetwright_plan::cluster::snapshots::Task;
-use fleetwright_plan::cluster::{Names, Workload};
+use fleetwright_plan::cluster::{Anchor, Names, Workload, anchor_digest};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::{ConfigMap, Service};
@@ -15,6 +15,7 @@ use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use serde_json::Value;
 
+use crate::secrets::NEXT_KEY;
 use crate::view::{Belongs, ClusterView, Content, NamespaceView, PodView, SecretView};
 
 /// Objects by their namespace.
@@ -44,11 +45,34 @@ pub fn of_cluster<V: View + Belongs>(fleet: &str, change: &Change<'_, V>) -> Opt
     Some(Key::new(fleet, name))
 }
 
+/// The workload of each component, of the objects and pods of its namespace.
+pub fn workloads<'a>(
+    object: impl Fn(Kind, &str) -> Option<Value>,
+    pods: impl Iterator<Item = &'a PodView>,
+) -> BTreeMap<ControlPlaneComponent, Workload> {
+    let mut all: BTreeMap<ControlPlaneComponent, Workload> = BTreeMap::new();
+    for component in ControlPlaneComponent::ALL {
+        let kind = if component == ControlPlaneComponent::Etcd { Kind::StatefulSet } else { Kind::Deployment };
+        let package = object(kind, component.binary())
+            .map(|object| object["metadata"]["annotations"][PACKAGE_VERSION].as_str().unwrap_or_default().to_owned());
+        all.insert(component, Workload { package, replicas: Vec::new() });
+    }
+    for pod in pods {
+        let component = pod.component.as_deref().and_then(ControlPlaneComponent::of_binary);
+        if let Some(workload) = component.and_then(|component| all.get_mut(&component)) {
+            workload.replicas.push(pod.replica.clone());
+        }
+    }
+    all
+}
+
 /// What is known of a cluster's certificates.
 #[derive(Debug, Default)]
 pub struct Papers {
     /// Authorities that are missing.
     pub authorities: Vec<Authority>,
+    /// Those that are there.
+    pub anchors: Vec<Anchor>,
     /// The key of service-account tokens is missing.
     pub service_account: bool,
     /// Certificates that are due, and why.
@@ -75,22 +99,8 @@ impl Eyes {
 
     /// The workload of each component.
     pub fn workloads(&self, namespace: &str) -> BTreeMap<ControlPlaneComponent, Workload> {
-        let mut all: BTreeMap<ControlPlaneComponent, Workload> = BTreeMap::new();
-        for component in ControlPlaneComponent::ALL {
-            let kind = if component == ControlPlaneComponent::Etcd { Kind::StatefulSet } else { Kind::Deployment };
-            let object = self.object(namespace, kind, component.binary());
-            let package = object.map(|object| {
-                object["metadata"]["annotations"][PACKAGE_VERSION].as_str().unwrap_or_default().to_owned()
-            });
-            all.insert(component, Workload { package, replicas: Vec::new() });
-        }
-        for (_, pod) in self.pods.by(BY_NAMESPACE, namespace) {
-            let component = pod.component.as_deref().and_then(ControlPlaneComponent::of_binary);
-            if let Some(workload) = component.and_then(|component| all.get_mut(&component)) {
-                workload.replicas.push(pod.replica.clone());
-            }
-        }
-        all
+        let pods = self.pods.by(BY_NAMESPACE, namespace);
+        workloads(|kind, name| self.object(namespace, kind, name), pods.iter().map(|(_, pod)| &**pod))
     }
 
     /// The addresses of API servers that are ready.
@@ -141,7 +151,10 @@ impl Eyes {
         let whole = |authority: &SecretView| authority.certificate.is_some() && authority.key_matches;
         for authority in Authority::ALL {
             match secret(authority.secret()) {
-                Some(held) if whole(&held) => papers.ends.extend(ends(authority.secret(), &held)),
+                Some(held) if whole(&held) => {
+                    papers.ends.extend(ends(authority.secret(), &held));
+                    papers.anchors.push(anchor(authority, &held));
+                }
                 _ => papers.authorities.push(authority),
             }
         }
@@ -174,6 +187,16 @@ impl Eyes {
 fn ends(name: &str, held: &SecretView) -> Option<(String, Timestamp)> {
     let end = held.certificate.as_ref()?.not_after;
     Timestamp::from_second(end).ok().map(|end| (name.to_owned(), end))
+}
+
+fn anchor(authority: Authority, held: &SecretView) -> Anchor {
+    let trusted = held.trusts.as_deref().unwrap_or_default();
+    Anchor {
+        authority,
+        next: held.keys.iter().any(|key| &**key == NEXT_KEY),
+        trusted: trusted.matches("BEGIN CERTIFICATE").count(),
+        digest: anchor_digest(trusted, &format!("{:?}", held.certificate.as_ref().and_then(|one| one.key_id.as_ref()))),
+    }
 }
 
 fn held(secret: &SecretView) -> Option<Held> {

@@ -14,12 +14,15 @@ mod connect;
 mod ending;
 mod extend;
 mod eyes;
+mod heal;
 mod joined;
 mod mend;
 mod prove;
+mod rehearse;
 mod rules;
 mod secrets;
 mod snapshots;
+mod survey;
 mod view;
 
 use std::time::Duration;
@@ -35,7 +38,9 @@ use eyes::{Eyes, of_cluster};
 use joined::Askers;
 use mend::Menders;
 use prove::Provers;
+pub use rehearse::Present;
 pub use rules::{Rules, rules};
+use survey::Surveys;
 
 /// The name of the controller of clusters.
 pub const NAME: &str = "clusters";
@@ -105,9 +110,11 @@ pub fn add(operator: &mut Operator, namespace: &str, options: Options) {
     let provers = Provers::new(client.clone(), operator.clock().clone(), waker.clone(), options.provers);
     let extenders = Extenders::new(client.clone(), operator.clock().clone(), waker.clone(), options.extenders);
     let askers = Askers::new(client, operator.clock().clone(), waker.clone(), options.extenders);
+    let surveys = Surveys::new(operator.client(), operator.clock().clone(), waker.clone(), options.provers);
     let controller = Clusters {
         eyes: eyes.clone(),
         provers,
+        surveys,
         menders,
         extenders,
         askers,

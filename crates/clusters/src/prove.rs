@@ -7,7 +7,7 @@ use std::time::Duration;
 use fleetwright_kit::{Clock, Key, Waker};
 use fleetwright_plan::cluster::certificates::OPERATOR;
 use fleetwright_plan::cluster::objects::API_PORT;
-use fleetwright_plan::cluster::{Names, Proof, Prover};
+use fleetwright_plan::cluster::{Failing, Names, Proof, Prover};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, ResourceQuota};
@@ -89,14 +89,19 @@ impl Provers {
         let (this, key, names, pod) = (self.clone(), key.clone(), names.clone(), prover.clone());
         let task = tokio::spawn(async move {
             let _place = this.places.acquire().await;
+            let began = this.clock.now();
             let proof = prove(&this.client, &names, &pod);
             let outcome = match tokio::time::timeout(WITHIN, proof).await {
                 Ok(outcome) => outcome.map_err(|error| bounded(&error.to_string())),
                 Err(_) => Err(format!("its proof was not done within {} s", WITHIN.as_secs())),
             };
-            let proof = Proof { at: this.clock.now(), restarts: pod.restarts, outcome };
+            let at = this.clock.now();
             if let Some(proofs) = this.table().get_mut(&key) {
                 proofs.doing.remove(&pod.uid);
+                let before = proofs.done.get(&pod.uid).filter(|proof| proof.restarts == pod.restarts);
+                let before = before.and_then(|proof| proof.failing).unwrap_or(Failing { since: at, began, times: 0 });
+                let failing = outcome.is_err().then(|| Failing { began, times: before.times + 1, ..before });
+                let proof = Proof { at, restarts: pod.restarts, outcome, failing };
                 proofs.done.insert(pod.uid.clone(), proof);
             }
             this.waker.wake(key);
@@ -106,7 +111,7 @@ impl Provers {
 }
 
 /// What a server says is not trusted.
-fn bounded(text: &str) -> String {
+pub(crate) fn bounded(text: &str) -> String {
     text.chars().filter(|one| !one.is_control()).take(300).collect()
 }
 

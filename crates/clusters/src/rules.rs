@@ -25,6 +25,7 @@ pub fn rules() -> Rules {
             rule("", &["namespaces"], &["get", "list", "watch", "create", "delete"]),
             rule("", &["secrets"], &["get", "list", "watch", "create", "patch"]),
             rule("", &["configmaps", "services"], APPLIED),
+            rule("", &["resourcequotas"], &["list"]),
             rule("networking.k8s.io", &["networkpolicies"], APPLIED),
             rule("policy", &["poddisruptionbudgets"], APPLIED),
             rule(
@@ -33,7 +34,7 @@ pub fn rules() -> Rules {
                 &["list", "watch", "create", "patch", "delete", "deletecollection"],
             ),
             rule("apps", &["replicasets"], &["deletecollection"]),
-            rule("", &["pods"], &["get", "list", "watch", "create", "delete"]),
+            rule("", &["pods"], &["get", "list", "watch", "create", "patch", "delete"]),
             // Of snapshots, and of members of etcd that begin anew.
             rule("", &["persistentvolumeclaims"], &["create", "delete"]),
         ],

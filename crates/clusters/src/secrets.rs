@@ -6,9 +6,9 @@ use std::collections::btree_map::Entry;
 use fleetwright_api::ClusterSpec;
 use fleetwright_kit::{Pass, Remedy, StepError, WriteError};
 use fleetwright_pki::{Leaf, ServiceAccountKey, Usage};
-use fleetwright_plan::cluster::Names;
 use fleetwright_plan::cluster::certificates::{Authority, SERVICE_ACCOUNT, Use, Wanted};
 use fleetwright_plan::cluster::objects::API_PORT;
+use fleetwright_plan::cluster::{Names, Turn};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
@@ -16,6 +16,11 @@ use kube::api::ObjectMeta;
 use serde_json::json;
 
 use crate::eyes::Eyes;
+
+/// The certificate of an authority that is to sign later, beside the one that signs.
+const NEXT_CERT: &str = "next.crt";
+/// Its key.
+pub const NEXT_KEY: &str = "next.key";
 
 /// Why a key or certificate was not made.
 #[derive(Debug, thiserror::Error)]
@@ -66,16 +71,60 @@ pub struct Maker<'a> {
 impl Maker<'_> {
     /// Makes an authority that is not there. One that is there stays, whoever made it: what it signed would be worth nothing.
     pub async fn authority(&self, authority: Authority) -> Result<(), SecretError> {
-        let common_name = format!("{}-{}", self.names.name, authority.secret());
-        let lifetime = self.spec.certificates.authority_lifetime.0;
-        let made = fleetwright_pki::Authority::lasting(&common_name, lifetime)
-            .map_err(|error| SecretError::Broken(authority.secret().to_owned(), error.to_string()))?;
+        let made = self.made(authority)?;
         let data = [
             ("ca.crt", made.cert_pem().to_owned()),
             ("tls.crt", made.cert_pem().to_owned()),
             ("tls.key", made.key_pem()),
         ];
         self.create(authority.secret(), data.map(|(key, value)| (key.to_owned(), value)).into()).await
+    }
+
+    /// Takes an authority one phase further, unless that is done already. What is there now decides, and nobody else may change it meanwhile.
+    pub async fn turn(&self, authority: Authority, turn: Turn) -> Result<(), SecretError> {
+        let name = authority.secret();
+        let api: Api<Secret> = Api::namespaced(self.pass.client(), &self.names.namespace);
+        let secret = api.get(name).await.map_err(|error| SecretError::Read(name.to_owned(), error))?;
+        let data = secret.data.unwrap_or_default();
+        let text = |key: &str| data.get(key).and_then(|bytes| String::from_utf8(bytes.0.clone()).ok());
+        let (next, signs) = (text(NEXT_CERT).zip(text(NEXT_KEY)), text("tls.crt").unwrap_or_default());
+        let mut changes: BTreeMap<&str, Option<String>> = BTreeMap::new();
+        match (turn, next) {
+            (Turn::Trust, None) => {
+                let made = self.made(authority)?;
+                changes.insert("ca.crt", Some(bundle(&[&signs, made.cert_pem()])));
+                changes.insert(NEXT_CERT, Some(made.cert_pem().to_owned()));
+                changes.insert(NEXT_KEY, Some(made.key_pem()));
+            }
+            (Turn::Sign, Some((certificate, key))) => {
+                changes.insert("ca.crt", Some(bundle(&[&certificate, &signs])));
+                changes.insert("tls.crt", Some(certificate));
+                changes.insert("tls.key", Some(key));
+                changes.extend([(NEXT_CERT, None), (NEXT_KEY, None)]);
+            }
+            (Turn::Drop, None) => {
+                changes.insert("ca.crt", Some(signs));
+            }
+            (Turn::Trust, Some(_)) | (Turn::Sign, None) | (Turn::Drop, Some(_)) => return Ok(()),
+        }
+        let mut patch = vec![
+            json!({ "op": "test", "path": "/metadata/resourceVersion", "value": secret.metadata.resource_version }),
+        ];
+        for (key, value) in changes {
+            let path = format!("/data/{key}");
+            patch.push(match value {
+                Some(value) => json!({ "op": "add", "path": path, "value": ByteString(value.into_bytes()) }),
+                None => json!({ "op": "remove", "path": path }),
+            });
+        }
+        self.pass.writer().json_patch(&self.eyes.secrets, &self.key(name), json!(patch)).await?;
+        Ok(())
+    }
+
+    fn made(&self, authority: Authority) -> Result<fleetwright_pki::Authority, SecretError> {
+        let common_name = format!("{}-{}", self.names.name, authority.secret());
+        fleetwright_pki::Authority::lasting(&common_name, self.spec.certificates.authority_lifetime.0)
+            .map_err(|error| SecretError::Broken(authority.secret().to_owned(), error.to_string()))
     }
 
     /// Makes the key of service-account tokens.
@@ -191,4 +240,9 @@ impl Maker<'_> {
             .map_err(|error| SecretError::Broken(name.to_owned(), error.to_string()))?;
         Ok((made, text("ca.crt")))
     }
+}
+
+/// Certificates one after another, as a file has them.
+fn bundle(all: &[&str]) -> String {
+    all.iter().map(|one| format!("{}\n", one.trim())).collect()
 }

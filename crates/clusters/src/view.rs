@@ -191,6 +191,7 @@ impl View for PodView {
         let component = object.labels().get(names::COMPONENT).map(|name| name.as_str().into());
         let task = crate::snapshots::task(&object).map(Box::new);
         let template = object.annotations().get(names::APPLIED).cloned();
+        let serves = object.labels().get(names::SERVES).map(|value| value != "false");
         let (uid, version) = (object.uid().unwrap_or_default(), object.resource_version().unwrap_or_default());
         let grace = object.metadata.deletion_grace_period_seconds;
         let (name, ending) = (object.name_any(), object.metadata.deletion_timestamp.is_some());
@@ -201,6 +202,11 @@ impl View for PodView {
         let conditions = status.conditions.iter().flatten();
         let ready = conditions.clone().any(|one| one.type_ == "Ready" && one.status == "True");
         let unplaced = conditions.clone().find(|one| one.type_ == "PodScheduled" && one.status == "False");
+        let unready = conditions.clone().find(|one| one.type_ == "Ready" && one.status != "True");
+        let unready_since = unready.and_then(|one| one.last_transition_time.as_ref()).map(|time| time.0);
+        let looping = container
+            .and_then(|one| one.state.as_ref()?.waiting.as_ref()?.reason.as_deref())
+            .is_some_and(|reason| reason == "CrashLoopBackOff");
         let message = match container {
             _ if ready => String::new(),
             Some(container) => why(container),
@@ -219,6 +225,10 @@ impl View for PodView {
             restarts: container.map_or(0, |container| container.restart_count),
             message,
             lost: !ready && container.is_some_and(lost),
+            serves,
+            looping,
+            unplaced: unplaced.is_some(),
+            unready_since: unready_since.filter(|_| unplaced.is_none()),
         };
         Self { cluster, component, replica, grace, task }
     }

@@ -165,6 +165,10 @@ impl How {
         let from = &cluster.spec.package_version;
         let change = json!({"op": "replace", "path": "/spec/packageVersion", "value": to.name});
         let changed = patch(meta, cluster, change, self.dry_run).await?;
+        if self.dry_run {
+            let plan = super::plan::of(meta, cluster, Some(to.name)).await?;
+            println!("{}", super::plan::text(cluster, &plan, Timestamp::now()));
+        }
         println!(
             "cluster.{GROUP}/{} is {verb} from {from} to {} (Kubernetes {}){}",
             cluster.name_any(),

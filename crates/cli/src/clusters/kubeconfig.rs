@@ -1,5 +1,6 @@
 //! `fleetwright cluster kubeconfig`: a short-lived way into a cluster, named after who uses it.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
@@ -224,13 +225,23 @@ fn own_namespace(cluster: &Cluster) -> anyhow::Result<&str> {
     })
 }
 
+/// Who runs this program, by the environment or the machine's list of users.
+fn local() -> Option<String> {
+    let told = ["USER", "LOGNAME"].into_iter().find_map(|name| std::env::var(name).ok());
+    told.filter(|name| !name.is_empty()).or_else(|| {
+        let own = std::fs::metadata("/proc/self").ok()?.uid().to_string();
+        let users = std::fs::read_to_string("/etc/passwd").ok()?;
+        let mut lines = users.lines().map(|line| line.split(':').collect::<Vec<_>>());
+        lines.find(|fields| fields.get(2) == Some(&own.as_str()))?.first().map(|name| (*name).to_owned())
+    })
+}
+
 /// Who asks, as the meta cluster knows them. Programs and built-in users are nobody in particular.
 async fn person(meta: &Meta) -> anyhow::Result<String> {
     let api: Api<SelfSubjectReview> = Api::all(meta.client.clone());
     let review = api.create(&PostParams::default(), &SelfSubjectReview::default()).await;
     let known = review.ok().and_then(|review| review.status?.user_info?.username);
-    let local = || std::env::var("USER").ok();
-    let person = known.filter(|name| !name.starts_with("system:")).or_else(local).filter(|name| !name.is_empty());
+    let person = known.filter(|name| !name.starts_with("system:")).or_else(local);
     person.ok_or_else(|| anyhow!("nobody says who you are: name the person that it is for with --user"))
 }
 

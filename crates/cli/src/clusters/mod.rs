@@ -9,6 +9,7 @@ mod kubefile;
 mod list;
 mod news;
 mod packages;
+mod plan;
 mod snapshot;
 mod status;
 mod tree;
@@ -38,6 +39,8 @@ enum Command {
     Tree(tree::Args),
     /// Get a short-lived way into a cluster, for kubectl and others.
     Kubeconfig(kubeconfig::Args),
+    /// Tell what bringing a cluster to a package version would do: stages, what restarts, what is risky, the objects' diff.
+    Plan(plan::Args),
     /// Bring a cluster to another package version.
     Upgrade(change::Upgrade),
     /// Bring a cluster back to a package version that it had.
@@ -55,6 +58,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         Command::Status(args) => status::run(args),
         Command::Tree(args) => tree::run(args),
         Command::Kubeconfig(args) => kubeconfig::run(args),
+        Command::Plan(args) => plan::run(args),
         Command::Upgrade(args) => change::upgrade(args),
         Command::Rollback(args) => change::rollback(args),
         Command::Snapshot(args) => snapshot::run(args),

@@ -113,7 +113,13 @@ impl Asked<'_> {
             return Look::Failed(format!("it did not work and was taken back: {}", line(&failed.message)));
         }
         // What else stands against it may go away by itself.
-        let final_ = [reasons::NOT_REACHABLE, reasons::SOAK_OVER];
+        let final_ = [
+            reasons::NOT_REACHABLE,
+            reasons::SOAK_OVER,
+            reasons::BAD_ARGUMENT,
+            reasons::REMOVED_APIS_IN_USE,
+            reasons::NO_ROOM,
+        ];
         let refused = condition(&status.conditions, names::UPGRADABLE)
             .filter(|upgradable| upgradable.status == Status::False && final_.contains(&upgradable.reason.as_str()))
             .filter(|upgradable| of_now(upgradable.observed_generation));

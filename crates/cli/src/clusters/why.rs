@@ -173,9 +173,14 @@ fn about(condition: &Condition, cluster: &Cluster, status: &ClusterStatus, of: &
             ),
             format!("fleetwright cluster rollback {of}    # or ask for what it has"),
         ],
-        reasons::REMOVED_APIS_IN_USE => {
-            vec!["move the callers that are named to the newer API, and the upgrade goes on by itself".to_owned()]
-        }
+        reasons::REMOVED_APIS_IN_USE => vec![
+            "bring the callers of the APIs that are named to a newer one".to_owned(),
+            format!(
+                "kubectl rollout restart deployment/kube-apiserver -n {own}    # then API servers forget who called, and it goes on"
+            ),
+            overrides(condition, cluster, of),
+        ],
+        reasons::CALLERS_UNKNOWN => vec![overrides(condition, cluster, of)],
         reasons::NO_ROOM => vec!["make room in the meta cluster for one more replica: kubectl get nodes".to_owned()],
         reasons::NO_SNAPSHOT | reasons::OVERDUE | reasons::SNAPSHOT_FAILED => vec![format!(
             "see that the place of spec.snapshots has room and answers; kubectl annotate cluster {of} {}=$(date +%s) --overwrite asks for one now",
@@ -183,6 +188,15 @@ fn about(condition: &Condition, cluster: &Cluster, status: &ClusterStatus, of: &
         )],
         _ => vec![],
     }
+}
+
+/// How a person says that it does not matter for this change.
+fn overrides(condition: &Condition, cluster: &Cluster, of: &str) -> String {
+    let (name, package) = (names::OVERRIDE, &cluster.spec.package_version);
+    format!(
+        "kubectl annotate cluster {of} {name}={}@{package} --overwrite    # if it does not matter",
+        condition.reason
+    )
 }
 
 /// For programs: the verdict apart, and the text for people.

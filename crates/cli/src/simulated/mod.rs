@@ -1,5 +1,6 @@
 //! A simulated fleet for `fleetwright up`: hosts in memory behind the real operator, and what goes wrong with a few of them.
 
+pub(crate) mod clusters;
 mod door;
 mod story;
 
@@ -14,6 +15,7 @@ use futures::future::BoxFuture;
 use kube::Client;
 use tokio::task::JoinHandle;
 
+pub(crate) use clusters::Clusters;
 pub(crate) use door::Door;
 pub(crate) use story::{BREAKS, DRIFTS, REPORTS, ROLLS};
 

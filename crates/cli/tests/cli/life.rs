@@ -28,6 +28,40 @@ impl Drop for Operators {
     }
 }
 
+/// What would be done is told before it is, and nothing is changed by that.
+async fn plans(place: &Place) {
+    let out = place.run(&["cluster", "plan", "pay-01"]).await.ok();
+    assert!(
+        out.contains("with k8s-1.36.4-r1 (Kubernetes 1.36.4)") && !out.contains("@@"),
+        "nothing is to be done: {out}"
+    );
+    let plan = ["cluster", "plan", "pay-01", "--to", "k8s-1.37.1-r1"];
+    let out = place.run(&plan).await.ok();
+    for said in [
+        "from k8s-1.36.4-r1 (Kubernetes 1.36.4) to k8s-1.37.1-r1 (Kubernetes 1.37.1)",
+        "1.  etcd                     3.6.16           nothing restarts",
+        "2.  kube-apiserver           1.36.4 → 1.37.1  2 of 2 replicas, one more before one less, emulating 1.36",
+        "4.  kube-scheduler ",
+        "when it begins: which APIs callers use",
+        "Going back:\n  to k8s-1.36.4-r1 while it is under way and for 24h",
+        "Objects in namespace fleet-pay-01:",
+        "--- Deployment/kube-apiserver\n+++ Deployment/kube-apiserver\n",
+        "-registry.example/kube-apiserver:v1.36.4\n+registry.example/kube-apiserver:v1.37.1\n",
+    ] {
+        assert!(out.contains(said), "{said}: {out}");
+    }
+    let json = place.run(&[&plan[..], &["-o", "json"]].concat()).await.ok();
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!((&json["stages"][1]["component"], &json["stages"][1]["restarts"]), (&json!("apiserver"), &json!(2)));
+    assert!(place.run(&[&plan[..], &["-o", "yaml"]].concat()).await.ok().contains("restarts: 2"));
+    let dry = place.run(&["cluster", "upgrade", "pay-01", "k8s-1.37.1-r1", "--dry-run"]).await.ok();
+    assert!(dry.contains("Stages:") && dry.contains("(dry run)"), "{dry}");
+    let nowhere = place.run(&["cluster", "plan", "pay-01", "--to", "k8s-1.40.0"]).await.refused();
+    assert!(nowhere.contains("there is no ClusterPackageVersion k8s-1.40.0"), "{nowhere}");
+    let list = place.run(&["cluster", "list"]).await.ok();
+    assert!(list.contains("k8s-1.36.4-r1") && !list.contains("k8s-1.37.1-r1"), "{list}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_is_made_reached_upgraded_rolled_back_and_deleted_by_commands() {
     let service_cidr = service_network().expect("a network is free");
@@ -54,6 +88,7 @@ async fn a_cluster_is_made_reached_upgraded_rolled_back_and_deleted_by_commands(
     place.run(&["cluster", "kubeconfig", "pay-01", "--user", "ann", "--merge"]).await.ok();
     let inside = async |args: &[&str]| place.kubectl(&[&["--context", "pay-01"], args].concat(), None).await.ok();
     inside(&["create", "configmap", "kept"]).await;
+    plans(&place).await;
     place.run(&["cluster", "upgrade", "pay-01", "k8s-1.37.1-r1", "--wait", "--timeout", "3m"]).await.ok();
     let version = inside(&["version", "-o", "json"]).await;
     assert!(version.contains("v1.37.1"), "{version}");

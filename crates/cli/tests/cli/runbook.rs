@@ -1,4 +1,4 @@
-//! The runbook knows every reason that the Machine-Operator can give.
+//! The runbook knows every reason that the operators can give.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,7 @@ const SOURCES: [&str; 5] = [
 ];
 
 /// Words of the same form that are Kubernetes' or a field's, and no reasons.
-const NO_REASONS: [&str; 23] = [
+const NO_REASONS: [&str; 24] = [
     "Approved",
     "Claimed",
     "Converging",
@@ -33,6 +33,7 @@ const NO_REASONS: [&str; 23] = [
     "MemoryPressure",
     "NetworkUnavailable",
     "NoSchedule",
+    "Orphan",
     "PIDPressure",
     "Ready",
     "Reboot",
@@ -88,4 +89,22 @@ fn the_runbook_says_what_to_do_for_every_reason_of_the_machine_operator() {
     let missing: Vec<_> =
         words.iter().filter(|(word, _)| !NO_REASONS.contains(&word.as_str()) && !known(word)).collect();
     assert!(missing.is_empty(), "docs/runbook.md has no row with what to do for: {missing:#?}");
+}
+
+#[test]
+fn the_runbook_says_what_to_do_for_every_reason_of_the_cluster_operator() {
+    let runbook = fs::read_to_string(Path::new(ROOT).join("docs/runbook.md")).expect("the runbook is there");
+    let known = |word: &str| runbook.lines().any(|line| line.starts_with('|') && line.contains(&format!("`{word}`")));
+    let names = fs::read_to_string(Path::new(ROOT).join("crates/api/src/names.rs")).expect("text");
+    let (conditions, reasons) = names.split_once("pub mod reasons {").expect("the reasons are a module");
+    let of = |text: &str| -> Vec<String> {
+        let lines = text.lines().filter(|line| line.trim_start().starts_with("pub const "));
+        lines.filter_map(|line| line.split('"').nth(1)).map(str::to_owned).collect()
+    };
+    let conditions =
+        conditions.split("/// Condition of a cluster").skip(1).flat_map(|text| of(text).into_iter().next());
+    let words: Vec<_> = conditions.chain(of(reasons)).collect();
+    assert!(words.len() > 30 && words.iter().any(|word| word == "Upgradable"), "{words:?}");
+    let missing: Vec<_> = words.iter().filter(|word| !known(word)).collect();
+    assert!(missing.is_empty(), "docs/runbook.md has no row with what to do for: {missing:?}");
 }

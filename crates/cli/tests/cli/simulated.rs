@@ -138,6 +138,11 @@ fn up_shows_a_fleet_that_converges_drifts_and_breaks_and_its_lines_work() {
     watch.wait().expect("it ends");
     assert!(done.is_some(), "the upgrade is not told");
 
+    // A cluster that was brought to a version that does not work is back where it was, and says why.
+    let why = up.until("fleetwright why cluster/green", |said| said.contains("taken back"));
+    assert!(why.contains("k8s-1.37.2"), "{why}");
+    up.until("fleetwright cluster list", |said| told(said, "green", "TriedAndFailed"));
+
     // Nobody is warned of what hosts in memory do not need, and Ctrl-C ends everything.
     let heard = up.complaints.lock().expect("nobody panicked").clone();
     assert!(!heard.contains("helpers"), "{heard}");

@@ -69,7 +69,18 @@ impl Running {
         let home = tempfile::tempdir().expect("a temporary folder");
         let mut command = Command::new(BINARY);
         command
-            .args(["up", "--machines", "0", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--home"])
+            .args([
+                "up",
+                "--machines",
+                "0",
+                "--clusters",
+                "0",
+                "--listen",
+                "127.0.0.1:0",
+                "--metrics",
+                "127.0.0.1:0",
+                "--home",
+            ])
             .arg(home.path());
         let mut process = command.stdout(Stdio::piped()).spawn().expect("the binary starts");
         let stdout = process.stdout.take().expect("standard output is piped");

@@ -1,5 +1,7 @@
 //! Clusters whose control planes are real pods of a real meta cluster.
 
+mod repair;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

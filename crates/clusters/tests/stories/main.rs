@@ -1,7 +1,10 @@
 //! What becomes of Clusters in a simulated meta cluster.
 
+mod authorities;
+mod before;
 mod datastore;
 mod extensions;
+mod heal;
 mod joined;
 mod life;
 mod snapshots;

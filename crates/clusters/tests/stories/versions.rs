@@ -119,3 +119,31 @@ async fn a_control_plane_that_says_ready_and_keeps_nothing_is_not_proven() {
         .await;
     assert!(!fleetwright_api::is_true(&world.status("pay").await.conditions, names::READY));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upgrade_that_does_not_work_is_taken_back_by_itself_and_says_why() {
+    let world = World::start().await;
+    world.meta.declare("kube-apiserver", "v1.37.1", Some(Bad::NeverReady));
+    world.create("pay", |spec| spec.upgrade.stage_within.0 = Duration::from_secs(2)).await;
+    world.ready("pay").await;
+    refer(&world, "v1.37").await;
+    let taken_back = async || {
+        let status = world.status("pay").await;
+        let whole = status.phase == Some(ClusterPhase::Ready) && status.package_version.as_deref() == Some("v1.36");
+        if whole && status.failed.is_some() { Ok(status) } else { Err(format!("{status:#?}")) }
+    };
+    let status = world.until("it is taken back", taken_back).await;
+    let failed = status.failed.unwrap();
+    assert_eq!(failed.package_version, "v1.37");
+    assert!(failed.message.contains("kube-apiserver"), "{failed:?}");
+    assert!(status.components.iter().skip(1).all(|one| one.observed.as_deref() == Some("1.36.4")));
+    let upgradable = fleetwright_api::condition(&status.conditions, names::UPGRADABLE).unwrap();
+    assert_eq!(upgradable.reason, names::reasons::TRIED_AND_FAILED);
+
+    world.meta.declare("kube-apiserver", "v1.37.1", None);
+    let patience = json!({ "spec": { "upgrade": { "stageWithin": "10m" } } });
+    world.change("pay", patience).await;
+    world.change("pay", json!({ "metadata": { "annotations": { names::RETRY: "1" } } })).await;
+    let status = world.ready("pay").await;
+    assert_eq!((status.package_version.as_deref(), status.failed), (Some("v1.37"), None));
+}

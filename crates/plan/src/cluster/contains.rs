@@ -5,7 +5,7 @@ use serde_json::Value;
 
 /// By which field the entries of a list are told apart, as server-side apply does for the lists that control planes have. Lists of anything else are
 /// one value.
-const KEYS: [&str; 5] = ["name", "mountPath", "containerPort", "port", "topologyKey"];
+pub(super) const KEYS: [&str; 5] = ["name", "mountPath", "containerPort", "port", "topologyKey"];
 
 /// Whether `object` says all that `wanted` says. What others added beside it is theirs: applying again would not take it away either.
 pub fn contains(object: &Value, wanted: &Value) -> bool {
@@ -84,6 +84,17 @@ mod tests {
     use serde_json::json;
 
     #[test]
+    fn entries_without_a_name_are_compared_in_their_order() {
+        let wanted = json!({ "claims": [{ "metadata": { "name": "data" }, "spec": { "modes": ["once"] } }] });
+        let stored = json!({ "claims": [
+            { "metadata": { "name": "data" }, "spec": { "modes": ["once"], "volumeMode": "Filesystem" }, "status": { "phase": "Pending" } },
+        ] });
+        assert!(contains(&stored, &wanted), "{:?}", difference(&stored, &wanted));
+        let more = json!({ "claims": [stored["claims"][0], { "metadata": { "name": "other" } }] });
+        assert!(!contains(&more, &wanted) && !contains(&json!({ "claims": [] }), &wanted));
+    }
+
+    #[test]
     fn what_others_added_beside_it_is_theirs() {
         let object =
             json!({ "spec": { "replicas": 2, "paused": false }, "metadata": { "labels": { "a": "1", "b": "2" } } });
@@ -110,6 +121,16 @@ mod tests {
         assert_eq!(difference(&object, &wanted("1025Mi")).as_deref(), Some("resources.limits.memory"));
         assert!(!contains(&json!({ "data": { "requests": "1024Mi" } }), &json!({ "data": { "requests": "1Gi" } })));
         assert!(!contains(&json!({ "sources": [1, 2] }), &json!({ "sources": [1] })));
+    }
+
+    #[test]
+    fn objects_without_a_name_are_told_apart_by_their_place() {
+        let claims = |more: Value| json!({ "claims": [{ "metadata": { "name": "data" }, "spec": { "size": more } }] });
+        let mut live = claims(json!("1Gi"));
+        live["claims"][0]["kind"] = json!("PersistentVolumeClaim");
+        assert!(contains(&live, &claims(json!("1Gi"))));
+        assert!(difference(&live, &claims(json!("2Gi"))).is_some());
+        assert!(!contains(&json!({ "claims": [] }), &claims(json!("1Gi"))));
     }
 
     #[test]

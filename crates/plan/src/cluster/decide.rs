@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use fleetwright_api::{ClusterPackageVersionSpec, ClusterSpec, ClusterStatus, ControlPlaneComponent};
+use fleetwright_api::{
+    ClusterPackageVersionSpec, ClusterSpec, ClusterStatus, ControlPlaneComponent, FailedChange, Rotation, StepProgress,
+};
 use jiff::Timestamp;
 
 use super::Names;
@@ -11,9 +13,13 @@ use super::certificates::{Authority, Due, Wanted};
 use super::contains::difference;
 use super::datastore::{self, Mending, Suspect};
 use super::extensions;
+use super::heal::{self, Heal};
 use super::objects::{Blueprint, Kind, Object, objects, template_digest};
+use super::preflight::{self, Preflight};
 use super::restore;
+use super::rotation::{Anchor, Turn, rotate, trusts};
 use super::snapshots::{self, Backup, Taking, Task};
+use super::stage::stage;
 use super::step::{Step, newer_etcd, step};
 
 /// A proof is done again after this long, so that what breaks without a sign is found.
@@ -31,6 +37,10 @@ pub struct Seen<'a> {
     pub spec: &'a ClusterSpec,
     /// What was written about it last.
     pub status: &'a ClusterStatus,
+    /// The generation of what is declared.
+    pub generation: Option<i64>,
+    /// What the annotation says by which a person asks for a change that failed to be tried again.
+    pub retry: Option<&'a str>,
     /// The package version that it refers to, by its name.
     pub package: (&'a str, &'a ClusterPackageVersionSpec),
     /// Others of the namespace: that which it had, and those that its components are of.
@@ -39,6 +49,8 @@ pub struct Seen<'a> {
     pub namespace: bool,
     /// The authorities that are missing.
     pub authorities: Vec<Authority>,
+    /// Those that are there.
+    pub anchors: Vec<Anchor>,
     /// The key of service-account tokens is missing.
     pub service_account: bool,
     /// The certificates that are due, and why.
@@ -59,6 +71,8 @@ pub struct Seen<'a> {
     pub endpoint: Option<String>,
     /// What is known of its extensions.
     pub extensions: extensions::Known,
+    /// What is known before a change of the package version begins.
+    pub preflight: preflight::Known,
 }
 
 /// The pods of a component, and what they are of.
@@ -97,6 +111,14 @@ pub struct Replica {
     pub message: String,
     /// At its end it said that it has lost what it knew, see [`datastore::lost`].
     pub lost: bool,
+    /// Whether its label lets it get clients, if it has one.
+    pub serves: Option<bool>,
+    /// The meta cluster waits before it starts its container again, because that ended again and again.
+    pub looping: bool,
+    /// It finds no place on any node.
+    pub unplaced: bool,
+    /// Since when it is on a node and not ready.
+    pub unready_since: Option<Timestamp>,
 }
 
 /// What a prover found.
@@ -108,6 +130,19 @@ pub struct Proof {
     pub restarts: i32,
     /// The version that it says it has, or why it is not proven.
     pub outcome: Result<String, String>,
+    /// That it failed, and those before it, if it did.
+    pub failing: Option<Failing>,
+}
+
+/// Proofs of one beginning of a container that failed one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failing {
+    /// When the first of them was over.
+    pub since: Timestamp,
+    /// When the last of them began.
+    pub began: Timestamp,
+    /// How many.
+    pub times: u32,
 }
 
 /// A pod that is to be proven.
@@ -134,6 +169,10 @@ pub struct Decision {
     pub service_account: bool,
     /// Make these certificates, and why.
     pub certificates: Vec<(Wanted, Due)>,
+    /// Do this to these authorities.
+    pub rotate: Vec<(Authority, Turn)>,
+    /// How far they are replaced, from now on.
+    pub rotation: Option<Rotation>,
     /// Apply these objects; where they differ from what is there, if they are.
     pub apply: Vec<(Object, Option<String>)>,
     /// Delete this pod, so that it is made anew from the present template.
@@ -150,12 +189,20 @@ pub struct Decision {
     pub claims: Vec<serde_json::Value>,
     /// Make these pods, which bring a snapshot back.
     pub pods: Vec<serde_json::Value>,
+    /// How a change that is about to begin stands.
+    pub preflight: Preflight,
+    /// What is done about replicas that do not work.
+    pub heal: Heal,
     /// Prove these.
     pub prove: Vec<Prover>,
     /// The package version that it is brought to: the one that it refers to, unless that is refused.
     pub package: String,
     /// Why it is not brought to the one that it refers to: a reason in one word, and a sentence.
     pub refused: Option<(&'static str, String)>,
+    /// The stage of a change that it is at, and since when.
+    pub progress: Option<StepProgress>,
+    /// The change does not work: this is written down, and from then on it is taken back.
+    pub failed: Option<FailedChange>,
     /// The minor that its components emulate.
     pub emulates: Option<String>,
     /// The version that each component should have.
@@ -172,7 +219,7 @@ pub struct Decision {
 
 /// Says what to do next. Nothing of it is done twice if it is done already.
 pub fn decide(seen: &Seen<'_>, now: Timestamp) -> Decision {
-    let mut decision = Decision { next: seen.due_next, ..Decision::default() };
+    let mut decision = Decision { next: seen.due_next, rotation: seen.status.rotation.clone(), ..Decision::default() };
     if !seen.namespace {
         decision.namespace = true;
         return decision;
@@ -188,11 +235,14 @@ pub fn decide(seen: &Seen<'_>, now: Timestamp) -> Decision {
     if decision.service_account || decision.certificates.iter().any(|(_, why)| *why == Due::Missing) {
         return decision;
     }
-    let step = step(seen, now);
+    let (step, preflight) = preflight::hold(seen, step(seen, now), now);
+    decision.next = decision.next.into_iter().chain(preflight.next).min();
+    decision.preflight = preflight;
     decision.next = decision.next.into_iter().chain(seen.status.soak_until.filter(|until| *until > now)).min();
     components(seen, &step, &mut decision, now);
     datastore::keep(seen, &mut decision, now);
     prove(seen, &mut decision, now);
+    stage(seen, &step, &mut decision, now);
     // They follow the control plane: while it changes, they stay those of before.
     let has = seen.status.package_version.as_deref();
     let package = match decision.waiting.is_empty() {
@@ -201,9 +251,12 @@ pub fn decide(seen: &Seen<'_>, now: Timestamp) -> Decision {
     };
     decision.extensions = extensions::choose(seen, package, now);
     decision.next = decision.next.into_iter().chain(decision.extensions.next).min();
+    decision.rotation = rotate(seen, &mut decision, now);
     (decision.package, decision.refused, decision.emulates) = (step.package.0.to_owned(), step.refused, step.emulates);
     snapshots::keep(seen, &mut decision, now);
     restore::keep(seen, seen.package.1, &mut decision, now);
+    decision.heal = heal::heal(seen, &decision, now);
+    decision.next = decision.next.into_iter().chain(decision.heal.next).min();
     decision
 }
 
@@ -212,6 +265,7 @@ fn components(seen: &Seen<'_>, step: &Step<'_>, decision: &mut Decision, now: Ti
     let mut settled = true;
     let (down, replaces) = (restore::down(seen), restore::replaces(seen));
     let mute = !replaces && datastore::quorum(seen, now).is_some_and(|quorum| quorum.missing);
+    let trusts = trusts(&seen.anchors);
     for component in ControlPlaneComponent::ALL {
         if component == ControlPlaneComponent::Etcd && seen.spec.datastore.etcd.is_none() {
             continue;
@@ -234,11 +288,13 @@ fn components(seen: &Seen<'_>, step: &Step<'_>, decision: &mut Decision, now: Ti
             package: package.1,
             etcd_exists: seen.status.package_version.is_some(),
             emulates,
+            trusts: &trusts,
         };
         let mut wanted = named(objects(&blueprint, component), package.0);
         if down {
             stopped(&mut wanted);
         }
+        heal::select(seen, component, &mut wanted);
         let template = wanted.iter().find_map(template_digest).unwrap_or_default().to_owned();
         decision.desired.insert(component, package.1.version_of(component).to_owned());
         decision.templates.insert(component, template.clone());
@@ -288,7 +344,7 @@ fn moves(live: &serde_json::Value, object: &Object) -> bool {
 }
 
 /// With the name of the package version on the workload.
-fn named(mut objects: Vec<Object>, package: &str) -> Vec<Object> {
+pub(super) fn named(mut objects: Vec<Object>, package: &str) -> Vec<Object> {
     for object in &mut objects {
         if matches!(object.kind, Kind::Deployment | Kind::StatefulSet) {
             object.body["metadata"]["annotations"] = serde_json::json!({ super::objects::PACKAGE_VERSION: package });
@@ -304,7 +360,7 @@ fn served(seen: &Seen<'_>) -> bool {
         .is_some_and(|workload| workload.replicas.iter().any(|replica| replica.ready && !replica.ending))
 }
 
-fn count(spec: &ClusterSpec, component: ControlPlaneComponent) -> usize {
+pub(super) fn count(spec: &ClusterSpec, component: ControlPlaneComponent) -> usize {
     let count = match component {
         ControlPlaneComponent::Etcd => spec.datastore.etcd.as_ref().map_or(0, |etcd| etcd.members),
         _ => spec.replicas,
@@ -383,9 +439,12 @@ fn replaced(seen: &Seen<'_>, workload: Option<&Workload>, template: &str) -> Opt
 fn prove(seen: &Seen<'_>, decision: &mut Decision, now: Timestamp) {
     let Some(workload) = seen.workloads.get(&ControlPlaneComponent::Apiserver) else { return };
     let mut next = decision.next;
+    let doubted = heal::doubted(seen);
     for replica in workload.replicas.iter().filter(|replica| replica.ready && !replica.ending) {
         let Some(ip) = &replica.ip else { continue };
         let again = match seen.proofs.get(&replica.uid) {
+            // Where one fails again and again, the others show whether it is alone with it.
+            Some(proof) if proof.outcome.is_ok() && doubted.is_some_and(|since| proof.at < since) => now,
             Some(proof) if proof.restarts == replica.restarts => {
                 let wait = if proof.outcome.is_ok() { jittered(&replica.uid) } else { PROVE_AGAIN };
                 proof.at.checked_add(wait).unwrap_or(now)

@@ -1,16 +1,24 @@
 //! What becomes of a Cluster: the objects of its control plane, its certificates, and what to do next.
 
+pub mod arguments;
 pub mod certificates;
 pub mod contains;
 pub mod datastore;
 mod decide;
+pub mod diff;
 pub mod extensions;
+pub mod heal;
 pub mod objects;
+pub mod preflight;
 pub mod reach;
+pub mod rehearse;
 pub mod restore;
+mod rotation;
 pub mod snapshots;
+mod stage;
 mod status;
 mod step;
+pub mod survey;
 #[cfg(test)]
 mod tests;
 
@@ -19,7 +27,8 @@ use std::collections::BTreeMap;
 use fleetwright_api::names;
 use sha2::{Digest, Sha256};
 
-pub use decide::{Decision, PROVE_EVERY, Proof, Prover, Replica, Seen, Workload, decide};
+pub use decide::{Decision, Failing, PROVE_EVERY, Proof, Prover, Replica, Seen, Workload, decide};
+pub use rotation::{Anchor, Turn, anchor_digest};
 pub use snapshots::Taking;
 pub use status::{Outlook, status, troubled};
 

@@ -9,7 +9,9 @@ use fleetwright_api::{
 use serde_json::{Map, Value, json};
 
 use super::Names;
+use super::arguments::knows;
 use super::extensions::keeps_endpoint;
+use super::reach::Stop;
 
 /// Where the files of Secrets and ConfigMaps are in containers.
 const FILES: &str = "/etc/kubernetes";
@@ -95,7 +97,12 @@ pub struct Blueprint<'a> {
     pub etcd_exists: bool,
     /// The minor of Kubernetes that is emulated, so that it is possible to go back to it.
     pub emulates: Option<&'a str>,
+    /// The digest of the authorities that are trusted and that sign.
+    pub trusts: &'a str,
 }
+
+/// The annotation of a component's pods that says which authorities they trust, as a digest.
+pub(super) const TRUSTS: &str = "fleetwright.io/trusts";
 
 /// The annotation of a component's workload that says which package version it is of.
 pub const PACKAGE_VERSION: &str = "fleetwright.io/package-version";
@@ -142,7 +149,11 @@ impl Blueprint<'_> {
         let package = self.package.components.of(component);
         let mut all: BTreeMap<String, String> = self.usual(component);
         all.extend(package.args.clone());
-        all.extend(self.overrides(component).args);
+        // While a cluster is changed, what it says of the version to come is not for the one that is there.
+        let minor = Stop::of("", self.package).minor();
+        let knows =
+            |name: &str| component == ControlPlaneComponent::Etcd || knows(component, name, minor) != Some(false);
+        all.extend(self.overrides(component).args.into_iter().filter(|(name, _)| knows(name)));
         all.extend(self.own(component));
         let given = self.config_files(component);
         for (of, file, argument) in CONFIG_FILES {
@@ -407,13 +418,16 @@ impl Blueprint<'_> {
             spec["priorityClassName"] = json!(class);
         }
         let mut template = json!({ "metadata": { "labels": self.labels(component) }, "spec": spec });
-        // Files are read when a component starts.
+        if component == ControlPlaneComponent::Apiserver {
+            template["metadata"]["labels"][names::SERVES] = json!("true");
+        }
+        // Files are read when a component starts, and some read what they trust only then, too.
         // Whether etcd begins or goes on is no reason to begin anew.
-        let text = json!([template, files])
+        let text = json!([template, files, self.trusts])
             .to_string()
             .replace("--initial-cluster-state=existing", "--initial-cluster-state=new");
         let digest = super::digest(&text, 8);
-        template["metadata"]["annotations"] = json!({ names::APPLIED: digest });
+        template["metadata"]["annotations"] = json!({ names::APPLIED: digest, TRUSTS: self.trusts });
         template
     }
 

@@ -2,7 +2,7 @@
 
 use fleetwright_api::{
     CertificateStatus, ClusterComponentStatus, ClusterPhase, ClusterStatus, Condition, ControlPlaneComponent,
-    ReplicaStatus, Status, condition, names,
+    ReplicaStatus, Status, condition, is_true, names,
 };
 use jiff::{SignedDuration, Timestamp};
 
@@ -10,10 +10,14 @@ use super::datastore;
 use super::decide::{Decision, Seen, proven_at};
 use super::extensions;
 use super::reach::Stop;
+use super::rotation::{followed, told};
 use super::{restore, snapshots};
 
 /// A proof that goes well again is written down this often and no more: the status of a fleet at rest does not change all the time.
 const TOLD_EVERY: SignedDuration = SignedDuration::from_hours(1);
+
+/// The longest value of the annotation that asks for another try.
+const LONGEST_RETRY: usize = 256;
 
 /// What is known besides what was seen.
 #[derive(Clone, Debug, Default)]
@@ -50,10 +54,12 @@ pub fn status(seen: &Seen<'_>, decision: &Decision, outlook: &Outlook, now: Time
     let waiting = waiting.or_else(|| outlook.held.clone());
     let soak = soak(seen, decision, settled, now);
     let changes = before.package_version.as_deref() != Some(&decision.package);
+    let failed = decision.failed.as_ref().or_else(|| super::stage::failed(seen)).cloned();
     let phase = match () {
         () if settled && soak.0.is_some() => ClusterPhase::Soaking,
         () if settled => ClusterPhase::Ready,
         () if !created => ClusterPhase::Creating,
+        () if failed.is_some() => ClusterPhase::RollingBack,
         () if changes && before.previous.as_deref() == Some(&decision.package) => ClusterPhase::RollingBack,
         () if changes => ClusterPhase::Upgrading,
         () if ready => ClusterPhase::Repairing,
@@ -70,6 +76,11 @@ pub fn status(seen: &Seen<'_>, decision: &Decision, outlook: &Outlook, now: Time
         (false, _) if !created => {
             (Status::False, names::reasons::CREATING, waiting.clone().unwrap_or_else(|| "it is being made".to_owned()))
         }
+        (false, (0, _)) if is_true(&before.conditions, names::READY) && being_proven(seen) => (
+            Status::True,
+            names::reasons::SOME_PROVEN,
+            format!("new API servers are being proven; {}", waiting.clone().unwrap_or_default()),
+        ),
         (false, (some, all)) if some > 0 => (
             Status::True,
             names::reasons::SOME_PROVEN,
@@ -87,23 +98,7 @@ pub fn status(seen: &Seen<'_>, decision: &Decision, outlook: &Outlook, now: Time
         reversible(seen, before),
         said(names::READY, status, reason, message),
         datastore::healthy(seen, now),
-        said(
-            names::CERTIFICATES_VALID,
-            if decision.certificates.is_empty() && decision.authorities.is_empty() {
-                Status::True
-            } else {
-                Status::False
-            },
-            if decision.certificates.is_empty() && decision.authorities.is_empty() {
-                names::reasons::ALL_VALID
-            } else {
-                names::reasons::ROTATING
-            },
-            match decision.certificates.first() {
-                None => "all certificates are there and far from their end".to_owned(),
-                Some((wanted, why)) => format!("{} is being made: {}", wanted.secret, why.as_str()),
-            },
-        ),
+        certificates(seen, decision),
     ];
     if created || settled {
         let (status, reason, message) = extensions::condition(&decision.extensions);
@@ -123,7 +118,13 @@ pub fn status(seen: &Seen<'_>, decision: &Decision, outlook: &Outlook, now: Time
         },
         emulates: soak.0,
         soak_until: soak.1,
+        progress: decision.progress.clone().filter(|_| failed.is_none()),
+        failed,
+        retried: seen.retry.map(|retry| retry.chars().take(LONGEST_RETRY).collect()),
+        authorities: followed(seen, decision),
+        rotation: decision.rotation.clone(),
         components,
+        replaced: decision.heal.announce.clone().or_else(|| before.replaced.clone()),
         certificates: outlook.certificates.clone(),
         conditions,
         ..before.clone()
@@ -171,8 +172,33 @@ fn soak(seen: &Seen<'_>, decision: &Decision, settled: bool, now: Timestamp) -> 
     }
 }
 
+fn certificates(seen: &Seen<'_>, decision: &Decision) -> Condition {
+    let valid = |status, reason, message| said(names::CERTIFICATES_VALID, status, reason, message);
+    match (decision.certificates.first(), decision.authorities.first(), &decision.rotation) {
+        (Some((wanted, why)), ..) => {
+            let message = format!("{} is being made: {}", wanted.secret, why.as_str());
+            valid(Status::False, names::reasons::ROTATING, message)
+        }
+        (None, Some(authority), _) => {
+            let message = format!("{} is being made", authority.secret());
+            valid(Status::False, names::reasons::ROTATING, message)
+        }
+        (None, None, Some(rotation)) => {
+            valid(Status::True, names::reasons::ROTATING, told(rotation, seen.spec.certificates.overlap))
+        }
+        (None, None, None) => valid(
+            Status::True,
+            names::reasons::ALL_VALID,
+            "all certificates are there and far from their end".to_owned(),
+        ),
+    }
+}
+
 fn upgradable(decision: &Decision) -> Condition {
     match &decision.refused {
+        Some((reason, why)) if *reason == names::reasons::CHECKING => {
+            said(names::UPGRADABLE, Status::Unknown, reason, why.clone())
+        }
         Some((reason, why)) => said(names::UPGRADABLE, Status::False, reason, why.clone()),
         None => said(
             names::UPGRADABLE,
@@ -247,6 +273,13 @@ pub(super) fn said(type_: &str, status: Status, reason: &str, message: String) -
     }
 }
 
+/// Whether an API server is ready whose first proof is under way: it took the place of one that was proven, and that takes a moment.
+fn being_proven(seen: &Seen<'_>) -> bool {
+    let workload = seen.workloads.get(&ControlPlaneComponent::Apiserver);
+    let mut here = workload.into_iter().flat_map(|workload| &workload.replicas);
+    here.any(|replica| replica.ready && !replica.ending && !seen.proofs.contains_key(&replica.uid))
+}
+
 /// How many API servers are proven, of how many there should be.
 fn proven(seen: &Seen<'_>) -> (usize, usize) {
     let wanted = usize::try_from(seen.spec.replicas).unwrap_or(usize::MAX);
@@ -294,6 +327,9 @@ fn component(
                 ready: replica.ready,
                 proven,
                 message: match proof.map(|proof| &proof.outcome) {
+                    Some(Err(why)) if replica.ready && replica.serves == Some(false) => {
+                        format!("taken out of the endpoint: {why}")
+                    }
                     Some(Err(why)) if replica.ready => why.clone(),
                     _ => replica.message.clone(),
                 },

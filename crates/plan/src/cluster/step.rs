@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use super::datastore;
 use super::decide::Seen;
 use super::reach::{self, Stop, Why};
+use super::stage::failed;
 use super::{restore, snapshots};
 
 /// Where a cluster is brought to.
@@ -37,6 +38,14 @@ pub(super) fn step<'a>(seen: &Seen<'a>, now: Timestamp) -> Step<'a> {
     let stays = |reason, why: String| Step { package: at, emulates: emulated.clone(), refused: Some((reason, why)) };
     if let Some((reason, why)) = datastore::refused(seen, target.0, now) {
         return stays(reason, why);
+    }
+    if let Some(failed) = failed(seen) {
+        let what = format!("{} did not work and was taken back: {}", target.0, failed.message);
+        let how = format!(
+            "mend the cause and set the annotation {} to something new, or refer to another package version",
+            names::RETRY
+        );
+        return stays(names::reasons::TRIED_AND_FAILED, format!("{what}; {how}"));
     }
     let (from, to) = (Stop::of(at.0, at.1), Stop::of(target.0, target.1));
     let way = if to.is_older_than(&from) { reach::back(&from, &to, soaking) } else { reach::forward(&from, &to) };

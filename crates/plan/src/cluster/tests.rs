@@ -1,5 +1,8 @@
 mod backups;
+mod before;
+mod healing;
 mod members;
+mod rehearsing;
 mod restores;
 
 use std::collections::BTreeMap;
@@ -36,7 +39,11 @@ struct World {
     tasks: Vec<snapshots::Task>,
     due: Vec<(certificates::Wanted, Due)>,
     authorities: Vec<Authority>,
+    anchors: Vec<Anchor>,
     namespace: bool,
+    retry: Option<String>,
+    now: Timestamp,
+    known: preflight::Known,
 }
 
 impl World {
@@ -56,7 +63,11 @@ impl World {
             tasks: Vec::new(),
             due: Vec::new(),
             authorities: Vec::new(),
+            anchors: Authority::ALL.into_iter().map(|one| anchor(one, false, &["old"])).collect(),
             namespace: true,
+            retry: None,
+            now: NOW,
+            known: preflight::Known::default(),
         }
     }
 
@@ -67,10 +78,13 @@ impl World {
             names: &self.names,
             spec: &self.spec,
             status: &self.status,
+            generation: Some(1),
+            retry: self.retry.as_deref(),
             package: (&self.spec.package_version, &self.packages[&self.spec.package_version]),
             packages: &packages,
             namespace: self.namespace,
             authorities: self.authorities.clone(),
+            anchors: self.anchors.clone(),
             service_account: false,
             due: self.due.clone(),
             due_next: None,
@@ -88,11 +102,12 @@ impl World {
                 asked: self.asked.as_deref(),
                 tasks: self.tasks.clone(),
             },
+            preflight: self.known.clone(),
         })
     }
 
     fn decide(&self) -> Decision {
-        self.look(|seen| decide(seen, NOW))
+        self.look(|seen| decide(seen, self.now))
     }
 
     /// What the meta cluster does with what is applied: everything is ready at once, if it can be.
@@ -113,6 +128,14 @@ impl World {
                 workload.replicas = (0..count).map(|number| replica(component, number, template.clone())).collect();
             }
         }
+        for (authority, turn) in &decision.rotate {
+            let held = self.anchors.iter_mut().find(|held| held.authority == *authority).unwrap();
+            *held = match turn {
+                Turn::Trust => anchor(*authority, true, &["old", "new"]),
+                Turn::Sign => anchor(*authority, false, &["new", "old"]),
+                Turn::Drop => anchor(*authority, false, &["new"]),
+            };
+        }
         if let Some(gone) = &decision.replace {
             let template = decision.templates[&ControlPlaneComponent::Etcd].clone();
             let members = &mut self.workloads.get_mut(&ControlPlaneComponent::Etcd).unwrap().replicas;
@@ -127,15 +150,20 @@ impl World {
         if let Some(taking) = &decision.snapshot {
             self.tasks.push(backups::done(taking));
         }
+        if let Some(ask) = &decision.preflight.ask {
+            let (apis, quotas) = (Ok(Default::default()), Ok(Vec::new()));
+            self.known.survey = Some(survey::Survey { of: ask.of.clone(), at: NOW, apis, quotas });
+        }
         for prover in &decision.prove {
-            let proof = Proof { at: NOW, restarts: prover.restarts, outcome: Ok("1.36.4".to_owned()) };
+            let proof =
+                Proof { at: self.now, restarts: prover.restarts, outcome: Ok("1.36.4".to_owned()), failing: None };
             self.proofs.insert(prover.uid.clone(), proof);
         }
     }
 
     fn status(&self) -> ClusterStatus {
         let outlook = Outlook { generation: Some(1), ..Outlook::default() };
-        self.look(|seen| status(seen, &decide(seen, NOW), &outlook, NOW))
+        self.look(|seen| status(seen, &decide(seen, self.now), &outlook, self.now))
     }
 
     /// Until nothing is left to do; the status is written each time.
@@ -144,8 +172,10 @@ impl World {
         for _ in 0..40 {
             let decision = self.decide();
             let status = self.status();
+            let asks = decision.preflight.ask.is_some();
             let works = decision.snapshot.is_some() || !decision.tidy.is_empty();
-            let rests = decision.apply.is_empty() && decision.replace.is_none() && decision.prove.is_empty() && !works;
+            let acts = !decision.apply.is_empty() || !decision.prove.is_empty() || !decision.rotate.is_empty();
+            let rests = !acts && !works && !asks && decision.replace.is_none();
             let still = status == self.status;
             self.status = status;
             if rests && still {
@@ -158,6 +188,11 @@ impl World {
     }
 }
 
+fn anchor(authority: Authority, next: bool, trusted: &[&str]) -> Anchor {
+    let digest = anchor_digest(&trusted.join("+"), trusted[0]);
+    Anchor { authority, next, trusted: trusted.len(), digest }
+}
+
 fn replica(component: ControlPlaneComponent, number: u64, template: Option<String>) -> Replica {
     let name = match component {
         ControlPlaneComponent::Etcd => format!("etcd-{number}"),
@@ -165,7 +200,8 @@ fn replica(component: ControlPlaneComponent, number: u64, template: Option<Strin
     };
     let (uid, ip) = (format!("uid-{name}"), Some(format!("10.0.0.{number}")));
     let node = Some("meta".to_owned());
-    Replica { name, uid, ip, node, template, ready: true, ..Replica::default() }
+    let serves = (component == ControlPlaneComponent::Apiserver).then_some(true);
+    Replica { name, uid, ip, node, template, ready: true, serves, ..Replica::default() }
 }
 
 fn kinds(decision: &Decision) -> Vec<(Kind, &str)> {
@@ -375,6 +411,8 @@ fn no_member_of_etcd_is_replaced_while_another_does_not_work() {
         .insert("v1.37".to_owned(), ClusterPackageVersionSpec::of_images("registry.example", "1.37.1", "3.7.0"));
     world.spec.package_version = "v1.37".to_owned();
     world.snapshotted();
+    let asks = world.decide();
+    world.applied(&asks);
     let decision = world.decide();
     world.applied(&Decision { replace: None, ..decision });
     world.workloads.get_mut(&ControlPlaneComponent::Etcd).unwrap().replicas[0].ready = false;
@@ -405,7 +443,14 @@ fn arguments_of_a_cluster_win_over_those_of_its_package_version_and_ours_over_al
     let mut spec = world.spec.clone();
     let args = [("v".to_owned(), "4".to_owned())].into();
     spec.components.apiserver = Some(ComponentOverrides { args, ..ComponentOverrides::default() });
-    let of = Blueprint { names: &world.names, spec: &spec, package: &package, etcd_exists: false, emulates: None };
+    let of = Blueprint {
+        names: &world.names,
+        spec: &spec,
+        package: &package,
+        etcd_exists: false,
+        emulates: None,
+        trusts: "",
+    };
     let all = objects(&of, ControlPlaneComponent::Apiserver);
     let deployment = all.iter().find(|object| object.kind == Kind::Deployment).unwrap();
     let args: Vec<_> = deployment.body["spec"]["template"]["spec"]["containers"][0]["args"]
@@ -423,7 +468,14 @@ fn arguments_of_a_cluster_win_over_those_of_its_package_version_and_ours_over_al
 fn a_changed_configuration_file_makes_new_pods() {
     let world = World::new();
     let digest = |package: &ClusterPackageVersionSpec| {
-        let of = Blueprint { names: &world.names, spec: &world.spec, package, etcd_exists: false, emulates: None };
+        let of = Blueprint {
+            names: &world.names,
+            spec: &world.spec,
+            package,
+            etcd_exists: false,
+            emulates: None,
+            trusts: "",
+        };
         let all = objects(&of, ControlPlaneComponent::Scheduler);
         all.iter().find_map(objects::template_digest).unwrap().to_owned()
     };
@@ -431,7 +483,14 @@ fn a_changed_configuration_file_makes_new_pods() {
     let content = "percentageOfNodesToScore: 20\n".to_owned();
     after.components.scheduler.config = vec![ConfigFile { name: "scheduler.yaml".to_owned(), content }];
     assert_ne!(digest(&before), digest(&after));
-    let of = Blueprint { names: &world.names, spec: &world.spec, package: &after, etcd_exists: false, emulates: None };
+    let of = Blueprint {
+        names: &world.names,
+        spec: &world.spec,
+        package: &after,
+        etcd_exists: false,
+        emulates: None,
+        trusts: "",
+    };
     let all = objects(&of, ControlPlaneComponent::Scheduler);
     let file = all.iter().find(|object| object.kind == Kind::ConfigMap).unwrap().body["data"]["scheduler.yaml"]
         .as_str()
@@ -446,7 +505,14 @@ fn that_etcd_goes_on_is_no_reason_to_begin_anew() {
     let world = World::new();
     let package = package("1.36.4");
     let of = |etcd_exists| {
-        let of = Blueprint { names: &world.names, spec: &world.spec, package: &package, etcd_exists, emulates: None };
+        let of = Blueprint {
+            names: &world.names,
+            spec: &world.spec,
+            package: &package,
+            etcd_exists,
+            emulates: None,
+            trusts: "",
+        };
         let all = objects(&of, ControlPlaneComponent::Etcd);
         all.into_iter().find(|object| object.kind == Kind::StatefulSet).unwrap()
     };
@@ -460,8 +526,14 @@ fn no_pod_but_the_controller_managers_has_the_key_of_an_authority() {
     let world = World::new();
     let package = package("1.36.4");
     for component in ControlPlaneComponent::ALL {
-        let of =
-            Blueprint { names: &world.names, spec: &world.spec, package: &package, etcd_exists: false, emulates: None };
+        let of = Blueprint {
+            names: &world.names,
+            spec: &world.spec,
+            package: &package,
+            etcd_exists: false,
+            emulates: None,
+            trusts: "",
+        };
         let all = objects(&of, component);
         let workload = all.iter().find(|object| objects::template_digest(object).is_some()).unwrap();
         let volumes = workload.body["spec"]["template"]["spec"]["volumes"].as_array().unwrap();
@@ -519,4 +591,104 @@ fn one_member_is_enough_where_one_is_asked_for() {
     world.spec.datastore.etcd = Some(EtcdDatastore { members: 1, ..EtcdDatastore::default() });
     world.settle();
     assert_eq!(world.status.phase, Some(ClusterPhase::Ready));
+}
+
+#[test]
+fn a_stage_that_does_not_work_in_time_is_taken_back_and_not_tried_again_until_somebody_asks() {
+    let mut world = World::new();
+    world.settle();
+    world.spec.package_version = "v1.37".to_owned();
+    // The new API servers never become ready.
+    let broken = |world: &mut World| {
+        let decision = world.decide();
+        let status = world.status();
+        world.applied(&decision);
+        world.status = status;
+        for replica in &mut world.workloads.get_mut(&ControlPlaneComponent::Apiserver).unwrap().replicas {
+            replica.ready = decision.package != "v1.37";
+        }
+        decision
+    };
+    for _ in 0..10 {
+        broken(&mut world);
+    }
+    let begun = world.status.progress.clone().unwrap();
+    assert_eq!((begun.step.as_str(), begun.since), ("bring kube-apiserver to v1.37", NOW));
+    assert_eq!(world.status.phase, Some(ClusterPhase::Upgrading));
+    let until = NOW + SignedDuration::from_mins(10);
+    assert!(world.decide().next.is_some_and(|next| next <= until), "it is looked at in time");
+
+    world.now = until;
+    let decision = world.decide();
+    let failed = decision.failed.clone().unwrap();
+    assert!(failed.message.contains("kube-apiserver: 0 of 2 replicas are ready"), "{failed:?}");
+    assert!(decision.apply.is_empty() && decision.replace.is_none(), "it is written down before anything is done");
+    world.status = world.status();
+    assert_eq!(world.status.phase, Some(ClusterPhase::RollingBack));
+    world.settle();
+    let status = world.status.clone();
+    assert_eq!((status.package_version.as_deref(), status.phase), (Some("v1.36"), Some(ClusterPhase::Ready)));
+    let upgradable = condition(&status.conditions, names::UPGRADABLE).unwrap();
+    assert_eq!((upgradable.status, upgradable.reason.as_str()), (Status::False, names::reasons::TRIED_AND_FAILED));
+    assert_eq!(status.failed, Some(failed));
+
+    world.retry = Some("again".to_owned());
+    world.settle();
+    assert_eq!((world.status.package_version.as_deref(), &world.status.failed), (Some("v1.37"), &None));
+    assert_eq!(world.status.retried.as_deref(), Some("again"));
+}
+
+#[test]
+fn what_failed_is_forgotten_when_another_is_asked_for_and_going_back_is_never_given_up() {
+    let mut world = World::new();
+    world.settle();
+    world.spec.package_version = "v1.37".to_owned();
+    world.settle();
+    world.status.failed = Some(fleetwright_api::FailedChange {
+        package_version: "v1.38".to_owned(),
+        generation: Some(1),
+        at: NOW,
+        message: "it did not work".to_owned(),
+    });
+    assert_eq!(world.status().failed, None);
+
+    world.spec.package_version = "v1.36".to_owned();
+    let decision = world.decide();
+    world.status = world.status();
+    world.applied(&decision);
+    world.now = NOW + SignedDuration::from_hours(5);
+    assert!(world.decide().failed.is_none());
+}
+
+#[test]
+fn authorities_are_replaced_in_phases_and_everybody_begins_anew_in_each() {
+    let mut world = World::new();
+    world.spec.snapshots =
+        Some(fleetwright_api::Snapshots { every: fleetwright_api::Span::seconds(0), ..Default::default() });
+    world.spec.certificates.rotate_authorities = Some("first".to_owned());
+    world.settle();
+    assert_eq!((&world.status.rotation, world.status.authorities.as_deref()), (&None, Some("first")), "it is new");
+    let before = world.decide().templates;
+
+    world.spec.certificates.rotate_authorities = Some("2026-11".to_owned());
+    let decision = world.decide();
+    assert!(decision.rotate.is_empty(), "it is written down before anything is done");
+    world.settle();
+    let trusting = world.status.rotation.clone().unwrap();
+    assert_eq!((trusting.phase, trusting.since), (fleetwright_api::RotationPhase::Trusting, NOW));
+    assert!(world.anchors.iter().all(|anchor| anchor.next && anchor.trusted == 2));
+    let during = world.decide().templates;
+    assert!(before.iter().all(|(component, template)| during[component] != *template), "they read it when they start");
+    let valid = condition(&world.status.conditions, names::CERTIFICATES_VALID).unwrap();
+    assert_eq!((valid.status, valid.reason.as_str()), (Status::True, names::reasons::ROTATING));
+    assert_eq!(world.status(), world.status, "nothing goes on before its time");
+
+    world.now = NOW + SignedDuration::from_hours(24);
+    world.settle();
+    assert!(world.anchors.iter().all(|anchor| !anchor.next && anchor.trusted == 2));
+    assert_eq!(world.status.rotation.clone().unwrap().phase, fleetwright_api::RotationPhase::Signing);
+    world.now = NOW + SignedDuration::from_hours(48);
+    world.settle();
+    assert!(world.anchors.iter().all(|anchor| !anchor.next && anchor.trusted == 1));
+    assert_eq!((&world.status.rotation, world.status.authorities.as_deref()), (&None, Some("2026-11")));
 }

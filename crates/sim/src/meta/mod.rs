@@ -27,6 +27,7 @@ use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+pub use fleetwright_apiserver::Removal;
 use fleetwright_apiserver::{Limits, User};
 use fleetwright_kit::{Cache, Clock, Idle, Key, Operator, Options, Random, Settings, Source, Waker};
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
@@ -45,7 +46,7 @@ use kubelet::room::Rooms;
 pub use net::service_network;
 use nodes::{NodeKeeper, Nodes};
 pub use process::Bad;
-use process::{Apis, Bads, Buckets, Etcds, Machinery, Names};
+use process::{Apis, Bads, Buckets, Etcds, Machinery, Names, Removals};
 use services::{Fronts, Services};
 use view::{
     CLAIM, ClaimView, MAP, MOUNTED, MapThere, NAMESPACE, NODE, OWNER, PodView, SECRET, SecretThere, Text, by_owner,
@@ -127,6 +128,7 @@ pub struct Meta {
     fronts: Fronts,
     volumes: Volumes,
     bads: Bads,
+    removals: Removals,
     etcds: Etcds,
     apis: Apis,
     pods: Cache<PodView>,
@@ -158,7 +160,7 @@ impl Meta {
         let (rooms, fronts, volumes, bads) = (Rooms::default(), Fronts::default(), Volumes::default(), Bads::default());
         let (wake_pods, wake_nodes) = (Waker::new(), Waker::new());
         let eyes = Eyes::new(&mut operator);
-        let (etcds, apis) = (Etcds::default(), Apis::default());
+        let (etcds, apis, removals) = (Etcds::default(), Apis::default(), Removals::default());
         let names = Names {
             pods: eyes.pods.clone(),
             services: eyes.services.clone(),
@@ -169,6 +171,7 @@ impl Meta {
             clock: clock.clone(),
             random: random.clone(),
             bads: bads.clone(),
+            removals: removals.clone(),
             names,
             etcds: etcds.clone(),
             apis: apis.clone(),
@@ -237,6 +240,7 @@ impl Meta {
             fronts,
             volumes,
             bads,
+            removals,
             etcds,
             apis,
             pods,
@@ -330,6 +334,11 @@ impl Meta {
     /// Declares a version of a component bad, for containers that are started from now on; or good again.
     pub fn declare(&self, component: &str, version: &str, bad: Option<Bad>) {
         self.bads.set(component, version, bad);
+    }
+
+    /// Declares that a release of Kubernetes removes an API: API servers tell who asked for it since they began.
+    pub fn declare_removal(&self, removal: Removal) {
+        self.removals.add(removal);
     }
 
     /// Stops it: what runs ends at once, and nothing is done any more when this returns. The API server's objects stay as they are.

@@ -13,7 +13,7 @@ use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use fleetwright_apiserver::Limits;
+use fleetwright_apiserver::{Limits, Removal};
 use fleetwright_kit::{Clock, Key, Random};
 use futures::future::BoxFuture;
 
@@ -56,6 +56,20 @@ impl Bads {
     fn get(&self, component: &str, version: &str) -> Option<Bad> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.get(&(component.to_owned(), version.to_owned())).copied()
+    }
+}
+
+/// APIs that a release removes. Cheap to clone.
+#[derive(Clone, Default)]
+pub(super) struct Removals(Arc<Mutex<Vec<Removal>>>);
+
+impl Removals {
+    pub(super) fn add(&self, removal: Removal) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(removal);
+    }
+
+    fn all(&self) -> Vec<Removal> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -195,6 +209,7 @@ pub(super) struct Machinery {
     pub(super) clock: Clock,
     pub(super) random: Random,
     pub(super) bads: Bads,
+    pub(super) removals: Removals,
     pub(super) names: Names,
     pub(super) etcds: Etcds,
     pub(super) apis: Apis,

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fleetwright_apiserver::{Asked, Check, Gate, Passage};
+use fleetwright_apiserver::{Asked, Check, Gate, Passage, Removal};
 use fleetwright_kit::Clock;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
-use super::super::Bad;
+use super::super::{Bad, Removals};
 use super::link::Link;
 
 /// How long a request waits for etcd.
@@ -19,6 +19,7 @@ pub(super) struct Door {
     pub(super) link: Arc<Link>,
     pub(super) clock: Clock,
     pub(super) bad: Option<Bad>,
+    pub(super) removals: Removals,
 }
 
 impl Door {
@@ -71,5 +72,9 @@ impl Gate for Door {
             checks.push(Check { name: "poststarthook/rbac/bootstrap-roles", live: false, passed: false });
         }
         checks
+    }
+
+    fn removals(&self) -> Vec<Removal> {
+        self.removals.all()
     }
 }

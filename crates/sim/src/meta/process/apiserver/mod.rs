@@ -121,7 +121,12 @@ pub(super) async fn start(machinery: &Machinery, start: Start) -> Result<Arc<dyn
     });
     let version = Version { emulated: args.get("emulated-version").and_then(emulated), git: version };
     let parts = Parts { serving: serving(&files, &args)?, key, token_keys, version, clock: machinery.clock.clone() };
-    let door = Arc::new(Door { link: link.clone(), clock: machinery.clock.clone(), bad });
+    let door = Arc::new(Door {
+        link: link.clone(),
+        clock: machinery.clock.clone(),
+        bad,
+        removals: machinery.removals.clone(),
+    });
     let server = Arc::new(ApiServer {
         ip,
         port: args.get("secure-port").and_then(|port| port.parse().ok()).unwrap_or(6443),

@@ -1,0 +1,182 @@
+//! `fleetwright cluster plan`: what bringing a cluster to a package version would do, before it is asked for.
+
+use std::fmt::Write as _;
+
+use clap::ValueEnum;
+use fleetwright_api::{Cluster, GROUP};
+use fleetwright_clusters::Present;
+use fleetwright_plan::cluster::preflight::Finding;
+use fleetwright_plan::cluster::rehearse::{Rehearsal, Stage};
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+use serde_json::json;
+
+use super::packages::Packages;
+use super::{One, called};
+use crate::cluster::Cluster as Meta;
+use crate::shown::{ago, line, lines, table};
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  fleetwright cluster plan pay-01
+  fleetwright cluster plan pay-01 --to k8s-1.37.1-r1
+  fleetwright cluster plan pay-01 --to k8s-1.37.1-r1 -o json | jq '.stages[] | {component, restarts}'
+
+It is decided by what decides for the operator, from what the meta cluster holds; nothing is changed and no Secret is read. Which APIs callers use is
+known only when the change is asked for: the operator asks the API servers then, before it touches anything.")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    one: One,
+
+    /// The ClusterPackageVersion, in the same namespace. [default: the one that the cluster refers to]
+    #[arg(long, value_name = "PACKAGE-VERSION", value_parser = super::packages::name)]
+    to: Option<String>,
+
+    /// How to print it.
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
+    output: Format,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Text,
+    Json,
+    Yaml,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    crate::runtime()?.block_on(async {
+        let (meta, cluster) = args.one.fetch().await?;
+        let plan = of(&meta, &cluster, args.to.as_deref()).await?;
+        match args.output {
+            Format::Text => print!("{}", text(&cluster, &plan, Timestamp::now())),
+            Format::Json => println!("{}", serde_json::to_string_pretty(&plan)?),
+            Format::Yaml => print!("{}", crate::yaml::documents(&[json!(plan)])?),
+        }
+        Ok(())
+    })
+}
+
+/// What would be done.
+pub(super) async fn of(meta: &Meta, cluster: &Cluster, to: Option<&str>) -> anyhow::Result<Rehearsal> {
+    let present = Present::look(&meta.client, cluster.clone()).await.map_err(|error| meta.explain(error))?;
+    match present.rehearse(to, Timestamp::now()) {
+        Some(plan) => Ok(plan),
+        None => {
+            let packages = Packages::of(meta, cluster).await?;
+            packages.get(to.unwrap_or(&cluster.spec.package_version))?;
+            anyhow::bail!("the package version came meanwhile; try again")
+        }
+    }
+}
+
+/// As a person reads it.
+pub(super) fn text(cluster: &Cluster, plan: &Rehearsal, now: Timestamp) -> String {
+    let mut out = String::new();
+    let version =
+        |one: &fleetwright_plan::cluster::rehearse::Version| format!("{} (Kubernetes {})", one.package, one.kubernetes);
+    let name = cluster.name_any();
+    let _ = match &plan.from {
+        Some(from) if *from != plan.to => {
+            writeln!(out, "cluster.{GROUP}/{name} from {} to {}", version(from), version(&plan.to))
+        }
+        _ => writeln!(out, "cluster.{GROUP}/{name} with {}", version(&plan.to)),
+    };
+    if let Some(refused) = &plan.refused {
+        let _ = writeln!(out, "  ✗ refused: {}: {}", refused.reason, line(&refused.message));
+    }
+    if cluster.spec.paused {
+        let _ = writeln!(out, "  The cluster is paused (spec.paused is true): nothing is done until it is not");
+    }
+    if !plan.stages.is_empty() {
+        let _ = writeln!(out, "\nStages:\n{}", stages(plan).trim_end());
+    }
+    if !plan.extensions.is_empty() {
+        let _ = writeln!(out, "  then the extensions {}", plan.extensions.join(", "));
+    }
+    let risks = risks(plan);
+    if !risks.is_empty() {
+        let _ = writeln!(out, "\nBefore it, and what is risky:\n{}", risks.trim_end());
+    }
+    if plan.restore.is_none() {
+        let _ = writeln!(out, "\nGoing back:\n  {}", line(&plan.back.message));
+    }
+    restore(&mut out, cluster, plan, now);
+    if !plan.certificates.is_empty() {
+        let _ = writeln!(out, "\nCertificates that are replaced within a week, without an outage:");
+        for one in &plan.certificates {
+            let _ = writeln!(out, "  {} on {}", line(&one.name), one.replaced);
+        }
+    }
+    let objects: Vec<_> = plan.stages.iter().flat_map(|stage| &stage.objects).collect();
+    if !objects.is_empty() {
+        let _ = writeln!(out, "\nObjects in namespace {}:", cluster_namespace(cluster));
+        for object in objects {
+            out.push_str(&lines(&object.diff));
+        }
+    }
+    out
+}
+
+fn cluster_namespace(cluster: &Cluster) -> String {
+    fleetwright_plan::cluster::Names::of(&cluster.namespace().unwrap_or_default(), &cluster.name_any()).namespace
+}
+
+fn stages(plan: &Rehearsal) -> String {
+    let rows: Vec<_> = plan
+        .stages
+        .iter()
+        .enumerate()
+        .map(|(number, stage)| {
+            let Stage { component, from, to, how, .. } = stage;
+            let versions = match from {
+                Some(from) if from != to => format!("{} → {}", line(from), line(to)),
+                _ => line(to),
+            };
+            vec![format!("  {}.", number + 1), component.to_string(), versions, how.clone()]
+        })
+        .collect();
+    table(&rows)
+}
+
+fn risks(plan: &Rehearsal) -> String {
+    let mut out = String::new();
+    for finding in &plan.findings {
+        let Finding { reason, message, advice, overridable, overridden } = finding;
+        let (mark, more) = match (overridden, overridable) {
+            (true, _) => ("!", "overridden".to_owned()),
+            (false, true) => ("✗", format!("{advice}; can be overridden with {reason}@{}", plan.to.package)),
+            (false, false) => ("✗", format!("{advice}; cannot be overridden")),
+        };
+        let _ = writeln!(out, "  {mark} {reason}: {}: {}", line(message), line(&more));
+    }
+    for stage in &plan.stages {
+        if let Some(risk) = &stage.risk {
+            let _ = writeln!(out, "  ! {}: {risk}", stage.component);
+        }
+    }
+    for later in &plan.later {
+        let _ = writeln!(out, "  ? when it begins: {later}");
+    }
+    out
+}
+
+/// The way back past the soak.
+fn restore(out: &mut String, cluster: &Cluster, plan: &Rehearsal, now: Timestamp) {
+    let Some(restore) = &plan.restore else {
+        if plan.refused.as_ref().is_some_and(|refused| refused.reason == fleetwright_api::names::reasons::SOAK_OVER) {
+            let _ = writeln!(out, "\nRestoring:\n  there is no snapshot that would lead back");
+        }
+        return;
+    };
+    let checked = if restore.checked { "it was seen to be whole" } else { "it was not checked" };
+    let _ = writeln!(
+        out,
+        "\nRestoring a snapshot leads back, if it is from before the upgrade:\n  {}, with the data of {}: everything written since, {} ago, would be lost; {checked}\n  kubectl patch cluster {} --type=merge -p '{}'",
+        line(&restore.snapshot),
+        restore.data_of,
+        ago(restore.data_of, now),
+        called(cluster),
+        restore.patch
+    );
+}

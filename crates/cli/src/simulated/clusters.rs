@@ -1,0 +1,62 @@
+//! Business clusters for `fleetwright up`: a simulated meta cluster runs what the real Cluster-Operator writes, and each control plane really answers.
+
+use anyhow::Context;
+use fleetwright_api::{Cluster, ClusterPackageVersion, ClusterPackageVersionSpec, ClusterSpec, EtcdDatastore, Span};
+use fleetwright_kit::Clock;
+use fleetwright_sim::meta::{Bad, Manner, Meta};
+use kube::api::PostParams;
+use kube::{Api, Client};
+
+use crate::FLEET_NAMESPACE;
+
+/// What the clusters begin with.
+pub(crate) const OLD: &str = "k8s-1.36.4";
+/// What they can be upgraded to.
+pub(crate) const NEW: &str = "k8s-1.37.1";
+/// One whose API servers never become ready: whoever is upgraded to it is taken back.
+pub(crate) const BAD: &str = "k8s-1.37.2";
+/// How long a stage may take until it is taken back.
+const STAGE: Span = Span::seconds(20);
+
+/// What the clusters are called.
+pub(crate) fn name(number: usize) -> String {
+    const COLORS: [&str; 2] = ["blue", "green"];
+    COLORS.get(number).map_or_else(|| format!("cluster-{number}"), |color| (*color).to_owned())
+}
+
+/// The meta cluster; it ends when this is dropped.
+pub(crate) struct Clusters {
+    _meta: Meta,
+}
+
+impl Clusters {
+    /// Starts what runs control planes, and declares so many clusters.
+    ///
+    /// # Errors
+    /// There are no addresses for pods, or the server does not take what is declared.
+    pub(crate) async fn start(client: &Client, count: usize) -> anyhow::Result<Self> {
+        let meta = Meta::start(client.clone(), Clock::system(), Manner::default()).await?;
+        let versions: Api<ClusterPackageVersion> = Api::namespaced(client.clone(), FLEET_NAMESPACE);
+        for name in [OLD, NEW, BAD] {
+            let kubernetes = name.trim_start_matches("k8s-");
+            let spec = ClusterPackageVersionSpec::of_images("simulated.fleetwright.io", kubernetes, "3.6.16");
+            let version = ClusterPackageVersion::new(name, spec);
+            versions.create(&PostParams::default(), &version).await.with_context(|| format!("cannot make {name}"))?;
+        }
+        meta.declare("kube-apiserver", &format!("v{}", BAD.trim_start_matches("k8s-")), Some(Bad::NeverReady));
+        let clusters: Api<Cluster> = Api::namespaced(client.clone(), FLEET_NAMESPACE);
+        for number in 0..count {
+            let mut spec = ClusterSpec::of(OLD);
+            // The first is as one runs it in earnest, the others are small.
+            if number > 0 {
+                spec.replicas = 1;
+                spec.datastore.etcd = Some(EtcdDatastore { members: 1, ..EtcdDatastore::default() });
+            }
+            spec.upgrade.stage_within = STAGE;
+            let cluster = Cluster::new(&name(number), spec);
+            let made = clusters.create(&PostParams::default(), &cluster).await;
+            made.with_context(|| format!("cannot make cluster {}", name(number)))?;
+        }
+        Ok(Self { _meta: meta })
+    }
+}

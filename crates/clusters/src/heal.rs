@@ -1,0 +1,53 @@
+//! Replicas that do not work: out of the endpoint, back into it, and made anew.
+
+use fleetwright_api::names;
+use fleetwright_kit::events::Level;
+use fleetwright_kit::{Key, Pass, WriteError};
+use fleetwright_plan::cluster::heal::{Heal, Serves};
+use serde_json::json;
+
+use crate::cluster::{Clusters, Found};
+
+impl Clusters {
+    /// Does what was decided about them. What changed meanwhile is looked at again in the next pass.
+    pub(crate) async fn heal(&self, pass: &Pass, found: &Found, heal: &Heal) -> Result<(), WriteError> {
+        for one in &heal.serves {
+            self.serves(pass, found, one).await?;
+        }
+        let Some((replica, why)) = &heal.replace else { return Ok(()) };
+        let key = Key::new(&found.names.namespace, &replica.name);
+        match pass.writer().delete(&self.eyes.pods, &key, &replica.uid, &replica.version).await {
+            Ok(()) => {
+                let message = format!("{} is made anew: {why}", replica.name);
+                self.tell(pass, found, Level::Warning, "ReplicaReplaced", &message).await;
+                Ok(())
+            }
+            Err(WriteError::Gone(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn serves(&self, pass: &Pass, found: &Found, one: &Serves) -> Result<(), WriteError> {
+        let Serves { replica, serves, why } = one;
+        let key = Key::new(&found.names.namespace, &replica.name);
+        let patch = json!([
+            { "op": "test", "path": "/metadata/uid", "value": replica.uid },
+            { "op": "add", "path": format!("/metadata/labels/{}", names::SERVES.replace('/', "~1")), "value": serves.to_string() },
+        ]);
+        match pass.writer().json_patch(&self.eyes.pods, &key, patch).await {
+            Ok(()) => {}
+            Err(WriteError::Gone(_)) => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        let (level, reason, message) = match serves {
+            false => (Level::Warning, "ReplicaTakenOut", format!("{} gets no clients any more: {why}", replica.name)),
+            true if replica.serves.is_some() => {
+                (Level::Normal, "ReplicaPutBack", format!("{} gets clients again: {why}", replica.name))
+            }
+            // Its label was missing.
+            true => return Ok(()),
+        };
+        self.tell(pass, found, level, reason, &message).await;
+        Ok(())
+    }
+}

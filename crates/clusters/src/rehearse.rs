@@ -1,0 +1,133 @@
+//! What would be done to a cluster, for people who ask before: seen by the eyes of who asks, decided by what decides for the operator.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+
+use fleetwright_api::{Cluster, ClusterPackageVersion, ClusterPackageVersionSpec, ControlPlaneComponent};
+use fleetwright_kit::View;
+use fleetwright_plan::cluster::objects::Kind;
+use fleetwright_plan::cluster::preflight::Known;
+use fleetwright_plan::cluster::rehearse::{Rehearsal, rehearse};
+use fleetwright_plan::cluster::snapshots::Backup;
+use fleetwright_plan::cluster::{Names, Seen, Workload, extensions};
+use jiff::Timestamp;
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Service};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::api::ListParams;
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::eyes::workloads;
+use crate::view::{Content, PodView};
+
+/// A cluster as it is, without its Secrets.
+pub struct Present {
+    cluster: Cluster,
+    names: Names,
+    namespace: bool,
+    packages: BTreeMap<String, ClusterPackageVersionSpec>,
+    objects: BTreeMap<(Kind, String), Value>,
+    workloads: BTreeMap<ControlPlaneComponent, Workload>,
+}
+
+impl Present {
+    /// Looks at everything of that cluster in the meta cluster.
+    ///
+    /// # Errors
+    /// The meta cluster does not answer or does not allow it.
+    pub async fn look(client: &Client, cluster: Cluster) -> kube::Result<Self> {
+        let names = Names::of(&cluster.namespace().unwrap_or_default(), &cluster.name_any());
+        let packages: Api<ClusterPackageVersion> = Api::namespaced(client.clone(), &names.fleet);
+        let packages = packages.list(&ListParams::default()).await?.items;
+        let namespace = Api::<Namespace>::all(client.clone()).get_opt(&names.namespace).await?.is_some();
+        let mut objects = BTreeMap::new();
+        list::<ConfigMap>(client, &names, Kind::ConfigMap, &mut objects).await?;
+        list::<Service>(client, &names, Kind::Service, &mut objects).await?;
+        list::<NetworkPolicy>(client, &names, Kind::NetworkPolicy, &mut objects).await?;
+        list::<PodDisruptionBudget>(client, &names, Kind::PodDisruptionBudget, &mut objects).await?;
+        list::<StatefulSet>(client, &names, Kind::StatefulSet, &mut objects).await?;
+        list::<Deployment>(client, &names, Kind::Deployment, &mut objects).await?;
+        let pods = Api::<Pod>::namespaced(client.clone(), &names.namespace).list(&ListParams::default()).await?;
+        let pods: Vec<_> = pods.items.into_iter().map(PodView::of).collect();
+        let object = |kind: Kind, name: &str| objects.get(&(kind, name.to_owned())).cloned();
+        let workloads = workloads(object, pods.iter());
+        let packages = packages.into_iter().map(|package| (package.name_any(), package.spec)).collect();
+        Ok(Self { cluster, names, namespace, packages, objects, workloads })
+    }
+
+    /// What bringing it to that package version would do; to the one that it refers to if none is named. None if there is no such package version.
+    pub fn rehearse(&self, to: Option<&str>, now: Timestamp) -> Option<Rehearsal> {
+        let mut spec = self.cluster.spec.clone();
+        if let Some(to) = to {
+            to.clone_into(&mut spec.package_version);
+        }
+        let package = self.packages.get(&spec.package_version)?;
+        let status = self.cluster.status.clone().unwrap_or_default();
+        let packages = |name: &str| self.packages.get(name);
+        let object = |kind: Kind, name: &str| self.objects.get(&(kind, name.to_owned())).cloned();
+        let overrides = self.cluster.annotations().get(fleetwright_api::names::OVERRIDE).cloned();
+        let same = spec.package_version == self.cluster.spec.package_version;
+        let backup = Backup {
+            // No pod is made of it here.
+            image: "",
+            created: self.cluster.creation_timestamp().map_or(now, |time| time.0),
+            // What was not asked for yet has no snapshot of its own.
+            generation: self.cluster.metadata.generation.filter(|_| same),
+            asked: None,
+            tasks: Vec::new(),
+        };
+        let seen = Seen {
+            names: &self.names,
+            spec: &spec,
+            status: &status,
+            generation: self.cluster.metadata.generation,
+            retry: self.cluster.annotations().get(fleetwright_api::names::RETRY).map(String::as_str),
+            package: (&spec.package_version, package),
+            packages: &packages,
+            namespace: self.namespace,
+            authorities: Vec::new(),
+            anchors: Vec::new(),
+            service_account: false,
+            due: Vec::new(),
+            due_next: None,
+            object: &object,
+            workloads: self.workloads.clone(),
+            // What the operator wrote down counts.
+            proofs: BTreeMap::new(),
+            mendings: BTreeMap::new(),
+            backup,
+            extensions: extensions::Known::default(),
+            endpoint: status.endpoint.clone(),
+            preflight: Known { overrides, ..Known::default() },
+        };
+        Some(rehearse(&seen, now))
+    }
+}
+
+async fn list<K>(
+    client: &Client,
+    names: &Names,
+    kind: Kind,
+    objects: &mut BTreeMap<(Kind, String), Value>,
+) -> kube::Result<()>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+        + Serialize
+        + DeserializeOwned
+        + Clone
+        + Debug
+        + Send
+        + Sync
+        + 'static,
+{
+    let all = Api::<K>::namespaced(client.clone(), &names.namespace).list(&ListParams::default()).await?;
+    for object in all.items {
+        objects.insert((kind, object.name_any()), Content::of(object).value());
+    }
+    Ok(())
+}

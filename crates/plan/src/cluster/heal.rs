@@ -1,0 +1,207 @@
+//! Replicas that do not work are taken out of the endpoint, then made anew: only while another is proven to work, and not again and again.
+//!
+//! Guarantees:
+//! - a replica goes out only after another did well what it did not, and never the last that works: where none is left, all are put back;
+//! - one is made anew only when it is out, when no rollout is under way, when etcd has its quorum, and after it was written into the status;
+//! - the more were made anew in a row, the longer the next one waits, whoever leads.
+
+use fleetwright_api::{ControlPlaneComponent, ReplacedReplica, names};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::json;
+
+use super::datastore::quorum;
+use super::decide::{Decision, Replica, Seen, Workload, count, proven_at};
+use super::objects::{Kind, Object};
+
+/// So many proofs fail before a replica is taken out: once may be a moment's trouble.
+const FAILS: u32 = 3;
+/// So many, and the others are asked whether it is alone with it.
+const DOUBTED: u32 = 2;
+/// So often a container ends before that counts as a loop.
+const ENDS: i32 = 3;
+/// A replica that is on a node and not ready for so long is made anew: whatever holds it up may not follow it to another place.
+const UNREADY: SignedDuration = SignedDuration::from_mins(5);
+/// After the first that was made anew, the second waits so long, the third twice that, and so on.
+const WAIT: SignedDuration = SignedDuration::from_mins(10);
+const LONGEST_WAIT: SignedDuration = SignedDuration::from_hours(6);
+/// After so long without any, what was before counts no more.
+const FORGOTTEN: SignedDuration = SignedDuration::from_hours(24);
+/// The longest text that a status takes.
+const LONGEST: usize = 1000;
+
+/// What is done about replicas that do not work.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Heal {
+    /// API servers that get clients from now on, or none any more.
+    pub serves: Vec<Serves>,
+    /// Delete this pod, so that it is made anew, and why.
+    pub replace: Option<(Replica, String)>,
+    /// Write this into the status; the next pass does it.
+    pub announce: Option<ReplacedReplica>,
+    /// When to look again.
+    pub next: Option<Timestamp>,
+}
+
+/// Whether a replica gets clients.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Serves {
+    /// Which.
+    pub replica: Replica,
+    /// Whether it does.
+    pub serves: bool,
+    /// Why.
+    pub why: String,
+}
+
+/// Says what to do about replicas that do not work.
+pub(super) fn heal(seen: &Seen<'_>, decision: &Decision, now: Timestamp) -> Heal {
+    let mut heal = Heal::default();
+    if seen.status.restoring.is_some() {
+        return heal;
+    }
+    // Without it nobody works, and pods that go do not come back better.
+    if quorum(seen, now).is_some_and(|quorum| quorum.ready < quorum.needed()) {
+        return heal;
+    }
+    if let Some(servers) = seen.workloads.get(&ControlPlaneComponent::Apiserver) {
+        for replica in here(servers) {
+            let out = taken_out(seen, servers, replica);
+            if replica.serves != Some(out.is_none()) {
+                let why = out.clone().unwrap_or_else(|| match proven_at(seen, replica) {
+                    Some(_) => "it is proven to work".to_owned(),
+                    None => "no other is known to be better".to_owned(),
+                });
+                heal.serves.push(Serves { replica: replica.clone(), serves: out.is_none(), why });
+            }
+        }
+    }
+    replace(seen, decision, now, &mut heal);
+    heal
+}
+
+/// The Service selects by the label once every pod has it.
+pub(super) fn select(seen: &Seen<'_>, component: ControlPlaneComponent, objects: &mut [Object]) {
+    let all = seen.workloads.get(&component).is_none_or(|workload| here(workload).all(|one| one.serves.is_some()));
+    if component == ControlPlaneComponent::Apiserver && all {
+        for object in objects.iter_mut().filter(|object| object.kind == Kind::Service) {
+            object.body["spec"]["selector"][names::SERVES] = json!("true");
+        }
+    }
+}
+
+/// Since when a replica fails, so often that the others are asked.
+pub(super) fn doubted(seen: &Seen<'_>) -> Option<Timestamp> {
+    let failing = seen.proofs.values().filter_map(|proof| proof.failing);
+    failing.filter(|failing| failing.times >= DOUBTED).map(|failing| failing.since).max()
+}
+
+fn here(workload: &Workload) -> impl Iterator<Item = &Replica> {
+    workload.replicas.iter().filter(|replica| !replica.ending)
+}
+
+fn loops(replica: &Replica) -> bool {
+    replica.looping && replica.restarts >= ENDS
+}
+
+/// Why an API server gets no clients; none if it does.
+fn taken_out(seen: &Seen<'_>, servers: &Workload, replica: &Replica) -> Option<String> {
+    let mut others =
+        here(servers).filter(|other| other.uid != replica.uid && other.ready && other.serves != Some(false));
+    if loops(replica) {
+        let why = format!("its container ended {} times: {}", replica.restarts, replica.message);
+        return others.any(|other| proven_at(seen, other).is_some()).then_some(why);
+    }
+    let out = replica.serves == Some(false);
+    let Some(proof) = seen.proofs.get(&replica.uid).filter(|proof| proof.restarts == replica.restarts) else {
+        // Nothing is known of it since its container or this process began: it stays where it is.
+        let why = "it is not proven yet".to_owned();
+        return (out && others.any(|other| proven_at(seen, other).is_some())).then_some(why);
+    };
+    let (Err(why), Some(failing)) = (&proof.outcome, proof.failing) else { return None };
+    if failing.times < FAILS && !out {
+        return None;
+    }
+    // Another did it meanwhile, and this one still did not after that: it is not what both depend on.
+    let mut witnesses = others.filter_map(|other| seen.proofs.get(&other.uid).map(|proof| (other, proof)));
+    witnesses
+        .any(|(other, proof)| {
+            let well = proof.outcome.is_ok() && proof.restarts == other.restarts && proof.at >= failing.since;
+            well && (out || failing.began >= proof.at)
+        })
+        .then(|| format!("its proof failed {} times: {why}", failing.times))
+}
+
+/// Why a replica should be made anew, and when, if only time is missing.
+fn broken(
+    seen: &Seen<'_>,
+    component: ControlPlaneComponent,
+    workload: &Workload,
+    replica: &Replica,
+) -> Option<(String, Option<Timestamp>)> {
+    let apiserver = component == ControlPlaneComponent::Apiserver;
+    let works = |other: &Replica| other.ready && (!apiserver || proven_at(seen, other).is_some());
+    let other = here(workload).any(|other| other.uid != replica.uid && other.serves != Some(false) && works(other));
+    if !other {
+        return None;
+    }
+    let out =
+        if apiserver { taken_out(seen, workload, replica).filter(|_| replica.serves == Some(false)) } else { None };
+    let looping = || format!("its container ended {} times: {}", replica.restarts, replica.message);
+    match out {
+        Some(why) => Some((why, None)),
+        None if !apiserver && loops(replica) => Some((looping(), None)),
+        None => {
+            let since = replica.unready_since.filter(|_| !replica.ready && !replica.looping)?;
+            let why = format!("it is not ready since {since}: {}", replica.message);
+            Some((why, since.checked_add(UNREADY).ok()))
+        }
+    }
+}
+
+fn replace(seen: &Seen<'_>, decision: &Decision, now: Timestamp, heal: &mut Heal) {
+    // While something else changes, pods come and go for that.
+    let still = seen.status.package_version.as_ref() == Some(&decision.package)
+        && decision.replace.is_none()
+        && decision.anew.is_none()
+        && decision.certificates.is_empty();
+    if !still {
+        return;
+    }
+    for component in ControlPlaneComponent::ALL.into_iter().filter(|one| *one != ControlPlaneComponent::Etcd) {
+        let Some(workload) = seen.workloads.get(&component) else { continue };
+        let template = decision.templates.get(&component);
+        let whole = workload.replicas.len() == count(seen.spec, component)
+            && workload.replicas.iter().all(|one| !one.ending && one.template.as_ref() == template);
+        if !whole || workload.package.as_ref() != Some(&decision.package) {
+            continue;
+        }
+        for replica in &workload.replicas {
+            let Some((why, from)) = broken(seen, component, workload, replica) else { continue };
+            let announced = seen.status.replaced.as_ref();
+            if announced.is_some_and(|last| last.uid == replica.uid) {
+                heal.replace = Some((replica.clone(), why));
+                return;
+            }
+            let times = announced.filter(|last| now.duration_since(last.at) < FORGOTTEN).map_or(0, |last| last.times);
+            let allowed = announced.filter(|_| times > 0).and_then(|last| last.at.checked_add(wait(times)).ok());
+            let due = from.into_iter().chain(allowed).max().filter(|due| *due > now);
+            match due {
+                Some(due) => heal.next = heal.next.into_iter().chain([due]).min(),
+                None => {
+                    let message = why.chars().take(LONGEST).collect();
+                    let (name, uid) = (replica.name.clone(), replica.uid.clone());
+                    let note =
+                        ReplacedReplica { component, name, uid, at: now, times: times.saturating_add(1), message };
+                    heal.announce = Some(note);
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// How long the next one waits after so many.
+fn wait(times: u32) -> SignedDuration {
+    let doubled = WAIT.checked_mul(1 << times.saturating_sub(1).min(16)).unwrap_or(LONGEST_WAIT);
+    doubled.min(LONGEST_WAIT)
+}

@@ -1,0 +1,267 @@
+//! What is looked at before a cluster is brought to another package version, and what holds it back.
+//!
+//! Expected flow: a change is asked for; what callers use and what the quotas allow is asked once, at every API server; while something is found, nothing is
+//! touched and `Upgradable` says what and what to do; when nothing is found any more, or a person overrides it for exactly this change, it begins. What has
+//! begun is not looked at again, and going back is never held back.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fleetwright_api::{ClusterPackageVersionSpec, ControlPlaneComponent, names};
+use jiff::{SignedDuration, Timestamp};
+use serde::Serialize;
+
+use super::arguments;
+use super::decide::{Replica, Seen, count, proven_at};
+use super::objects::{Blueprint, Kind, objects};
+use super::reach::Stop;
+use super::restore;
+use super::step::Step;
+use super::survey::{Ask, Survey};
+
+/// What was found out is asked again after this long while it holds a change back: quotas are not watched.
+const AGAIN: SignedDuration = SignedDuration::from_mins(5);
+/// So many APIs are named, and the others counted.
+const NAMED: usize = 5;
+
+/// What is known beside what is seen.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// What was found out, if it was.
+    pub survey: Option<Survey>,
+    /// The value of the annotation [`names::OVERRIDE`].
+    pub overrides: Option<String>,
+}
+
+/// Something that stands against a change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Finding {
+    /// One word in CamelCase, for programs and for overriding it.
+    pub reason: &'static str,
+    /// What was found.
+    pub message: String,
+    /// What to do about it.
+    pub advice: String,
+    /// Whether a person may say that it does not matter.
+    pub overridable: bool,
+    /// A person did, for this change.
+    pub overridden: bool,
+}
+
+/// How a change stands before it begins.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Preflight {
+    /// A change is about to begin.
+    pub begins: bool,
+    /// What stands against it.
+    pub findings: Vec<Finding>,
+    /// Find this out.
+    pub ask: Option<Ask>,
+    /// What is being found out, in a few words.
+    pub checking: Option<String>,
+    /// When to look again.
+    pub next: Option<Timestamp>,
+}
+
+type Package<'a> = (&'a str, &'a ClusterPackageVersionSpec);
+
+/// Keeps the cluster where it is while something stands against the step.
+pub(super) fn hold<'a>(seen: &Seen<'a>, step: Step<'a>, now: Timestamp) -> (Step<'a>, Preflight) {
+    let Some(at) = begins(seen, &step) else { return (step, Preflight::default()) };
+    let preflight = preflight(seen, step.package, now);
+    let against: Vec<_> = preflight.findings.iter().filter(|finding| !finding.overridden).collect();
+    let refused = match (against.first(), &preflight.checking) {
+        (Some(first), _) => (first.reason, told(step.package.0, &against)),
+        (None, Some(what)) => (names::reasons::CHECKING, format!("before {}: {what}", step.package.0)),
+        (None, None) => return (step, preflight),
+    };
+    let emulates = seen.status.emulates.clone();
+    (Step { package: at, emulates, refused: Some(refused) }, preflight)
+}
+
+/// Where a change begins from, if one is about to: nothing of it was applied, and nothing of another is under way.
+pub(super) fn begins<'a>(seen: &Seen<'a>, step: &Step<'a>) -> Option<Package<'a>> {
+    if restore::replaces(seen) || seen.status.restoring.is_some() {
+        return None;
+    }
+    let name = seen.status.package_version.as_deref()?;
+    let at = (name, (seen.packages)(name)?);
+    let (from, to) = (Stop::of(at.0, at.1), Stop::of(step.package.0, step.package.1));
+    if from.name == to.name || to.is_older_than(&from) {
+        return None;
+    }
+    let still = seen.workloads.iter().all(|(component, workload)| match (component, workload.package.as_deref()) {
+        // It may be newer than the rest after a rollback.
+        (ControlPlaneComponent::Etcd, Some(package)) => package != to.name,
+        (_, Some(package)) => package == name,
+        (_, None) => true,
+    });
+    still.then_some(at)
+}
+
+/// What stands against bringing the cluster to that package version.
+pub(super) fn preflight(seen: &Seen<'_>, target: Package<'_>, now: Timestamp) -> Preflight {
+    let mut findings: Vec<Finding> = arguments::unknown(seen.spec, target)
+        .into_iter()
+        .map(|unknown| Finding {
+            advice: format!("take it out of {}, or ask for a package version of a minor that has it", unknown.place),
+            overridable: false,
+            ..finding(names::reasons::BAD_ARGUMENT, unknown.to_string(), "")
+        })
+        .collect();
+    findings.extend(datastore(seen));
+    findings.extend(servers(seen));
+    let mut preflight = Preflight { begins: true, ..Preflight::default() };
+    let ask = ask(seen, target.0);
+    let survey = seen.preflight.survey.as_ref().filter(|survey| survey.of == ask.of);
+    let asked = findings.len();
+    match survey {
+        Some(survey) => findings.extend(callers(seen, survey, target)),
+        None => preflight.checking = Some("which APIs callers use is being looked at".to_owned()),
+    }
+    findings.extend(room(seen, survey, target));
+    // An answer that holds the change back may have changed since.
+    let again = survey.filter(|_| findings.len() > asked).and_then(|survey| survey.at.checked_add(AGAIN).ok());
+    preflight.next = again.filter(|again| *again > now);
+    let due = survey.is_none() || again.is_some_and(|again| again <= now);
+    preflight.ask = due.then_some(ask);
+    let overrides = overrides(seen.preflight.overrides.as_deref(), target.0);
+    for finding in &mut findings {
+        finding.overridden = finding.overridable && overrides.contains(finding.reason);
+    }
+    preflight.findings = findings;
+    preflight
+}
+
+/// What the annotation overrides for that package version: `REASON@PACKAGE-VERSION`, separated by commas. What was said of another change does not count.
+fn overrides<'a>(annotation: Option<&'a str>, target: &str) -> BTreeSet<&'a str> {
+    let all = annotation.unwrap_or_default().split(',').filter_map(|one| one.trim().split_once('@'));
+    all.filter(|(_, package)| *package == target).map(|(reason, _)| reason).collect()
+}
+
+fn finding(reason: &'static str, message: String, advice: impl Into<String>) -> Finding {
+    Finding { reason, message, advice: advice.into(), overridable: true, overridden: false }
+}
+
+fn told(target: &str, against: &[&Finding]) -> String {
+    let mut text = format!("{target} is held back, and nothing was touched: ");
+    for (number, finding) in against.iter().enumerate() {
+        let Finding { reason, message, advice, .. } = finding;
+        let and = if number == 0 { "" } else { "; " };
+        text.push_str(&format!("{and}{reason}: {message}: {advice}"));
+    }
+    let reasons: Vec<_> = against.iter().map(|finding| format!("{}@{target}", finding.reason)).collect();
+    if against.iter().all(|finding| finding.overridable) {
+        text.push_str(&format!(
+            "; to go on anyway, annotate the Cluster with {}={}",
+            names::OVERRIDE,
+            reasons.join(",")
+        ));
+    }
+    text.chars().take(1000).collect()
+}
+
+fn here<'a>(seen: &'a Seen<'_>, component: ControlPlaneComponent) -> impl Iterator<Item = &'a Replica> {
+    let workload = seen.workloads.get(&component);
+    workload.into_iter().flat_map(|workload| &workload.replicas).filter(|replica| !replica.ending)
+}
+
+/// Members that are missing. Without a quorum the step is refused before this.
+fn datastore(seen: &Seen<'_>) -> Option<Finding> {
+    let members = count(seen.spec, ControlPlaneComponent::Etcd);
+    let ready = here(seen, ControlPlaneComponent::Etcd).filter(|replica| replica.ready).count();
+    (ready < members).then(|| {
+        let message = format!("{ready} of {members} members of etcd are ready");
+        finding(names::reasons::MEMBERS_MISSING, message, "wait until the others are back")
+    })
+}
+
+fn servers(seen: &Seen<'_>) -> Option<Finding> {
+    let wanted = count(seen.spec, ControlPlaneComponent::Apiserver);
+    let all = here(seen, ControlPlaneComponent::Apiserver);
+    let proven = all.filter(|replica| replica.ready && proven_at(seen, replica).is_some()).count();
+    (proven < wanted).then(|| {
+        let message = format!("{proven} of {wanted} API servers are proven to work");
+        finding(names::reasons::NOT_PROVEN, message, "wait until they are, or look at what keeps them from it")
+    })
+}
+
+/// What has to be found out: an answer counts for one change, at pods that began when they did.
+fn ask(seen: &Seen<'_>, target: &str) -> Ask {
+    let all: Vec<_> = here(seen, ControlPlaneComponent::Apiserver).filter(|replica| replica.ready).collect();
+    let mut pods: Vec<_> = all.iter().map(|replica| format!("{}#{}", replica.uid, replica.restarts)).collect();
+    pods.sort();
+    let servers = all.iter().filter_map(|replica| Some((replica.name.clone(), replica.ip.clone()?))).collect();
+    Ask { of: format!("{target} {}", pods.join(" ")), servers }
+}
+
+fn callers(seen: &Seen<'_>, survey: &Survey, target: Package<'_>) -> Option<Finding> {
+    let minor = Stop::of(target.0, target.1).minor();
+    let apis = match &survey.apis {
+        Ok(apis) => apis,
+        Err(why) => {
+            let message = format!("which APIs callers use could not be read: {why}");
+            return Some(finding(names::reasons::CALLERS_UNKNOWN, message, "it is tried again"));
+        }
+    };
+    let gone: Vec<_> = apis.iter().filter(|api| api.is_gone_in(minor)).map(|api| api.text()).collect();
+    (!gone.is_empty()).then(|| {
+        let more = gone.len().saturating_sub(NAMED);
+        let more = if more > 0 { format!(" and {more} others") } else { String::new() };
+        let named = gone[..gone.len().min(NAMED)].join(", ");
+        let message = format!("callers used {named}{more} since the API servers began, and {minor} does not have them");
+        let advice = format!(
+            "bring the callers to a newer version of the API; API servers forget them when they begin anew: kubectl rollout restart deployment/kube-apiserver -n {}",
+            seen.names.namespace
+        );
+        finding(names::reasons::REMOVED_APIS_IN_USE, message, advice)
+    })
+}
+
+/// Whether one more replica finds no room: one that is there finds none, or a quota of the namespace says so. What nodes have left is not looked at.
+fn room(seen: &Seen<'_>, survey: Option<&Survey>, target: Package<'_>) -> Option<Finding> {
+    let advice = "make room in the meta cluster for one more replica of each component";
+    let mut all = seen.workloads.keys().flat_map(|component| here(seen, *component));
+    if let Some(replica) = all.find(|replica| replica.unplaced) {
+        let message = format!("{} finds no place already: {}", replica.name, replica.message);
+        return Some(finding(names::reasons::NO_ROOM, message, advice));
+    }
+    match &survey?.quotas {
+        Err(why) => {
+            let message = format!("the quotas of namespace {} could not be read: {why}", seen.names.namespace);
+            Some(finding(names::reasons::NO_ROOM, message, "let the operator list ResourceQuotas"))
+        }
+        Ok(quotas) => {
+            let requests = requests(seen, target);
+            let message = quotas.iter().find_map(|quota| requests.iter().find_map(|one| quota.lacks(one)))?;
+            Some(finding(
+                names::reasons::NO_ROOM,
+                message,
+                format!("make more room in namespace {}", seen.names.namespace),
+            ))
+        }
+    }
+}
+
+/// What a pod of each component that surges asks for.
+fn requests(seen: &Seen<'_>, target: Package<'_>) -> Vec<BTreeMap<String, String>> {
+    let of = Blueprint {
+        names: seen.names,
+        spec: seen.spec,
+        package: target.1,
+        etcd_exists: true,
+        emulates: None,
+        trusts: "",
+    };
+    let components = ControlPlaneComponent::ALL.into_iter().filter(|one| *one != ControlPlaneComponent::Etcd);
+    let deployments =
+        components.flat_map(|component| objects(&of, component)).filter(|one| one.kind == Kind::Deployment);
+    deployments
+        .map(|object| {
+            let requests =
+                object.body["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"].as_object();
+            let entries = requests.into_iter().flatten();
+            entries.filter_map(|(name, amount)| Some((name.clone(), amount.as_str()?.to_owned()))).collect()
+        })
+        .collect()
+}

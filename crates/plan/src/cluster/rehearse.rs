@@ -1,0 +1,326 @@
+//! What bringing a cluster to a package version would do, before anybody asks for it: made by what decides when it is done.
+
+use fleetwright_api::{ControlPlaneComponent, names};
+use jiff::{SignedDuration, Timestamp};
+use serde::Serialize;
+
+use super::decide::{Seen, count, named};
+use super::diff::diff;
+use super::heal;
+use super::objects::{Blueprint, Kind, TRUSTS, objects, template_digest};
+use super::preflight::{Finding, Preflight, begins, preflight};
+use super::reach::Stop;
+use super::step::{Step, newer_etcd, step};
+
+/// Certificates that are replaced within this time are told.
+const SOON: SignedDuration = SignedDuration::from_hours(7 * 24);
+
+/// What would be done.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Rehearsal {
+    /// The cluster's name.
+    pub cluster: String,
+    /// The package version that it has, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<Version>,
+    /// The package version that it would be brought to.
+    pub to: Version,
+    /// Why it would not: a reason in one word, and a sentence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused: Option<Refused>,
+    /// What stands against it now.
+    pub findings: Vec<Finding>,
+    /// What is looked at when it begins, and not before.
+    pub later: Vec<String>,
+    /// The components, in the order in which they would be changed.
+    pub stages: Vec<Stage>,
+    /// Extensions that follow, in their order.
+    pub extensions: Vec<String>,
+    /// Whether there is a way back after it.
+    pub back: Back,
+    /// The way back past the soak, if no other is left.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub restore: Option<RestorePlan>,
+    /// Certificates that are replaced soon anyway, without an outage.
+    pub certificates: Vec<CertificatePlan>,
+}
+
+/// A package version.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Version {
+    /// Its name.
+    pub package: String,
+    /// Its version of Kubernetes.
+    pub kubernetes: String,
+}
+
+/// Why something is not done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Refused {
+    /// In one word.
+    pub reason: &'static str,
+    /// In a sentence.
+    pub message: String,
+}
+
+/// What would become of one component.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Stage {
+    /// Which.
+    pub component: ControlPlaneComponent,
+    /// The version that it has, if it is there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// The version that it would have.
+    pub to: String,
+    /// How many pods begin anew.
+    pub restarts: usize,
+    /// In which way.
+    pub how: String,
+    /// What is risky about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub risk: Option<String>,
+    /// The objects that change.
+    pub objects: Vec<ObjectChange>,
+}
+
+/// An object that changes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ObjectChange {
+    /// Its kind.
+    pub kind: &'static str,
+    /// Its name.
+    pub name: String,
+    /// The fields that change.
+    pub diff: String,
+}
+
+/// The way back after a change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Back {
+    /// Whether going back keeps every write.
+    pub keeps_writes: bool,
+    /// Until when, in words.
+    pub message: String,
+}
+
+/// Going back by restoring a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RestorePlan {
+    /// The snapshot.
+    pub snapshot: String,
+    /// The time of its data: everything written after it would be lost.
+    pub data_of: Timestamp,
+    /// Whether it was seen to be whole.
+    pub checked: bool,
+    /// What to change of the Cluster.
+    pub patch: serde_json::Value,
+}
+
+/// A certificate that is replaced soon.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CertificatePlan {
+    /// The Secret that holds it.
+    pub name: String,
+    /// When it ends.
+    pub not_after: Timestamp,
+    /// When it is replaced.
+    pub replaced: Timestamp,
+}
+
+/// Says what would be done to bring a cluster to the package version that `seen` refers to.
+pub fn rehearse(seen: &Seen<'_>, now: Timestamp) -> Rehearsal {
+    let (mut step, target) = (step(seen, now), seen.package);
+    let mut later = Vec::new();
+    // That is no refusal: it is taken when the change is asked for.
+    if let Some((_, why)) = step.refused.take_if(|(reason, _)| *reason == names::reasons::NO_SNAPSHOT) {
+        later.push(why);
+        step = Step { package: target, emulates: emulated(seen, target.0), refused: None };
+    }
+    let has = seen.status.package_version.as_deref();
+    let from = has.and_then(|name| Some((name, (seen.packages)(name)?)));
+    let begins = begins(seen, &step).is_some();
+    let before = if begins { preflight(seen, target, now) } else { Preflight::default() };
+    later.extend(before.checking);
+    let wanted = match step.refused {
+        // What would be done if it were not refused.
+        Some(_) => Step { package: target, emulates: emulated(seen, target.0), refused: None },
+        None => Step { package: step.package, emulates: step.emulates.clone(), refused: None },
+    };
+    let restore = step.refused.as_ref().filter(|(reason, _)| *reason == names::reasons::SOAK_OVER);
+    Rehearsal {
+        cluster: seen.names.name.clone(),
+        from: from.map(|(name, spec)| version(name, &spec.kubernetes)),
+        to: version(target.0, &target.1.kubernetes),
+        restore: restore.and_then(|_| restoring(seen)),
+        stages: match restore {
+            // Restoring makes everything anew; there are no stages to tell.
+            Some(_) => Vec::new(),
+            None => components(seen).filter_map(|component| stage(seen, &wanted, component)).collect(),
+        },
+        back: back(seen, &wanted, from.map(|(name, spec)| Stop::of(name, spec)).as_ref()),
+        refused: step.refused.map(|(reason, message)| Refused { reason, message }),
+        findings: before.findings,
+        later,
+        extensions: extensions(seen),
+        certificates: certificates(seen, now),
+    }
+}
+
+fn version(package: &str, kubernetes: &str) -> Version {
+    Version { package: package.to_owned(), kubernetes: kubernetes.to_owned() }
+}
+
+fn components(seen: &Seen<'_>) -> impl Iterator<Item = ControlPlaneComponent> {
+    let external = seen.spec.datastore.etcd.is_none();
+    ControlPlaneComponent::ALL.into_iter().filter(move |one| !external || *one != ControlPlaneComponent::Etcd)
+}
+
+/// What a step to that package version would emulate.
+fn emulated(seen: &Seen<'_>, target: &str) -> Option<String> {
+    let minor = |name: &str| (seen.packages)(name).map(|spec| Stop::of("", spec).minor().to_owned());
+    let has = seen.status.package_version.as_deref().and_then(minor);
+    let wanted =
+        if target == seen.package.0 { Some(Stop::of("", seen.package.1).minor().to_owned()) } else { minor(target) };
+    match has == wanted {
+        true => seen.status.emulates.clone(),
+        false => has,
+    }
+}
+
+fn stage(seen: &Seen<'_>, step: &Step<'_>, component: ControlPlaneComponent) -> Option<Stage> {
+    let workload = seen.workloads.get(&component);
+    let running = workload.and_then(|workload| workload.package.as_deref());
+    let stays = running.filter(|name| newer_etcd(seen, component, name, step));
+    let package = match stays {
+        Some(name) => (name, (seen.packages)(name)?),
+        None => step.package,
+    };
+    // What is trusted stays as it is, and who asks may not see it.
+    let kind = if component == ControlPlaneComponent::Etcd { Kind::StatefulSet } else { Kind::Deployment };
+    let live = (seen.object)(kind, component.binary()).unwrap_or_default();
+    let trusts = live["spec"]["template"]["metadata"]["annotations"][TRUSTS].as_str().unwrap_or_default().to_owned();
+    let of = Blueprint {
+        names: seen.names,
+        spec: seen.spec,
+        package: package.1,
+        etcd_exists: seen.status.package_version.is_some(),
+        emulates: step.emulates.as_deref().filter(|_| stays.is_none()),
+        trusts: &trusts,
+    };
+    let mut wanted = named(objects(&of, component), package.0);
+    heal::select(seen, component, &mut wanted);
+    let template = wanted.iter().find_map(template_digest).map(str::to_owned);
+    let changes: Vec<_> = wanted
+        .into_iter()
+        .filter_map(|object| {
+            let live = (seen.object)(object.kind, &object.name);
+            let title = format!("{}/{}", object.kind.as_str(), object.name);
+            let diff = diff(&title, live.as_ref(), &object.body);
+            (!diff.is_empty()).then(|| ObjectChange { kind: object.kind.as_str(), name: object.name, diff })
+        })
+        .collect();
+    let here = workload.into_iter().flat_map(|workload| &workload.replicas).filter(|replica| !replica.ending);
+    let old = here.clone().filter(|replica| replica.template != template).count();
+    let missing = count(seen.spec, component).saturating_sub(here.clone().count());
+    let from = running.and_then(|name| (seen.packages)(name)).map(|spec| spec.version_of(component).to_owned());
+    let from = from.or_else(|| here.clone().find_map(|replica| replica.runs.clone()));
+    let (how, risk) = manner(seen, component, old, missing, step.emulates.as_deref());
+    let to = package.1.version_of(component).to_owned();
+    Some(Stage { component, from, to, restarts: old, how, risk, objects: changes })
+}
+
+/// In which way pods are replaced, and what is risky about it.
+fn manner(
+    seen: &Seen<'_>,
+    component: ControlPlaneComponent,
+    old: usize,
+    missing: usize,
+    emulates: Option<&str>,
+) -> (String, Option<String>) {
+    let wanted = count(seen.spec, component);
+    if old == 0 {
+        let how = match missing {
+            0 => "nothing restarts".to_owned(),
+            _ => format!("{missing} of {wanted} are made"),
+        };
+        return (how, None);
+    }
+    if component == ControlPlaneComponent::Etcd {
+        let risk = "with one member nothing can be read or written while it begins anew; three avoid that";
+        let risk = (wanted == 1).then(|| risk.to_owned());
+        return (format!("{old} of {wanted} members, one at a time and only while all others are well"), risk);
+    }
+    let emulates = emulates.map_or(String::new(), |minor| format!(", emulating {minor}"));
+    let how = format!("{old} of {wanted} replicas, one more before one less{emulates}");
+    let risk = "with one replica it is not taken out of the endpoint if it proves bad; two allow that";
+    (how, (component == ControlPlaneComponent::Apiserver && wanted == 1).then(|| risk.to_owned()))
+}
+
+fn back(seen: &Seen<'_>, step: &Step<'_>, from: Option<&Stop<'_>>) -> Back {
+    let to = Stop::of(step.package.0, step.package.1);
+    let back = |keeps_writes, message| Back { keeps_writes, message };
+    match from {
+        None => back(false, "there is nothing to go back to".to_owned()),
+        Some(from) if from.name == to.name => {
+            match (&seen.status.previous, &seen.status.emulates, seen.status.soak_until) {
+                (Some(previous), Some(_), Some(until)) => {
+                    back(true, format!("to {previous} until {until}, keeping every write"))
+                }
+                _ => back(false, "nothing is changed that one could go back from".to_owned()),
+            }
+        }
+        Some(from) if from.minor() == to.minor() => {
+            back(true, format!("to {} at any time, keeping every write", from.name))
+        }
+        Some(from) if to.is_older_than(from) => {
+            back(true, format!("to {} again at any time: that is an upgrade", from.name))
+        }
+        Some(from) => {
+            let soak = &seen.spec.upgrade.soak;
+            let message = format!(
+                "to {} while it is under way and for {soak} after it (spec.upgrade.soak), keeping every write; past that only by restoring a snapshot, which loses what was written since",
+                from.name
+            );
+            back(true, message)
+        }
+    }
+}
+
+fn restoring(seen: &Seen<'_>) -> Option<RestorePlan> {
+    let snapshot = seen.status.last_snapshot.as_ref()?;
+    let patch = serde_json::json!({
+        "spec": { "packageVersion": seen.package.0, "restore": { "snapshot": snapshot.name } },
+    });
+    Some(RestorePlan { snapshot: snapshot.name.clone(), data_of: snapshot.at, checked: snapshot.checked, patch })
+}
+
+/// The extensions that the cluster would have, in their order.
+fn extensions(seen: &Seen<'_>) -> Vec<String> {
+    let mut all: Vec<_> = seen.package.1.extensions.iter().collect();
+    all.sort_by_key(|one| (one.order, one.name.clone()));
+    let on = |name: &str, usual: bool| {
+        let choice = seen.spec.extensions.iter().find(|choice| choice.name == name);
+        choice.and_then(|choice| choice.enabled).unwrap_or(usual)
+    };
+    all.into_iter().filter(|one| on(&one.name, one.enabled)).map(|one| one.name.clone()).collect()
+}
+
+fn certificates(seen: &Seen<'_>, now: Timestamp) -> Vec<CertificatePlan> {
+    let life = SignedDuration::try_from(seen.spec.certificates.leaf_lifetime.0).unwrap_or_default();
+    let leaves = seen.status.certificates.iter().filter(|one| one.name != "ca" && !one.name.ends_with("-ca"));
+    let all = leaves.filter_map(|one| {
+        let replaced = one.not_after.checked_sub(life / 3).ok()?;
+        let (name, not_after) = (one.name.clone(), one.not_after);
+        Some(CertificatePlan { name, not_after, replaced })
+    });
+    all.filter(|one| one.replaced <= now + SOON).collect()
+}

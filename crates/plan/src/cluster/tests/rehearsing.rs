@@ -1,0 +1,117 @@
+//! What is told before a change is what is done.
+
+use std::collections::BTreeSet;
+
+use fleetwright_api::{CertificateStatus, SnapshotStatus};
+
+use super::rehearse::{Rehearsal, rehearse};
+use super::*;
+
+impl World {
+    fn rehearsed(&self) -> Rehearsal {
+        self.look(|seen| rehearse(seen, NOW))
+    }
+}
+
+#[test]
+fn a_plan_has_the_stages_in_their_order_with_what_restarts_and_in_which_way() {
+    let mut world = World::new();
+    world.settle();
+    assert!(world.rehearsed().stages.iter().all(|stage| stage.objects.is_empty() && stage.restarts == 0));
+    world.spec.package_version = "v1.37".to_owned();
+    let plan = world.rehearsed();
+    assert!(plan.refused.is_none() && plan.findings.is_empty(), "{plan:#?}");
+    let order: Vec<_> = plan.stages.iter().map(|stage| (stage.component, stage.restarts)).collect();
+    assert_eq!(order.iter().map(|(component, _)| *component).collect::<Vec<_>>(), ControlPlaneComponent::ALL);
+    assert_eq!(order.iter().map(|(_, restarts)| *restarts).collect::<Vec<_>>(), [0, 2, 2, 2], "etcd is the same");
+    let server = &plan.stages[1];
+    assert_eq!((server.from.as_deref(), server.to.as_str()), (Some("1.36.4"), "1.37.1"));
+    assert!(server.how.contains("one more before one less, emulating 1.36"), "{}", server.how);
+    let diff = &server.objects.iter().find(|object| object.kind == "Deployment").unwrap().diff;
+    for line in [
+        "-registry.example/kube-apiserver:v1.36.4",
+        "+registry.example/kube-apiserver:v1.37.1",
+        "+--emulated-version=1.36",
+    ] {
+        assert!(diff.lines().any(|own| own == line), "{line} in {diff}");
+    }
+    assert!(plan.back.keeps_writes && plan.back.message.contains("spec.upgrade.soak"), "{:?}", plan.back);
+    assert!(plan.later.iter().any(|later| later.contains("which APIs callers use")), "{:?}", plan.later);
+}
+
+#[test]
+fn what_is_told_is_what_is_done() {
+    let mut world = World::new();
+    world.settle();
+    for package in ["v1.37", "v1.36"] {
+        world.spec.package_version = package.to_owned();
+        let plan = world.rehearsed();
+        let told: BTreeSet<_> = plan
+            .stages
+            .iter()
+            .flat_map(|stage| &stage.objects)
+            .map(|object| (object.kind.to_owned(), object.name.clone()))
+            .collect();
+        let steps = world.settle();
+        let applied = steps.iter().flat_map(|step| &step.apply);
+        let done: BTreeSet<_> =
+            applied.map(|(object, _)| (object.kind.as_str().to_owned(), object.name.clone())).collect();
+        assert_eq!(told, done, "to {package}");
+        assert!(!done.is_empty());
+    }
+}
+
+#[test]
+fn what_stands_against_it_is_told_with_it() {
+    let mut world = World::new();
+    world.settle();
+    world.workloads.get_mut(&ControlPlaneComponent::Etcd).unwrap().replicas[0].ready = false;
+    world.spec.package_version = "v1.37".to_owned();
+    let plan = world.rehearsed();
+    assert_eq!(plan.findings[0].reason, names::reasons::MEMBERS_MISSING);
+    assert_eq!(plan.stages.len(), 4, "and what would be done without it");
+}
+
+#[test]
+fn past_the_soak_a_snapshot_is_offered_with_the_time_of_its_data() {
+    let mut world = World::new();
+    world.settle();
+    world.spec.package_version = "v1.37".to_owned();
+    world.settle();
+    world.status.soak_until = Some(NOW);
+    world.settle();
+    world.spec.package_version = "v1.36".to_owned();
+    world.status.last_snapshot = None;
+    let plan = world.rehearsed();
+    assert_eq!(plan.refused.as_ref().unwrap().reason, names::reasons::SOAK_OVER);
+    assert!(plan.restore.is_none() && plan.stages.is_empty());
+    world.status.last_snapshot = Some(SnapshotStatus {
+        name: "s-7".to_owned(),
+        at: NOW,
+        size: None,
+        checked: true,
+        generation: None,
+        revision: None,
+    });
+    let restore = world.rehearsed().restore.unwrap();
+    assert_eq!((restore.snapshot.as_str(), restore.data_of, restore.checked), ("s-7", NOW, true));
+    assert_eq!(
+        restore.patch["spec"],
+        serde_json::json!({ "packageVersion": "v1.36", "restore": { "snapshot": "s-7" } })
+    );
+}
+
+#[test]
+fn certificates_that_are_due_within_a_week_are_told() {
+    let mut world = World::new();
+    world.settle();
+    let day = SignedDuration::from_hours(24);
+    let of = |name: &str, days: i64| CertificateStatus {
+        name: name.to_owned(),
+        not_after: NOW + day * i32::try_from(days).unwrap(),
+    };
+    world.status.certificates = vec![of("ca", 3), of("apiserver-tls", 36), of("etcd-peer-tls", 38)];
+    let told = world.rehearsed().certificates;
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!((told[0].name.as_str(), told[0].replaced), ("apiserver-tls", NOW + day * 6));
+}
