@@ -5,7 +5,7 @@ use fleetwright_sim::meta::Removal;
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::{Event, Pod, ResourceQuota};
 use k8s_openapi::api::storage::v1::StorageClass;
-use kube::api::{ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
@@ -88,8 +88,17 @@ async fn a_quota_without_room_for_one_more_pod_holds_an_upgrade_back() {
     quotas.create(&PostParams::default(), &serde_json::from_value(quota).unwrap()).await.unwrap();
     world.seen(&quotas, "small", |quota| quota.status.as_ref().is_some_and(|status| status.used.is_some())).await;
     world.change("pay", json!({ "spec": { "packageVersion": "v1.37" } })).await;
-    let message = held(&world, names::reasons::NO_ROOM).await;
-    assert!(message.contains("ResourceQuota small allows pods 3"), "{message}");
+    // The first that has no room is the snapshot before it.
+    let told = async || {
+        let status = world.status("pay").await;
+        match condition(&status.conditions, names::ACCEPTED) {
+            Some(one) if one.status == Status::False && one.message.contains("small") => Ok(status),
+            other => Err(format!("{other:?}")),
+        }
+    };
+    let status = world.until("the quota is told", told).await;
+    assert_eq!(status.package_version.as_deref(), Some("v1.36"), "{status:#?}");
+    quotas.delete("small", &DeleteParams::default()).await.unwrap();
     // What was not begun is not missed when it is taken back.
     world.change("pay", json!({ "spec": { "packageVersion": "v1.36" } })).await;
     let status = world.ready("pay").await;
