@@ -224,8 +224,8 @@ pub fn defaults() -> Vec<(Value, Value)> {
         "datastore": {"etcd": {"members": 3, "storage": {"size": "10Gi"}}},
         "network": {"pods": "10.244.0.0/16", "services": "10.96.0.0/16", "dnsDomain": "cluster.local"},
         "endpoint": {"type": "ClusterIP"},
-        "certificates": {"leafLifetime": "2160h", "authorityLifetime": "87600h"},
-        "upgrade": {"soak": "24h"}, "placement": {},
+        "certificates": {"leafLifetime": "2160h", "authorityLifetime": "87600h", "overlap": "24h"},
+        "upgrade": {"soak": "24h", "stageWithin": "10m"}, "placement": {},
         "deletionProtection": true, "onDelete": "WaitForMachines", "paused": false,
     });
     let with = |field: &str, value: Value| {
