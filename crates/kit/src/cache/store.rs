@@ -130,7 +130,9 @@ impl<V> Store<V> {
             None if version <= self.seen => return None,
             _ => {}
         }
-        self.deleted.insert(key.clone(), version);
+        // Answers come in any order: that of an older delete takes nothing from what a newer one told.
+        let deleted = self.deleted.entry(key.clone()).or_default();
+        *deleted = version.max(*deleted);
         self.remove(key)
     }
 

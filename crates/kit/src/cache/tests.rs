@@ -195,6 +195,16 @@ fn an_answer_that_comes_after_a_list_does_not_bring_back_what_is_gone() {
 }
 
 #[test]
+fn the_answer_of_an_older_delete_does_not_bring_back_what_a_newer_one_took() {
+    let mut store = store();
+    assert!(store.deleted(&key(0), 4).is_none());
+    assert!(store.deleted(&key(0), 2).is_none());
+    assert!(store.written(key(0), 4, 4, false).is_none());
+    assert!(store.get(&key(0)).is_none());
+    assert!(store.written(key(0), 6, 6, false).is_some());
+}
+
+#[test]
 fn a_list_tells_only_what_differs() {
     let mut store = store();
     let list =
