@@ -34,7 +34,7 @@ kubectl config set-context --current --namespace=shop
 until kubectl get serviceaccount/default configmap/kube-root-ca.crt >/dev/null 2>&1; do sleep 0.2; done
 kubectl get serviceaccount default -o yaml
 kubectl get namespace shop -o yaml
-# differs: quotas and limit ranges are not supported, so nothing is said about them
+# differs: limit ranges are not supported, so nothing is said about them
 kubectl describe namespace shop
 
 ## Apply
@@ -187,14 +187,17 @@ kubectl create token nobody
 kubectl create poddisruptionbudget all --selector=app=web --min-available=50%
 kubectl create priorityclass urgent --value=1000 --description=First
 kubectl create ingress side --rule='side.example/*=web:80'
-# differs: quotas are not supported
 kubectl create quota small --hard=pods=1
+until [ -n "$(kubectl get quota small -o jsonpath='{.status.hard.pods}')" ]; do sleep 0.2; done; kubectl get quota small
 kubectl run lone --image=registry.example/lone --dry-run=server -o yaml
 kubectl run lone --image=registry.example/lone --restart=Never --env=A=B --labels=app=lone
 kubectl get pod lone -o yaml
 kubectl describe pod lone
 kubectl get pods
+kubectl run second --image=registry.example/second
+kubectl describe quota small
 kubectl delete pod lone
+kubectl delete quota small
 kubectl apply -f ingress.yaml -f storage.yaml -f stateful.yaml
 kubectl get ingresses,networkpolicies,pv,pvc,sc,sts,ds,pdb
 kubectl get ingresses,networkpolicies,pv,pvc,sc,sts,ds,pdb -o wide

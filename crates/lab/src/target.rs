@@ -27,7 +27,7 @@ impl fmt::Display for Kind {
 }
 
 /// The controllers of kube-controller-manager whose work the embedded server does as well.
-const CONTROLLERS: [&str; 11] = [
+const CONTROLLERS: [&str; 12] = [
     "namespace-controller",
     "garbage-collector-controller",
     "serviceaccount-controller",
@@ -39,6 +39,7 @@ const CONTROLLERS: [&str; 11] = [
     "certificatesigningrequest-signing-controller",
     "certificatesigningrequest-cleaner-controller",
     "token-cleaner-controller",
+    "resourcequota-controller",
 ];
 
 /// A running server.

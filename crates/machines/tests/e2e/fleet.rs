@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::{NAMESPACE, built, helpers};
 
 /// How long a machine may take from bare to ready here: the box is busy, and has everything to download and unpack.
-pub(crate) const LONG: Duration = Duration::from_secs(450);
+pub(crate) const LONG: Duration = Duration::from_secs(900);
 
 pub(crate) struct Fleet {
     pub(crate) site: Site,
