@@ -67,12 +67,15 @@ type Package<'a> = (&'a str, &'a ClusterPackageVersionSpec);
 
 /// Keeps the cluster where it is while something stands against the step.
 pub(super) fn hold<'a>(seen: &Seen<'a>, step: Step<'a>, now: Timestamp) -> (Step<'a>, Preflight) {
-    let Some(at) = begins(seen, &step) else { return (step, Preflight::default()) };
-    let preflight = preflight(seen, step.package, now);
+    // The snapshot is taken when nothing else stands against it: where there is no room, there is none for its pod either.
+    let snapshot = step.refused.as_ref().is_some_and(|(reason, _)| *reason == names::reasons::NO_SNAPSHOT);
+    let target = if snapshot { seen.package } else { step.package };
+    let Some(at) = begins(seen, target) else { return (step, Preflight::default()) };
+    let preflight = preflight(seen, target, now);
     let against: Vec<_> = preflight.findings.iter().filter(|finding| !finding.overridden).collect();
     let refused = match (against.first(), &preflight.checking) {
-        (Some(first), _) => (first.reason, told(step.package.0, &against)),
-        (None, Some(what)) => (names::reasons::CHECKING, format!("before {}: {what}", step.package.0)),
+        (Some(first), _) => (first.reason, told(target.0, &against)),
+        (None, Some(what)) => (names::reasons::CHECKING, format!("before {}: {what}", target.0)),
         (None, None) => return (step, preflight),
     };
     let emulates = seen.status.emulates.clone();
@@ -80,13 +83,13 @@ pub(super) fn hold<'a>(seen: &Seen<'a>, step: Step<'a>, now: Timestamp) -> (Step
 }
 
 /// Where a change begins from, if one is about to: nothing of it was applied, and nothing of another is under way.
-pub(super) fn begins<'a>(seen: &Seen<'a>, step: &Step<'a>) -> Option<Package<'a>> {
+pub(super) fn begins<'a>(seen: &Seen<'a>, target: Package<'a>) -> Option<Package<'a>> {
     if restore::replaces(seen) || seen.status.restoring.is_some() {
         return None;
     }
     let name = seen.status.package_version.as_deref()?;
     let at = (name, (seen.packages)(name)?);
-    let (from, to) = (Stop::of(at.0, at.1), Stop::of(step.package.0, step.package.1));
+    let (from, to) = (Stop::of(at.0, at.1), Stop::of(target.0, target.1));
     if from.name == to.name || to.is_older_than(&from) {
         return None;
     }

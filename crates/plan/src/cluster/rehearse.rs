@@ -147,7 +147,7 @@ pub fn rehearse(seen: &Seen<'_>, now: Timestamp) -> Rehearsal {
     }
     let has = seen.status.package_version.as_deref();
     let from = has.and_then(|name| Some((name, (seen.packages)(name)?)));
-    let begins = begins(seen, &step).is_some();
+    let begins = begins(seen, step.package).is_some();
     let before = if begins { preflight(seen, target, now) } else { Preflight::default() };
     later.extend(before.checking);
     let wanted = match step.refused {

@@ -109,6 +109,9 @@ fn an_upgrade_begins_when_its_snapshot_is_there_and_going_back_needs_none() {
     let mut world = World::new();
     world.settle();
     world.spec.package_version = "v1.37".to_owned();
+    let asks = world.decide();
+    assert!(asks.snapshot.is_none() && asks.preflight.ask.is_some(), "it is taken when nothing else stands against it");
+    world.applied(&asks);
     let decision = world.decide();
     assert!(decision.apply.is_empty() && decision.snapshot.as_ref().unwrap().wanted.generation.is_some());
     let said = world.status();
