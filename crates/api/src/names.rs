@@ -63,6 +63,8 @@ pub const COMPONENT: &str = "fleetwright.io/component";
 pub const SERVES: &str = "fleetwright.io/serves";
 /// Annotation of what an operator applied: the digest of it, so that what did not change is not written.
 pub const APPLIED: &str = "fleetwright.io/applied";
+/// Annotation of a Secret that is a copy of what a cluster refers to: the digest of it.
+pub const COPY: &str = "fleetwright.io/copy";
 /// Annotation of a cluster by which a person says that what was found before an upgrade does not matter: `REASON@PACKAGE-VERSION`, separated by
 /// commas. It counts for that package version alone.
 pub const OVERRIDE: &str = "fleetwright.io/override";

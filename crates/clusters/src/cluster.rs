@@ -21,6 +21,7 @@ use kube::ResourceExt;
 use kube::api::ObjectMeta;
 use serde_json::json;
 
+use crate::borrow;
 use crate::ending::{self, Ending, Hold};
 use crate::extend::Extenders;
 use crate::eyes::{Eyes, Papers};
@@ -139,8 +140,8 @@ pub enum Choice {
 
 impl Controller for Clusters {
     const NAME: &'static str = crate::NAME;
-    /// Reads: authorities that sign, a namespace that may be there, and the keys of a store. Writes: everything of a new cluster's step, and the status.
-    const BUDGET: Budget = Budget { reads: 5, writes: 24 };
+    /// Reads: authorities that sign, a namespace that may be there, the keys of a store, and Secrets that it refers to. Writes: everything of a new cluster's step, and the status.
+    const BUDGET: Budget = Budget { reads: 9, writes: 24 };
 
     type Found = Arc<Found>;
     type Valid = Valid;
@@ -336,6 +337,7 @@ impl Clusters {
         if decision.namespace {
             return Ok(self.namespace(pass, names).await?);
         }
+        borrow::copy(&self.eyes, pass, names, &found.cluster.0.spec).await?;
         let maker = Maker { eyes: &self.eyes, pass, names, spec: &found.cluster.0.spec };
         for authority in &decision.authorities {
             maker.authority(*authority).await?;
@@ -518,23 +520,17 @@ impl Clusters {
         let version = cached.as_ref().and_then(|now| now.0.resource_version()).unwrap_or_default();
         let (current, desired) = (json!(old), json!(new));
         let written = pass.writer().apply_status(&self.eyes.clusters, pass.key(), &version, &current, desired).await?;
-        let held = |status: &ClusterStatus| {
-            let accepted = fleetwright_api::condition(&status.conditions, names::ACCEPTED);
-            accepted.filter(|one| one.reason == names::reasons::MACHINES_JOINED).map(|one| one.message.clone())
-        };
-        if written
-            && held(&old).is_none()
-            && let Some(message) = held(new)
-        {
-            self.tell(pass, found, Level::Warning, names::reasons::MACHINES_JOINED, &message).await;
-        }
-        let upgradable =
-            |status: &ClusterStatus| fleetwright_api::condition(&status.conditions, names::UPGRADABLE).cloned();
-        if written
-            && let Some(now) = upgradable(new).filter(|now| now.status == Status::False)
-            && upgradable(&old).is_none_or(|old| old.status != now.status || old.reason != now.reason)
-        {
-            self.tell(pass, found, Level::Warning, "UpgradeHeldBack", &now.message).await;
+        for (kind, reason, event) in TOLD {
+            let of = |status: &ClusterStatus| {
+                let found = fleetwright_api::condition(&status.conditions, kind).cloned();
+                found.filter(|one| one.status == Status::False && reason.is_none_or(|reason| one.reason == reason))
+            };
+            if written
+                && let Some(now) = of(new)
+                && of(&old).is_none_or(|old| old.reason != now.reason)
+            {
+                self.tell(pass, found, Level::Warning, event, &now.message).await;
+            }
         }
         if written
             && old.phase != new.phase
@@ -558,6 +554,14 @@ impl Clusters {
         pass.events().publish(&about, level, reason, message, message).await;
     }
 }
+
+/// Conditions that are told by an event when they become false: for which reason, and that of the event.
+const TOLD: [(&str, Option<&str>, &str); 4] = [
+    (names::ACCEPTED, Some(names::reasons::MACHINES_JOINED), names::reasons::MACHINES_JOINED),
+    (names::UPGRADABLE, None, "UpgradeHeldBack"),
+    (names::SNAPSHOTS_RECENT, Some(names::reasons::SNAPSHOT_FAILED), names::reasons::SNAPSHOT_FAILED),
+    (names::SNAPSHOTS_RECENT, Some(names::reasons::OVERDUE), names::reasons::OVERDUE),
+];
 
 /// The reason of an event that tells it.
 fn word(phase: ClusterPhase) -> &'static str {

@@ -9,6 +9,7 @@
 //! - a cluster at rest costs one proof for each API server in each period, and no write;
 //! - nothing of another cluster is ever touched: everything of one is in a namespace of its own, with its labels.
 
+mod borrow;
 mod cluster;
 mod connect;
 mod ending;

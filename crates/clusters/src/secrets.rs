@@ -35,8 +35,8 @@ pub enum SecretError {
     #[error("Secret {0}: {1}")]
     Broken(String, String),
     /// A Secret that the cluster refers to is not there, or not whole.
-    #[error("Secret {secret} is not there or has no {key}: make it, or name another in spec.snapshots.s3.secretRef")]
-    Lacks { secret: String, key: &'static str },
+    #[error("Secret {secret} is not there or has no {key}: make it, or name another in {field}")]
+    Lacks { secret: String, key: String, field: String },
 }
 
 impl StepError for SecretError {

@@ -78,7 +78,8 @@ async fn keys(eyes: &Eyes, pass: &Pass, names: &Names, bucket: &SnapshotBucket) 
     let data = read.and_then(|secret| secret.data).unwrap_or_default();
     for key in ["accessKeyId", "secretAccessKey"] {
         if data.get(key).is_none_or(|value| value.0.is_empty()) {
-            return Err(SecretError::Lacks { secret: format!("{}/{name}", names.fleet), key });
+            let (secret, field) = (format!("{}/{name}", names.fleet), "spec.snapshots.s3.secretRef".to_owned());
+            return Err(SecretError::Lacks { secret, key: key.to_owned(), field });
         }
     }
     let kept = data.into_iter().filter(|(key, _)| ["accessKeyId", "secretAccessKey", "ca.crt"].contains(&key.as_str()));

@@ -7,6 +7,7 @@ use fleetwright_api::{Cluster, names};
 use fleetwright_kit::View;
 use fleetwright_pki::Certificate;
 use fleetwright_plan::cluster::Replica;
+use fleetwright_plan::cluster::borrowed::digest;
 use fleetwright_plan::cluster::extensions::EXTENSION;
 use fleetwright_plan::cluster::snapshots::Task;
 use k8s_openapi::api::core::v1::{ContainerStatus, Namespace, Pod, Secret};
@@ -141,6 +142,8 @@ pub struct SecretView {
     pub trusts: Option<Box<str>>,
     /// The keys that it has.
     pub keys: Box<[Box<str>]>,
+    /// The digest of what it holds, if it is a copy.
+    pub copy: Option<Box<str>>,
 }
 
 impl View for SecretView {
@@ -148,7 +151,10 @@ impl View for SecretView {
 
     fn of(object: Secret) -> Self {
         let cluster = owner(&object);
+        let copied = object.annotations().contains_key(names::COPY);
         let data = object.data.unwrap_or_default();
+        let values = || data.iter().map(|(key, value)| (key.as_str(), value.0.as_slice()));
+        let copy = copied.then(|| digest(values()).into());
         let text = |key: &str| data.get(key).and_then(|bytes| std::str::from_utf8(&bytes.0).ok());
         let certificate = text("tls.crt").and_then(|pem| Certificate::from_pem(pem).ok());
         let key_matches =
@@ -159,6 +165,7 @@ impl View for SecretView {
             trusts: text("ca.crt").map(Into::into),
             keys: data.iter().filter(|(_, bytes)| !bytes.0.is_empty()).map(|(key, _)| key.as_str().into()).collect(),
             certificate,
+            copy,
         }
     }
 }

@@ -3,9 +3,9 @@
 use fleetwright_api::{ComponentOverrides, Status, condition, names};
 use fleetwright_sim::meta::Removal;
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
-use k8s_openapi::api::core::v1::{Event, Pod, ResourceQuota};
+use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use k8s_openapi::api::storage::v1::StorageClass;
-use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::api::PostParams;
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
@@ -57,18 +57,7 @@ async fn an_api_that_callers_use_and_the_next_minor_removes_holds_an_upgrade_bac
     let packages = packages(&world).await;
     assert_eq!(packages.len(), 4);
     assert!(packages.iter().all(|package| package == "v1.36"), "nothing is touched: {packages:?}");
-    let events: Api<Event> = Api::namespaced(world.client.clone(), crate::support::FLEET);
-    world
-        .until("an event tells it", async || {
-            let all = events.list(&ListParams::default()).await.unwrap().items;
-            let told = all.iter().any(|event| event.reason.as_deref() == Some("UpgradeHeldBack"));
-            if told {
-                Ok(())
-            } else {
-                Err(format!("{:?}", all.iter().map(|one| one.reason.clone()).collect::<Vec<_>>()))
-            }
-        })
-        .await;
+    world.told("UpgradeHeldBack").await;
     // Said of another change, it does not count.
     let annotate = |text: &str| json!({ "metadata": { "annotations": { names::OVERRIDE: text } } });
     world.change("pay", annotate("RemovedApisInUse@v1.36")).await;
@@ -88,17 +77,12 @@ async fn a_quota_without_room_for_one_more_pod_holds_an_upgrade_back() {
     quotas.create(&PostParams::default(), &serde_json::from_value(quota).unwrap()).await.unwrap();
     world.seen(&quotas, "small", |quota| quota.status.as_ref().is_some_and(|status| status.used.is_some())).await;
     world.change("pay", json!({ "spec": { "packageVersion": "v1.37" } })).await;
-    // The first that has no room is the snapshot before it.
-    let told = async || {
-        let status = world.status("pay").await;
-        match condition(&status.conditions, names::ACCEPTED) {
-            Some(one) if one.status == Status::False && one.message.contains("small") => Ok(status),
-            other => Err(format!("{other:?}")),
-        }
-    };
-    let status = world.until("the quota is told", told).await;
+    let message = held(&world, names::reasons::NO_ROOM).await;
+    assert!(message.contains("ResourceQuota small allows pods 3"), "{message}");
+    let status = world.status("pay").await;
     assert_eq!(status.package_version.as_deref(), Some("v1.36"), "{status:#?}");
-    quotas.delete("small", &DeleteParams::default()).await.unwrap();
+    let accepted = condition(&status.conditions, names::ACCEPTED).unwrap();
+    assert_eq!(accepted.status, Status::True, "nothing else of the cluster suffers from it: {accepted:?}");
     // What was not begun is not missed when it is taken back.
     world.change("pay", json!({ "spec": { "packageVersion": "v1.36" } })).await;
     let status = world.ready("pay").await;

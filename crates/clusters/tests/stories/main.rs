@@ -2,6 +2,7 @@
 
 mod authorities;
 mod before;
+mod borrowed;
 mod datastore;
 mod extensions;
 mod heal;

@@ -110,6 +110,7 @@ async fn a_snapshot_that_does_not_restore_is_told_and_holds_an_upgrade_back() {
         })
         .await;
     assert_eq!(world.status("pay").await.components[0].replicas.iter().filter(|one| one.ready).count(), 3);
+    world.told(names::reasons::SNAPSHOT_FAILED).await;
 }
 
 /// Asks for a snapshot, and tells its name.

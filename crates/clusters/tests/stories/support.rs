@@ -9,9 +9,9 @@ use fleetwright_clusters::Options;
 use fleetwright_kit::{Clock, Operator, Settings};
 use fleetwright_sim::meta::{Manner, Meta, service_network};
 use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1::{Event, Namespace};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -150,6 +150,17 @@ impl World {
                 Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
             }
         }
+    }
+
+    /// Waits until an event with that reason was written.
+    pub async fn told(&self, reason: &str) {
+        let events: Api<Event> = Api::namespaced(self.client.clone(), FLEET);
+        self.until(&format!("an event tells {reason}"), async || {
+            let all = events.list(&ListParams::default()).await.unwrap().items;
+            let reasons: Vec<_> = all.into_iter().filter_map(|event| event.reason).collect();
+            if reasons.iter().any(|one| one == reason) { Ok(()) } else { Err(format!("{reasons:?}")) }
+        })
+        .await;
     }
 
     /// Waits until the object is there and so.

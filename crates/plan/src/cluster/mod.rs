@@ -1,6 +1,7 @@
 //! What becomes of a Cluster: the objects of its control plane, its certificates, and what to do next.
 
 pub mod arguments;
+pub mod borrowed;
 pub mod certificates;
 pub mod contains;
 pub mod datastore;

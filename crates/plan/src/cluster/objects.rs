@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::Names;
 use super::arguments::knows;
+use super::borrowed;
 use super::extensions::keeps_endpoint;
 use super::reach::Stop;
 
@@ -155,13 +156,19 @@ impl Blueprint<'_> {
             |name: &str| component == ControlPlaneComponent::Etcd || knows(component, name, minor) != Some(false);
         all.extend(self.overrides(component).args.into_iter().filter(|(name, _)| knows(name)));
         all.extend(self.own(component));
-        let given = self.config_files(component);
+        let (given, secret) = (self.config_files(component), self.secret_files(component));
+        let given: Vec<&str> =
+            given.iter().map(|(name, _)| name.as_str()).chain(secret.iter().map(String::as_str)).collect();
         for (of, file, argument) in CONFIG_FILES {
-            if of == component && given.iter().any(|(name, _)| name == file) {
+            if of == component && given.contains(&file) {
                 all.insert(argument.to_owned(), format!("{}/{file}", component.config_folder()));
                 // The file says all of it, and both together are refused.
                 if argument == "authorization-config" {
                     all.remove("authorization-mode");
+                }
+                // Its Secret may change at any time, and keys are replaced by changing it.
+                if argument == "encryption-provider-config" {
+                    all.insert("encryption-provider-config-automatic-reload".to_owned(), "true".to_owned());
                 }
             }
         }
@@ -253,9 +260,9 @@ impl Blueprint<'_> {
                         own.extend([
                             ("etcd-servers", external.endpoints.join(",")),
                             ("etcd-prefix", external.prefix.clone().unwrap_or_else(prefix)),
-                            ("etcd-cafile", file("etcd-external", "ca.crt")),
-                            ("etcd-certfile", file("etcd-external", "tls.crt")),
-                            ("etcd-keyfile", file("etcd-external", "tls.key")),
+                            ("etcd-cafile", file(borrowed::DATASTORE, "ca.crt")),
+                            ("etcd-certfile", file(borrowed::DATASTORE, "tls.crt")),
+                            ("etcd-keyfile", file(borrowed::DATASTORE, "tls.key")),
                         ]);
                     }
                     _ => own.extend([
@@ -307,15 +314,23 @@ impl Blueprint<'_> {
         let mut files: BTreeMap<String, String> =
             package.config.iter().map(|file| (file.name.clone(), file.content.clone())).collect();
         for file in self.overrides(component).config {
-            if let Some(content) = file.content {
-                files.insert(file.name, content);
+            match file.content {
+                Some(content) => drop(files.insert(file.name, content)),
+                // It comes from a Secret.
+                None => drop(files.remove(&file.name)),
             }
         }
-        if component == ControlPlaneComponent::Scheduler {
+        if component == ControlPlaneComponent::Scheduler && self.secret_files(component).is_empty() {
             let given = files.remove("scheduler.yaml").unwrap_or_default();
             files.insert("scheduler.yaml".to_owned(), scheduler_config(&given));
         }
         files.into_iter().collect()
+    }
+
+    /// The names of files of component configuration that come from Secrets.
+    fn secret_files(&self, component: ControlPlaneComponent) -> Vec<String> {
+        let given = self.overrides(component).config.into_iter();
+        given.filter(|file| file.secret.is_some()).map(|file| file.name).collect()
     }
 
     fn config(&self, component: ControlPlaneComponent) -> Option<Object> {
@@ -324,6 +339,22 @@ impl Blueprint<'_> {
             let name = format!("{}-config", component.binary());
             self.object(Kind::ConfigMap, &name, component, json!({ "data": files }))
         })
+    }
+
+    /// What holds the files of component configuration, wherever they come from.
+    fn config_volume(&self, component: ControlPlaneComponent) -> Option<Value> {
+        let (files, secret) = (self.config_files(component), self.secret_files(component));
+        let name = format!("{}-config", component.binary());
+        if secret.is_empty() {
+            let volume = json!({ "name": "config", "configMap": { "name": name, "defaultMode": 0o444 } });
+            return (!files.is_empty()).then_some(volume);
+        }
+        let items: Vec<_> = secret.iter().map(|file| json!({ "key": file, "path": file })).collect();
+        let mut sources = vec![json!({ "secret": { "name": borrowed::config(component), "items": items } })];
+        if !files.is_empty() {
+            sources.push(json!({ "configMap": { "name": name } }));
+        }
+        Some(json!({ "name": "config", "projected": { "sources": sources, "defaultMode": 0o440 } }))
     }
 
     fn deployment(&self, component: ControlPlaneComponent) -> Object {
@@ -354,10 +385,8 @@ impl Blueprint<'_> {
             );
             mounts.push(json!({ "name": secret, "mountPath": format!("{FILES}/{secret}"), "readOnly": true }));
         }
-        let files = self.config_files(component);
-        if !files.is_empty() {
-            let name = format!("{}-config", component.binary());
-            volumes.push(json!({ "name": "config", "configMap": { "name": name, "defaultMode": 0o444 } }));
+        if let Some(volume) = self.config_volume(component) {
+            volumes.push(volume);
             mounts.push(json!({ "name": "config", "mountPath": component.config_folder(), "readOnly": true }));
         }
         if component == ControlPlaneComponent::Etcd {
@@ -423,7 +452,7 @@ impl Blueprint<'_> {
         }
         // Files are read when a component starts, and some read what they trust only then, too.
         // Whether etcd begins or goes on is no reason to begin anew.
-        let text = json!([template, files, self.trusts])
+        let text = json!([template, self.config_files(component), self.trusts])
             .to_string()
             .replace("--initial-cluster-state=existing", "--initial-cluster-state=new");
         let digest = super::digest(&text, 8);
@@ -557,7 +586,7 @@ fn secrets(component: ControlPlaneComponent, external: bool) -> Vec<(&'static st
                 ("front-proxy-client", PAIR),
             ];
             match external {
-                true => all.push(("etcd-external", &["ca.crt", "tls.crt", "tls.key"])),
+                true => all.push((borrowed::DATASTORE, &["ca.crt", "tls.crt", "tls.key"])),
                 false => all.extend([("etcd-ca", TRUST), ("apiserver-etcd-client", PAIR)]),
             }
             all

@@ -37,8 +37,10 @@ pub struct Outlook {
 /// The status of a cluster that is there to stay.
 pub fn status(seen: &Seen<'_>, decision: &Decision, outlook: &Outlook, now: Timestamp) -> ClusterStatus {
     let before = seen.status;
-    let components: Vec<_> =
-        ControlPlaneComponent::ALL.into_iter().filter_map(|one| component(seen, decision, one, now)).collect();
+    // An external etcd is somebody else's to tell of.
+    let ours = |one: &ControlPlaneComponent| *one != ControlPlaneComponent::Etcd || seen.spec.datastore.etcd.is_some();
+    let all = ControlPlaneComponent::ALL.into_iter().filter(ours);
+    let components: Vec<_> = all.filter_map(|one| component(seen, decision, one, now)).collect();
     let settled = decision.waiting.is_empty()
         && !decision.namespace
         && decision.authorities.is_empty()

@@ -1,0 +1,110 @@
+//! Secrets that a Cluster refers to: its pods have copies of them, beside the control plane.
+
+use std::collections::BTreeMap;
+
+use fleetwright_api::{ClusterSpec, ControlPlaneComponent};
+use sha2::{Digest, Sha256};
+
+/// The Secret with which API servers log in at an external datastore.
+pub const DATASTORE: &str = "etcd-external";
+
+/// The Secret with the files of a component's configuration that nobody may read.
+pub fn config(component: ControlPlaneComponent) -> String {
+    format!("{}-secret-config", component.binary())
+}
+
+/// A Secret beside the control plane, made of what others hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Borrowed {
+    /// What it is called.
+    pub secret: String,
+    /// What it is made of; nothing if it is not wanted any more.
+    pub parts: Vec<Part>,
+}
+
+/// A value of a Secret in the namespace of the Cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The Secret.
+    pub from: String,
+    /// The key there.
+    pub key: String,
+    /// The key in the copy.
+    pub to: String,
+    /// The field of the Cluster that says so.
+    pub field: String,
+}
+
+/// All copies that a cluster may have.
+pub fn borrowed(spec: &ClusterSpec) -> Vec<Borrowed> {
+    let mut all = Vec::new();
+    if let Some(external) = &spec.datastore.external {
+        let part = |key: &str| Part {
+            from: external.secret_ref.name.clone(),
+            key: key.to_owned(),
+            to: key.to_owned(),
+            field: "spec.datastore.external.secretRef".to_owned(),
+        };
+        all.push(Borrowed { secret: DATASTORE.to_owned(), parts: ["ca.crt", "tls.crt", "tls.key"].map(part).into() });
+    }
+    for component in ControlPlaneComponent::ALL {
+        let files = spec.components.of(component).map(|given| given.config.as_slice()).unwrap_or_default();
+        let parts = files.iter().filter_map(|file| {
+            let secret = file.secret.as_ref()?;
+            let field = format!("spec.components.{}.config[{}].secret", component.field(), file.name);
+            Some(Part { from: secret.name.clone(), key: secret.key.clone(), to: file.name.clone(), field })
+        });
+        all.push(Borrowed { secret: config(component), parts: parts.collect() });
+    }
+    all
+}
+
+/// By which a copy is known to be what it should: it says nothing of the values.
+pub fn digest<'a>(data: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> String {
+    let sorted: BTreeMap<&str, &[u8]> = data.into_iter().collect();
+    let mut all = Sha256::new();
+    for (key, value) in sorted {
+        all.update((key.len() as u64).to_le_bytes());
+        all.update(key);
+        all.update((value.len() as u64).to_le_bytes());
+        all.update(value);
+    }
+    all.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use fleetwright_api::{Datastore, ExternalDatastore};
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_a_cluster_refers_to_is_copied_and_nothing_else() {
+        let mut spec = ClusterSpec::of("v1");
+        assert!(borrowed(&spec).iter().all(|one| one.parts.is_empty()));
+        let external = json!({ "endpoints": ["https://10.0.0.5:2379"], "secretRef": { "name": "shared-etcd" } });
+        let external: ExternalDatastore = serde_json::from_value(external).unwrap();
+        spec.datastore = Datastore { etcd: None, external: Some(external) };
+        let files = json!({ "config": [
+            { "name": "encryption.yaml", "secret": { "name": "keys", "key": "config" } },
+            { "name": "audit.yaml", "content": "kind: Policy" },
+        ] });
+        spec.components.apiserver = Some(serde_json::from_value(files).unwrap());
+        let all: Vec<_> = borrowed(&spec).into_iter().filter(|one| !one.parts.is_empty()).collect();
+        let names: Vec<_> = all.iter().map(|one| one.secret.as_str()).collect();
+        assert_eq!(names, ["etcd-external", "kube-apiserver-secret-config"]);
+        let keys: Vec<_> = all[0].parts.iter().map(|part| (part.from.as_str(), part.to.as_str())).collect();
+        assert_eq!(keys, [("shared-etcd", "ca.crt"), ("shared-etcd", "tls.crt"), ("shared-etcd", "tls.key")]);
+        let part = &all[1].parts[0];
+        assert_eq!((&*part.from, &*part.key, &*part.to), ("keys", "config", "encryption.yaml"));
+        assert_eq!(part.field, "spec.components.apiserver.config[encryption.yaml].secret");
+    }
+
+    #[test]
+    fn a_value_that_moves_from_one_key_to_the_next_is_another_digest() {
+        let of = |all: &[(&str, &str)]| digest(all.iter().map(|(key, value)| (*key, value.as_bytes())));
+        assert_eq!(of(&[("a", "1"), ("b", "2")]), of(&[("b", "2"), ("a", "1")]));
+        assert_ne!(of(&[("a", "1b"), ("c", "2")]), of(&[("a", "1"), ("bc", "2")]));
+    }
+}
