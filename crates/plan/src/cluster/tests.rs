@@ -1,5 +1,6 @@
 mod backups;
 mod before;
+mod extending;
 mod healing;
 mod members;
 mod rehearsing;
@@ -44,6 +45,7 @@ struct World {
     retry: Option<String>,
     now: Timestamp,
     known: preflight::Known,
+    extensions: extensions::Known,
 }
 
 impl World {
@@ -68,6 +70,7 @@ impl World {
             retry: None,
             now: NOW,
             known: preflight::Known::default(),
+            extensions: extensions::Known::default(),
         }
     }
 
@@ -93,7 +96,7 @@ impl World {
             proofs: self.proofs.clone(),
             endpoint: None,
             mendings: self.mendings.clone(),
-            extensions: extensions::Known::default(),
+            extensions: self.extensions.clone(),
             backup: snapshots::Backup {
                 image: "registry.example/fleetwright:v1",
                 created: NOW,

@@ -1,0 +1,129 @@
+//! What is done next with extensions.
+
+use fleetwright_api::{Extension, ExtensionChoice, ExtensionPlacement};
+use serde_json::json;
+
+use super::extensions::{Outcome, Report, Work};
+use super::*;
+
+fn extension(name: &str, order: u32, placement: ExtensionPlacement) -> Extension {
+    let template = format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}, namespace: NAMESPACE}}\n");
+    let namespace = if placement == ExtensionPlacement::Cluster { "default" } else { "fleet-pay" };
+    let template = template.replace("NAMESPACE", namespace);
+    Extension { name: name.to_owned(), order, placement, template, ..Extension::default() }
+}
+
+/// A cluster that works, with these extensions in its package version.
+fn world(extensions: Vec<Extension>) -> World {
+    let mut world = World::new();
+    for package in world.packages.values_mut() {
+        package.extensions = extensions.clone();
+    }
+    world.extensions.ca_bundle = Some("trusted".to_owned());
+    world.extensions.since = Some(NOW);
+    world.settle();
+    world
+}
+
+/// What the operator does with a choice: writes down, applies, and hears back from the business cluster.
+fn done(world: &mut World, outcome: &dyn Fn(&Work) -> Outcome) -> extensions::Choice {
+    let choice = world.decide().extensions;
+    for object in choice.inventory.iter().chain(choice.apply.iter().map(|(object, _)| object)) {
+        world.live.insert((object.kind, object.name.clone()), object.body.clone());
+    }
+    for (kind, name) in &choice.prune {
+        world.live.remove(&(*kind, name.clone()));
+    }
+    for work in &choice.work {
+        let outcome = outcome(work);
+        let pruned = if matches!(outcome, Outcome::Failed(_)) { Vec::new() } else { work.prune.clone() };
+        let report = Report { digest: work.digest.clone(), at: world.now, since: world.now, pruned, outcome };
+        world.extensions.reports.insert(work.extension.clone(), report);
+    }
+    world.status = world.status();
+    choice
+}
+
+fn works(choice: &extensions::Choice) -> Vec<&str> {
+    choice.work.iter().map(|work| work.extension.as_str()).collect()
+}
+
+fn reason(world: &World) -> String {
+    condition(&world.status.conditions, names::EXTENSIONS_READY).unwrap().reason.clone()
+}
+
+#[test]
+fn each_number_comes_when_those_before_it_work_and_is_written_down_before() {
+    let cluster = ExtensionPlacement::Cluster;
+    let mut world = world(vec![extension("first", 10, cluster), extension("second", 20, cluster)]);
+    let healthy = |_: &Work| Outcome::Healthy;
+    let waits = |_: &Work| Outcome::Waits("no pod yet".to_owned());
+    let choice = done(&mut world, &waits);
+    let inventory = choice.inventory.as_ref().unwrap().body["data"].to_string();
+    assert!(inventory.contains("first") && inventory.contains("second"), "{inventory}");
+    assert!(choice.work.iter().all(|work| work.extension != "second"), "{:?}", works(&choice));
+    assert_eq!(reason(&world), names::reasons::APPLYING);
+    // Waited for, it is looked at and not written again.
+    world.now = NOW + SignedDuration::from_secs(10);
+    let choice = done(&mut world, &healthy);
+    let again = choice.work.iter().find(|work| work.extension == "first").unwrap();
+    assert!(again.objects.is_empty() && choice.inventory.is_none(), "{again:?}");
+    let choice = done(&mut world, &healthy);
+    assert_eq!(works(&choice), ["second"]);
+    let choice = done(&mut world, &healthy);
+    assert!(choice.work.is_empty() && choice.next.is_some_and(|next| next > world.now), "it rests: {choice:?}");
+    assert_eq!(reason(&world), names::reasons::ALL_READY);
+}
+
+#[test]
+fn what_cannot_be_rendered_is_told_and_holds_back_what_comes_after_it() {
+    let cluster = ExtensionPlacement::Cluster;
+    let mut broken = extension("broken", 10, cluster);
+    broken.template = "{{ nobody.knows }}".to_owned();
+    let mut world = world(vec![extension("before", 5, cluster), broken, extension("after", 20, cluster)]);
+    let healthy = |_: &Work| Outcome::Healthy;
+    for _ in 0..4 {
+        let choice = done(&mut world, &healthy);
+        assert!(!works(&choice).contains(&"after") && !works(&choice).contains(&"broken"), "{:?}", works(&choice));
+    }
+    assert_eq!(reason(&world), names::reasons::BAD_EXTENSION);
+}
+
+#[test]
+fn what_is_turned_off_goes_the_last_first_and_is_forgotten_when_it_is_gone() {
+    let (cluster, meta) = (ExtensionPlacement::Cluster, ExtensionPlacement::Meta);
+    let mut world = world(vec![extension("near", 10, meta), extension("far", 20, cluster)]);
+    let healthy = |_: &Work| Outcome::Healthy;
+    for _ in 0..6 {
+        done(&mut world, &healthy);
+    }
+    assert_eq!(reason(&world), names::reasons::ALL_READY);
+    assert!(world.live.contains_key(&(Kind::ConfigMap, "near".to_owned())));
+    let off =
+        |name: &str| serde_json::from_value::<ExtensionChoice>(json!({ "name": name, "enabled": false })).unwrap();
+    world.spec.extensions = vec![off("near"), off("far")];
+    world.extensions.reports.clear();
+    let choice = done(&mut world, &|_| Outcome::Failed("nobody answers".to_owned()));
+    assert_eq!(works(&choice), ["far"]);
+    assert!(choice.work[0].objects.is_empty() && choice.work[0].prune.len() == 1 && choice.prune.is_empty());
+    assert_eq!(reason(&world), names::reasons::REMOVING);
+    // What was pruned is known to be gone; then the other goes.
+    world.now = NOW + SignedDuration::from_secs(10);
+    for _ in 0..3 {
+        done(&mut world, &healthy);
+    }
+    assert!(!world.live.contains_key(&(Kind::ConfigMap, "near".to_owned())));
+    assert!(
+        world.status.extensions.iter().all(|one| one.name != "near" && one.name != "far"),
+        "{:?}",
+        world.status.extensions
+    );
+}
+
+#[test]
+fn somebody_elses_object_beside_the_control_plane_is_not_taken() {
+    let mut world = world(vec![extension("kube-scheduler-config", 10, ExtensionPlacement::Meta)]);
+    let choice = done(&mut world, &|_| Outcome::Healthy);
+    assert!(choice.apply.is_empty(), "{:?}", choice.apply);
+    assert!([names::reasons::NOT_APPLIED, names::reasons::BAD_EXTENSION].contains(&reason(&world).as_str()));
+}
