@@ -1,0 +1,240 @@
+//! Control planes as pods of a real meta cluster, against the same four programs started by hand on the same machine in the same run.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use fleetwright_api::{Cluster, ClusterPackageVersion, ClusterSpec, EndpointType, EtcdDatastore, is_true, names};
+use fleetwright_clusters::Options;
+use fleetwright_kit::{Operator, Settings};
+use fleetwright_lab::ControlPlane;
+use fleetwright_lab::hosts::Image;
+use fleetwright_lab::measure::{fleetwright, machine, shown};
+use fleetwright_lab::meta::{self, Meta};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ServiceAccount};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::{Api, Client, ResourceExt as _};
+use serde_json::{Value, json};
+
+const FLEET: &str = "fleet";
+const IMAGE: &str = "fleetwright.local/fleetwright:bench";
+/// The Kubernetes of the processes, and of the clusters that are compared with them.
+const MINOR: &str = "1.36";
+const LONG: Duration = Duration::from_secs(600);
+
+fn main() -> Result<()> {
+    let (mut rounds, mut json) = (5, PathBuf::from("target/bench-clusters-real.json"));
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        let mut value = || arguments.next().with_context(|| format!("{argument} needs a value"));
+        match argument.as_str() {
+            "--rounds" => rounds = value()?.parse()?,
+            "--json" => json = value()?.into(),
+            // Cargo says it to every bench.
+            "--bench" => {}
+            other => bail!("what is {other}? --rounds N, --json FILE"),
+        }
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(measure(rounds, &json))
+}
+
+async fn measure(rounds: usize, json: &PathBuf) -> Result<()> {
+    let machine = machine::describe("cargo bench -p fleetwright-clusters --bench real")?;
+    eprintln!("bench: starting the meta cluster");
+    let meta = Meta::start(meta::Options::default()).await?;
+    meta.import(&Image::program(IMAGE, fleetwright()?)?).await?;
+    let bench = Bench { client: meta.client(), address: meta.address().to_string() };
+    let versions = bench.prepare(&meta).await?;
+    let mut operator = Operator::new(Settings::new("fleetwright", bench.client.clone()));
+    fleetwright_clusters::add(&mut operator, FLEET, Options { image: IMAGE, ..Options::default() });
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let running = tokio::spawn(operator.run(async { drop(stopped.await) }));
+
+    let [old, new] = versions.as_slice() else { bail!("two versions are needed, there are {versions:?}") };
+    let (mut by_hand, mut made, mut gone) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 1..=rounds {
+        let time = processes().await?;
+        eprintln!("bench: round {round} of {rounds}: four processes work after {time:.2} s");
+        by_hand.push(time);
+        let time = bench.create("one", old, 1).await?;
+        eprintln!("bench: round {round} of {rounds}: a cluster is proven Ready after {time:.2} s");
+        made.push(time);
+        let time = bench.delete("one").await?;
+        eprintln!("bench: round {round} of {rounds}: and gone after {time:.2} s");
+        gone.push(time);
+    }
+    let two = bench.create("two", old, 2).await?;
+    let there = bench.change("two", new).await?;
+    let back = bench.change("two", old).await?;
+    bench.delete("two").await?;
+    drop(stop);
+    running.await??;
+
+    let (floor, made) = (median(by_hand), median(made));
+    println!("{}; medians of {rounds} rounds\n", machine::line(&machine));
+    println!("| what | s | times the processes |\n|---|--:|--:|");
+    let mut rows = Vec::new();
+    let mut row = |what: &str, seconds: f64| {
+        println!("| {what} | {} | {}× |", shown(seconds), shown(seconds / floor));
+        rows.push(json!({ "what": what, "seconds": seconds, "ratio": seconds / floor }));
+    };
+    row("etcd, kube-apiserver, kube-controller-manager, kube-scheduler as processes, until they work", floor);
+    row("a Cluster of the same four, one of each, until it is proven Ready", made);
+    row("a Cluster with two replicas", two);
+    row("delete, until nothing is left", median(gone));
+    for (name, stages) in [("upgrade to the next minor", there), ("rollback", back)] {
+        row(&format!("{name}, two replicas"), stages.iter().map(|(_, seconds)| seconds).sum());
+        for (stage, seconds) in stages {
+            row(&format!("{name}: {stage}"), seconds);
+        }
+    }
+    let all = json!({ "machine": machine, "rounds": rounds, "rows": rows });
+    if let Some(folder) = json.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    std::fs::write(json, serde_json::to_string_pretty(&all)?)?;
+    eprintln!("bench: numbers in {}", json.display());
+    Ok(())
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or_default()
+}
+
+/// Waits until something holds.
+async fn until(what: &str, mut look: impl AsyncFnMut() -> Result<bool>) -> Result<()> {
+    let deadline = Instant::now() + LONG;
+    while !look().await? {
+        ensure!(Instant::now() < deadline, "waited {LONG:?} for {what}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    Ok(())
+}
+
+/// The same four programs without pods, until they do what the operator asks of a cluster: an object is written, read and deleted, the
+/// controller-manager acts on a new namespace, and the scheduler holds its lease.
+async fn processes() -> Result<f64> {
+    let begun = Instant::now();
+    let plane = ControlPlane::builder().minor(MINOR).controller_manager(["*"]).scheduler(true).start().await?;
+    let client = plane.client();
+    let maps: Api<ConfigMap> = Api::default_namespaced(client.clone());
+    maps.create(&PostParams::default(), &named("proof")).await?;
+    ensure!(maps.get_opt("proof").await?.is_some(), "what was written is not there");
+    maps.delete("proof", &DeleteParams::default()).await?;
+    Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &named("proof")).await?;
+    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), "proof");
+    until("a service account", async || Ok(accounts.get_opt("default").await?.is_some())).await?;
+    let leases: Api<Lease> = Api::namespaced(client, "kube-system");
+    until("the scheduler", async || {
+        let lease = leases.get_opt("kube-scheduler").await?;
+        Ok(lease.and_then(|lease| lease.spec?.renew_time).is_some())
+    })
+    .await?;
+    Ok(begun.elapsed().as_secs_f64())
+}
+
+fn named<T: Default + kube::Resource>(name: &str) -> T {
+    let mut object = T::default();
+    *object.meta_mut() = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
+    object
+}
+
+/// The meta cluster.
+struct Bench {
+    client: Client,
+    address: String,
+}
+
+impl Bench {
+    fn clusters(&self) -> Api<Cluster> {
+        Api::namespaced(self.client.clone(), FLEET)
+    }
+
+    /// The kinds, the namespace, and a package version for each minor; their names, the oldest first.
+    async fn prepare(&self, meta: &Meta) -> Result<Vec<String>> {
+        let definitions: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+        let params = PatchParams::apply("bench").force();
+        for definition in fleetwright_api::crds() {
+            definitions.patch(&definition.name_any(), &params, &Patch::Apply(&definition)).await?;
+            let established = kube::runtime::conditions::is_crd_established();
+            kube::runtime::wait::await_condition(definitions.clone(), &definition.name_any(), established).await?;
+        }
+        Api::<Namespace>::all(self.client.clone()).create(&PostParams::default(), &named(FLEET)).await?;
+        let packages: Api<ClusterPackageVersion> = Api::namespaced(self.client.clone(), FLEET);
+        let mut all = Vec::new();
+        for version in meta.package_versions(FLEET)? {
+            let version: ClusterPackageVersion = serde_json::from_value(version)?;
+            all.push(packages.create(&PostParams::default(), &version).await?.name_any());
+        }
+        all.sort();
+        let begins = format!("k8s-{MINOR}.");
+        all.retain(|name| *name > begins);
+        Ok(all)
+    }
+
+    /// Makes a cluster; how long it took until it was proven Ready.
+    async fn create(&self, name: &str, version: &str, replicas: u32) -> Result<f64> {
+        let mut spec = ClusterSpec::of(version);
+        spec.replicas = replicas;
+        spec.datastore.etcd = Some(EtcdDatastore { members: 1, ..EtcdDatastore::default() });
+        spec.endpoint.type_ = EndpointType::NodePort;
+        spec.endpoint.host = Some(self.address.clone());
+        spec.deletion_protection = false;
+        let begun = Instant::now();
+        self.clusters().create(&PostParams::default(), &Cluster::new(name, spec)).await?;
+        until("the cluster to be Ready", async || Ok(ready(&self.clusters().get(name).await?))).await?;
+        Ok(begun.elapsed().as_secs_f64())
+    }
+
+    /// Refers a cluster to another version: what was done, and how long each of it took.
+    async fn change(&self, name: &str, version: &str) -> Result<Vec<(String, f64)>> {
+        let patch: Value = json!({ "spec": { "packageVersion": version } });
+        let mut since = Instant::now();
+        self.clusters().patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        let (mut stages, mut now) = (Vec::<(String, f64)>::new(), "before it".to_owned());
+        until("the change", async || {
+            let cluster = self.clusters().get(name).await?;
+            let done = ready(&cluster);
+            let progress = cluster.status.and_then(|status| status.progress);
+            let stage = match progress {
+                Some(progress) => progress.step,
+                None if now == "before it" => now.clone(),
+                None => "after it".to_owned(),
+            };
+            if done || stage != now {
+                stages.push((std::mem::replace(&mut now, stage), since.elapsed().as_secs_f64()));
+                since = Instant::now();
+            }
+            Ok(done)
+        })
+        .await?;
+        Ok(stages)
+    }
+
+    /// Deletes a cluster; how long it took until nothing was left.
+    async fn delete(&self, name: &str) -> Result<f64> {
+        let begun = Instant::now();
+        self.clusters().delete(name, &DeleteParams::default()).await?;
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        until("everything to be gone", async || {
+            let there = self.clusters().get_opt(name).await?.is_some();
+            Ok(!there && namespaces.get_opt(&format!("{FLEET}-{name}")).await?.is_none())
+        })
+        .await?;
+        Ok(begun.elapsed().as_secs_f64())
+    }
+}
+
+/// It is proven to be what its spec says.
+fn ready(cluster: &Cluster) -> bool {
+    cluster.status.as_ref().is_some_and(|status| {
+        status.observed_generation == cluster.metadata.generation
+            && status.package_version.as_ref() == Some(&cluster.spec.package_version)
+            && is_true(&status.conditions, names::READY)
+            && status.waiting_for.is_none()
+    })
+}
