@@ -1,7 +1,7 @@
 //! The cluster that a command talks to, and what is said when it does not answer.
 
 use std::error::Error as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
@@ -51,22 +51,19 @@ impl ClusterArgs {
     /// # Errors
     /// No cluster is named, or it does not answer.
     pub(crate) async fn connect_to_stay(&self) -> anyhow::Result<Cluster> {
-        self.connect_with(|config| config.default_retry = false).await
+        self.connect_with(stay).await
+    }
+
+    /// The file that was named.
+    pub(crate) fn kubeconfig(&self) -> Option<&Path> {
+        self.kubeconfig.as_deref()
     }
 
     async fn connect_with(&self, change: impl FnOnce(&mut Config)) -> anyhow::Result<Cluster> {
         let mut config = self.config().await?;
         change(&mut config);
-        config.connect_timeout = Some(Duration::from_secs(10));
-        let (url, namespace) = (config.cluster_url.to_string(), config.default_namespace.clone());
-        let client = Client::try_from(config).map_err(|error| anyhow!("cannot use this kubeconfig: {error}"))?;
         let door = self.path().and_then(|path| Door::beside(&path));
-        let cluster = Cluster { client, url, namespace, door };
-        match tokio::time::timeout(ANSWER, cluster.client.apiserver_version()).await {
-            Ok(Ok(_)) => Ok(cluster),
-            Ok(Err(error)) => Err(cluster.explain(error)),
-            Err(_) => Err(anyhow!("the API server at {} takes the call and does not answer", cluster.url)),
-        }
+        Cluster::at(config, door).await
     }
 
     /// The kubeconfig file, as far as a person named it.
@@ -100,7 +97,34 @@ impl ClusterArgs {
     }
 }
 
+/// As a process that stays wants its client.
+fn stay(config: &mut Config) {
+    config.default_retry = false;
+}
+
 impl Cluster {
+    /// The cluster of a kubeconfig, for a process that stays.
+    ///
+    /// # Errors
+    /// It cannot be used, or the cluster does not answer.
+    pub(crate) async fn of(kubeconfig: Kubeconfig) -> anyhow::Result<Self> {
+        let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+        stay(&mut config);
+        Self::at(config, None).await
+    }
+
+    async fn at(mut config: Config, door: Option<Door>) -> anyhow::Result<Self> {
+        config.connect_timeout = Some(Duration::from_secs(10));
+        let (url, namespace) = (config.cluster_url.to_string(), config.default_namespace.clone());
+        let client = Client::try_from(config).map_err(|error| anyhow!("cannot use this kubeconfig: {error}"))?;
+        let cluster = Self { client, url, namespace, door };
+        match tokio::time::timeout(ANSWER, cluster.client.apiserver_version()).await {
+            Ok(Ok(_)) => Ok(cluster),
+            Ok(Err(error)) => Err(cluster.explain(error)),
+            Err(_) => Err(anyhow!("the API server at {} takes the call and does not answer", cluster.url)),
+        }
+    }
+
     /// The namespace to look in when none is named: the context's, else that of the fleet. A context that names `default` cannot be
     /// told from one that names none.
     pub(crate) fn namespace_or<'a>(&'a self, named: Option<&'a str>) -> &'a str {

@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
+use anyhow::Context;
 use clap::ValueEnum;
 use fleetwright_api::Span;
 use fleetwright_kit::leader::Lease;
@@ -12,12 +14,13 @@ use fleetwright_kit::metrics::Metrics;
 use fleetwright_kit::serve::Endpoint;
 use fleetwright_kit::telemetry::{self, Format, Logging, Traces};
 use fleetwright_kit::{Operator, Settings};
+use fleetwright_sim::meta::Container;
 use fleetwright_transport::{Helpers, Ssh, Transport};
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use tokio::sync::oneshot;
 
-use crate::cluster::ClusterArgs;
-use crate::{FLEET_NAMESPACE, LEASE, preflight};
+use crate::cluster::{Cluster, ClusterArgs};
+use crate::{FLEET_NAMESPACE, LEASE, preflight, simulated};
 
 /// The name of the operators: user agent, and reporter of events.
 pub(crate) const NAME: &str = "fleetwright";
@@ -222,19 +225,56 @@ impl Args {
     /// Makes sure that they can run, and says where their probes are.
     async fn start(&self, identity: String, metrics: Metrics) -> anyhow::Result<Operators> {
         let cluster = self.cluster.connect_to_stay().await?;
-        let clusters = self.only.is_empty() || self.only.contains(&Which::Clusters);
-        preflight::kinds(&cluster, clusters).await?;
-        let lease = self.lease(identity);
-        preflight::rights(&cluster, &self.rules(lease.as_ref())).await?;
-
-        let mut settings = Settings::new(NAME, cluster.client.clone());
-        settings.lease = lease;
-        settings.metrics = metrics;
         let hosts = (self.hosts.transport_loudly()?, self.hosts.options());
-        let operators = Operators::new(settings, &self.namespace, &self.only, self.listen, hosts).await?;
+        let operators = self.start_with(&cluster, hosts, self.listen, identity, metrics).await?;
         let (namespace, url, address) = (&self.namespace, &cluster.url, operators.address());
         println!("serving the namespace {namespace} of {url}; metrics and probes on http://{address}");
         Ok(operators)
+    }
+
+    /// Makes sure that they can run in that cluster, with hosts that are reached that way.
+    async fn start_with(
+        &self,
+        cluster: &Cluster,
+        hosts: (Arc<dyn Transport>, fleetwright_machines::Options),
+        listen: SocketAddr,
+        identity: String,
+        metrics: Metrics,
+    ) -> anyhow::Result<Operators> {
+        let clusters = self.only.is_empty() || self.only.contains(&Which::Clusters);
+        preflight::kinds(cluster, clusters).await?;
+        let lease = self.lease(identity);
+        preflight::rights(cluster, &self.rules(lease.as_ref())).await?;
+        let mut settings = Settings::new(NAME, cluster.client.clone());
+        settings.lease = lease;
+        settings.metrics = metrics;
+        Operators::new(settings, &self.namespace, &self.only, listen, hosts).await
+    }
+
+    /// Runs them in a simulated pod, with simulated hosts: all but the way to hosts is as in a real one.
+    ///
+    /// # Errors
+    /// They cannot run there, or lost their lease.
+    pub(crate) async fn run_in(&self, container: &Container, hosts: Arc<dyn Transport>) -> anyhow::Result<()> {
+        let path = self.cluster.kubeconfig().context("--kubeconfig is not given")?;
+        let kubeconfig = container.kubeconfig(&path.to_string_lossy()).map_err(anyhow::Error::msg)?;
+        let cluster = Cluster::of(kubeconfig).await?;
+        let mut options = self.hosts.options();
+        options.check_every = options.check_every.min(simulated::CHECK_EVERY);
+        let listen = SocketAddr::new(container.ip().into(), self.listen.port());
+        let operators = self.start_with(&cluster, (hosts, options), listen, identity(), Metrics::new()).await?;
+        let health = operators.operator.health().clone();
+        let ready = async {
+            while !health.ready().good {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            container.is_ready();
+            std::future::pending().await
+        };
+        tokio::select! {
+            ended = operators.run(container.stopped()) => ended,
+            () = ready => unreachable!("it never ends"),
+        }
     }
 
     fn lease(&self, identity: String) -> Option<Lease> {
@@ -407,7 +447,7 @@ mod tests {
     #[test]
     fn the_shipped_machine_operator_may_do_what_it_needs_and_nothing_else() {
         let given = given();
-        let rights = rights(&[Which::Machines]);
+        let rights = rights(&[Which::Machines, Which::Readiness]);
         let (mut namespaced, lease) = (rights.namespaced, rights.lease);
         add_rules(&mut namespaced, lease);
         for (place, wanted) in [("", rights.cluster), ("fleet", namespaced), ("kube-system", rights.tokens)] {

@@ -86,12 +86,15 @@ pub(crate) async fn kinds(cluster: &Cluster, clusters: bool) -> anyhow::Result<(
 /// # Errors
 /// Names what is not allowed. A server that cannot be asked is taken as allowing it: the calls themselves will tell.
 pub(crate) async fn rights(cluster: &Cluster, rules: &[(Vec<PolicyRule>, Option<&str>)]) -> anyhow::Result<()> {
-    let needs = rules.iter().flat_map(|(rules, namespace)| needs(rules, *namespace));
-    let asked = futures::stream::iter(needs).map(|need| async move {
-        let api: Api<SelfSubjectAccessReview> = Api::all(cluster.client.clone());
-        let answer = api.create(&PostParams::default(), &need.review().ok()?).await.ok()?;
-        let denied = !answer.status?.allowed;
-        denied.then(|| need.words())
+    let needs: Vec<Need> = rules.iter().flat_map(|(rules, namespace)| needs(rules, *namespace)).collect();
+    let api: Api<SelfSubjectAccessReview> = Api::all(cluster.client.clone());
+    let asked = futures::stream::iter(needs).map(move |need| {
+        let api = api.clone();
+        async move {
+            let answer = api.create(&PostParams::default(), &need.review().ok()?).await.ok()?;
+            let denied = !answer.status?.allowed;
+            denied.then(|| need.words())
+        }
     });
     let denied: Vec<String> = asked.buffered(AT_ONCE).filter_map(std::future::ready).collect().await;
     if !denied.is_empty() {

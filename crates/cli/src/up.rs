@@ -11,7 +11,7 @@ use fleetwright_sim::meta::service_network;
 
 use crate::home::{Home, Opened};
 use crate::operators::{self, Operators};
-use crate::simulated::{self, Clusters, Simulated};
+use crate::simulated::{self, Clusters, Simulated, Workers};
 use crate::{FLEET_NAMESPACE, install};
 
 #[derive(clap::Args)]
@@ -41,6 +41,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COUNT", default_value = "2", value_parser = clap::value_parser!(u8).range(0..=100))]
     clusters: u8,
 
+    /// So many simulated machines for each of these clusters: the cluster's own Machine-Operator, in its pod beside the control plane, makes them nodes.
+    #[arg(long, value_name = "COUNT", default_value = "3", value_parser = clap::value_parser!(u8).range(0..=100))]
+    workers: u8,
+
     #[command(flatten)]
     hosts: operators::HostArgs,
 }
@@ -54,7 +58,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         Opened::Ours(home) => home,
         Opened::Running => {
             println!("Fleetwright is running already, with its home in {}.", path.display());
-            what_next(&path, 0, 0);
+            what_next(&path, 0, 0, 0);
             return Ok(());
         }
     };
@@ -83,21 +87,22 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         let machines = usize::from(args.machines);
         let mut simulated =
             (machines > 0).then(|| Simulated::start(&server.client(), &server.url(), server.ca_pem(), machines));
+        let workers = Workers::new(clusters, usize::from(args.workers));
         if let Some(simulated) = &mut simulated {
-            simulated.open_door(&path)?;
+            simulated.open_door(&path, workers.fleets())?;
             transport = simulated.transport(transport);
             options.check_every = options.check_every.min(simulated::CHECK_EVERY);
         }
         let planes = match clusters {
             0 => None,
-            _ => Some(Clusters::start(&server.client(), clusters).await?),
+            _ => Some(Clusters::start(&server.client(), clusters, workers).await?),
         };
         let operators = Operators::new(settings, FLEET_NAMESPACE, &[], args.metrics, (transport, options)).await?;
         let kubeconfig = Home::kubeconfig(&path);
         fleetwright_pki::write_private(&kubeconfig, server.admin_kubeconfig()?)
             .with_context(|| format!("cannot write {}", kubeconfig.display()))?;
         println!("Fleetwright is up: a Kubernetes API at {}, and its operators. Ctrl-C stops it.", server.url());
-        what_next(&path, machines, clusters);
+        what_next(&path, machines, clusters, args.workers);
         println!("Metrics of the operators: http://{}/metrics", operators.address());
         let ended = operators.run(stop).await;
         drop((simulated, planes));
@@ -108,7 +113,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 }
 
 /// What to type next.
-fn what_next(home: &Path, machines: usize, clusters: usize) {
+fn what_next(home: &Path, machines: usize, clusters: usize, workers: u8) {
     println!("In another terminal:");
     println!("  export KUBECONFIG={}", Home::kubeconfig(home).display());
     if let Some(folder) = unknown_folder() {
@@ -117,7 +122,7 @@ fn what_next(home: &Path, machines: usize, clusters: usize) {
     println!("  kubectl get clusters,machines,readinessgates -n {FLEET_NAMESPACE}");
     println!("  kubectl api-resources");
     if clusters > 0 {
-        clusters_next(clusters);
+        clusters_next(clusters, workers);
     }
     if machines > 0 {
         machines_next(machines);
@@ -125,12 +130,12 @@ fn what_next(home: &Path, machines: usize, clusters: usize) {
 }
 
 /// What to type about clusters.
-fn clusters_next(clusters: usize) {
+fn clusters_next(clusters: usize, workers: u8) {
     use simulated::clusters::{BAD, NEW, name};
     let first = name(0);
     let last = name(clusters - 1);
     println!("{clusters} clusters are being made; each has a control plane of its own within seconds. Try:");
-    aligned(vec![
+    let mut lines = vec![
         ("fleetwright cluster tree".to_owned(), "what they are made of, problems first"),
         (format!("fleetwright cluster kubeconfig {first} --merge"), "a certificate for you, good for 8 hours"),
         (format!("kubectl --context {first} create configmap before"), "the cluster is real to kubectl"),
@@ -142,7 +147,15 @@ fn clusters_next(clusters: usize) {
             "its API server never gets ready: after 20 seconds it is taken back",
         ),
         (format!("fleetwright why cluster/{last}"), "and this says why"),
-    ]);
+    ];
+    if workers > 0 {
+        let nodes = [
+            (format!("kubectl --context {first} get nodes"), "its workers, which its own Machine-Operator brought in"),
+            (format!("fleetwright machine status --context {first}"), "how they are"),
+        ];
+        lines.splice(3..3, nodes);
+    }
+    aligned(lines);
 }
 
 /// What to type about machines.

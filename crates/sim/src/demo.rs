@@ -1,6 +1,6 @@
 //! A fleet to look at: package versions, machines, and what goes wrong with a few of them.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -124,12 +124,26 @@ WantedBy=multi-user.target
 
 /// A machine of the fleet.
 pub fn machine(number: usize) -> Value {
+    machine_at(number, &name(number), &address(number))
+}
+
+/// The address of a worker's host: of the clusters the so-manieth, and of its workers.
+pub fn worker_address(cluster: usize, worker: usize) -> String {
+    format!("198.19.{}.{}", cluster % 250, worker % 250 + 1)
+}
+
+/// A machine of a business cluster.
+pub fn worker(name: &str, address: &str) -> Value {
+    machine_at(0, name, address)
+}
+
+fn machine_at(number: usize, name: &str, address: &str) -> Value {
     let (rack, zone) = (number / RACK, number / RACK % ZONES);
     json!({
         "apiVersion": "fleetwright.io/v1alpha1", "kind": "Machine",
-        "metadata": { "name": name(number), "labels": { "pool": POOL, "zone": format!("z{zone}"), "rack": format!("r{rack}") } },
+        "metadata": { "name": name, "labels": { "pool": POOL, "zone": format!("z{zone}"), "rack": format!("r{rack}") } },
         "spec": {
-            "addresses": [address(number)],
+            "addresses": [address],
             "hardware": { "zone": format!("z{zone}"), "rack": format!("r{rack}"), "model": "simulated" },
             "ssh": { "keyRef": { "name": SSH_SECRET }, "hostKeys": { "policy": "TrustOnFirstUse" } },
             "packages": [
@@ -150,15 +164,20 @@ pub fn around(server: &str) -> Vec<Value> {
 /// The same for a cluster whose API server has that authority.
 pub fn around_with(server: &str, ca: &str) -> Vec<Value> {
     vec![
-        json!({
-            "apiVersion": "v1", "kind": "Secret", "metadata": { "name": SSH_SECRET }, "type": "kubernetes.io/ssh-auth",
-            "stringData": { "ssh-privatekey": "simulated hosts let everybody in\n" },
-        }),
+        key(),
         json!({
             "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": fleetwright_api::names::CLUSTER_VALUES },
             "data": { "server": server, "caBundle": ca, "dnsAddress": "10.96.0.10", "dnsDomain": "cluster.local" },
         }),
     ]
+}
+
+/// The Secret with the key by which hosts are reached.
+pub fn key() -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": { "name": SSH_SECRET }, "type": "kubernetes.io/ssh-auth",
+        "stringData": { "ssh-privatekey": "simulated hosts let everybody in\n" },
+    })
 }
 
 /// What must hold before pods come, and how many machines may be worked on at the same time.
@@ -188,18 +207,24 @@ pub fn bootstrappers() -> Value {
     })
 }
 
-/// The hosts of so many machines. No host comes up with the bad version; each tenth takes its time.
+/// The hosts of so many machines. Each tenth takes its time.
 pub fn hosts(fleet: &Fleet, machines: usize) {
-    let spoilt: Arc<[Spoilt]> = Arc::from([Spoilt {
-        unit: "kubelet.service".to_owned(),
-        path: format!("{}/kubelet/current", fleetwright_wire::OPT),
-        contains: "1.37.2".to_owned(),
-    }]);
     for number in 0..machines {
-        let host = fleet.host(&address(number));
-        host.set_faults(Faults { spoilt: spoilt.clone(), ..Faults::default() });
+        host(fleet, &address(number));
         if number % 10 == 9 {
-            host.set_step(Duration::from_secs(10 + number as u64 % 4 * 5));
+            fleet.host(&address(number)).set_step(Duration::from_secs(10 + number as u64 % 4 * 5));
         }
     }
+}
+
+/// A host, which does not come up with the bad version.
+pub fn host(fleet: &Fleet, address: &str) {
+    static SPOILT: LazyLock<Arc<[Spoilt]>> = LazyLock::new(|| {
+        Arc::from([Spoilt {
+            unit: "kubelet.service".to_owned(),
+            path: format!("{}/kubelet/current", fleetwright_wire::OPT),
+            contains: "1.37.2".to_owned(),
+        }])
+    });
+    fleet.host(address).set_faults(Faults { spoilt: SPOILT.clone(), ..Faults::default() });
 }

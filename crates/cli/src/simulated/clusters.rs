@@ -1,14 +1,20 @@
 //! Business clusters for `fleetwright up`: a simulated meta cluster runs what the real Cluster-Operator writes, and each control plane really answers.
 
 use anyhow::Context;
-use fleetwright_api::{Cluster, ClusterPackageVersion, ClusterPackageVersionSpec, ClusterSpec, EtcdDatastore, Span};
+use fleetwright_api::{
+    Cluster, ClusterPackageVersion, ClusterPackageVersionSpec, ClusterSpec, EtcdDatastore, Extension, Span,
+};
 use fleetwright_kit::Clock;
+use fleetwright_plan::cluster::extensions::shipped;
 use fleetwright_sim::meta::{Bad, Manner, Meta};
 use kube::api::PostParams;
 use kube::{Api, Client};
 
+use super::Workers;
 use crate::FLEET_NAMESPACE;
 
+/// Where the images would be.
+const REGISTRY: &str = "simulated.fleetwright.io";
 /// What the clusters begin with.
 pub(crate) const OLD: &str = "k8s-1.36.4";
 /// What they can be upgraded to.
@@ -24,9 +30,10 @@ pub(crate) fn name(number: usize) -> String {
     COLORS.get(number).map_or_else(|| format!("cluster-{number}"), |color| (*color).to_owned())
 }
 
-/// The meta cluster; it ends when this is dropped.
+/// The meta cluster with the workers; it ends when this is dropped.
 pub(crate) struct Clusters {
     _meta: Meta,
+    _workers: Workers,
 }
 
 impl Clusters {
@@ -34,12 +41,15 @@ impl Clusters {
     ///
     /// # Errors
     /// There are no addresses for pods, or the server does not take what is declared.
-    pub(crate) async fn start(client: &Client, count: usize) -> anyhow::Result<Self> {
+    pub(crate) async fn start(client: &Client, count: usize, mut workers: Workers) -> anyhow::Result<Self> {
         let meta = Meta::start(client.clone(), Clock::system(), Manner::default()).await?;
         let versions: Api<ClusterPackageVersion> = Api::namespaced(client.clone(), FLEET_NAMESPACE);
         for name in [OLD, NEW, BAD] {
             let kubernetes = name.trim_start_matches("k8s-");
-            let spec = ClusterPackageVersionSpec::of_images("simulated.fleetwright.io", kubernetes, "3.6.16");
+            let mut spec = ClusterPackageVersionSpec::of_images(REGISTRY, kubernetes, "3.6.16");
+            if !workers.fleets().is_empty() {
+                spec.extensions = extensions()?;
+            }
             let version = ClusterPackageVersion::new(name, spec);
             versions.create(&PostParams::default(), &version).await.with_context(|| format!("cannot make {name}"))?;
         }
@@ -57,6 +67,14 @@ impl Clusters {
             let made = clusters.create(&PostParams::default(), &cluster).await;
             made.with_context(|| format!("cannot make cluster {}", name(number)))?;
         }
-        Ok(Self { _meta: meta })
+        workers.start(client, &meta);
+        Ok(Self { _meta: meta, _workers: workers })
     }
+}
+
+/// What workers need. Nothing runs their pods in earnest, so there is neither DNS nor a proxy.
+fn extensions() -> anyhow::Result<Vec<Extension>> {
+    let mut all = shipped(|name| format!("{REGISTRY}/{name}:v{}", env!("CARGO_PKG_VERSION")))?;
+    all.retain(|one| one.name.starts_with("machine-"));
+    Ok(all)
 }

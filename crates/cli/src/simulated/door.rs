@@ -22,8 +22,8 @@ const SOCKET: &str = "hosts.sock";
 
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// Opens the door to the fleet; it closes with the task.
-pub(super) fn open(folder: &Path, fleet: Fleet) -> anyhow::Result<(PathBuf, JoinHandle<()>)> {
+/// Opens the door to fleets; it closes with the task.
+pub(super) fn open(folder: &Path, fleets: Vec<Fleet>) -> anyhow::Result<(PathBuf, JoinHandle<()>)> {
     let path = folder.join(SOCKET);
     // The folder's lock is ours: whoever left it there is gone.
     let _ = std::fs::remove_file(&path);
@@ -33,7 +33,7 @@ pub(super) fn open(folder: &Path, fleet: Fleet) -> anyhow::Result<(PathBuf, Join
         loop {
             tokio::select! {
                 Ok((stream, _)) = listener.accept() => {
-                    visitors.spawn(serve(stream, fleet.clone()));
+                    visitors.spawn(serve(stream, fleets.clone()));
                 }
                 Some(_) = visitors.join_next() => {}
             }
@@ -43,15 +43,13 @@ pub(super) fn open(folder: &Path, fleet: Fleet) -> anyhow::Result<(PathBuf, Join
 }
 
 /// Serves one visitor until they leave.
-async fn serve(stream: UnixStream, fleet: Fleet) -> Option<()> {
+async fn serve(stream: UnixStream, fleets: Vec<Fleet>) -> Option<()> {
     let (read, mut write) = stream.into_split();
     let mut lines = BufReader::new(read).lines();
     let address = lines.next_line().await.ok()??;
-    let known = fleet.known(&address).is_some();
-    write.write_all(if known { b"here\n" } else { b"unknown\n" }).await.ok()?;
-    if !known {
-        return None;
-    }
+    let fleet = fleets.into_iter().find(|fleet| fleet.known(&address).is_some());
+    write.write_all(if fleet.is_some() { b"here\n" } else { b"unknown\n" }).await.ok()?;
+    let fleet = fleet?;
     let login = Login { key: "".into(), certificate: None };
     let host = Hop { address, port: 22, user: "root".into(), login, trust: Trust::FirstUse };
     let route = Route { machine: String::new(), host, jumps: vec![], limits: Limits::default() };

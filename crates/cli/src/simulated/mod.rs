@@ -3,6 +3,7 @@
 pub(crate) mod clusters;
 mod door;
 mod story;
+mod workers;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use tokio::task::JoinHandle;
 pub(crate) use clusters::Clusters;
 pub(crate) use door::Door;
 pub(crate) use story::{BREAKS, DRIFTS, REPORTS, ROLLS};
+pub(crate) use workers::Workers;
 
 /// Simulated hosts are looked at so often, so that drift is soon seen.
 pub(crate) const CHECK_EVERY: Duration = Duration::from_secs(10);
@@ -45,11 +47,7 @@ impl Simulated {
     /// The hosts of so many machines. Their objects are made in the background: nobody waits for them.
     pub(crate) fn start(client: &Client, url: &str, ca: &str, machines: usize) -> Self {
         let fleet = Fleet::new(Clock::system());
-        fleet.set_pace(Pace {
-            latency: Duration::from_millis(10),
-            step: Duration::from_secs(1),
-            boot: Duration::from_secs(20),
-        });
+        fleet.set_pace(pace());
         demo::hosts(&fleet, machines);
         let manner = Manner { credentials: true, ..Manner::default() };
         let kubelets = Kubelets::start(&fleet, client.clone(), manner);
@@ -58,12 +56,13 @@ impl Simulated {
         Self { fleet, _kubelets: kubelets, tasks: vec![story], socket: None }
     }
 
-    /// Lets `fleetwright machine logs` and `plan --observe` ask its hosts, by a socket in that folder.
+    /// Lets `fleetwright machine logs` and `plan --observe` ask its hosts and others, by a socket in that folder.
     ///
     /// # Errors
     /// The socket cannot be made there.
-    pub(crate) fn open_door(&mut self, folder: &Path) -> anyhow::Result<()> {
-        let (socket, task) = door::open(folder, self.fleet.clone())?;
+    pub(crate) fn open_door(&mut self, folder: &Path, others: &[Fleet]) -> anyhow::Result<()> {
+        let fleets = std::iter::once(&self.fleet).chain(others).cloned().collect();
+        let (socket, task) = door::open(folder, fleets)?;
         self.tasks.push(task);
         self.socket = Some(socket);
         Ok(())
@@ -73,6 +72,11 @@ impl Simulated {
     pub(crate) fn transport(&self, others: Arc<dyn Transport>) -> Arc<dyn Transport> {
         Arc::new(Mixed { fleet: self.fleet.clone(), others })
     }
+}
+
+/// How fast simulated hosts are.
+fn pace() -> Pace {
+    Pace { latency: Duration::from_millis(10), step: Duration::from_secs(1), boot: Duration::from_secs(20) }
 }
 
 /// Simulated hosts where there are some, others by another way.

@@ -41,7 +41,14 @@ pub(super) async fn tell(client: Client, fleet: Fleet, around: Vec<Value>, machi
     if machines >= ONE_IS_OFF {
         fleet.host(&demo::address(machines - 1)).power_off();
     }
-    if let Err(error) = make(&client, around, machines).await {
+    let each = (0..machines).map(|number| {
+        let mut machine = demo::machine(number);
+        if number == REPORTS {
+            machine["spec"]["drift"] = json!("Report");
+        }
+        machine
+    });
+    if let Err(error) = make(&client, around, each.collect()).await {
         tracing::error!("the simulated fleet is not complete: {error:#}");
     }
     let api: Api<Machine> = Api::namespaced(client, FLEET_NAMESPACE);
@@ -53,17 +60,12 @@ pub(super) async fn tell(client: Client, fleet: Fleet, around: Vec<Value>, machi
     );
 }
 
-async fn make(client: &Client, around: Vec<Value>, machines: usize) -> anyhow::Result<()> {
+/// Makes machines, after what is around them and their packages.
+pub(super) async fn make(client: &Client, around: Vec<Value>, machines: Vec<Value>) -> anyhow::Result<()> {
     for object in around.into_iter().chain(demo::packages()).chain(demo::rules()) {
         create(client, object).await?;
     }
-    let each = (0..machines).map(|number| {
-        let mut machine = demo::machine(number);
-        if number == REPORTS {
-            machine["spec"]["drift"] = json!("Report");
-        }
-        create(client, machine)
-    });
+    let each = machines.into_iter().map(|machine| create(client, machine));
     futures::stream::iter(each).buffer_unordered(AT_ONCE).try_collect::<()>().await
 }
 

@@ -138,6 +138,12 @@ fn up_shows_a_fleet_that_converges_drifts_and_breaks_and_its_lines_work() {
     watch.wait().expect("it ends");
     assert!(done.is_some(), "the upgrade is not told");
 
+    // The workers of a cluster are its nodes, and their hosts can be asked.
+    let nodes = up.until("kubectl --context blue get nodes --no-headers", |said| said.lines().count() == 3);
+    assert!(nodes.lines().all(|node| node.split_whitespace().nth(1) == Some("Ready")), "{nodes}");
+    let list = up.run("fleetwright machine logs blue-0 --list --context blue");
+    assert!(list.lines().any(|line| line.contains("Install kubelet") && line.contains("done")), "{list}");
+
     // A cluster that was brought to a version that does not work is back where it was, and says why.
     let why = up.until("fleetwright why cluster/green", |said| said.contains("taken back"));
     assert!(why.contains("k8s-1.37.2"), "{why}");

@@ -45,8 +45,8 @@ use kubelet::files::Sources;
 use kubelet::room::Rooms;
 pub use net::service_network;
 use nodes::{NodeKeeper, Nodes};
-pub use process::Bad;
-use process::{Apis, Bads, Buckets, Etcds, Machinery, Names, Removals};
+use process::{Apis, Bads, Buckets, Etcds, Machinery, Names, Programs, Removals};
+pub use process::{Bad, Container, Program};
 use services::{Fronts, Services};
 use view::{
     CLAIM, ClaimView, MAP, MOUNTED, MapThere, NAMESPACE, NODE, OWNER, PodView, SECRET, SecretThere, Text, by_owner,
@@ -128,6 +128,7 @@ pub struct Meta {
     fronts: Fronts,
     volumes: Volumes,
     bads: Bads,
+    programs: Programs,
     removals: Removals,
     etcds: Etcds,
     apis: Apis,
@@ -161,6 +162,7 @@ impl Meta {
         let (wake_pods, wake_nodes) = (Waker::new(), Waker::new());
         let eyes = Eyes::new(&mut operator);
         let (etcds, apis, removals) = (Etcds::default(), Apis::default(), Removals::default());
+        let programs = Programs::default();
         let names = Names {
             pods: eyes.pods.clone(),
             services: eyes.services.clone(),
@@ -171,6 +173,7 @@ impl Meta {
             clock: clock.clone(),
             random: random.clone(),
             bads: bads.clone(),
+            programs: programs.clone(),
             removals: removals.clone(),
             names,
             etcds: etcds.clone(),
@@ -240,6 +243,7 @@ impl Meta {
             fronts,
             volumes,
             bads,
+            programs,
             removals,
             etcds,
             apis,
@@ -277,7 +281,23 @@ impl Meta {
     /// A client of the API server in a pod, within the process and as an administrator; none if no API server runs there.
     pub fn client(&self, namespace: &str, pod: &str) -> Option<Client> {
         let ip = self.rooms.ip(&Key::new(namespace, pod))?;
-        self.apis.client(ip, User::new("fleetwright-admin", ["system:masters", "system:authenticated"]))
+        self.apis.client(ip, administrator())
+    }
+
+    /// A client of the API servers of a namespace, within the process and as an administrator: each request goes to one that is ready then.
+    pub fn administrator(&self, namespace: &str) -> Client {
+        let (pods, rooms, apis) = (self.pods.clone(), self.rooms.clone(), self.apis.clone());
+        let namespace = namespace.to_owned();
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let all = pods.by(NAMESPACE, &namespace);
+            let ready = all.iter().filter(|(_, pod)| pod.ready.is_some());
+            let one = ready.filter_map(|(key, _)| apis.client(rooms.ip(key)?, administrator())).next();
+            async move {
+                let one = one.ok_or("no API server is ready")?;
+                Ok::<_, tower::BoxError>(one.send(request).await?)
+            }
+        });
+        Client::new(service, "default")
     }
 
     /// Ends a container at once, or all of a pod's; says whether one ran.
@@ -336,6 +356,11 @@ impl Meta {
         self.bads.set(component, version, bad);
     }
 
+    /// Declares what containers of a component do, of those that are started from now on and of which nothing else is known.
+    pub fn program(&self, component: &str, program: Program) {
+        self.programs.set(component, program);
+    }
+
     /// Declares that a release of Kubernetes removes an API: API servers tell who asked for it since they began.
     pub fn declare_removal(&self, removal: Removal) {
         self.removals.add(removal);
@@ -359,6 +384,10 @@ impl Drop for Meta {
         self.rooms.clear();
         self.fronts.clear();
     }
+}
+
+fn administrator() -> User {
+    User::new("fleetwright-admin", ["system:masters", "system:authenticated"])
 }
 
 /// What is watched.

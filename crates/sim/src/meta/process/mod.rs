@@ -2,6 +2,7 @@
 
 mod apiserver;
 mod etcd;
+mod guest;
 mod manager;
 mod names;
 mod plain;
@@ -21,6 +22,8 @@ use super::kubelet::files::Files;
 use super::kubelet::room::Life;
 pub(super) use apiserver::Apis;
 pub(super) use etcd::Etcds;
+pub(super) use guest::Programs;
+pub use guest::{Container, Program};
 pub(super) use names::Names;
 use plain::Plain;
 pub(super) use snapshots::Buckets;
@@ -152,6 +155,12 @@ impl Args {
         args
     }
 
+    /// All of it: words, then flags.
+    fn line(&self) -> Vec<String> {
+        let flags = self.flags.iter().map(|(name, value)| format!("--{name}={value}"));
+        self.words.iter().cloned().chain(flags).collect()
+    }
+
     /// What is no flag, in its order.
     pub(super) fn words(&self) -> Vec<&str> {
         self.words.iter().map(String::as_str).collect()
@@ -209,6 +218,7 @@ pub(super) struct Machinery {
     pub(super) clock: Clock,
     pub(super) random: Random,
     pub(super) bads: Bads,
+    pub(super) programs: Programs,
     pub(super) removals: Removals,
     pub(super) names: Names,
     pub(super) etcds: Etcds,
@@ -235,8 +245,11 @@ impl Machinery {
             "fleetwright" if start.args.words().first() == Some(&"snapshot") => Err(snapshots::step(self, &start)),
             "etcd" => etcd::start(self, start).await,
             "kube-controller-manager" | "kube-scheduler" => manager::start(self, start).await,
-            // Whatever it is: it runs.
-            _ => Ok(Arc::new(Plain)),
+            other => match self.programs.get(other) {
+                Some(program) => Ok(guest::start(self, start, &program)),
+                // Whatever it is: it runs.
+                None => Ok(Arc::new(Plain)),
+            },
         }
     }
 }

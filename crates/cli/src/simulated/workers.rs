@@ -1,0 +1,107 @@
+//! Workers of the business clusters of `fleetwright up`: hosts in memory, which the Machine-Operator of each cluster brings in, from its pod beside the control plane.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use clap::Parser as _;
+use fleetwright_api::{Cluster, is_true, names};
+use fleetwright_kit::Clock;
+use fleetwright_sim::meta::{Container, Meta, Program};
+use fleetwright_sim::{Fleet, Kubelets, Manner, demo};
+use futures::FutureExt as _;
+use kube::runtime::wait::{Condition, await_condition};
+use kube::{Api, Client};
+use tokio::task::JoinHandle;
+
+use super::clusters::name;
+use super::{pace, story};
+use crate::{Cli, Command, FLEET_NAMESPACE};
+
+/// The component that the image of this program names.
+const COMPONENT: &str = "fleetwright";
+
+/// The hosts of all clusters, by the cluster's number.
+#[derive(Default)]
+pub(crate) struct Workers {
+    fleets: Vec<Fleet>,
+    each: usize,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+impl Workers {
+    /// So many hosts for each of so many clusters.
+    pub(crate) fn new(clusters: usize, each: usize) -> Self {
+        let fleet = |cluster: usize| {
+            let fleet = Fleet::new(Clock::system());
+            fleet.set_pace(pace());
+            (0..each).for_each(|worker| demo::host(&fleet, &demo::worker_address(cluster, worker)));
+            fleet
+        };
+        let clusters = if each > 0 { clusters } else { 0 };
+        Self { fleets: (0..clusters).map(fleet).collect(), each, tasks: Vec::new() }
+    }
+
+    /// The hosts.
+    pub(crate) fn fleets(&self) -> &[Fleet] {
+        &self.fleets
+    }
+
+    /// Lets the Machine-Operator of each cluster run in its pod, and declares the machines once it does.
+    pub(crate) fn start(&mut self, client: &Client, meta: &Meta) {
+        let namespace = |cluster: usize| format!("{FLEET_NAMESPACE}-{}", name(cluster));
+        let numbered = self.fleets.iter().enumerate();
+        let fleets = numbered.map(|(cluster, fleet)| (namespace(cluster), fleet.clone())).collect();
+        meta.program(COMPONENT, program(fleets));
+        for (cluster, fleet) in self.fleets.iter().enumerate() {
+            let clusters: Api<Cluster> = Api::namespaced(client.clone(), FLEET_NAMESPACE);
+            let (fleet, inside) = (fleet.clone(), meta.administrator(&namespace(cluster)));
+            let machines = (0..self.each)
+                .map(|worker| {
+                    demo::worker(&format!("{}-{worker}", name(cluster)), &demo::worker_address(cluster, worker))
+                })
+                .collect();
+            self.tasks.push(tokio::spawn(async move {
+                if await_condition(clusters, &name(cluster), extended()).await.is_err() {
+                    return;
+                }
+                let manner = Manner { credentials: true, ..Manner::default() };
+                let _kubelets = Kubelets::start(&fleet, inside.clone(), manner);
+                if let Err(error) = story::make(&inside, vec![demo::key()], machines).await {
+                    tracing::error!("the workers of {} are not complete: {error:#}", name(cluster));
+                }
+                std::future::pending::<()>().await;
+            }));
+        }
+    }
+}
+
+/// Its extensions are in place.
+fn extended() -> impl Condition<Cluster> {
+    |cluster: Option<&Cluster>| {
+        let status = cluster.and_then(|cluster| cluster.status.as_ref());
+        status.is_some_and(|status| is_true(&status.conditions, names::EXTENSIONS_READY))
+    }
+}
+
+/// What containers of this program's image do: `fleetwright operators` with the hosts of their cluster.
+fn program(fleets: HashMap<String, Fleet>) -> Program {
+    Arc::new(move |container| {
+        let fleet = fleets.get(container.namespace()).cloned();
+        async move { operate(&container, fleet).await.map_err(|error| format!("{error:#}")) }.boxed()
+    })
+}
+
+async fn operate(container: &Container, fleet: Option<Fleet>) -> anyhow::Result<()> {
+    let Command::Operators(args) = Cli::try_parse_from(container.arguments())?.command else {
+        anyhow::bail!("only `fleetwright operators` runs in simulated pods");
+    };
+    // A cluster that somebody made later has no hosts, and an operator all the same.
+    let fleet = fleet.unwrap_or_else(|| Fleet::new(Clock::system()));
+    args.run_in(container, Arc::new(fleet)).await
+}
