@@ -1,8 +1,8 @@
 //! Stops an operator dead at a call.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::future::BoxFuture;
 use http::Request;
@@ -40,9 +40,11 @@ pub struct Crash {
 }
 
 struct Fuse {
-    at: Option<(usize, Side)>,
+    at: Mutex<Option<(usize, Side)>>,
     armed: AtomicBool,
     calls: AtomicUsize,
+    /// Nothing is let through.
+    blown: AtomicBool,
     happened: watch::Sender<Option<Call>>,
 }
 
@@ -58,8 +60,28 @@ impl Crash {
     }
 
     fn new(at: Option<(usize, Side)>) -> Self {
-        let (armed, calls) = (AtomicBool::new(true), AtomicUsize::new(0));
-        Self { fuse: Arc::new(Fuse { at, armed, calls, happened: watch::Sender::new(None) }) }
+        let (armed, blown) = (AtomicBool::new(true), AtomicBool::new(false));
+        let (calls, happened) = (AtomicUsize::new(0), watch::Sender::new(None));
+        Self { fuse: Arc::new(Fuse { at: Mutex::new(at), armed, calls, blown, happened }) }
+    }
+
+    /// Once more, at the `call`-th call from now on, counted from 0; or never again, and only counts.
+    pub fn again(&self, at: Option<(usize, Side)>) {
+        let mut place = self.fuse.at.lock().unwrap_or_else(PoisonError::into_inner);
+        *place = at;
+        self.fuse.calls.store(0, Ordering::SeqCst);
+        self.fuse.happened.send_replace(None);
+        self.arm();
+    }
+
+    /// Whether it has happened, and the operator has not been started again.
+    pub(crate) fn blown(&self) -> bool {
+        self.fuse.blown()
+    }
+
+    /// The operator was ended, and another one may begin.
+    pub(crate) fn heal(&self) {
+        self.fuse.blown.store(false, Ordering::SeqCst);
     }
 
     /// Calls count from here on.
@@ -97,7 +119,19 @@ impl Crash {
 
 impl Fuse {
     fn blown(&self) -> bool {
-        self.happened.borrow().is_some()
+        self.blown.load(Ordering::SeqCst)
+    }
+
+    fn blow(&self, call: Call) {
+        self.blown.store(true, Ordering::SeqCst);
+        self.happened.send_replace(Some(call));
+    }
+
+    /// Whether it happens at that call, and on which side.
+    fn strikes(&self, number: usize) -> Option<Side> {
+        let mut at = self.at.lock().unwrap_or_else(PoisonError::into_inner);
+        // Once.
+        at.take_if(|(call, _)| *call == number).map(|(_, side)| side)
     }
 }
 
@@ -106,13 +140,11 @@ impl Layer for Fuse {
         let armed = self.armed.load(Ordering::SeqCst);
         let number = if armed { self.calls.fetch_add(1, Ordering::SeqCst) } else { usize::MAX };
         Box::pin(async move {
-            match self.at {
-                Some((at, Side::Before)) if at == number => {
-                    self.happened.send_replace(Some(call));
-                }
-                Some((at, Side::After)) if at == number => {
+            match self.strikes(number) {
+                Some(Side::Before) => self.blow(call),
+                Some(Side::After) => {
                     let answer = forward(&inner, request).await;
-                    self.happened.send_replace(Some(call));
+                    self.blow(call);
                     // A watch that was opened is dropped with its answer.
                     drop(answer);
                 }

@@ -39,6 +39,6 @@ pub use process::Process;
 pub use proxy::Proxy;
 pub use recorder::{Record, Recorder};
 pub use scenario::{Scenario, Verdict, crash_at_every_call, under_trouble};
-pub use stage::{Life, Outfit, Stage};
+pub use stage::{Life, Outfit, Pace, Stage};
 pub use trouble::{Rates, Trouble};
 pub use world::{Ground, World};

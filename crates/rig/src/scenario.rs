@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use fleetwright_kit::Clock;
@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use crate::stage::{Life, Outfit, Setup};
+use crate::stage::{Life, Outfit, Pace, Setup};
 use crate::{Crash, Ground, Rates, Side, Stage, Trouble, World};
 
 /// How many runs at the same time. They wait more than they compute.
@@ -31,6 +31,12 @@ pub trait Scenario: Send + Sync + 'static {
 
     /// The kinds that the server must know.
     fn kinds(&self) -> Vec<CustomResourceDefinition>;
+
+    /// How time passes.
+    fn pace(&self) -> Pace {
+        // Whole seconds, as Kubernetes keeps them, and not the time of day: nobody may confuse the two.
+        Pace::FromTimerToTimer("2030-01-01T00:00:00Z".parse().unwrap_or_default())
+    }
 
     /// Makes the operator. Called in the operator's own runtime, for each of its lives. `outside` is the folder that is the
     /// world outside.
@@ -126,13 +132,12 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Runs it once, in virtual time.
+/// Runs it once, in its own time.
 ///
 /// # Errors
 /// The scenario's own, with the story of the run.
 pub async fn run<S: Scenario>(scenario: &Arc<S>, ground: &Ground, how: Disturbance) -> Result<(Came, Arc<Stage>)> {
-    // Whole seconds, as Kubernetes keeps them, and not the time of day: nobody may confuse the two.
-    run_by(scenario, ground, how, Some("2030-01-01T00:00:00Z".parse()?)).await
+    run_by(scenario, ground, how, scenario.pace()).await
 }
 
 /// Runs it once, in real time: for what never comes to rest, so that virtual time would stand still.
@@ -140,17 +145,21 @@ pub async fn run<S: Scenario>(scenario: &Arc<S>, ground: &Ground, how: Disturban
 /// # Errors
 /// As [`run`].
 pub async fn run_in_real_time<S: Scenario>(scenario: &Arc<S>, ground: &Ground) -> Result<(Came, Arc<Stage>)> {
-    run_by(scenario, ground, Disturbance::None, None).await
+    run_by(scenario, ground, Disturbance::None, Pace::Real).await
 }
 
 async fn run_by<S: Scenario>(
     scenario: &Arc<S>,
     ground: &Ground,
     how: Disturbance,
-    virtual_start: Option<Timestamp>,
+    pace: Pace,
 ) -> Result<(Came, Arc<Stage>)> {
     let world = World::new(ground, &scenario.kinds()).await?;
-    let clock = virtual_start.map_or_else(Clock::system, Clock::manual);
+    let clock = match pace {
+        Pace::FromTimerToTimer(start) => Clock::manual(start),
+        Pace::Hurried(_) => Clock::manual(Timestamp::now()),
+        Pace::Real => Clock::system(),
+    };
     let start = clock.now();
     let (crash, trouble) = match how {
         Disturbance::None => (Crash::never(), None),
@@ -171,12 +180,13 @@ async fn run_by<S: Scenario>(
         let (scenario, outside) = (scenario.clone(), outside.path().to_owned());
         Arc::new(move |outfit| scenario.operator(outfit, &outside))
     };
-    let manual = virtual_start.is_some();
-    let setup = Setup { world, clock, manual, quiet: ground.quiet(), crash, trouble, birth, outside };
+    let late = trouble.is_some();
+    let setup = Setup { world, clock, pace, quiet: ground.quiet(), crash, trouble, birth, outside };
     let stage = Stage::new(setup);
     let came = async {
         scenario.play(&stage).await?;
-        if manual {
+        // Where time takes its time, only calls that are late are waited for.
+        if late || matches!(pace, Pace::FromTimerToTimer(_)) {
             stage.linger(AFTERMATH).await?;
         }
         anyhow::Ok(Came { end: scenario.end(&stage).await?, acts: scenario.acts(&stage)? })
@@ -192,13 +202,17 @@ async fn run_by<S: Scenario>(
 /// # Errors
 /// The undisturbed run fails. What goes wrong in the others is in the verdict.
 pub async fn crash_at_every_call<S: Scenario>(scenario: S, ground: &Ground) -> Result<Verdict> {
-    let scenario = Arc::new(scenario);
+    let (scenario, began) = (Arc::new(scenario), Instant::now());
     let (expected, stage) = run(&scenario, ground, Disturbance::None).await.context("the undisturbed run")?;
-    let calls = stage.crash().calls();
+    let (calls, once) = (stage.crash().calls(), began.elapsed());
     drop(stage);
     let runs = (0..calls).flat_map(|call| [Side::Before, Side::After].map(|side| Disturbance::Crash(call, side)));
     let verdict = compare(&scenario, ground, expected, runs.collect()).await;
-    eprintln!("rig: {} on {}: crashed before and after each of {calls} calls: {verdict}", S::NAME, ground.name());
+    let name = format!("{} on {}", S::NAME, ground.name());
+    let took = began.elapsed();
+    eprintln!(
+        "rig: {name}: crashed before and after each of {calls} calls: {verdict}; once in {once:.1?}, all in {took:.1?}"
+    );
     Ok(verdict)
 }
 

@@ -31,6 +31,22 @@ const ROUNDS: usize = 24;
 /// How long nothing at all may happen, in real time, while nobody waits for a time: then nothing ever will.
 const DEAD: Duration = Duration::from_secs(15);
 
+/// How the time of a run passes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Pace {
+    /// From there on, from timer to timer, whenever the operator waits for nothing else.
+    FromTimerToTimer(Timestamp),
+    /// From now on, so many times as fast as on the wall, whoever does what: for worlds that do not say when they are at rest, because they have sockets.
+    Hurried(u32),
+    /// As on the wall.
+    Real,
+}
+
+/// How often a hurried clock is moved.
+const TICK: Duration = Duration::from_millis(2);
+/// How long to wait before looking again at a run whose time passes by itself.
+const LOOK_AGAIN: Duration = Duration::from_millis(4);
+
 /// What an operator is given for one life.
 pub struct Outfit {
     /// Its way to the API server, with the trouble in between. Made in the operator's own runtime.
@@ -102,7 +118,10 @@ pub type Birth = Arc<dyn Fn(Outfit) -> Life + Send + Sync>;
 pub struct Stage {
     world: Arc<World>,
     clock: Clock,
+    /// Time passes from timer to timer.
     manual: bool,
+    /// Moves the clock.
+    pacing: Option<JoinHandle<()>>,
     quiet: Duration,
     outside: tempfile::TempDir,
     recorder: Recorder,
@@ -129,7 +148,7 @@ struct Running {
 pub(crate) struct Setup {
     pub(crate) world: World,
     pub(crate) clock: Clock,
-    pub(crate) manual: bool,
+    pub(crate) pace: Pace,
     pub(crate) quiet: Duration,
     pub(crate) crash: Crash,
     pub(crate) trouble: Option<Trouble>,
@@ -139,11 +158,16 @@ pub(crate) struct Setup {
 
 impl Stage {
     pub(crate) fn new(setup: Setup) -> Arc<Self> {
-        let Setup { world, clock, manual, quiet, crash, trouble, birth, outside } = setup;
+        let Setup { world, clock, pace, quiet, crash, trouble, birth, outside } = setup;
+        let pacing = match pace {
+            Pace::Hurried(times) => Some(tokio::spawn(hurry(clock.clone(), times))),
+            Pace::FromTimerToTimer(_) | Pace::Real => None,
+        };
         Arc::new(Self {
             world: Arc::new(world),
             clock,
-            manual,
+            manual: matches!(pace, Pace::FromTimerToTimer(_)),
+            pacing,
             quiet,
             outside,
             recorder: Recorder::default(),
@@ -234,7 +258,7 @@ impl Stage {
         }
         let life = self.lives.fetch_add(1, Ordering::SeqCst) + 1;
         // The crash strikes once: the next life counts on, but is left alone.
-        let crash = if life == 1 { self.crash.clone() } else { Crash::never() };
+        let crash = self.crash.clone();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name(format!("operator-{life}"))
@@ -285,7 +309,9 @@ impl Stage {
                 end(running.runtime).await;
                 bail!("the operator did not stop within {PATIENCE:?}; its last calls:\n{}", self.recorder.tail(20));
             }
-            self.to_next_timer();
+            if self.manual {
+                self.to_next_timer();
+            }
         };
         end(running.runtime).await;
         match ended {
@@ -339,14 +365,15 @@ impl Stage {
             if dead || Instant::now() > deadline || (self.manual && self.clock.now() > virtual_deadline) {
                 bail!("{}", self.story(awaited, &not_yet));
             }
-            if self.crash.at_call().is_none() || self.lives() > 1 {
+            if !self.manual {
+                tokio::time::sleep(LOOK_AGAIN).await;
+            } else if !self.crash.blown() {
                 self.to_next_timer();
             }
         }
     }
 
-    /// Lets virtual time pass, from timer to timer; longer when the operator has to be started again meanwhile. Does nothing
-    /// with the system's clock.
+    /// Lets virtual time pass; longer when the operator has to be started again meanwhile. Does nothing with the system's clock.
     ///
     /// # Errors
     /// The operator panicked.
@@ -356,8 +383,10 @@ impl Stage {
             self.until_quiet(Instant::now() + PATIENCE).await;
             if self.attend().await? {
                 until = later(self.clock.now(), duration);
-            } else if !self.manual || self.clock.now() >= until {
+            } else if self.clock.now() >= until || !(self.manual || self.pacing.is_some()) {
                 return Ok(());
+            } else if !self.manual {
+                tokio::time::sleep(LOOK_AGAIN).await;
             } else {
                 match self.clock.next_timer() {
                     Some(timer) if timer < until => self.to_next_timer(),
@@ -391,9 +420,9 @@ impl Stage {
 
     /// Starts the operator again when it is dead; says whether it was.
     async fn attend(&self) -> Result<bool> {
-        let crashed = self.crash.at_call().is_some() && self.lives() == 1;
-        if crashed {
+        if self.crash.blown() {
             self.kill().await;
+            self.crash.heal();
             return self.start().await.map(|()| true);
         }
         let ended = {
@@ -486,10 +515,21 @@ impl Stage {
 
 impl Drop for Stage {
     fn drop(&mut self) {
+        if let Some(pacing) = &self.pacing {
+            pacing.abort();
+        }
         // A runtime must not be waited for inside another.
         if let Some(running) = self.running().take() {
             running.runtime.shutdown_background();
         }
+    }
+}
+
+/// Moves a clock on and on. However late it comes to that, no time is made up for: nobody should find that his time is over because the machine was busy.
+async fn hurry(clock: Clock, times: u32) {
+    loop {
+        tokio::time::sleep(TICK).await;
+        clock.advance(TICK * times);
     }
 }
 
