@@ -27,6 +27,7 @@ use crate::extend::Extenders;
 use crate::eyes::{Eyes, Papers};
 use crate::joined::Askers;
 use crate::mend::Menders;
+use crate::meters::Meters;
 use crate::prove::Provers;
 use crate::secrets::{Maker, SecretError};
 use crate::snapshots;
@@ -44,6 +45,7 @@ pub struct Clusters {
     /// Of pods that take snapshots.
     pub image: &'static str,
     pub surveys: Surveys,
+    pub meters: Meters,
 }
 
 /// Everything that is known of a cluster in a pass.
@@ -350,6 +352,7 @@ impl Clusters {
         }
         maker.certificates(decision.certificates.iter().map(|(wanted, _)| wanted)).await?;
         for (wanted, why) in &decision.certificates {
+            self.meters.certificate(why.as_str());
             if *why != certificates::Due::Missing {
                 let message = format!("the certificate {} was made anew: {}", wanted.secret, why.as_str());
                 self.tell(pass, found, Level::Normal, "CertificateReplaced", &message).await;
@@ -370,6 +373,7 @@ impl Clusters {
                     object.kind.as_str(),
                     object.name
                 );
+                self.meters.repaired(object.kind.as_str());
                 self.tell(pass, found, Level::Normal, "Repaired", &message).await;
             }
         }
@@ -519,21 +523,22 @@ impl Clusters {
         let cached = self.eyes.clusters.get(pass.key());
         let version = cached.as_ref().and_then(|now| now.0.resource_version()).unwrap_or_default();
         let (current, desired) = (json!(old), json!(new));
-        let written = pass.writer().apply_status(&self.eyes.clusters, pass.key(), &version, &current, desired).await?;
+        if !pass.writer().apply_status(&self.eyes.clusters, pass.key(), &version, &current, desired).await? {
+            return Ok(());
+        }
+        self.meters.told(&old, new);
         for (kind, reason, event) in TOLD {
             let of = |status: &ClusterStatus| {
                 let found = fleetwright_api::condition(&status.conditions, kind).cloned();
                 found.filter(|one| one.status == Status::False && reason.is_none_or(|reason| one.reason == reason))
             };
-            if written
-                && let Some(now) = of(new)
+            if let Some(now) = of(new)
                 && of(&old).is_none_or(|old| old.reason != now.reason)
             {
                 self.tell(pass, found, Level::Warning, event, &now.message).await;
             }
         }
-        if written
-            && old.phase != new.phase
+        if old.phase != new.phase
             && let Some(phase) = new.phase
         {
             let ready = fleetwright_api::condition(&new.conditions, names::READY);

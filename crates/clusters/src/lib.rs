@@ -18,6 +18,7 @@ mod eyes;
 mod heal;
 mod joined;
 mod mend;
+mod meters;
 mod prove;
 mod rehearse;
 mod rules;
@@ -38,6 +39,7 @@ use extend::Extenders;
 use eyes::{Eyes, of_cluster};
 use joined::Askers;
 use mend::Menders;
+use meters::Meters;
 use prove::Provers;
 pub use rehearse::Present;
 pub use rules::{Rules, rules};
@@ -107,11 +109,13 @@ pub fn add(operator: &mut Operator, namespace: &str, options: Options) {
         pods: cache!(),
     };
     let waker = Waker::new();
-    let menders = Menders::new(client.clone(), operator.clock().clone(), waker.clone());
-    let provers = Provers::new(client.clone(), operator.clock().clone(), waker.clone(), options.provers);
-    let extenders = Extenders::new(client.clone(), operator.clock().clone(), waker.clone(), options.extenders);
-    let askers = Askers::new(client, operator.clock().clone(), waker.clone(), options.extenders);
-    let surveys = Surveys::new(operator.client(), operator.clock().clone(), waker.clone(), options.provers);
+    let clock = operator.clock().clone();
+    let meters = Meters::new(operator.metrics(), eyes.clusters.clone(), clock.clone());
+    let menders = Menders::new(client.clone(), clock.clone(), waker.clone());
+    let provers = Provers::new(client.clone(), clock.clone(), waker.clone(), options.provers, meters.clone());
+    let extenders = Extenders::new(client.clone(), clock.clone(), waker.clone(), options.extenders);
+    let askers = Askers::new(client.clone(), clock.clone(), waker.clone(), options.extenders);
+    let surveys = Surveys::new(client, clock, waker.clone(), options.provers);
     let controller = Clusters {
         eyes: eyes.clone(),
         provers,
@@ -121,6 +125,7 @@ pub fn add(operator: &mut Operator, namespace: &str, options: Options) {
         askers,
         look_after: options.look_after,
         image: options.image,
+        meters,
     };
     let fleet = namespace.to_owned();
     let by_package = eyes.clone();

@@ -18,6 +18,7 @@ use serde_json::json;
 use tokio::sync::Semaphore;
 
 use crate::connect::{ConnectError, Door, connect};
+use crate::meters::Meters;
 
 /// Where the object of a proof is made, in the business cluster.
 const NAMESPACE: &str = "fleetwright-proof";
@@ -34,6 +35,7 @@ pub struct Provers {
     clock: Clock,
     waker: Waker,
     places: Arc<Semaphore>,
+    meters: Meters,
     table: Arc<Mutex<HashMap<Key, Proofs>>>,
 }
 
@@ -51,8 +53,8 @@ impl Drop for Proofs {
 
 impl Provers {
     /// So many at the same time. `client` reads the operator's own certificates.
-    pub fn new(client: Client, clock: Clock, waker: Waker, places: usize) -> Self {
-        Self { client, clock, waker, places: Arc::new(Semaphore::new(places.max(1))), table: Arc::default() }
+    pub fn new(client: Client, clock: Clock, waker: Waker, places: usize, meters: Meters) -> Self {
+        Self { client, clock, waker, places: Arc::new(Semaphore::new(places.max(1))), meters, table: Arc::default() }
     }
 
     fn table(&self) -> MutexGuard<'_, HashMap<Key, Proofs>> {
@@ -87,14 +89,16 @@ impl Provers {
             return;
         }
         let (this, key, names, pod) = (self.clone(), key.clone(), names.clone(), prover.clone());
+        let proving = self.meters.proving();
         let task = tokio::spawn(async move {
+            let _proving = proving;
             let _place = this.places.acquire().await;
-            let began = this.clock.now();
-            let proof = prove(&this.client, &names, &pod);
-            let outcome = match tokio::time::timeout(WITHIN, proof).await {
-                Ok(outcome) => outcome.map_err(|error| bounded(&error.to_string())),
-                Err(_) => Err(format!("its proof was not done within {} s", WITHIN.as_secs())),
+            let (began, started) = (this.clock.now(), this.clock.monotonic());
+            let outcome = tokio::select! {
+                outcome = prove(&this.client, &this.clock, &names, &pod) => outcome.map_err(|error| bounded(&error.to_string())),
+                () = this.clock.sleep(WITHIN) => Err(format!("its proof was not done within {} s", WITHIN.as_secs())),
             };
+            this.meters.proven(outcome.is_ok(), this.clock.monotonic().saturating_sub(started));
             let at = this.clock.now();
             if let Some(proofs) = this.table().get_mut(&key) {
                 proofs.doing.remove(&pod.uid);
@@ -133,7 +137,7 @@ fn call(what: &'static str) -> impl Fn(kube::Error) -> Failure {
 }
 
 /// Does real work at that pod; answers the version that it says it has.
-async fn prove(meta: &Client, names: &Names, pod: &Prover) -> Result<String, Failure> {
+async fn prove(meta: &Client, clock: &Clock, names: &Names, pod: &Prover) -> Result<String, Failure> {
     let client = client_of(meta, names, &pod.ip).await?;
     let version = client.apiserver_version().await.map_err(call("asking for its version"))?.git_version;
     let namespaces: Api<Namespace> = Api::all(client.clone());
@@ -144,10 +148,13 @@ async fn prove(meta: &Client, names: &Names, pod: &Prover) -> Result<String, Fai
             made => drop(made.map_err(call("making the namespace of proofs"))?),
         }
     }
-    work(&client, &format!("proof-{}", pod.name)).await?;
-    for holder in ["kube-controller-manager", "kube-scheduler"] {
-        moves(&client, holder).await?;
-    }
+    let quota = format!("proof-{}", pod.name);
+    // Together: each waits for what others do in their own time.
+    futures::try_join!(
+        work(&client, &quota),
+        moves(&client, clock, "kube-controller-manager"),
+        moves(&client, clock, "kube-scheduler"),
+    )?;
     Ok(version.trim_start_matches('v').to_owned())
 }
 
@@ -201,21 +208,21 @@ async fn work(client: &Client, name: &str) -> Result<(), Failure> {
 }
 
 /// Waits until the lease is renewed.
-async fn moves(client: &Client, holder: &'static str) -> Result<(), Failure> {
+async fn moves(client: &Client, clock: &Clock, holder: &'static str) -> Result<(), Failure> {
     let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-system");
     let renewed = |lease: &Lease| -> Option<MicroTime> { lease.spec.as_ref()?.renew_time.as_ref().map(|time| time.0) };
     let read = async || leases.get_opt(holder).await.map_err(call("reading a lease"));
     let before = read().await?.as_ref().and_then(renewed);
-    let deadline = tokio::time::Instant::now() + LEASE_MOVES;
+    let deadline = clock.monotonic() + LEASE_MOVES;
     loop {
         let now = read().await?.as_ref().and_then(renewed);
         if now.is_some() && now != before {
             return Ok(());
         }
-        if tokio::time::Instant::now() >= deadline {
+        if clock.monotonic() >= deadline {
             return Err(Failure::Still(holder));
         }
-        tokio::time::sleep(LOOK_AGAIN).await;
+        clock.sleep(LOOK_AGAIN).await;
     }
 }
 

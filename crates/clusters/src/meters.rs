@@ -1,0 +1,294 @@
+//! What the operator counts besides what the kit counts. Nothing is counted by cluster: with thousands of them, nobody could keep it.
+
+use std::fmt;
+use std::time::Duration;
+
+use fleetwright_api::{ClusterPhase, ClusterStatus, Status, condition, names};
+use fleetwright_kit::metrics::Metrics;
+use fleetwright_kit::{Cache, Clock};
+use jiff::{SignedDuration, Timestamp};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::metrics::histogram::Histogram;
+
+use crate::view::ClusterView;
+
+type Counters<const N: usize> = Family<[(&'static str, &'static str); N], Counter>;
+
+/// From an API server at hand to one that is given up.
+const SECONDS: [f64; 10] = [0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0];
+
+/// How soon certificates end, and how old snapshots are.
+const SPANS: [(&str, i64); 6] = [("1h", 1), ("6h", 6), ("1d", 24), ("7d", 168), ("30d", 720), ("90d", 2160)];
+
+/// Counts; cheap to clone.
+#[derive(Clone)]
+pub struct Meters {
+    changes: Counters<2>,
+    certificates: Counters<1>,
+    repairs: Counters<1>,
+    proofs: Counters<1>,
+    proof_seconds: Histogram,
+    proving: Gauge,
+}
+
+impl Meters {
+    /// On the operator's page.
+    pub fn new(metrics: &Metrics, clusters: Cache<ClusterView>, clock: Clock) -> Self {
+        let meters = Self {
+            changes: Family::default(),
+            certificates: Family::default(),
+            repairs: Family::default(),
+            proofs: Family::default(),
+            proof_seconds: Histogram::new(SECONDS),
+            proving: Gauge::default(),
+        };
+        metrics.register(|page| {
+            let Self { changes, certificates, repairs, proofs, proof_seconds, proving } = meters.clone();
+            page.register("fleetwright_cluster_changes", "Changes of package versions that begun or ended", changes);
+            page.register("fleetwright_cluster_certificates_made", "Certificates that were made", certificates);
+            page.register("fleetwright_cluster_repairs", "Objects that were not as declared and put right", repairs);
+            page.register("fleetwright_cluster_proofs", "Proofs of API servers that ended", proofs);
+            page.register("fleetwright_cluster_proof_seconds", "Time that a proof took", proof_seconds);
+            page.register("fleetwright_cluster_proving", "Proofs under way, and those that wait for a turn", proving);
+            page.register_collector(Box::new(Census { clusters, clock }));
+        });
+        meters
+    }
+
+    /// A status was written in place of another.
+    pub fn told(&self, old: &ClusterStatus, new: &ClusterStatus) {
+        let change = |change, outcome| {
+            self.changes.get_or_create(&[("change", change), ("outcome", outcome)]).inc();
+        };
+        let of = |phase| match phase {
+            Some(ClusterPhase::Upgrading) => Some("upgrade"),
+            Some(ClusterPhase::RollingBack) => Some("rollback"),
+            Some(ClusterPhase::Restoring) => Some("restore"),
+            _ => None,
+        };
+        match (of(old.phase), of(new.phase)) {
+            (before, Some(now)) if before != Some(now) => change(now, "begun"),
+            (Some(before), None) if new.phase != Some(ClusterPhase::Deleting) => change(before, "finished"),
+            _ => {}
+        }
+        if new.failed.is_some() && new.failed != old.failed {
+            change(of(old.phase).unwrap_or("upgrade"), "failed");
+        }
+    }
+
+    /// A certificate was made, in one word why.
+    pub fn certificate(&self, why: &'static str) {
+        self.certificates.get_or_create(&[("why", why)]).inc();
+    }
+
+    /// An object was put right.
+    pub fn repaired(&self, kind: &'static str) {
+        self.repairs.get_or_create(&[("kind", kind)]).inc();
+    }
+
+    /// A proof begins, or waits for its turn. It counts until what is answered is dropped.
+    pub fn proving(&self) -> impl Drop + Send + use<> {
+        self.proving.inc();
+        Proving(self.proving.clone())
+    }
+
+    /// A proof ended.
+    pub fn proven(&self, well: bool, took: Duration) {
+        self.proofs.get_or_create(&[("outcome", if well { "proven" } else { "failed" })]).inc();
+        self.proof_seconds.observe(took.as_secs_f64());
+    }
+}
+
+struct Proving(Gauge);
+
+impl Drop for Proving {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+/// How the fleet is, found when somebody asks: what depends on the time of day cannot be kept up otherwise, and a change costs nothing for it.
+struct Census {
+    clusters: Cache<ClusterView>,
+    clock: Clock,
+}
+
+impl fmt::Debug for Census {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Census")
+    }
+}
+
+/// What is counted in one look over all clusters.
+#[derive(Debug, Default, PartialEq)]
+struct Counted {
+    phases: Vec<(&'static str, usize)>,
+    ready: [usize; 3],
+    /// With a certificate that ends within each of the spans.
+    ends: [usize; SPANS.len()],
+    /// With a snapshot that is older than each of the spans.
+    older: [usize; SPANS.len()],
+    /// That should have snapshots and have none.
+    unsaved: usize,
+    first_end: Option<Timestamp>,
+}
+
+const PHASES: [(ClusterPhase, &str); 9] = [
+    (ClusterPhase::Creating, "Creating"),
+    (ClusterPhase::Ready, "Ready"),
+    (ClusterPhase::Upgrading, "Upgrading"),
+    (ClusterPhase::Soaking, "Soaking"),
+    (ClusterPhase::RollingBack, "RollingBack"),
+    (ClusterPhase::Repairing, "Repairing"),
+    (ClusterPhase::Degraded, "Degraded"),
+    (ClusterPhase::Restoring, "Restoring"),
+    (ClusterPhase::Deleting, "Deleting"),
+];
+const READY: [(Status, &str); 3] = [(Status::True, "True"), (Status::False, "False"), (Status::Unknown, "Unknown")];
+
+impl Counted {
+    fn new() -> Self {
+        Self { phases: PHASES.map(|(_, name)| (name, 0)).to_vec(), ..Self::default() }
+    }
+
+    fn add(&mut self, view: &ClusterView, now: Timestamp) {
+        let nothing = ClusterStatus::default();
+        let status = view.0.status.as_ref().unwrap_or(&nothing);
+        let phase = status.phase.unwrap_or(ClusterPhase::Creating);
+        if let Some(at) = PHASES.iter().position(|(one, _)| *one == phase) {
+            self.phases[at].1 += 1;
+        }
+        let ready = condition(&status.conditions, names::READY).map_or(Status::Unknown, |one| one.status);
+        if let Some(at) = READY.iter().position(|(one, _)| *one == ready) {
+            self.ready[at] += 1;
+        }
+        let first = status.certificates.iter().map(|one| one.not_after).min();
+        self.first_end = self.first_end.into_iter().chain(first).min();
+        let saved = status.last_snapshot.as_ref().map(|snapshot| snapshot.at);
+        self.unsaved += usize::from(saved.is_none() && view.0.spec.snapshots().is_some());
+        for (at, (_, hours)) in SPANS.into_iter().enumerate() {
+            let span = SignedDuration::from_hours(hours);
+            self.ends[at] += usize::from(first.is_some_and(|first| first.duration_since(now) <= span));
+            self.older[at] += usize::from(saved.is_some_and(|saved| now.duration_since(saved) > span));
+        }
+    }
+
+    fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let mut gauges = |name, help, label: &'static str, all: &mut dyn Iterator<Item = (&str, usize)>| {
+            let gauge = ConstGauge::new(0_i64);
+            let mut family = encoder.encode_descriptor(name, help, None, gauge.metric_type())?;
+            for (value, count) in all {
+                let count = ConstGauge::new(i64::try_from(count).unwrap_or(i64::MAX));
+                count.encode(family.encode_family(&[(label, value)])?)?;
+            }
+            Ok::<(), fmt::Error>(())
+        };
+        let spans = |counts: [usize; SPANS.len()]| SPANS.map(|(name, _)| name).into_iter().zip(counts);
+        gauges("fleetwright_clusters", "Clusters by phase", "phase", &mut self.phases.iter().copied())?;
+        let ready = READY.map(|(_, name)| name).into_iter().zip(self.ready);
+        gauges("fleetwright_clusters_ready", "Clusters by their condition Ready", "status", &mut ready.into_iter())?;
+        gauges(
+            "fleetwright_clusters_certificates_end",
+            "Clusters with a certificate that ends within that time",
+            "within",
+            &mut spans(self.ends),
+        )?;
+        gauges(
+            "fleetwright_clusters_snapshot_older",
+            "Clusters whose last snapshot is older than that; and those that should have one and have none",
+            "than",
+            &mut spans(self.older).chain([("never", self.unsaved)]),
+        )?;
+        if let Some(first) = self.first_end {
+            let first = ConstGauge::new(first.as_second());
+            let name = "fleetwright_clusters_first_certificate_end_timestamp_seconds";
+            let help = "When the first certificate of all clusters ends";
+            first.encode(encoder.encode_descriptor(name, help, None, first.metric_type())?)?;
+        }
+        Ok(())
+    }
+}
+
+impl Collector for Census {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let (now, mut counted) = (self.clock.now(), Counted::new());
+        for key in self.clusters.keys() {
+            if let Some(view) = self.clusters.get(&key) {
+                counted.add(&view, now);
+            }
+        }
+        counted.encode(&mut encoder)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fleetwright_api::{CertificateStatus, Cluster, ClusterSpec, SnapshotStatus};
+
+    use super::*;
+
+    fn cluster(phase: Option<ClusterPhase>, ends: &[&str], saved: Option<&str>) -> ClusterView {
+        let mut cluster = Cluster::new("pay", ClusterSpec::of("v1.36"));
+        let certificates =
+            ends.iter().map(|end| CertificateStatus { name: "ca".to_owned(), not_after: end.parse().unwrap() });
+        let saved = saved.map(|at| serde_json::json!({ "name": "one", "at": at }));
+        let saved: Option<SnapshotStatus> = saved.map(|one| serde_json::from_value(one).unwrap());
+        cluster.status = Some(ClusterStatus {
+            phase,
+            certificates: certificates.collect(),
+            last_snapshot: saved,
+            ..ClusterStatus::default()
+        });
+        ClusterView(cluster)
+    }
+
+    #[test]
+    fn clusters_are_counted_by_what_is_said_of_them_and_by_the_time() {
+        let now = "2030-01-02T00:00:00Z".parse().unwrap();
+        let mut counted = Counted::new();
+        let soon = ["2031-01-01T00:00:00Z", "2030-01-02T05:00:00Z"];
+        counted.add(&cluster(Some(ClusterPhase::Ready), &soon, Some("2030-01-01T20:00:00Z")), now);
+        counted.add(&cluster(None, &[], None), now);
+        assert_eq!(counted.phases[..2], [("Creating", 1), ("Ready", 1)]);
+        assert_eq!(counted.ready, [0, 0, 2]);
+        assert_eq!(counted.ends, [0, 1, 1, 1, 1, 1]);
+        assert_eq!((counted.older, counted.unsaved), ([1, 0, 0, 0, 0, 0], 1));
+        assert_eq!(counted.first_end, Some("2030-01-02T05:00:00Z".parse().unwrap()));
+    }
+
+    #[test]
+    fn changes_are_counted_when_they_begin_and_when_they_end() {
+        let operator = Metrics::new();
+        let meters = Meters {
+            changes: Family::default(),
+            certificates: Family::default(),
+            repairs: Family::default(),
+            proofs: Family::default(),
+            proof_seconds: Histogram::new(SECONDS),
+            proving: Gauge::default(),
+        };
+        operator.register(|page| page.register("changes", "", meters.changes.clone()));
+        let at = |phase| ClusterStatus { phase: Some(phase), ..ClusterStatus::default() };
+        let phases = [
+            ClusterPhase::Creating,
+            ClusterPhase::Ready,
+            ClusterPhase::Upgrading,
+            ClusterPhase::Upgrading,
+            ClusterPhase::RollingBack,
+            ClusterPhase::Ready,
+            ClusterPhase::Upgrading,
+            ClusterPhase::Deleting,
+        ];
+        phases.windows(2).for_each(|two| meters.told(&at(two[0]), &at(two[1])));
+        let page = operator.encode();
+        let says = |line: &str| assert!(page.contains(line), "{line} is not in\n{page}");
+        says("changes_total{change=\"upgrade\",outcome=\"begun\"} 2\n");
+        says("changes_total{change=\"rollback\",outcome=\"begun\"} 1\n");
+        says("changes_total{change=\"rollback\",outcome=\"finished\"} 1\n");
+        assert!(!page.contains("change=\"upgrade\",outcome=\"finished\""), "{page}");
+    }
+}
