@@ -1,0 +1,255 @@
+//! The operator has the rights that it uses, and no others: with them a cluster is made, upgraded, put right and deleted, and nothing is refused.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use fleetwright_api::{
+    Cluster, ClusterPackageVersion, ClusterPackageVersionSpec, ClusterSpec, EtcdDatastore, Extension,
+    ExtensionPlacement, crds, is_true, names,
+};
+use fleetwright_clusters::{Options, rules};
+use fleetwright_kit::{Clock, Operator, Settings};
+use fleetwright_lab::{Kind, Target};
+use fleetwright_rig::Recorder;
+use fleetwright_sim::meta::{Manner, Meta};
+use k8s_openapi::api::core::v1::{Namespace, Secret, Service};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+const FLEET: &str = "fleet";
+const USER: &str = "cluster-operator";
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Something of each kind that an extension may have beside a control plane.
+fn beside() -> Extension {
+    let pods = "selector: {matchLabels: {app: beside}}";
+    let template = "template: {metadata: {labels: {app: beside}}, spec: {containers: [{name: beside, image: registry.example/beside:v1}]}}";
+    let of = |version: &str, kind: &str, rest: &str| {
+        format!("apiVersion: {version}\nkind: {kind}\nmetadata: {{name: beside}}\n{rest}\n")
+    };
+    let workload = format!("spec: {{replicas: 1, {pods}, {template}}}");
+    let set = format!("spec: {{replicas: 1, serviceName: beside, {pods}, {template}}}");
+    let all = [
+        of("v1", "ConfigMap", "data: {text: some}"),
+        of("v1", "Service", "spec: {selector: {app: beside}, ports: [{port: 80}]}"),
+        of("networking.k8s.io/v1", "NetworkPolicy", "spec: {podSelector: {matchLabels: {app: beside}}}"),
+        of("policy/v1", "PodDisruptionBudget", &format!("spec: {{maxUnavailable: 1, {pods}}}")),
+        of("apps/v1", "Deployment", &workload),
+        of("apps/v1", "StatefulSet", &set),
+    ];
+    Extension {
+        name: "beside".to_owned(),
+        placement: ExtensionPlacement::Meta,
+        template: all.join("---\n"),
+        ..Extension::default()
+    }
+}
+
+async fn create<K>(api: Api<K>, object: Value) -> Result<()>
+where
+    K: Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + serde::Serialize + std::fmt::Debug,
+{
+    let what = format!("{object}");
+    api.create(&PostParams::default(), &serde_json::from_value(object)?).await.context(what)?;
+    Ok(())
+}
+
+async fn until(what: &str, mut holds: impl AsyncFnMut() -> Result<Result<(), String>>) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match holds().await? {
+            Ok(()) => return Ok(()),
+            Err(why) if Instant::now() > deadline => bail!("{what}: {why}"),
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
+}
+
+/// The kinds, the namespace, package versions, and a user with the rights of the installation.
+async fn prepare(admin: &Client) -> Result<()> {
+    let definitions: Api<CustomResourceDefinition> = Api::all(admin.clone());
+    for definition in crds() {
+        definitions
+            .patch(&definition.name_any(), &PatchParams::apply("rights").force(), &Patch::Apply(&definition))
+            .await?;
+        let established = kube::runtime::conditions::is_crd_established();
+        kube::runtime::wait::await_condition(definitions.clone(), &definition.name_any(), established).await?;
+    }
+    create::<Namespace>(Api::all(admin.clone()), json!({ "metadata": { "name": FLEET } })).await?;
+    let given = rules();
+    let subjects = json!([{ "kind": "User", "name": USER, "apiGroup": "rbac.authorization.k8s.io" }]);
+    let meta = json!({ "name": USER });
+    let role = |kind: &str| json!({ "kind": kind, "name": USER, "apiGroup": "rbac.authorization.k8s.io" });
+    create::<Role>(Api::namespaced(admin.clone(), FLEET), json!({ "metadata": meta, "rules": given.namespaced }))
+        .await?;
+    create::<ClusterRole>(Api::all(admin.clone()), json!({ "metadata": meta, "rules": given.cluster })).await?;
+    let binding = json!({ "metadata": meta, "subjects": subjects, "roleRef": role("Role") });
+    create::<RoleBinding>(Api::namespaced(admin.clone(), FLEET), binding).await?;
+    let binding = json!({ "metadata": meta, "subjects": subjects, "roleRef": role("ClusterRole") });
+    create::<ClusterRoleBinding>(Api::all(admin.clone()), binding).await?;
+    // A definition is established before every path of it is served.
+    let packages: Api<ClusterPackageVersion> = Api::namespaced(admin.clone(), FLEET);
+    let clusters: Api<Cluster> = Api::namespaced(admin.clone(), FLEET);
+    until("the kinds are served", async || {
+        let answers = (packages.list(&Default::default()).await, clusters.list(&Default::default()).await);
+        Ok(if answers.0.is_ok() && answers.1.is_ok() { Ok(()) } else { Err(format!("{answers:?}")) })
+    })
+    .await?;
+    // With another etcd, so that its members are replaced.
+    for (name, kubernetes, etcd) in [("v1.36", "1.36.4", "3.6.16"), ("v1.37", "1.37.1", "3.6.17")] {
+        let mut spec = ClusterPackageVersionSpec::of_images("registry.example", kubernetes, etcd);
+        // The next one does not have it any more.
+        if name == "v1.36" {
+            spec.extensions = vec![beside()];
+        }
+        packages.create(&PostParams::default(), &ClusterPackageVersion::new(name, spec)).await?;
+    }
+    Ok(())
+}
+
+async fn ready(clusters: &Api<Cluster>) -> Result<()> {
+    until("pay is ready", async || {
+        let cluster = clusters.get("pay").await?;
+        let status = cluster.status.unwrap_or_default();
+        let there = status.observed_generation == cluster.metadata.generation
+            && status.package_version.as_ref() == Some(&cluster.spec.package_version)
+            && is_true(&status.conditions, names::READY)
+            && is_true(&status.conditions, names::DATASTORE_HEALTHY)
+            && is_true(&status.conditions, names::EXTENSIONS_READY)
+            && status.waiting_for.is_none();
+        Ok(if there { Ok(()) } else { Err(format!("{status:#?}")) })
+    })
+    .await
+}
+
+/// Everything that an operator ever does to the API server.
+async fn a_full_life(admin: &Client, meta: &Meta) -> Result<()> {
+    let clusters: Api<Cluster> = Api::namespaced(admin.clone(), FLEET);
+    let mut spec = ClusterSpec::of("v1.36");
+    spec.replicas = 1;
+    spec.datastore.etcd = Some(EtcdDatastore { members: 3, ..EtcdDatastore::default() });
+    spec.deletion_protection = false;
+    clusters.create(&PostParams::default(), &Cluster::new("pay", spec)).await?;
+    ready(&clusters).await?;
+    let within = format!("{FLEET}-pay");
+    let (secrets, services): (Api<Secret>, Api<Service>) =
+        (Api::namespaced(admin.clone(), &within), Api::namespaced(admin.clone(), &within));
+    secrets.delete("front-proxy-client", &DeleteParams::default()).await?;
+    let broken = json!({ "stringData": { "tls.key": "nothing" } });
+    secrets.patch("scheduler-kubeconfig", &PatchParams::default(), &Patch::Merge(broken)).await?;
+    services.delete("kube-apiserver", &DeleteParams::default()).await?;
+    until("what was removed is back", async || {
+        let (secret, service) =
+            (secrets.get_opt("front-proxy-client").await?, services.get_opt("kube-apiserver").await?);
+        Ok(if secret.is_some() && service.is_some() { Ok(()) } else { Err(format!("{secret:?} {service:?}")) })
+    })
+    .await?;
+    // A member that lost its disk is replaced.
+    ready(&clusters).await?;
+    ensure!(meta.wipe(&within, "data-etcd-2"), "there is no such volume");
+    until("its loss is seen", async || {
+        let status = clusters.get("pay").await?.status.unwrap_or_default();
+        let healthy = is_true(&status.conditions, names::DATASTORE_HEALTHY);
+        Ok(if healthy { Err("all members are healthy".to_owned()) } else { Ok(()) })
+    })
+    .await?;
+    ready(&clusters).await?;
+    let patch = json!({ "spec": { "packageVersion": "v1.37" } });
+    clusters.patch("pay", &PatchParams::default(), &Patch::Merge(patch)).await?;
+    ready(&clusters).await?;
+    clusters.delete("pay", &DeleteParams::default()).await?;
+    let namespaces: Api<Namespace> = Api::all(admin.clone());
+    until("everything is gone", async || {
+        let left = (clusters.get_opt("pay").await?.map(|one| one.status), namespaces.get_opt(&within).await?);
+        Ok(if left.0.is_none() && left.1.is_none() { Ok(()) } else { Err(format!("{left:?}")) })
+    })
+    .await
+}
+
+/// A right: where, to what, and what to do with it.
+type Right = (&'static str, String, String);
+
+fn rights(place: &'static str, rules: &[PolicyRule]) -> Vec<Right> {
+    let mut rights = Vec::new();
+    for rule in rules {
+        let group = rule.api_groups.iter().flatten().next().cloned().unwrap_or_default();
+        for resource in rule.resources.iter().flatten() {
+            let (name, sub) = resource.split_once('/').unwrap_or((resource, ""));
+            let dot = if group.is_empty() { "" } else { "." };
+            let sub = if sub.is_empty() { String::new() } else { format!("/{sub}") };
+            for verb in &rule.verbs {
+                rights.push((place, format!("{name}{dot}{group}{sub}"), verb.clone()));
+            }
+        }
+    }
+    rights
+}
+
+/// Every call was allowed, and every right was needed for one.
+fn judge(recorder: &Recorder) -> Result<()> {
+    let refused: Vec<_> = recorder.calls().into_iter().filter(|record| record.code == Some(403)).collect();
+    ensure!(refused.is_empty(), "with all rights these were refused: {refused:#?}");
+    let given = rules();
+    let mut all = rights("namespace", &given.namespaced);
+    all.extend(rights("cluster", &given.cluster));
+    let mut used = BTreeSet::new();
+    for record in recorder.calls() {
+        let call = record.call;
+        let sub = if call.subresource.is_empty() { String::new() } else { format!("/{}", call.subresource) };
+        let verb = if call.verb == "apply" { "patch" } else { call.verb }.to_owned();
+        let place = if *call.namespace == *FLEET { "namespace" } else { "cluster" };
+        let what = format!("{}{sub}", call.resource);
+        let found = [place, "cluster"].map(|place| (place, what.clone(), verb.clone()));
+        let found = found.into_iter().find(|right| all.contains(right));
+        used.insert(found.with_context(|| format!("nobody gives the right to {verb} {what} in {place}"))?);
+        // To apply what is not there is to make it.
+        if call.verb == "apply" {
+            used.insert((place, what, "create".to_owned()));
+        }
+    }
+    // A server without streaming lists is asked for a list before it is watched.
+    let watched =
+        |(place, what, verb): &Right| verb == "list" && used.contains(&(*place, what.clone(), "watch".to_owned()));
+    // A replica that is not proven any more is taken out of its Service: the story of replicas.
+    let elsewhere = |(_, what, verb): &Right| what == "pods" && verb == "patch";
+    let needless = |right: &&Right| !(used.contains(*right) || watched(right) || elsewhere(right));
+    let unused: Vec<_> = all.iter().filter(needless).collect();
+    ensure!(unused.is_empty(), "nobody uses these rights: {unused:?}");
+    Ok(())
+}
+
+async fn lives_with_its_rights(kind: Kind) -> Result<()> {
+    let target = Target::start(kind).await?;
+    let admin = target.admin();
+    prepare(&admin).await?;
+    let manner = Manner { start: Duration::from_millis(10), stop: Duration::from_millis(50), ..Manner::default() };
+    let meta = Meta::start(admin.clone(), Clock::system(), manner).await?;
+    let recorder = Recorder::default();
+    let client = recorder.around(target.client_as(USER, &[]).await?);
+    let mut operator = Operator::new(Settings { strict_budgets: true, ..Settings::new("fleetwright", client) });
+    fleetwright_clusters::add(&mut operator, FLEET, Options::default());
+    let (stop, stopped) = oneshot::channel::<()>();
+    let running = tokio::spawn(operator.run(async { drop(stopped.await) }));
+    let lived = a_full_life(&admin, &meta).await;
+    drop(stop);
+    running.await??;
+    meta.stop().await;
+    let came = lived.with_context(|| recorder.tail(60)).and_then(|()| judge(&recorder));
+    target.stop(came.is_err()).await;
+    came
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_call_has_its_right_and_every_right_its_call() -> Result<()> {
+    lives_with_its_rights(Kind::Embedded).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_call_has_its_right_and_every_right_its_call_on_real() -> Result<()> {
+    lives_with_its_rights(Kind::Real).await
+}
