@@ -1,0 +1,126 @@
+//! Sees everything that ever happens to Secrets and to members of etcd, and remembers what must not.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::{Result, bail};
+use fleetwright_api::names;
+use fleetwright_plan::cluster::certificates::{Authority, SERVICE_ACCOUNT};
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use kube::runtime::watcher::{self, Event};
+use kube::{Api, Client, ResourceExt};
+use tokio::task::JoinHandle;
+
+/// Watches the whole meta cluster until it is dropped.
+pub struct Witness {
+    seen: Arc<Mutex<Seen>>,
+    tasks: [JoinHandle<()>; 2],
+}
+
+#[derive(Default)]
+struct Seen {
+    /// Everything that a Secret ever held, by namespace and name.
+    held: BTreeMap<(String, String), BTreeSet<String>>,
+    /// Members of etcd and whether they are well, by namespace.
+    members: HashMap<String, BTreeMap<String, bool>>,
+    /// Namespaces whose members may go.
+    ending: BTreeSet<String>,
+    /// The most that were ever well at the same time, and the most that were missing since then.
+    well: BTreeMap<String, (usize, usize)>,
+}
+
+impl Witness {
+    pub fn start(client: Client) -> Self {
+        let seen = Arc::<Mutex<Seen>>::default();
+        let (secrets, pods) = (seen.clone(), seen.clone());
+        let (all_secrets, all_pods) = (Api::<Secret>::all(client.clone()), Api::<Pod>::all(client));
+        let tasks = [
+            tokio::spawn(async move {
+                let mut events = watcher::watcher(all_secrets, watcher::Config::default()).boxed();
+                while let Some(event) = events.next().await {
+                    if let Ok(Event::Apply(secret) | Event::InitApply(secret)) = event {
+                        lock(&secrets).secret(&secret);
+                    }
+                }
+            }),
+            tokio::spawn(async move {
+                let mut events = watcher::watcher(all_pods, watcher::Config::default()).boxed();
+                while let Some(event) = events.next().await {
+                    match event {
+                        Ok(Event::Apply(pod) | Event::InitApply(pod)) => lock(&pods).pod(&pod, false),
+                        Ok(Event::Delete(pod)) => lock(&pods).pod(&pod, true),
+                        _ => {}
+                    }
+                }
+            }),
+        ];
+        Self { seen, tasks }
+    }
+
+    /// From now on the members of that namespace may go.
+    pub fn let_go(&self, namespace: &str) {
+        lock(&self.seen).ending.insert(namespace.to_owned());
+    }
+
+    /// Fails if something happened that must not.
+    pub fn judge(&self) -> Result<()> {
+        let seen = lock(&self.seen);
+        let once = Authority::ALL.map(Authority::secret).into_iter().chain([SERVICE_ACCOUNT]);
+        for name in once {
+            for ((namespace, _), held) in seen.held.iter().filter(|((_, own), _)| own == name) {
+                if held.len() != 1 {
+                    bail!("Secret {namespace}/{name} was made once and held {} different contents", held.len());
+                }
+            }
+        }
+        for (namespace, (well, missing)) in &seen.well {
+            if *missing > 1 {
+                bail!("{missing} of {well} members of the etcd of {namespace} were missing at once");
+            }
+        }
+        match seen.held.is_empty() || seen.well.is_empty() {
+            true => bail!("nothing was seen at all: the witness is blind"),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
+    seen.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Seen {
+    fn secret(&mut self, secret: &Secret) {
+        let key = (secret.namespace().unwrap_or_default(), secret.name_any());
+        let content = serde_json::to_string(&secret.data).unwrap_or_default();
+        self.held.entry(key).or_default().insert(content);
+    }
+
+    fn pod(&mut self, pod: &Pod, gone: bool) {
+        if pod.labels().get(names::COMPONENT).is_none_or(|component| component != "etcd") {
+            return;
+        }
+        let namespace = pod.namespace().unwrap_or_default();
+        let members = self.members.entry(namespace.clone()).or_default();
+        let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+        let ready = conditions.into_iter().any(|one| one.type_ == "Ready" && one.status == "True");
+        members.insert(pod.name_any(), ready && !gone && pod.metadata.deletion_timestamp.is_none());
+        let well = members.values().filter(|well| **well).count();
+        if self.ending.contains(&namespace) {
+            return;
+        }
+        let (most, missing) = self.well.entry(namespace).or_default();
+        *most = well.max(*most);
+        // While the first come up, none is missing yet.
+        if *most == members.len() {
+            *missing = (*most - well).max(*missing);
+        }
+    }
+}
