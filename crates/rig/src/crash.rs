@@ -1,8 +1,9 @@
 //! Stops an operator dead at a call.
 
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::future::BoxFuture;
 use http::Request;
@@ -31,6 +32,54 @@ impl fmt::Display for Side {
     }
 }
 
+/// What makes two calls the same one for [`Points`].
+type Word = Box<dyn Fn(&Call) -> String + Send + Sync>;
+
+/// Calls at each of which an operator is stopped dead, each once, in whatever order they come: as often as it was started again, it goes a call further.
+///
+/// A call is known by a word, and by how many with that word got through before it. So each is met, although every life makes other calls before it.
+pub struct Points {
+    side: Side,
+    word: Word,
+    left: BTreeMap<String, BTreeSet<usize>>,
+    passed: HashMap<String, usize>,
+}
+
+impl Points {
+    /// At these calls, and on this side of them. `word` says which calls are the same.
+    pub fn new(side: Side, word: impl Fn(&Call) -> String + Send + Sync + 'static, calls: &[Call]) -> Self {
+        let mut left: BTreeMap<String, BTreeSet<usize>> = BTreeMap::new();
+        for call in calls {
+            let numbers = left.entry(word(call)).or_default();
+            numbers.insert(numbers.len());
+        }
+        Self { side, word: Box::new(word), left, passed: HashMap::new() }
+    }
+
+    /// Whether it happens at that call, and on which side.
+    fn meet(&mut self, call: &Call) -> Option<Side> {
+        let word = (self.word)(call);
+        let passed = self.passed.entry(word.clone()).or_default();
+        let struck = self.left.get_mut(&word).is_some_and(|numbers| numbers.remove(&*passed));
+        if !struck || self.side == Side::After {
+            *passed += 1;
+        }
+        struck.then_some(self.side)
+    }
+}
+
+enum Place {
+    Never,
+    Call(usize, Side),
+    Each(Points),
+}
+
+impl From<Option<(usize, Side)>> for Place {
+    fn from(at: Option<(usize, Side)>) -> Self {
+        at.map_or(Self::Never, |(call, side)| Self::Call(call, side))
+    }
+}
+
 /// Counts the calls of an operator and, at one of them, lets nothing through any more and says so.
 ///
 /// Caveat: it cannot stop the operator itself. Who holds it waits for [`Crash::happened`] and then ends the operator's runtime.
@@ -40,7 +89,7 @@ pub struct Crash {
 }
 
 struct Fuse {
-    at: Mutex<Option<(usize, Side)>>,
+    at: Mutex<Place>,
     armed: AtomicBool,
     calls: AtomicUsize,
     /// Nothing is let through.
@@ -62,13 +111,32 @@ impl Crash {
     fn new(at: Option<(usize, Side)>) -> Self {
         let (armed, blown) = (AtomicBool::new(true), AtomicBool::new(false));
         let (calls, happened) = (AtomicUsize::new(0), watch::Sender::new(None));
-        Self { fuse: Arc::new(Fuse { at: Mutex::new(at), armed, calls, blown, happened }) }
+        Self { fuse: Arc::new(Fuse { at: Mutex::new(at.into()), armed, calls, blown, happened }) }
     }
 
     /// Once more, at the `call`-th call from now on, counted from 0; or never again, and only counts.
     pub fn again(&self, at: Option<(usize, Side)>) {
-        let mut place = self.fuse.at.lock().unwrap_or_else(PoisonError::into_inner);
-        *place = at;
+        self.place(at.into());
+    }
+
+    /// Again and again, at each of these calls from now on.
+    pub fn at_each(&self, points: Points) {
+        self.place(Place::Each(points));
+    }
+
+    /// Those of [`at_each`](Self::at_each) that were not met yet: their word, and how many with it came before.
+    pub fn left(&self) -> Vec<(String, usize)> {
+        match &*self.fuse.at() {
+            Place::Never | Place::Call(..) => Vec::new(),
+            Place::Each(points) => {
+                let all = points.left.iter();
+                all.flat_map(|(word, numbers)| numbers.iter().map(|number| (word.clone(), *number))).collect()
+            }
+        }
+    }
+
+    fn place(&self, place: Place) {
+        *self.fuse.at() = place;
         self.fuse.calls.store(0, Ordering::SeqCst);
         self.fuse.happened.send_replace(None);
         self.arm();
@@ -80,7 +148,7 @@ impl Crash {
     }
 
     /// The operator was ended, and another one may begin.
-    pub(crate) fn heal(&self) {
+    pub fn heal(&self) {
         self.fuse.blown.store(false, Ordering::SeqCst);
     }
 
@@ -109,11 +177,11 @@ impl Crash {
         self.fuse.happened.borrow().clone()
     }
 
-    /// Returns when it has happened.
+    /// Returns when it has happened, and nobody has [`heal`](Self::heal)ed it.
     pub async fn happened(&self) {
         let mut happened = self.fuse.happened.subscribe();
         // The sender lives in what we borrow.
-        let _ = happened.wait_for(Option::is_some).await;
+        let _ = happened.wait_for(|_| self.fuse.blown()).await;
     }
 }
 
@@ -127,11 +195,23 @@ impl Fuse {
         self.happened.send_replace(Some(call));
     }
 
-    /// Whether it happens at that call, and on which side.
-    fn strikes(&self, number: usize) -> Option<Side> {
-        let mut at = self.at.lock().unwrap_or_else(PoisonError::into_inner);
-        // Once.
-        at.take_if(|(call, _)| *call == number).map(|(_, side)| side)
+    fn at(&self) -> MutexGuard<'_, Place> {
+        self.at.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it happens at that call, and on which side. Once.
+    fn strikes(&self, number: usize, call: &Call) -> Option<Side> {
+        let mut at = self.at();
+        match &mut *at {
+            Place::Call(wanted, side) if *wanted == number => {
+                let side = *side;
+                *at = Place::Never;
+                Some(side)
+            }
+            // What does not get through does not count.
+            Place::Each(points) if !self.blown() => points.meet(call),
+            Place::Never | Place::Call(..) | Place::Each(_) => None,
+        }
     }
 }
 
@@ -140,7 +220,7 @@ impl Layer for Fuse {
         let armed = self.armed.load(Ordering::SeqCst);
         let number = if armed { self.calls.fetch_add(1, Ordering::SeqCst) } else { usize::MAX };
         Box::pin(async move {
-            match self.strikes(number) {
+            match self.strikes(number, &call) {
                 Some(Side::Before) => self.blow(call),
                 Some(Side::After) => {
                     let answer = forward(&inner, request).await;

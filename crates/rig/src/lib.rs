@@ -33,7 +33,7 @@ pub mod world;
 
 pub use call::Call;
 pub use counting::{Counting, Passed};
-pub use crash::{Crash, Side};
+pub use crash::{Crash, Points, Side};
 pub use deliveries::Deliveries;
 pub use process::Process;
 pub use proxy::Proxy;

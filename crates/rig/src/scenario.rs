@@ -154,12 +154,13 @@ async fn run_by<S: Scenario>(
     how: Disturbance,
     pace: Pace,
 ) -> Result<(Came, Arc<Stage>)> {
-    let world = World::new(ground, &scenario.kinds()).await?;
     let clock = match pace {
         Pace::FromTimerToTimer(start) => Clock::manual(start),
         Pace::Hurried(_) => Clock::manual(Timestamp::now()),
         Pace::Real => Clock::system(),
     };
+    let hurried = Some(&clock).filter(|_| matches!(pace, Pace::Hurried(_)));
+    let world = World::with_time(ground, &scenario.kinds(), hurried).await?;
     let start = clock.now();
     let (crash, trouble) = match how {
         Disturbance::None => (Crash::never(), None),

@@ -36,7 +36,8 @@ const DEAD: Duration = Duration::from_secs(15);
 pub enum Pace {
     /// From there on, from timer to timer, whenever the operator waits for nothing else.
     FromTimerToTimer(Timestamp),
-    /// From now on, so many times as fast as on the wall, whoever does what: for worlds that do not say when they are at rest, because they have sockets.
+    /// From now on, so many times as fast as on the wall, whoever does what: for worlds that do not say when they are at rest, because they have sockets. A server of the run's own
+    /// tells that time, too; TLS goes by the system's.
     Hurried(u32),
     /// As on the wall.
     Real,
@@ -257,7 +258,7 @@ impl Stage {
             bail!("the operator runs already");
         }
         let life = self.lives.fetch_add(1, Ordering::SeqCst) + 1;
-        // The crash strikes once: the next life counts on, but is left alone.
+        // It counts on, and strikes again only if it was told to.
         let crash = self.crash.clone();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)

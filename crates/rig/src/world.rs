@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use fleetwright_apiserver::{Config, Handle, Server};
+use fleetwright_kit::Clock;
 use fleetwright_lab::{Kind, Target};
 use fleetwright_pki::{Authority, ServiceAccountKey};
 use k8s_openapi::api::core::v1::Namespace;
@@ -85,9 +86,23 @@ impl World {
     /// # Errors
     /// The server does not start or does not take them.
     pub async fn new(ground: &Ground, kinds: &[CustomResourceDefinition]) -> Result<Self> {
+        Self::with_time(ground, kinds, None).await
+    }
+
+    /// A new one whose server, if it is one of its own, tells the time of that clock. Where virtual time passes the system's, what it says of the age of objects would be wrong otherwise.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub async fn with_time(ground: &Ground, kinds: &[CustomResourceDefinition], clock: Option<&Clock>) -> Result<Self> {
         let number = WORLDS.fetch_add(1, Ordering::Relaxed);
         let server = match ground {
-            Ground::InProcess => Reach::InProcess(Server::start(config()?).await?),
+            Ground::InProcess => {
+                let mut config = config()?;
+                if let Some(clock) = clock.cloned() {
+                    config.clock = fleetwright_apiserver::Clock::new(move || clock.now());
+                }
+                Reach::InProcess(Server::start(config).await?)
+            }
             Ground::Shared(target) => Reach::Remote(Box::new(Kubeconfig::from_yaml(&target.kubeconfig()?)?)),
         };
         let admin = server.client().await?;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fleetwright_apiserver::{Config, Handle, Server};
 use fleetwright_kit::Clock;
-use fleetwright_rig::{Crash, Proxy, Rates, Recorder, Side, Trouble};
+use fleetwright_rig::{Call, Crash, Points, Proxy, Rates, Recorder, Side, Trouble};
 use futures::{AsyncBufReadExt, StreamExt, TryStreamExt};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -304,5 +304,48 @@ async fn a_crash_lets_nothing_through_from_its_call_on() {
         let all = maps(server.client()).list(&Default::default()).await.unwrap();
         assert_eq!(all.iter().filter(|map| map.name_any().starts_with(&side.to_string())).count(), expected, "{side}");
         assert_eq!(crash.at_call().unwrap().to_string(), "create configmaps default/");
+    }
+}
+
+#[tokio::test]
+async fn an_operator_is_stopped_once_at_each_call_and_goes_a_call_further_each_time() {
+    let server = server().await;
+    let word = |call: &Call| call.to_string();
+    let recorder = Recorder::default();
+    for name in ["a", "b"] {
+        write(recorder.around(server.client()), name, "1").await;
+        maps(recorder.around(server.client())).get("a").await.unwrap();
+    }
+    let calls: Vec<Call> = recorder.calls().into_iter().map(|record| record.call).collect();
+    for side in [Side::Before, Side::After] {
+        let crash = Crash::never();
+        crash.at_each(Points::new(side, word, &calls));
+        let (mut lives, mut at) = (0, Vec::new());
+        let ended = loop {
+            lives += 1;
+            // Another one, which begins at the beginning.
+            let life = async {
+                for name in ["a", "b"] {
+                    write(crash.around(server.client()), name, "2").await;
+                    maps(crash.around(server.client())).get("a").await.unwrap();
+                }
+            };
+            tokio::select! {
+                () = life => break lives,
+                () = soon(crash.happened()) => at.push(crash.at_call().unwrap().to_string()),
+            }
+            crash.heal();
+        };
+        assert_eq!(ended, 5, "{at:?}");
+        at.sort();
+        let of = |call: &str| at.iter().filter(|one| one.starts_with(call)).count();
+        assert_eq!(
+            (of("apply configmaps default/a"), of("apply configmaps default/b"), of("get")),
+            (1, 1, 2),
+            "{at:?}"
+        );
+        assert_eq!(crash.left(), []);
+        crash.at_each(Points::new(side, word, &calls));
+        assert_eq!(crash.left().len(), 4, "all are to come again");
     }
 }

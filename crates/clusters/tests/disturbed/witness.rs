@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 use fleetwright_api::names;
@@ -39,8 +40,10 @@ impl Witness {
             tokio::spawn(async move {
                 let mut events = watcher::watcher(all_secrets, watcher::Config::default()).boxed();
                 while let Some(event) = events.next().await {
-                    if let Ok(Event::Apply(secret) | Event::InitApply(secret)) = event {
-                        lock(&secrets).secret(&secret);
+                    match event {
+                        Ok(Event::Apply(secret) | Event::InitApply(secret)) => lock(&secrets).secret(&secret),
+                        Err(_) => again().await,
+                        _ => {}
                     }
                 }
             }),
@@ -50,6 +53,7 @@ impl Witness {
                     match event {
                         Ok(Event::Apply(pod) | Event::InitApply(pod)) => lock(&pods).pod(&pod, false),
                         Ok(Event::Delete(pod)) => lock(&pods).pod(&pod, true),
+                        Err(_) => again().await,
                         _ => {}
                     }
                 }
@@ -90,6 +94,11 @@ impl Drop for Witness {
     fn drop(&mut self) {
         self.tasks.iter().for_each(JoinHandle::abort);
     }
+}
+
+/// A server that is gone answers at once, each time anew: who only asks again never comes to an end.
+async fn again() {
+    tokio::time::sleep(Duration::from_millis(10)).await;
 }
 
 fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {

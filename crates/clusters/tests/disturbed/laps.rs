@@ -1,0 +1,176 @@
+//! Laps: the same again and again, and each time the operator is stopped dead elsewhere.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use fleetwright_kit::Random;
+use fleetwright_rig::{Call, Crash, Points, Side, Stage, Trouble};
+use futures::future::BoxFuture;
+use serde_json::Value;
+
+/// A part of a lap.
+#[derive(Clone, Copy)]
+pub struct Leg {
+    /// What happens to the cluster of that name, and what comes of it.
+    pub play: for<'a> fn(&'a Stage, &'a str) -> BoxFuture<'a, Result<Value>>,
+    /// Whether the operator is stopped in it.
+    pub struck: bool,
+}
+
+/// So many laps in which the operator is stopped at one call of each leg, whichever the seed says.
+const SINGLE: usize = 2;
+
+/// Holds every lap to what came of an undisturbed one.
+///
+/// In one lap the operator is stopped dead before every call that the undisturbed one made and at every watch that it opens, each once: it is started again, and goes a call further. So what it finds when it
+/// begins anew is in turn everything that a stop at any call can leave behind. In another lap it is stopped after every call: that was done, and it never learns. Every write must have been such a call, but for
+/// events that nobody tells any more, and for writes to the same object that this lap needed fewer of.
+///
+/// In a few more laps it is stopped once in each leg, at a call that the seed chooses, and left alone then: `RIG_SEED=n` chooses others.
+pub async fn at_every_call(stage: &Stage, legs: &[Leg]) -> Result<()> {
+    let mut laps = Laps { stage, legs, number: 0, stops: 0 };
+    let expected = laps.lap(&|_, _, _| {}).await?;
+    let watches = watches(stage);
+    for side in [Side::Before, Side::After] {
+        let each = |leg: usize, crash: &Crash, name: &str| {
+            let calls: Vec<Call> = expected[leg].calls.iter().chain(&watches).cloned().collect();
+            crash.at_each(Points::new(side, word(name), &calls));
+        };
+        let ran = laps.lap(&each).await?;
+        hold(&expected, &ran, &format!("{side} every call"))?;
+        for ((_, ran), expected) in legs.iter().zip(&ran).zip(&expected).filter(|((leg, _), _)| leg.struck) {
+            every_write(expected, ran).with_context(|| format!("{side} every call"))?;
+            laps.stops += expected.calls.len() + watches.len() - ran.left.len();
+        }
+    }
+    let random = Random::seeded(Trouble::seeds(1)[0]);
+    for _ in 0..SINGLE {
+        let places: Vec<(usize, Side)> = expected
+            .iter()
+            .map(|leg| {
+                let side = if random.below(2) == 0 { Side::Before } else { Side::After };
+                let call = random.below(leg.calls.len().max(1) as u64);
+                (usize::try_from(call).unwrap_or_default(), side)
+            })
+            .collect();
+        let ran = laps.lap(&|leg, crash, _| crash.again(Some(places[leg]))).await?;
+        hold(&expected, &ran, &format!("once in each leg, at {places:?}"))?;
+        laps.stops += ran.iter().filter(|ran| ran.at.is_some()).count();
+    }
+    let Laps { number, stops, .. } = laps;
+    eprintln!("clusters: stopped dead {stops} times in {number} laps: the same end each time");
+    Ok(())
+}
+
+/// Where the operator is to be stopped in that leg, with a cluster of that name.
+type Place<'a> = &'a (dyn Fn(usize, &Crash, &str) + Sync);
+
+struct Laps<'a> {
+    stage: &'a Stage,
+    legs: &'a [Leg],
+    number: usize,
+    stops: usize,
+}
+
+/// What came of a leg.
+struct Ran {
+    value: Value,
+    calls: Vec<Call>,
+    /// Calls at which it should have been stopped, and was not.
+    left: Vec<(String, usize)>,
+    /// The last at which it was.
+    at: Option<Call>,
+}
+
+impl Laps<'_> {
+    async fn lap(&mut self, place: Place<'_>) -> Result<Vec<Ran>> {
+        // Each has a cluster of its own.
+        let name = format!("lap{}", self.number);
+        self.number += 1;
+        let (crash, recorder) = (self.stage.crash(), self.stage.recorder());
+        let mut all = Vec::new();
+        for (number, leg) in self.legs.iter().enumerate() {
+            let (mark, began, lives, time) =
+                (recorder.mark(), Instant::now(), self.stage.lives(), self.stage.clock().now());
+            crash.again(None);
+            if leg.struck {
+                place(number, crash, &name);
+            }
+            let value = (leg.play)(self.stage, &name)
+                .await
+                .with_context(|| format!("{name}, leg {number}, not yet stopped at {:?}", crash.left()))?;
+            eprintln!(
+                "clusters: {name}, leg {number}: {:.1?}, {} in it, {} lives, {} calls",
+                began.elapsed(),
+                self.stage.clock().now().duration_since(time),
+                self.stage.lives() - lives,
+                recorder.mark() - mark
+            );
+            // Names are the same in all laps but for the number.
+            let value = serde_json::from_str(&value.to_string().replace(&name, "lap"))?;
+            let done = recorder.since(mark).into_iter().filter(|record| record.code.is_some_and(|code| code < 300));
+            let calls = done.map(|record| record.call);
+            let calls = calls.filter(|call| !opens(call)).map(|call| named(call, &name)).collect();
+            all.push(Ran { value, calls, left: crash.left(), at: crash.at_call() });
+        }
+        crash.again(None);
+        Ok(all)
+    }
+}
+
+/// A call of the undisturbed lap, as it would be for any.
+fn named(mut call: Call, name: &str) -> Call {
+    for text in [&mut call.namespace, &mut call.name] {
+        *text = text.replace(name, "lap");
+    }
+    call
+}
+
+/// Which calls are the same one in all laps. Names of pods are made up anew each time.
+fn word(name: &str) -> impl Fn(&Call) -> String + Send + Sync + use<> {
+    let name = name.to_owned();
+    move |call| {
+        let mut call = named(call.clone(), &name);
+        if call.resource == "pods" {
+            call.name.clear();
+        }
+        call.to_string()
+    }
+}
+
+fn opens(call: &Call) -> bool {
+    call.verb == "watch"
+}
+
+/// What an operator opens when it begins, each once.
+fn watches(stage: &Stage) -> Vec<Call> {
+    let calls = stage.recorder().calls().into_iter().map(|record| record.call).filter(opens);
+    calls.map(|call| (call.to_string(), call)).collect::<BTreeMap<_, _>>().into_values().collect()
+}
+
+/// Fails if a write of the undisturbed lap was none at which the operator was stopped.
+fn every_write(expected: &Ran, ran: &Ran) -> Result<()> {
+    let calls: BTreeMap<String, &Call> = expected.calls.iter().map(|call| (word("lap")(call), call)).collect();
+    let writes = calls.values().filter(|call| call.writes()).count();
+    ensure!(writes > 2, "the operator wrote {writes} things: that is no lap");
+    for (word, number) in &ran.left {
+        let Some(call) = calls.get(word).filter(|call| call.writes()) else { continue };
+        // Each is met before it is made. So one that was not met was not made: the lap needed fewer of the same.
+        let needless = call.resource == "events" || call.verb != "create" && *number > 0;
+        ensure!(needless, "the operator was never stopped at call {number} of {word}");
+    }
+    Ok(())
+}
+
+fn hold(expected: &[Ran], ran: &[Ran], at: &str) -> Result<()> {
+    for (expected, ran) in expected.iter().zip(ran) {
+        let call = ran.at.as_ref().map(ToString::to_string).unwrap_or_default();
+        let (expected, came) = (&expected.value, &ran.value);
+        ensure!(
+            expected == came,
+            "stopped dead {at} (last at {call}), what came of it was {came:#}\nbut undisturbed {expected:#}"
+        );
+    }
+    Ok(())
+}

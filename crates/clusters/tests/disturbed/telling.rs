@@ -1,0 +1,130 @@
+//! What happens in a story, said in its words.
+
+use anyhow::Result;
+use fleetwright_api::{Cluster, ClusterPhase, ClusterSpec, EtcdDatastore, is_true, names};
+use fleetwright_rig::Stage;
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::{Namespace, Pod, Secret, Service};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Resource, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::support::{objects, of_component, outline, site};
+
+/// What a story needs to say.
+pub trait Telling {
+    fn within<K>(&self, cluster: &str) -> Api<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>;
+    async fn declare(&self, cluster: &str) -> Result<()>;
+    async fn refer(&self, cluster: &str, package: &str) -> Result<()>;
+    async fn remove(&self, cluster: &str) -> Result<()>;
+    async fn ready(&self, cluster: &str) -> Result<()>;
+    async fn finished(&self, cluster: &str) -> Result<()>;
+    async fn gone(&self, cluster: &str) -> Result<()>;
+    async fn told(&self, cluster: &str) -> Result<Value>;
+    async fn of(&self, cluster: &str) -> Result<Value>;
+}
+
+impl Telling for Stage {
+    /// Of the control plane of that cluster.
+    fn within<K>(&self, cluster: &str) -> Api<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+    {
+        Api::namespaced(self.admin(), &format!("{}-{cluster}", self.namespace()))
+    }
+
+    async fn declare(&self, cluster: &str) -> Result<()> {
+        let shape = site(self)?.shape;
+        let mut spec = ClusterSpec::of("v1.36");
+        spec.replicas = shape.replicas;
+        spec.datastore.etcd = Some(EtcdDatastore { members: shape.members, ..EtcdDatastore::default() });
+        spec.upgrade.soak.0 = shape.soak;
+        spec.deletion_protection = false;
+        self.api::<Cluster>().create(&PostParams::default(), &Cluster::new(cluster, spec)).await?;
+        Ok(())
+    }
+
+    async fn refer(&self, cluster: &str, package: &str) -> Result<()> {
+        let patch = json!({ "spec": { "packageVersion": package } });
+        self.api::<Cluster>().patch(cluster, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        Ok(())
+    }
+
+    async fn remove(&self, cluster: &str) -> Result<()> {
+        site(self)?.witness.let_go(&format!("{}-{cluster}", self.namespace()));
+        self.api::<Cluster>().delete(cluster, &DeleteParams::default()).await?;
+        Ok(())
+    }
+
+    /// Proven, at what it refers to, and what is said of its pods is what they are.
+    async fn ready(&self, cluster: &str) -> Result<()> {
+        let reached = || async {
+            let text = |error: kube::Error| error.to_string();
+            let seen = self.api::<Cluster>().get(cluster).await.map_err(text)?;
+            let status = seen.status.clone().unwrap_or_default();
+            let there = status.observed_generation == seen.metadata.generation
+                && status.package_version.as_ref() == Some(&seen.spec.package_version)
+                && is_true(&status.conditions, names::READY)
+                && is_true(&status.conditions, names::CERTIFICATES_VALID)
+                && status.waiting_for.is_none();
+            if !there {
+                return Err(format!("{status:#?}"));
+            }
+            let mut told: Vec<String> =
+                status.components.iter().flat_map(|one| one.replicas.iter().map(|one| one.name.clone())).collect();
+            let pods = self.within::<Pod>(cluster).list(&ListParams::default()).await.map_err(text)?;
+            let mut pods: Vec<String> = pods.into_iter().filter(of_component).map(|pod| pod.name_any()).collect();
+            told.sort();
+            pods.sort();
+            let sets = self.within::<StatefulSet>(cluster).get_opt("etcd").await.map_err(text)?;
+            let services = self.within::<Service>(cluster).get_opt("kube-apiserver").await.map_err(text)?;
+            let secret = self.within::<Secret>(cluster).get_opt("front-proxy-client").await.map_err(text)?;
+            match sets.is_some() && services.is_some() && secret.is_some() && told == pods {
+                true => Ok(()),
+                false => Err(format!("{told:?} are told, {pods:?} are there")),
+            }
+        };
+        self.settle(&format!("{cluster} is ready"), reached).await
+    }
+
+    /// Ready, and its soak is over.
+    async fn finished(&self, cluster: &str) -> Result<()> {
+        let reached = || async {
+            let seen = self.api::<Cluster>().get(cluster).await.map_err(|error| error.to_string())?;
+            let status = seen.status.clone().unwrap_or_default();
+            let there = status.phase == Some(ClusterPhase::Ready)
+                && status.package_version.as_ref() == Some(&seen.spec.package_version)
+                && status.emulates.is_none();
+            if there { Ok(()) } else { Err(format!("{status:#?}")) }
+        };
+        self.settle(&format!("the upgrade of {cluster} is finished"), reached).await?;
+        self.ready(cluster).await
+    }
+
+    async fn gone(&self, cluster: &str) -> Result<()> {
+        let namespace = format!("{}-{cluster}", self.namespace());
+        let reached = || async {
+            let text = |error: kube::Error| error.to_string();
+            let seen = self.api::<Cluster>().get_opt(cluster).await.map_err(text)?;
+            let namespace = Api::<Namespace>::all(self.admin()).get_opt(&namespace).await.map_err(text)?;
+            match seen.is_none() && namespace.is_none() {
+                true => Ok(()),
+                false => Err(format!("{:?} {namespace:?}", seen.map(|seen| (seen.metadata, seen.status)))),
+            }
+        };
+        self.settle(&format!("{cluster} is gone"), reached).await
+    }
+
+    /// What is said of it.
+    async fn told(&self, cluster: &str) -> Result<Value> {
+        Ok(outline(&self.api::<Cluster>().get(cluster).await?))
+    }
+
+    /// All its objects.
+    async fn of(&self, cluster: &str) -> Result<Value> {
+        objects(self, &format!("{}={cluster}", names::CLUSTER)).await
+    }
+}
