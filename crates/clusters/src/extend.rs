@@ -1,13 +1,10 @@
 //! Puts extensions in place in business clusters, looks after them, and takes them away.
-//!
-//! Like provers: tasks that report back and wake their cluster, so that no pass waits for a business cluster and a dead one costs the others nothing.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fleetwright_api::names;
-use fleetwright_kit::{Clock, Key, Waker};
+use fleetwright_kit::{Clock, Key};
 use fleetwright_plan::cluster::Names;
 use fleetwright_plan::cluster::extensions::health::{self, Checked};
 use fleetwright_plan::cluster::extensions::{EXTENSION, KEEP, Outcome, Ref, Report, Work};
@@ -17,9 +14,9 @@ use kube::core::{ApiResource, GroupVersionKind};
 use kube::discovery::Scope;
 use kube::{Api, Client};
 use serde_json::Value;
-use tokio::sync::Semaphore;
 
-use crate::prove::client_of;
+use crate::errands::Errands;
+use crate::prove::{bounded, client_of};
 
 /// Work that takes longer has failed.
 const WITHIN: Duration = Duration::from_secs(90);
@@ -27,100 +24,60 @@ const WITHIN: Duration = Duration::from_secs(90);
 const SERVED: Duration = Duration::from_secs(15);
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
-/// What was done, and what is being done. Cheap to clone; nothing of it outlives the process.
-#[derive(Clone)]
-pub struct Extenders {
-    client: Client,
-    clock: Clock,
-    waker: Waker,
-    places: Arc<Semaphore>,
-    table: Arc<Mutex<HashMap<Key, Entry>>>,
-}
+/// What was done, and what is being done: of a cluster one thing at a time.
+pub struct Extenders(pub Errands<Extended>);
 
-struct Entry {
-    since: Timestamp,
+/// What was done with the extensions of a cluster.
+#[derive(Default)]
+pub struct Extended {
+    since: Option<Timestamp>,
     reports: BTreeMap<String, Report>,
     /// What somebody had changed, and was put right: told once.
     repaired: Vec<String>,
-    doing: Option<tokio::task::AbortHandle>,
-}
-
-impl Drop for Entry {
-    fn drop(&mut self) {
-        if let Some(task) = &self.doing {
-            task.abort();
-        }
-    }
 }
 
 impl Extenders {
-    /// So many clusters at the same time. `client` reads the operator's own certificates.
-    pub fn new(client: Client, clock: Clock, waker: Waker, places: usize) -> Self {
-        Self { client, clock, waker, places: Arc::new(Semaphore::new(places.max(1))), table: Arc::default() }
-    }
-
-    fn table(&self) -> MutexGuard<'_, HashMap<Key, Entry>> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn entry<'a>(&self, table: &'a mut HashMap<Key, Entry>, key: &Key) -> &'a mut Entry {
-        table.entry(key.clone()).or_insert_with(|| Entry {
-            since: self.clock.now(),
-            reports: BTreeMap::new(),
-            repaired: Vec::new(),
-            doing: None,
-        })
-    }
-
     /// Since when the cluster is known, and what was done with each of its extensions since then.
     pub fn known(&self, key: &Key) -> (Timestamp, BTreeMap<String, Report>) {
-        let mut table = self.table();
-        let entry = self.entry(&mut table, key);
-        (entry.since, entry.reports.clone())
+        let now = self.0.clock().now();
+        self.0.known_from_now(key, |known| (*known.since.get_or_insert(now), known.reports.clone()))
     }
 
     /// What was put right since this was last asked.
     pub fn repaired(&self, key: &Key) -> Vec<String> {
-        self.table().get_mut(key).map(|entry| std::mem::take(&mut entry.repaired)).unwrap_or_default()
+        self.0.known(key, |known| std::mem::take(&mut known.repaired)).unwrap_or_default()
     }
 
     /// The cluster is gone.
     pub fn forget(&self, key: &Key) {
-        drop(self.table().remove(key));
+        self.0.forget(key);
     }
 
     /// Begins to do the work at one of these API servers, unless some is being done. When it is over, the cluster is woken.
     pub fn begin(&self, key: &Key, names: &Names, servers: &[String], work: &[Work]) {
-        let mut table = self.table();
-        let entry = self.entry(&mut table, key);
-        if entry.doing.is_some() || work.is_empty() {
+        if work.is_empty() {
             return;
         }
-        let (this, key, names) = (self.clone(), key.clone(), names.clone());
-        let (servers, work) = (servers.to_vec(), work.to_vec());
-        let task = tokio::spawn(async move {
-            let _place = this.places.acquire().await;
+        let (names, servers, work) = (names.clone(), servers.to_vec(), work.to_vec());
+        let errand = async move |client: Client, clock: Clock| {
             let mut done: BTreeMap<String, Done> = BTreeMap::new();
-            let outcome = tokio::time::timeout(WITHIN, all(&this.client, &names, &servers, &work, &mut done)).await;
+            let outcome = tokio::time::timeout(WITHIN, all(&client, &names, &servers, &work, &mut done)).await;
             let why = match outcome {
                 Ok(Ok(())) => String::new(),
                 Ok(Err(why)) => why,
                 Err(_) => format!("it was not done within {} s", WITHIN.as_secs()),
             };
-            this.report(&key, &work, done, &why);
-            this.waker.wake(key);
-        });
-        entry.doing = Some(task.abort_handle());
+            (clock.now(), work, done, why)
+        };
+        self.0.begin(key, "", errand, |known, (now, work, done, why)| known.report(now, &work, done, &why));
     }
+}
 
-    fn report(&self, key: &Key, work: &[Work], mut done: BTreeMap<String, Done>, why: &str) {
-        let now = self.clock.now();
-        let mut table = self.table();
-        let Some(entry) = table.get_mut(key) else { return };
-        entry.doing = None;
+impl Extended {
+    fn report(&mut self, now: Timestamp, work: &[Work], mut done: BTreeMap<String, Done>, why: &str) {
         for one in work {
             let done = done.remove(&one.extension).unwrap_or_default();
-            let old = entry.reports.get(&one.extension).filter(|old| old.digest == one.digest);
+            let old = self.reports.get(&one.extension).filter(|old| old.digest == one.digest);
             let outcome = done.outcome.unwrap_or_else(|| Outcome::Failed(bounded(why)));
             let report = Report {
                 at: now,
@@ -133,8 +90,8 @@ impl Extenders {
                 outcome,
                 pruned: done.pruned,
             };
-            entry.reports.insert(one.extension.clone(), report);
-            entry.repaired.extend(done.repaired.into_iter().map(|what| format!("extension {}: {what}", one.extension)));
+            self.reports.insert(one.extension.clone(), report);
+            self.repaired.extend(done.repaired.into_iter().map(|what| format!("extension {}: {what}", one.extension)));
         }
     }
 }
@@ -145,11 +102,6 @@ struct Done {
     outcome: Option<Outcome>,
     pruned: Vec<Ref>,
     repaired: Vec<String>,
-}
-
-/// What a server says is not trusted.
-fn bounded(text: &str) -> String {
-    text.chars().filter(|one| !one.is_control()).take(500).collect()
 }
 
 async fn all(

@@ -13,6 +13,7 @@ mod borrow;
 mod cluster;
 mod connect;
 mod ending;
+mod errands;
 mod extend;
 mod eyes;
 mod heal;
@@ -35,6 +36,7 @@ use fleetwright_plan::cluster::PROVE_EVERY;
 use kube::Api;
 
 use cluster::Clusters;
+use errands::Errands;
 use extend::Extenders;
 use eyes::{Eyes, of_cluster};
 use joined::Askers;
@@ -111,11 +113,16 @@ pub fn add(operator: &mut Operator, namespace: &str, options: Options) {
     let waker = Waker::new();
     let clock = operator.clock().clone();
     let meters = Meters::new(operator.metrics(), eyes.clusters.clone(), clock.clone());
-    let menders = Menders::new(client.clone(), clock.clone(), waker.clone());
-    let provers = Provers::new(client.clone(), clock.clone(), waker.clone(), options.provers, meters.clone());
-    let extenders = Extenders::new(client.clone(), clock.clone(), waker.clone(), options.extenders);
-    let askers = Askers::new(client.clone(), clock.clone(), waker.clone(), options.extenders);
-    let surveys = Surveys::new(client, clock, waker.clone(), options.provers);
+    macro_rules! errands {
+        ($places:expr) => {
+            Errands::new(client.clone(), clock.clone(), waker.clone(), $places)
+        };
+    }
+    let menders = Menders(errands!(options.provers));
+    let provers = Provers::new(errands!(options.provers), meters.clone());
+    let extenders = Extenders(errands!(options.extenders));
+    let askers = Askers(errands!(options.extenders));
+    let surveys = Surveys(errands!(options.provers));
     let controller = Clusters {
         eyes: eyes.clone(),
         provers,

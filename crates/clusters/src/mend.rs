@@ -1,10 +1,9 @@
 //! Has a member of etcd replaced that has lost what it knew: the others are asked, forget it, and keep a place for a new one.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use fleetwright_kit::{Clock, Key, Waker};
+use fleetwright_kit::{Clock, Key};
 use fleetwright_plan::cluster::Names;
 use fleetwright_plan::cluster::datastore::{self, Member, Mend, Mending, Suspect, Told};
 use k8s_openapi::api::core::v1::Pod;
@@ -12,80 +11,44 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::connect::Etcd;
+use crate::errands::Errands;
+use crate::prove::bounded;
 
 /// Asking and telling takes no longer, or is given up for now.
 const WITHIN: Duration = Duration::from_secs(30);
 /// Remove, add, and see that a place is kept: with one more for what came in between.
 const STEPS: usize = 4;
 
-/// What became of members, and what is under way. Cheap to clone; nothing of it outlives the process.
-#[derive(Clone)]
-pub struct Menders {
-    client: Client,
-    clock: Clock,
-    waker: Waker,
-    table: Arc<Mutex<HashMap<Key, Table>>>,
-}
-
-#[derive(Default)]
-struct Table {
-    done: BTreeMap<String, Mending>,
-    doing: Option<tokio::task::AbortHandle>,
-}
-
-impl Drop for Table {
-    fn drop(&mut self) {
-        if let Some(task) = &self.doing {
-            task.abort();
-        }
-    }
-}
+/// What became of members, and what is under way: of a cluster one at a time.
+pub struct Menders(pub Errands<BTreeMap<String, Mending>>);
 
 impl Menders {
-    /// `client` reads the operator's own certificates, and looks at a pod once more before its member goes.
-    pub fn new(client: Client, clock: Clock, waker: Waker) -> Self {
-        Self { client, clock, waker, table: Arc::default() }
-    }
-
-    fn table(&self) -> MutexGuard<'_, HashMap<Key, Table>> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// What is known of the pods with these uids; the others are forgotten.
     pub fn known(&self, key: &Key, uids: &[&str]) -> BTreeMap<String, Mending> {
-        let mut table = self.table();
-        let Some(known) = table.get_mut(key) else { return BTreeMap::new() };
-        known.done.retain(|uid, _| uids.contains(&uid.as_str()));
-        known.done.clone()
+        let known = self.0.known(key, |known| {
+            known.retain(|uid, _| uids.contains(&uid.as_str()));
+            known.clone()
+        });
+        known.unwrap_or_default()
     }
 
     /// The cluster is gone.
     pub fn forget(&self, key: &Key) {
-        drop(self.table().remove(key));
+        self.0.forget(key);
     }
 
     /// Begins, unless something is under way for that cluster. When it is over, the cluster is woken.
     pub fn begin(&self, key: &Key, names: &Names, suspect: &Suspect) {
-        let mut table = self.table();
-        let known = table.entry(key.clone()).or_default();
-        if known.doing.is_some() {
-            return;
-        }
-        let (this, key, names, suspect) = (self.clone(), key.clone(), names.clone(), suspect.clone());
-        let task = tokio::spawn(async move {
-            let outcome = match tokio::time::timeout(WITHIN, mend(&this.client, &names, &suspect)).await {
-                Ok(outcome) => outcome.map_err(|why| why.chars().filter(|one| !one.is_control()).take(300).collect()),
+        let (cluster, names, suspect, uid) = (key.clone(), names.clone(), suspect.clone(), suspect.uid.clone());
+        let errand = async move |client: Client, clock: Clock| {
+            let outcome = match tokio::time::timeout(WITHIN, mend(&client, &names, &suspect)).await {
+                Ok(outcome) => outcome.map_err(|why| bounded(&why)),
                 Err(_) => Err(format!("the others did not answer within {} s", WITHIN.as_secs())),
             };
-            tracing::info!(cluster = %key, member = suspect.name, ?outcome, "a member of etcd has lost what it knew");
-            let mending = Mending { at: this.clock.now(), outcome };
-            if let Some(known) = this.table().get_mut(&key) {
-                known.doing = None;
-                known.done.insert(suspect.uid.clone(), mending);
-            }
-            this.waker.wake(key);
-        });
-        known.doing = Some(task.abort_handle());
+            tracing::info!(cluster = %cluster, member = suspect.name, ?outcome, "a member of etcd has lost what it knew");
+            Mending { at: clock.now(), outcome }
+        };
+        self.0.begin(key, "", errand, move |known, mending| drop(known.insert(uid, mending)));
     }
 }
 

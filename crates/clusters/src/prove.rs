@@ -1,10 +1,9 @@
 //! Proves that an API server works, by real work that is done through it.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use fleetwright_kit::{Clock, Key, Waker};
+use fleetwright_kit::{Clock, Key};
 use fleetwright_plan::cluster::certificates::OPERATOR;
 use fleetwright_plan::cluster::objects::API_PORT;
 use fleetwright_plan::cluster::{Failing, Names, Proof, Prover};
@@ -15,9 +14,9 @@ use k8s_openapi::jiff::Timestamp as MicroTime;
 use kube::api::{DeleteParams, ObjectMeta, PostParams, WatchEvent, WatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
-use tokio::sync::Semaphore;
 
 use crate::connect::{ConnectError, Door, connect};
+use crate::errands::Errands;
 use crate::meters::Meters;
 
 /// Where the object of a proof is made, in the business cluster.
@@ -28,89 +27,52 @@ const WITHIN: Duration = Duration::from_secs(30);
 const LEASE_MOVES: Duration = Duration::from_secs(12);
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
-/// What was proven, and what is being proven. Cheap to clone; nothing of it outlives the process.
-#[derive(Clone)]
+/// What was proven, and what is being proven.
 pub struct Provers {
-    client: Client,
-    clock: Clock,
-    waker: Waker,
-    places: Arc<Semaphore>,
+    errands: Errands<BTreeMap<String, Proof>>,
     meters: Meters,
-    table: Arc<Mutex<HashMap<Key, Proofs>>>,
-}
-
-#[derive(Default)]
-struct Proofs {
-    done: BTreeMap<String, Proof>,
-    doing: BTreeMap<String, tokio::task::AbortHandle>,
-}
-
-impl Drop for Proofs {
-    fn drop(&mut self) {
-        self.doing.values().for_each(tokio::task::AbortHandle::abort);
-    }
 }
 
 impl Provers {
-    /// So many at the same time. `client` reads the operator's own certificates.
-    pub fn new(client: Client, clock: Clock, waker: Waker, places: usize, meters: Meters) -> Self {
-        Self { client, clock, waker, places: Arc::new(Semaphore::new(places.max(1))), meters, table: Arc::default() }
-    }
-
-    fn table(&self) -> MutexGuard<'_, HashMap<Key, Proofs>> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn new(errands: Errands<BTreeMap<String, Proof>>, meters: Meters) -> Self {
+        Self { errands, meters }
     }
 
     /// What is known of the pods with these uids; the others are forgotten.
     pub fn known(&self, key: &Key, uids: &[&str]) -> BTreeMap<String, Proof> {
-        let mut table = self.table();
-        let Some(proofs) = table.get_mut(key) else { return BTreeMap::new() };
-        proofs.done.retain(|uid, _| uids.contains(&uid.as_str()));
-        proofs.doing.retain(|uid, task| {
-            let here = uids.contains(&uid.as_str());
-            if !here {
-                task.abort();
-            }
-            here
+        self.errands.only(key, |uid| uids.contains(&uid));
+        let known = self.errands.known(key, |proofs| {
+            proofs.retain(|uid, _| uids.contains(&uid.as_str()));
+            proofs.clone()
         });
-        proofs.done.clone()
+        known.unwrap_or_default()
     }
 
     /// The cluster is gone.
     pub fn forget(&self, key: &Key) {
-        drop(self.table().remove(key));
+        self.errands.forget(key);
     }
 
     /// Begins to prove a pod, unless that is under way. When it is over, the cluster is woken.
     pub fn begin(&self, key: &Key, names: &Names, prover: &Prover) {
-        let mut table = self.table();
-        let proofs = table.entry(key.clone()).or_default();
-        if proofs.doing.contains_key(&prover.uid) {
-            return;
-        }
-        let (this, key, names, pod) = (self.clone(), key.clone(), names.clone(), prover.clone());
-        let proving = self.meters.proving();
-        let task = tokio::spawn(async move {
+        let (names, pod, meters) = (names.clone(), prover.clone(), self.meters.clone());
+        let (uid, restarts, proving) = (pod.uid.clone(), pod.restarts, self.meters.proving());
+        let errand = async move |client: Client, clock: Clock| {
             let _proving = proving;
-            let _place = this.places.acquire().await;
-            let (began, started) = (this.clock.now(), this.clock.monotonic());
+            let (began, started) = (clock.now(), clock.monotonic());
             let outcome = tokio::select! {
-                outcome = prove(&this.client, &this.clock, &names, &pod) => outcome.map_err(|error| bounded(&error.to_string())),
-                () = this.clock.sleep(WITHIN) => Err(format!("its proof was not done within {} s", WITHIN.as_secs())),
+                outcome = prove(&client, &clock, &names, &pod) => outcome.map_err(|error| bounded(&error.to_string())),
+                () = clock.sleep(WITHIN) => Err(format!("its proof was not done within {} s", WITHIN.as_secs())),
             };
-            this.meters.proven(outcome.is_ok(), this.clock.monotonic().saturating_sub(started));
-            let at = this.clock.now();
-            if let Some(proofs) = this.table().get_mut(&key) {
-                proofs.doing.remove(&pod.uid);
-                let before = proofs.done.get(&pod.uid).filter(|proof| proof.restarts == pod.restarts);
-                let before = before.and_then(|proof| proof.failing).unwrap_or(Failing { since: at, began, times: 0 });
-                let failing = outcome.is_err().then(|| Failing { began, times: before.times + 1, ..before });
-                let proof = Proof { at, restarts: pod.restarts, outcome, failing };
-                proofs.done.insert(pod.uid.clone(), proof);
-            }
-            this.waker.wake(key);
+            meters.proven(outcome.is_ok(), clock.monotonic().saturating_sub(started));
+            (began, clock.now(), outcome)
+        };
+        self.errands.begin(key, &prover.uid, errand, move |proofs, (began, at, outcome)| {
+            let before = proofs.get(&uid).filter(|proof| proof.restarts == restarts);
+            let before = before.and_then(|proof| proof.failing).unwrap_or(Failing { since: at, began, times: 0 });
+            let failing = outcome.is_err().then(|| Failing { began, times: before.times + 1, ..before });
+            proofs.insert(uid, Proof { at, restarts, outcome, failing });
         });
-        proofs.doing.insert(prover.uid.clone(), task.abort_handle());
     }
 }
 
