@@ -14,7 +14,7 @@ use super::contains::difference;
 use super::datastore::{self, Mending, Suspect};
 use super::extensions;
 use super::heal::{self, Heal};
-use super::objects::{Blueprint, Kind, Object, objects, template_digest};
+use super::objects::{Blueprint, Kind, Object, as_begun, objects, template_digest};
 use super::preflight::{self, Preflight};
 use super::restore;
 use super::rotation::{Anchor, Turn, rotate, trusts};
@@ -309,7 +309,9 @@ fn components(seen: &Seen<'_>, step: &Step<'_>, decision: &mut Decision, now: Ti
                     Some(live) if mute && object.kind == Kind::Deployment && moves(&live, &object) => {}
                     Some(live) => {
                         if let Some(place) = difference(&live, &object.body) {
-                            decision.apply.push((object, Some(place)));
+                            // That etcd goes on from now is no repair.
+                            let place = difference(&live, &as_begun(&object.body)).map(|_| place);
+                            decision.apply.push((object, place));
                         }
                     }
                 }

@@ -452,9 +452,7 @@ impl Blueprint<'_> {
         }
         // Files are read when a component starts, and some read what they trust only then, too.
         // Whether etcd begins or goes on is no reason to begin anew.
-        let text = json!([template, self.config_files(component), self.trusts])
-            .to_string()
-            .replace("--initial-cluster-state=existing", "--initial-cluster-state=new");
+        let text = json!([template, self.config_files(component), self.trusts]).to_string().replace(GOES_ON, BEGINS);
         let digest = super::digest(&text, 8);
         template["metadata"]["annotations"] = json!({ names::APPLIED: digest, TRUSTS: self.trusts });
         template
@@ -561,6 +559,15 @@ fn apiserver(of: &Blueprint<'_>) -> Vec<Object> {
         of.budget(component, json!({ "maxUnavailable": 1 })),
         of.deployment(component),
     ]
+}
+
+/// An argument of members that go on, and of those that begin.
+const GOES_ON: &str = "--initial-cluster-state=existing";
+const BEGINS: &str = "--initial-cluster-state=new";
+
+/// The same, of a cluster that begins.
+pub(super) fn as_begun(body: &Value) -> Value {
+    serde_json::from_str(&body.to_string().replace(GOES_ON, BEGINS)).unwrap_or_default()
 }
 
 /// The digest of what the pods of that object are made from: pods that carry another one are of before.

@@ -522,6 +522,14 @@ fn that_etcd_goes_on_is_no_reason_to_begin_anew() {
     let (new, existing) = (of(false), of(true));
     assert_eq!(objects::template_digest(&new), objects::template_digest(&existing));
     assert!(!contains(&new.body, &existing.body));
+    // It is written, and nobody is told of a repair; what somebody changed is one.
+    let mut world = World::new();
+    let all = world.settle();
+    let told = |decision: &Decision| decision.apply.iter().any(|(_, place)| place.is_some());
+    assert!(!all.iter().any(told), "{:#?}", all.iter().find(|decision| told(decision)).unwrap().apply);
+    let etcd = world.live.get_mut(&(Kind::StatefulSet, "etcd".to_owned())).unwrap();
+    etcd["spec"]["template"]["spec"]["containers"][0]["args"] = serde_json::json!([]);
+    assert!(told(&world.decide()));
 }
 
 #[test]
