@@ -41,6 +41,10 @@ test-real: deps k8s ## On real etcd and kube-apiserver: lab, operators, commands
 e2e: deps k8s ## On real hosts: Debian machines booted here, real SSH, real kubelets (needs root, else it says that it did not run; under ten minutes)
 	@hack/tests.sh hosts
 
+.PHONY: conformance
+conformance: deps k8s ## All of Kubernetes' own conformance specs that are listed in k8s/e2e/specs.txt, on a cluster with two workers (needs root; about ten minutes)
+	@FLEETWRIGHT_CONFORMANCE=all FLEETWRIGHT_REQUIRE_HOSTS=1 hack/tests.sh hosts -- clusters.e2e.hosts.workers::
+
 .PHONY: bench
 bench: deps k8s ## Speed and memory: both API servers, readiness and hosts at ten thousand machines, hosts against Ansible; tables and JSON
 	$(CARGO) run --release --locked -p fleetwright-conformance --bin bench

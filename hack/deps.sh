@@ -27,6 +27,10 @@ for group in "$@"; do
     need debootstrap debootstrap
     need systemd-nspawn systemd-container
     need ip iproute2
+    need nft nftables
+    need curl curl
+    need dig bind9-dnsutils
+    need nc netcat-openbsd
     need mount mount
     need ssh openssh-client
     need apt-ftparchive apt-utils

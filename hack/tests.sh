@@ -44,7 +44,7 @@ fi
 if wants hosts; then
   hack/deps.sh hosts ssh
   # Control planes of both minors run as pods.
-  k8s/build.sh 1.36 etcd etcdutl kube-apiserver kube-controller-manager kube-scheduler kubelet >/dev/null
+  k8s/build.sh 1.36 etcd etcdutl kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy >/dev/null
   hack/helper.sh
 fi
 

@@ -20,6 +20,7 @@ pub mod measure;
 pub mod meta;
 mod plane;
 mod process;
+pub mod specs;
 mod target;
 
 pub use binaries::{Binaries, DEFAULT_MINOR};

@@ -1,6 +1,7 @@
 //! Clusters whose control planes are real pods of a real meta cluster.
 
 mod repair;
+mod workers;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -41,11 +42,23 @@ async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Result<Result<
 /// Of the pods that take snapshots.
 const IMAGE: &str = "fleetwright.local/fleetwright:test";
 
-/// What that image is made of: our own program, which is built beside the tests.
-fn program() -> Result<PathBuf> {
+/// What that image is made of: our own program, which is built beside the tests, and the helpers for hosts if they were built.
+fn image() -> Result<Image> {
     let own = std::env::current_exe()?;
     let program = own.ancestors().nth(2).map(|folder| folder.join("fleetwright")).filter(|path| path.is_file());
-    program.with_context(|| format!("there is no fleetwright beside {}: cargo build -p fleetwright-cli", own.display()))
+    let missing = || format!("there is no fleetwright beside {}: cargo build -p fleetwright-cli", own.display());
+    let program = program.with_context(missing)?;
+    match helpers()? {
+        helpers if helpers.is_dir() => Image::fleetwright(IMAGE, program, &helpers),
+        _ => Image::program(IMAGE, program),
+    }
+}
+
+/// The folder with the helpers for hosts, whether it is there or not.
+fn helpers() -> Result<PathBuf> {
+    let own = std::env::current_exe()?;
+    // target/debug/deps/e2e-…
+    own.ancestors().nth(3).map(|target| target.join("helpers")).context("this test is in no target folder")
 }
 
 /// The meta cluster with the operator beside it.
@@ -57,7 +70,7 @@ struct World {
 /// Starts a meta cluster with the operator, does something with it, and says what it saw if that fails.
 async fn on_meta(test: impl AsyncFnOnce(&World) -> Result<()>) -> Result<()> {
     let meta = Meta::start(meta::Options::default()).await?;
-    meta.import(&Image::program(IMAGE, program()?)?).await?;
+    meta.import(&image()?).await?;
     let client = meta.client();
     let mut world = World { meta, client };
     world.prepare().await?;
@@ -131,18 +144,25 @@ impl World {
         .await
     }
 
-    /// A client of the business cluster, by its endpoint and with the operator's certificate.
-    async fn business(&self, name: &str, endpoint: &str) -> Result<Client> {
+    /// A kubeconfig of the business cluster, for its endpoint and with the operator's certificate.
+    async fn kubeconfig(&self, name: &str, endpoint: &str) -> Result<Value> {
         use base64::Engine as _;
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &format!("{FLEET}-{name}"));
         let data = secrets.get("operator-client").await?.data.unwrap_or_default();
         let text = |key: &str| base64::prelude::BASE64_STANDARD.encode(&data[key].0);
-        let config: Kubeconfig = serde_json::from_value(json!({
+        Ok(json!({
+            "apiVersion": "v1",
+            "kind": "Config",
             "clusters": [{ "name": name, "cluster": { "server": endpoint, "certificate-authority-data": text("ca.crt") } }],
             "users": [{ "name": name, "user": { "client-certificate-data": text("tls.crt"), "client-key-data": text("tls.key") } }],
             "contexts": [{ "name": name, "context": { "cluster": name, "user": name } }],
             "current-context": name,
-        }))?;
+        }))
+    }
+
+    /// A client with that.
+    async fn business(&self, name: &str, endpoint: &str) -> Result<Client> {
+        let config: Kubeconfig = serde_json::from_value(self.kubeconfig(name, endpoint).await?)?;
         let config = kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await?;
         Ok(Client::try_from(config)?)
     }

@@ -69,13 +69,6 @@ impl Site {
             json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } }),
             json!({
                 "apiVersion": "v1",
-                "kind": "Secret",
-                "metadata": { "name": KEY, "namespace": namespace },
-                "type": "kubernetes.io/ssh-auth",
-                "stringData": { "ssh-privatekey": self.network.ssh_key() },
-            }),
-            json!({
-                "apiVersion": "v1",
                 "kind": "ConfigMap",
                 "metadata": { "name": "cluster-values", "namespace": namespace },
                 "data": self.cluster_values(),
@@ -95,6 +88,21 @@ impl Site {
                     "kind": "Group",
                     "name": "system:bootstrappers:fleetwright",
                 }],
+            }),
+        ];
+        objects.extend(self.fleet(namespace)?);
+        Ok(objects)
+    }
+
+    /// Of these what only the site has, and what a cluster does not bring itself: the key, package versions, gates.
+    pub fn fleet(&self, namespace: &str) -> Result<Vec<Value>> {
+        let mut objects = vec![
+            json!({
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": { "name": KEY, "namespace": namespace },
+                "type": "kubernetes.io/ssh-auth",
+                "stringData": { "ssh-privatekey": self.network.ssh_key() },
             }),
             json!({
                 "apiVersion": "fleetwright.io/v1alpha1",

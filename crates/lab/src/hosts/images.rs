@@ -23,6 +23,11 @@ pub const PAUSE: &str = "registry.k8s.io/pause:3.6";
 pub const WEB: &str = "fleetwright.io/lab/web:1";
 /// A shell with all that busybox has, for workloads of tests.
 pub const BUSYBOX: &str = "fleetwright.local/busybox:1";
+/// What the specs of [`modules::SPECS`] call the images that they run.
+const AGNHOST: &str = "registry.k8s.io/e2e-test-images/agnhost:2.63.0";
+const SPECS_BUSYBOX: &str = "registry.k8s.io/e2e-test-images/busybox:1.37.0-1";
+const SPECS_DNS: &str = "registry.k8s.io/e2e-test-images/glibc-dns-testing:2.0.0";
+const SPECS_PAUSE: &str = "registry.k8s.io/pause:3.10.2";
 
 /// Changing what is made here changes this.
 pub(crate) const RECIPE: &str = "images of files of this machine, 2";
@@ -79,13 +84,54 @@ impl Image {
     /// When these cannot be told.
     pub fn program(name: impl Into<String>, executable: impl Into<PathBuf>) -> Result<Self> {
         let executable = executable.into();
-        let mut image = Self::of(name, [executable.clone()])?;
+        Self::of(name, [executable.clone()])?.libraries(&executable)
+    }
+
+    /// One more executable of this machine beside the others, with the libraries that it is linked to.
+    fn tool(mut self, program: &str) -> Result<Self> {
+        let folders = ["/usr/sbin", "/usr/bin"].map(|folder| Path::new(folder).join(program));
+        let found = folders.into_iter().find(|path| path.is_file());
+        let found = found.with_context(|| format!("no {program} here; hack/deps.sh hosts installs what is missing"))?;
+        self.files.push((format!("{FOLDER}/{program}"), found.clone()));
+        self.libraries(&found)
+    }
+
+    /// The libraries that an executable is linked to.
+    fn libraries(mut self, executable: &Path) -> Result<Self> {
         let linked = call("ldd", [executable.as_os_str()])?;
         // `libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x…)`, or the path alone for what loads the others.
         for path in linked.split_whitespace().filter(|word| word.starts_with('/')) {
-            image.files.push((path.trim_start_matches('/').to_owned(), path.into()));
+            let place = path.trim_start_matches('/').to_owned();
+            if self.files.iter().all(|(known, _)| *known != place) {
+                self.files.push((place, path.into()));
+            }
+        }
+        Ok(self)
+    }
+
+    /// Our own program, with the helpers for hosts where it looks for them.
+    ///
+    /// # Errors
+    /// When one of them cannot be read.
+    pub fn fleetwright(name: impl Into<String>, program: impl Into<PathBuf>, helpers: &Path) -> Result<Self> {
+        let mut image = Self::program(name, program)?;
+        for helper in fs::read_dir(helpers).with_context(|| format!("cannot read {}", helpers.display()))? {
+            let helper = helper?.path();
+            let own = helper.file_name().map(|own| own.to_string_lossy().into_owned()).unwrap_or_default();
+            if own.starts_with("fleetwright-host-") {
+                image.files.push((format!("usr/local/share/fleetwright/{own}"), helper));
+            }
         }
         Ok(image)
+    }
+
+    /// kube-proxy of a minor such as `1.36`, with `nft`.
+    ///
+    /// # Errors
+    /// When it was not built, or this machine has no `nft`.
+    pub fn kube_proxy(minor: &str) -> Result<Self> {
+        let binary = Binaries::find(minor)?.path("kube-proxy")?;
+        Self::of(name("kube-proxy", Binaries::version(minor)?), [binary])?.tool("nft")
     }
 
     /// etcd (with etcdutl, where it was built), kube-apiserver, kube-controller-manager and kube-scheduler of a minor such as `1.36`.
@@ -108,6 +154,43 @@ impl Image {
     /// When it cannot be built.
     pub async fn coredns() -> Result<Self> {
         Self::of(coredns(), [aside(modules::coredns).await?])
+    }
+
+    /// The images that Kubernetes' own specs ask for and that can be made here: agnhost, busybox, dig and pause. Specs that ask for others cannot run.
+    ///
+    /// # Errors
+    /// When agnhost cannot be built, or this machine lacks one of the programs that belong beside it.
+    pub async fn of_specs() -> Result<Vec<Self>> {
+        let agnhost = aside(modules::agnhost).await?;
+        aside(move || {
+            let server = |name: &str, entrypoint: &[&str], command: &[&str]| -> Result<Self> {
+                let mut image = Self::busybox(name, entrypoint, command)?;
+                image.files.push(("agnhost".to_owned(), agnhost.clone()));
+                image.links.push(("agnhost-2".to_owned(), "agnhost".to_owned()));
+                Ok(image)
+            };
+            Ok(vec![
+                server(AGNHOST, &["/agnhost"], &["pause"])?
+                    .shell()?
+                    .tool("curl")?
+                    .tool("dig")?
+                    .tool("getent")?
+                    .tool("nc")?,
+                // As all others it is asked to end, and does.
+                server(SPECS_PAUSE, &["/agnhost", "pause"], &[])?,
+                Self::busybox(SPECS_BUSYBOX, &[], &["sh"])?,
+                Self::busybox(SPECS_DNS, &[], &["sh"])?.shell()?.tool("dig")?.tool("getent")?,
+            ])
+        })
+        .await
+    }
+
+    /// Another shell than busybox' own, which runs its own programs whatever else there is.
+    fn shell(mut self) -> Result<Self> {
+        self.links.retain(|(path, _)| path != "bin/sh");
+        let dash = Path::new("/bin/dash");
+        self.files.push(("bin/sh".to_owned(), dash.into()));
+        self.libraries(dash)
     }
 
     /// [`PAUSE`], [`WEB`] and [`BUSYBOX`].

@@ -25,7 +25,7 @@ mod fleet;
 mod host;
 pub mod images;
 mod means;
-mod modules;
+pub(crate) mod modules;
 mod network;
 mod reaper;
 mod repository;

@@ -13,6 +13,8 @@ use crate::binaries::cache;
 pub const NODE_PROBLEM_DETECTOR: &str = "1.36.0";
 /// The pin of `k8s/coredns/go.mod`.
 pub const COREDNS: &str = "1.14.2";
+/// The Kubernetes whose own specs there are: the pin of `k8s/e2e/go.mod`.
+pub const SPECS: &str = "1.36.4";
 
 pub(crate) fn node_problem_detector() -> Result<PathBuf> {
     let place = Path::new("npd").join(format!("node-problem-detector-{NODE_PROBLEM_DETECTOR}"));
@@ -24,13 +26,27 @@ pub(crate) fn coredns() -> Result<PathBuf> {
     built("coredns", &Path::new("coredns").join(COREDNS).join("coredns"), "", "fleetwright.io/coredns")
 }
 
+/// The server that Kubernetes' specs run in pods.
+pub(crate) fn agnhost() -> Result<PathBuf> {
+    built("e2e", &Path::new("e2e").join(SPECS).join("agnhost"), "", "k8s.io/kubernetes/test/images/agnhost")
+}
+
+/// Kubernetes' own specs of nodes, networks and workloads.
+pub(crate) fn specs() -> Result<PathBuf> {
+    made(&["test", "-c"], "e2e", &Path::new("e2e").join(SPECS).join("e2e.test"), "", "fleetwright.io/e2e")
+}
+
 fn built(module: &str, place: &Path, flags: &str, package: &str) -> Result<PathBuf> {
+    made(&["build"], module, place, flags, package)
+}
+
+fn made(how: &[&str], module: &str, place: &Path, flags: &str, package: &str) -> Result<PathBuf> {
     let binary = cache()?.join(place);
     once(&binary, |unfinished| {
         eprintln!("lab: building {package} (some minutes, once)");
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../k8s").join(module);
         let mut build = Command::new("go");
-        build.current_dir(folder).env("CGO_ENABLED", "0").args(["build", "-mod=readonly", "-trimpath", "-ldflags"]);
+        build.current_dir(folder).env("CGO_ENABLED", "0").args(how).args(["-mod=readonly", "-trimpath", "-ldflags"]);
         build.arg(format!("-s -w {flags}")).arg("-o").arg(unfinished).arg(package);
         told(build).with_context(|| format!("cannot build {package}")).map(drop)
     })?;
@@ -46,6 +62,7 @@ mod tests {
         for (module, line) in [
             ("npd", format!("k8s.io/node-problem-detector v{NODE_PROBLEM_DETECTOR}")),
             ("coredns", format!("github.com/coredns/coredns v{COREDNS}")),
+            ("e2e", format!("k8s.io/kubernetes v{SPECS}")),
         ] {
             let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../k8s").join(module).join("go.mod");
             let text = std::fs::read_to_string(&path).unwrap();

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::{Host, Network, PackageServer, Published, Repository, Template, archives, images};
+use super::{Host, HostBuilder, Network, PackageServer, Published, Repository, Template, archives, images};
 use crate::{Binaries, ControlPlane, DEFAULT_MINOR};
 
 /// The Debian packages that a node of Kubernetes needs, besides what the template has.
@@ -46,10 +46,13 @@ impl Site {
 
     /// Boots a bare host that knows the site's Debian repository.
     pub async fn host(&self, name: &str) -> Result<Host> {
-        Host::builder(&self.network, &self.template, name)
-            .file("/etc/apt/sources.list.d/site.list", 0o644, self.apt.clone())
-            .start()
-            .await
+        self.bare(name).start().await
+    }
+
+    /// The same, to be given more.
+    pub(crate) fn bare(&self, name: &str) -> HostBuilder {
+        let bare = Host::builder(&self.network, &self.template, name);
+        bare.file("/etc/apt/sources.list.d/site.list", 0o644, self.apt.clone())
     }
 
     /// The addresses of the pods of the `number`-th host: `10.244.N.0/24`.
@@ -95,12 +98,20 @@ impl Site {
             ("caBundle", self.plane.ca_pem()),
             // Nobody answers there: pods of tests know each other's addresses.
             ("dnsAddress", "10.96.0.10"),
+        ];
+        let values = values.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        values.into_iter().chain(self.host_values()).collect()
+    }
+
+    /// Of these what is so because hosts are what they are here, whatever cluster they join.
+    pub fn host_values(&self) -> BTreeMap<String, String> {
+        let values = [
             ("cgroupDriver", "cgroupfs"),
             ("cgroupV1", if unified() { "false" } else { "true" }),
             ("nested", "true"),
             ("sandboxImage", images::PAUSE),
         ];
-        values.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+        values.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
     }
 
     /// Leaves all logs behind and says where they are, for a test that failed without a panic.

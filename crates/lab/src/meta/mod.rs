@@ -24,6 +24,7 @@ mod dns;
 mod node;
 mod store;
 mod volumes;
+mod workers;
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -39,6 +40,7 @@ use serde_json::{Value, json};
 
 use self::store::Store;
 use self::volumes::Volumes;
+pub use self::workers::Workers;
 use crate::hosts::command::{aside, call};
 use crate::hosts::{Ground, Host, Image, Site, apply, images};
 use crate::{Binaries, DEFAULT_MINOR};

@@ -16,7 +16,7 @@ pub(crate) const NAME: &str = "meta";
 
 /// Where the folders are that the node sees of this machine.
 const BINARIES: &str = "/opt/kubernetes";
-const IMAGES: &str = "/opt/images";
+pub(crate) const IMAGES: &str = "/opt/images";
 
 /// What Debian's unit asks for may not be had without CAP_SYS_RESOURCE.
 const CONTAINERD_UNIT: &str = "[Service]

@@ -185,6 +185,8 @@ impl Blueprint<'_> {
                 ("snapshot-count", "10000"),
             ],
             ControlPlaneComponent::Apiserver => &[
+                // What nodes need, such as kube-proxy, is. Pod security says who else may be.
+                ("allow-privileged", "true"),
                 ("authorization-mode", "Node,RBAC"),
                 ("enable-admission-plugins", "NodeRestriction"),
                 ("kubelet-preferred-address-types", "InternalIP,ExternalIP,Hostname"),

@@ -1,0 +1,249 @@
+//! Workers: hosts that the Machine-Operator beside the control plane brings in, and pods on them that find each other by name.
+
+use fleetwright_api::{ExtensionChoice, ExtensionStatus, Machine, Status};
+use fleetwright_lab::hosts::{Described, Host, apply, images};
+use fleetwright_lab::meta::Workers;
+use fleetwright_lab::specs;
+use fleetwright_plan::cluster::extensions::shipped;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use tokio::try_join;
+
+use super::*;
+
+const WORKERS: [&str; 2] = ["worker-1", "worker-2"];
+const KUBELET: &str = "1.36.4";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hosts_become_workers_by_the_shipped_extensions_and_their_pods_find_each_other_by_name_on_hosts() -> Result<()>
+{
+    let helpers = helpers()?;
+    ensure!(helpers.is_dir(), "{} is missing: run make helper", helpers.display());
+    on_meta(async |world| {
+        let workers = world.meta.workers("1.36", Image::of_specs().await?).await?;
+        let boot = |name| world.meta.worker(name, &workers);
+        let (first, second, ()) = try_join!(boot(WORKERS[0]), boot(WORKERS[1]), create(world, &workers))?;
+        let told = story(world, &[&first, &second]).await;
+        if told.is_err() {
+            // Before the hosts are gone.
+            world.meta.site.network.keep_logs();
+        }
+        match told {
+            Ok(()) => Ok(()),
+            Err(error) => Err(error.context(said(world).await)),
+        }
+    })
+    .await
+}
+
+/// The cluster: small, with all that is shipped.
+async fn create(world: &World, workers: &Workers) -> Result<()> {
+    let [proxy, dns] = [workers.image("kube-proxy")?, workers.image("coredns")?];
+    let image = |name: &str| match name {
+        "kube-proxy" => proxy.to_owned(),
+        "coredns" => dns.to_owned(),
+        _ => IMAGE.to_owned(),
+    };
+    let packages: Api<ClusterPackageVersion> = Api::namespaced(world.client.clone(), FLEET);
+    let mut spec = packages.get("v1.36").await?.spec;
+    spec.extensions = shipped(image)?;
+    packages.create(&PostParams::default(), &ClusterPackageVersion::new("workers", spec)).await?;
+    let mut spec = ClusterSpec::of("workers");
+    spec.replicas = 1;
+    spec.datastore.etcd = Some(EtcdDatastore { members: 1, ..EtcdDatastore::default() });
+    spec.endpoint.type_ = EndpointType::NodePort;
+    spec.endpoint.host = Some(world.meta.address().to_string());
+    spec.deletion_protection = false;
+    let mut values = world.meta.site.host_values();
+    // All pods have routes to each other here: none needs another's address.
+    values.insert("podMasquerade".to_owned(), "false".to_owned());
+    let choice = |name: &str, values: Value| ExtensionChoice {
+        name: name.to_owned(),
+        values: Some(values),
+        ..ExtensionChoice::default()
+    };
+    spec.extensions = vec![
+        choice("machine-access", json!({ "clusterValues": values })),
+        // Hosts have nobody to ask for other names; nor is anybody there.
+        choice("coredns", json!({ "forward": world.meta.site.network.address().to_string() })),
+    ];
+    world.clusters().create(&PostParams::default(), &Cluster::new("pay", spec)).await?;
+    Ok(())
+}
+
+async fn story(world: &World, hosts: &[&Host; 2]) -> Result<()> {
+    let begun = Instant::now();
+    let chapter = |what: &str| eprintln!("[{:>4} s] {what}", begun.elapsed().as_secs());
+    world.meta.connect(hosts).await?;
+    let endpoint = world.ready("pay").await?.endpoint.context("it has an endpoint")?;
+    let client = world.business("pay", &endpoint).await?;
+    chapter("the cluster is proven Ready");
+
+    let early = ["kubernetes-endpoint", "machine-kinds", "machine-access", "machine-operator", "kube-proxy"];
+    extensions(world, &early, |one| one.ready == Status::True).await?;
+    let waits = "Deployment coredns: 0 of 2 replicas are available";
+    extensions(world, &["coredns"], |one| one.message == waits).await?;
+    leads(&client).await?;
+    endpoint_is_told(&client, &endpoint).await?;
+    chapter("the extensions are in place; the Machine-Operator leads");
+
+    let packages: Vec<_> = world.meta.site.worker(KUBELET)?;
+    // Images are there already, and problems are looked for elsewhere.
+    let wanted = |component: &str| !["images", "node-problem-detector"].contains(&component);
+    let packages: Vec<_> = packages.into_iter().filter(|(component, _)| wanted(component)).collect();
+    apply(&client, &world.meta.site.fleet(FLEET)?).await?;
+    for (number, host) in (0..).zip(hosts) {
+        apply(&client, &[Described::host(host, number).machine(FLEET, &packages)]).await?;
+    }
+    for name in WORKERS {
+        schedulable(&client, name).await?;
+        chapter(&format!("{name} is schedulable"));
+    }
+    extensions(world, &["coredns"], |one| one.ready == Status::True).await?;
+    chapter("CoreDNS answers");
+    pods_find_each_other(&client).await?;
+    chapter("a pod on one host was reached by the name of its Service from the other");
+    let passed = conforms(world, &endpoint).await?;
+    chapter(&format!("{passed} of Kubernetes' own conformance specs passed"));
+    Ok(())
+}
+
+/// Runs Kubernetes' own specs: the quick ones, or all that are listed if somebody asks for that (`make conformance`).
+async fn conforms(world: &World, endpoint: &str) -> Result<usize> {
+    let quick = std::env::var("FLEETWRIGHT_CONFORMANCE").map_or(true, |which| which != "all");
+    let folder = world.meta.site.network.folder().join("specs");
+    std::fs::create_dir_all(&folder)?;
+    let kubeconfig = folder.join("kubeconfig");
+    std::fs::write(&kubeconfig, world.kubeconfig("pay", endpoint).await?.to_string())?;
+    let (at_once, limit) = if quick { (5, LONG) } else { (8, 3 * LONG) };
+    let outcomes = specs::run(&kubeconfig, &specs::listed(quick), at_once, limit, &folder).await?;
+    for one in &outcomes {
+        let how = one.failure.as_deref().map_or("ok", |_| "FAILED");
+        eprintln!("{:>6.1} s {how:<6} {}", one.took.as_secs_f64(), one.name);
+    }
+    let failed: Vec<_> = outcomes.iter().filter(|one| one.failure.is_some()).collect();
+    ensure!(failed.is_empty(), "{} of {} specs failed: {failed:#?}", failed.len(), outcomes.len());
+    Ok(outcomes.len())
+}
+
+/// Waits until that is so of these extensions.
+async fn extensions(world: &World, names: &[&str], holds: impl Fn(&ExtensionStatus) -> bool) -> Result<()> {
+    eventually(&format!("the extensions {}", names.join(", ")), async || {
+        let all = world.clusters().get("pay").await?.status.unwrap_or_default().extensions;
+        let so = |name: &&str| all.iter().any(|one| one.name == **name && holds(one));
+        Ok(if names.iter().all(so) { Ok(()) } else { Err(format!("{all:#?}")) })
+    })
+    .await
+}
+
+/// Waits until the pod beside the control plane has the lease in the business cluster.
+async fn leads(client: &Client) -> Result<()> {
+    let leases: Api<Lease> = Api::namespaced(client.clone(), FLEET);
+    eventually("the Machine-Operator's lease", async || {
+        let all = leases.list(&Default::default()).await?.items;
+        let holder = |lease: &Lease| lease.spec.as_ref().and_then(|spec| spec.holder_identity.clone());
+        let held = all.iter().filter_map(holder).any(|holder| holder.starts_with("machine-operator-"));
+        Ok(if held { Ok(()) } else { Err(format!("{all:#?}")) })
+    })
+    .await
+}
+
+/// Workers go where clients go, and nobody else says where API servers are.
+async fn endpoint_is_told(client: &Client, endpoint: &str) -> Result<()> {
+    let slices: Api<EndpointSlice> = Api::default_namespaced(client.clone());
+    let all = slices.list(&Default::default()).await?.items;
+    ensure!(all.len() == 1, "{all:#?}");
+    let port = all[0].ports.as_ref().and_then(|ports| ports[0].port).context("a port")?;
+    let address = &all[0].endpoints.as_ref().context("endpoints")?[0].addresses[0];
+    ensure!(endpoint == format!("https://{address}:{port}"), "{endpoint}: {:#?}", all[0]);
+    Ok(())
+}
+
+/// Waits until a machine has all its packages and its Node is open.
+async fn schedulable(client: &Client, name: &str) -> Result<()> {
+    let machines: Api<Machine> = Api::namespaced(client.clone(), FLEET);
+    eventually(&format!("{name} to be schedulable"), async || {
+        let status = machines.get(name).await?.status.unwrap_or_default();
+        let holds = |condition| fleetwright_api::is_true(&status.conditions, condition);
+        let there = holds(names::PACKAGES_READY) && holds(names::SCHEDULABLE);
+        Ok(if there { Ok(()) } else { Err(format!("{status:#?}")) })
+    })
+    .await?;
+    let node = Api::<Node>::all(client.clone()).get(name).await?;
+    let version = node.status.and_then(|status| status.node_info).map(|info| info.kubelet_version);
+    ensure!(version == Some(format!("v{KUBELET}")), "{name} runs {version:?}");
+    let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
+    ensure!(taints.is_empty(), "{name} still has {taints:?}");
+    Ok(())
+}
+
+/// A pod on the second host asks, by its name, for the Service of a pod on the first.
+async fn pods_find_each_other(client: &Client) -> Result<()> {
+    let ask = "until timeout 2 wget -q -O /tmp/answer http://web.default.svc.cluster.local/; do sleep 0.2; done
+        cat /tmp/answer; nslookup web.default.svc.cluster.local | grep -c 10.96.7.7";
+    let pod = |name: &str, image: &str, node: &str, command: Option<&str>| {
+        json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": { "name": name, "namespace": "default", "labels": { "app": name } },
+            "spec": {
+                "nodeSelector": { "kubernetes.io/hostname": node },
+                "restartPolicy": "Never",
+                "terminationGracePeriodSeconds": 1,
+                "containers": [{
+                    "name": name,
+                    "image": image,
+                    "imagePullPolicy": "Never",
+                    "command": command.map(|command| ["sh", "-c", command]),
+                }],
+            },
+        })
+    };
+    let service = json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": { "name": "web", "namespace": "default" },
+        "spec": { "clusterIP": "10.96.7.7", "selector": { "app": "web" }, "ports": [{ "port": 80, "targetPort": 8080 }] },
+    });
+    let web = pod("web", images::WEB, WORKERS[0], None);
+    apply(client, &[service, web, pod("asker", images::BUSYBOX, WORKERS[1], Some(ask))]).await?;
+    let pods: Api<Pod> = Api::default_namespaced(client.clone());
+    eventually("the pod that asks to have its answer", async || {
+        let status = pods.get("asker").await?.status.unwrap_or_default();
+        Ok(if status.phase.as_deref() == Some("Succeeded") { Ok(()) } else { Err(format!("{status:#?}")) })
+    })
+    .await?;
+    // Read by the API server, from the kubelet.
+    let answer = pods.logs("asker", &Default::default()).await?;
+    ensure!(answer == "web\n1\n", "it was told {answer:?}");
+    Ok(())
+}
+
+/// What is known in the business cluster, for somebody who wants to know why something is not there.
+async fn said(world: &World) -> String {
+    let mut said = String::new();
+    let beside: Api<Pod> = Api::namespaced(world.client.clone(), "fleet-pay");
+    for pod in beside.list(&Default::default()).await.map(|list| list.items).unwrap_or_default() {
+        if pod.name_any().starts_with("machine-operator") {
+            let params = kube::api::LogParams { tail_lines: Some(60), ..Default::default() };
+            said += &beside.logs(&pod.name_any(), &params).await.unwrap_or_else(|error| error.to_string());
+        }
+    }
+    let endpoint = world.clusters().get("pay").await.ok().and_then(|one| one.status?.endpoint).unwrap_or_default();
+    let Ok(client) = world.business("pay", &endpoint).await else { return said };
+    let machines: Api<Machine> = Api::namespaced(client.clone(), FLEET);
+    for machine in machines.list(&Default::default()).await.map(|list| list.items).unwrap_or_default() {
+        said += &format!("\nmachine {}: {:#?}", machine.name_any(), machine.status);
+    }
+    let pods: Api<Pod> = Api::all(client);
+    for pod in pods.list(&Default::default()).await.map(|list| list.items).unwrap_or_default() {
+        let status = pod.status.clone().unwrap_or_default();
+        let (node, phase) = (pod.spec.as_ref().and_then(|spec| spec.node_name.clone()), status.phase);
+        said += &format!("\npod {} on {node:?}: {phase:?} {:?}", pod.name_any(), status.container_statuses);
+        let own: Api<Pod> = Api::namespaced(pods.clone().into_client(), &pod.namespace().unwrap_or_default());
+        let params = kube::api::LogParams { tail_lines: Some(15), ..Default::default() };
+        said += &format!("\n{}", own.logs(&pod.name_any(), &params).await.unwrap_or_else(|error| error.to_string()));
+    }
+    said
+}
