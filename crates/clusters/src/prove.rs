@@ -110,13 +110,10 @@ async fn prove(meta: &Client, clock: &Clock, names: &Names, pod: &Prover) -> Res
             made => drop(made.map_err(call("making the namespace of proofs"))?),
         }
     }
-    let quota = format!("proof-{}", pod.name);
-    // Together: each waits for what others do in their own time.
-    futures::try_join!(
-        work(&client, &quota),
-        moves(&client, clock, "kube-controller-manager"),
-        moves(&client, clock, "kube-scheduler"),
-    )?;
+    work(&client, &format!("proof-{}", pod.name)).await?;
+    for holder in ["kube-controller-manager", "kube-scheduler"] {
+        moves(&client, clock, holder).await?;
+    }
     Ok(version.trim_start_matches('v').to_owned())
 }
 
