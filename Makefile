@@ -50,6 +50,7 @@ bench: deps k8s ## Speed and memory: both API servers, readiness and hosts at te
 	$(CARGO) run --release --locked -p fleetwright-conformance --bin bench
 	$(CARGO) bench --locked -p fleetwright-readiness
 	$(CARGO) bench --locked -p fleetwright-machines --bench machines
+	$(CARGO) bench --locked -p fleetwright-clusters --bench clusters
 	@hack/deps.sh ssh ansible
 	$(CARGO) bench --locked -p fleetwright-machines --bench ansible
 

@@ -78,6 +78,8 @@ pub struct Manner {
     pub node_grace: Duration,
     /// How often controller-managers and schedulers renew their leases. Two seconds, with real ones; for thousands of clusters more, so that they leave room for others.
     pub lease: Duration,
+    /// Controller-managers and schedulers call their API servers within the process. Thousands of clusters would need more sockets for that than a process may have.
+    pub near: bool,
     /// How much of the past the objects of each business cluster keep, for watches and lists.
     pub history: Limits,
 }
@@ -94,6 +96,7 @@ impl Default for Manner {
             longest_backoff: Duration::from_secs(300),
             node_grace: Duration::from_secs(40),
             lease: Duration::from_secs(2),
+            near: false,
             // A lease that is renewed every two seconds would otherwise fill thousands of servers with its past.
             history: Limits { history_events: 1000, history_age: Duration::from_secs(60), history_bytes: 4 << 20 },
         }
@@ -180,6 +183,7 @@ impl Meta {
             apis: apis.clone(),
             buckets: Buckets::default(),
             lease: manner.lease,
+            near: manner.near,
             history: manner.history.clone(),
         });
         add_workloads(&mut operator, &eyes, &random);

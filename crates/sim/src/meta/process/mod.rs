@@ -227,6 +227,8 @@ pub(super) struct Machinery {
     pub(super) buckets: Buckets,
     /// How often leases are renewed.
     pub(super) lease: Duration,
+    /// Within the process.
+    pub(super) near: bool,
     /// How much of the past the objects of a business cluster keep.
     pub(super) history: Limits,
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use fleetwright_apiserver::User;
 use fleetwright_kit::Clock;
 use http::{Method, Request, header};
 use http_body_util::{BodyExt, Full};
@@ -20,6 +21,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::super::super::kubelet::files::Files;
+use super::super::apiserver::Apis;
 use super::super::etcd::{host, port};
 use super::super::names::Names;
 use super::super::tls::{Time, file, provider, roots};
@@ -36,6 +38,8 @@ pub(super) struct Caller {
     clock: Clock,
     /// Whether the connection is kept for the next call.
     pub(super) keeps: bool,
+    /// There is none: the server is called within the process, as that user.
+    pub(super) near: Option<(Apis, User)>,
     open: Option<SendRequest<Full<Bytes>>>,
 }
 
@@ -91,7 +95,7 @@ impl Caller {
             _ => builder.with_no_client_auth(),
         };
         let tls = TlsConnector::from(Arc::new(tls));
-        Ok(Self { host: host(server).to_owned(), port: port(server), tls, names, clock, keeps, open: None })
+        Ok(Self { host: host(server).to_owned(), port: port(server), tls, names, clock, keeps, near: None, open: None })
     }
 
     /// The host that it talks to.
@@ -117,7 +121,33 @@ impl Caller {
         called.map_err(NoAnswer)
     }
 
+    async fn call_near(
+        &self,
+        (apis, user): &(Apis, User),
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<(u16, Value), String> {
+        let backends = self.names.backends(&self.host);
+        let client = backends.into_iter().find_map(|ip| apis.client(ip, user.clone()));
+        let client = client.ok_or_else(|| format!("dial tcp: {}: connect: connection refused", self.host))?;
+        let bytes = body.map(|body| body.to_string()).unwrap_or_default();
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(kube::client::Body::from(bytes.into_bytes()))
+            .map_err(|error| error.to_string())?;
+        let answer = client.send(request).await.map_err(|error| error.to_string())?;
+        let status = answer.status().as_u16();
+        let bytes = answer.into_body().collect().await.map_err(|error| error.to_string())?.to_bytes();
+        Ok((status, serde_json::from_slice(&bytes).unwrap_or_default()))
+    }
+
     async fn try_call(&mut self, method: Method, path: &str, body: Option<&Value>) -> Result<(u16, Value), String> {
+        if let Some(near) = &self.near {
+            return self.call_near(near, method, path, body).await;
+        }
         let mut sender = match self.open.take().filter(|sender| !sender.is_closed()) {
             Some(sender) => sender,
             None => self.connect().await?,

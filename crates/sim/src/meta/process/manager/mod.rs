@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use fleetwright_apiserver::{Manager, Managing, Storage};
+use fleetwright_apiserver::{Manager, Managing, Storage, User};
 use fleetwright_kit::Clock;
 use fleetwright_pki::Authority;
 use futures::FutureExt;
@@ -48,8 +48,12 @@ pub(super) async fn start(machinery: &Machinery, start: Start) -> Result<Arc<dyn
     args.check_files(&files)?;
     let settings = Settings::read(&files, &args)?;
     let keeps = machinery.lease <= KEPT;
-    let caller = Caller::new(&files, &settings.kubeconfig, machinery.names.clone(), machinery.clock.clone(), keeps)
+    let mut caller = Caller::new(&files, &settings.kubeconfig, machinery.names.clone(), machinery.clock.clone(), keeps)
         .map_err(Exit::command_failed)?;
+    if machinery.near {
+        let user = User::new(format!("system:{component}"), ["system:authenticated"]);
+        caller.near = Some((machinery.apis.clone(), user));
+    }
     let manages = component == "kube-controller-manager" && bad != Some(Bad::WrongAnswers);
     let manager = manages.then(|| signer(&files, &args).map(|signer| Manager { signer, quotas: true })).transpose()?;
     let port = if component == "kube-scheduler" { 10259 } else { 10257 };

@@ -1,0 +1,200 @@
+//! Clusters and their package versions, and what is seen of them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use fleetwright_api::{
+    Cluster, ClusterPackageVersion, ClusterPackageVersionSpec, ClusterSpec, EtcdDatastore, is_true, names,
+};
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::core::v1::{Namespace, Secret};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::runtime::watcher;
+use kube::{Api, Client, ResourceExt};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+/// Where the clusters are.
+pub(crate) const NAMESPACE: &str = "fleet";
+/// Requests at the same time while something is asked for of all.
+const AT_ONCE: usize = 32;
+/// How long anything may take.
+const PATIENCE: Duration = Duration::from_secs(3600);
+
+/// The clusters and what is seen of them.
+pub(crate) struct Fleet {
+    client: Client,
+    size: usize,
+    /// The package version that all are to have.
+    package: &'static str,
+    /// The generation that all are to have.
+    generation: i64,
+    seen: Arc<Seen>,
+    watching: JoinHandle<()>,
+}
+
+#[derive(Default)]
+struct Seen {
+    /// The generation with which each cluster was Ready.
+    ready: Mutex<HashMap<String, i64>>,
+    changed: tokio::sync::Notify,
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        self.watching.abort();
+    }
+}
+
+fn name(number: usize) -> String {
+    format!("c-{number:05}")
+}
+
+impl Fleet {
+    /// The kinds, a namespace, package versions, and no cluster.
+    pub(crate) async fn new(client: Client) -> Result<Self> {
+        let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+        let apply = PatchParams::apply("bench").force();
+        for definition in fleetwright_api::crds() {
+            definitions.patch(&definition.name_any(), &apply, &Patch::Apply(&definition)).await?;
+            let established = kube::runtime::conditions::is_crd_established();
+            kube::runtime::wait::await_condition(definitions.clone(), &definition.name_any(), established).await?;
+        }
+        let namespace: Namespace = serde_json::from_value(json!({ "metadata": { "name": NAMESPACE } }))?;
+        Api::all(client.clone()).create(&PostParams::default(), &namespace).await?;
+        let packages: Api<ClusterPackageVersion> = Api::namespaced(client.clone(), NAMESPACE);
+        for (name, kubernetes) in [("v1.36", "1.36.4"), ("v1.36-next", "1.36.5")] {
+            let spec = ClusterPackageVersionSpec::of_images("registry.example", kubernetes, "3.6.16");
+            packages.create(&PostParams::default(), &ClusterPackageVersion::new(name, spec)).await?;
+        }
+        let seen = Arc::new(Seen::default());
+        let watching = tokio::spawn(watch(client.clone(), seen.clone()));
+        Ok(Self { client, size: 0, package: "v1.36", generation: 1, seen, watching })
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.size
+    }
+
+    fn clusters(&self) -> Api<Cluster> {
+        Api::namespaced(self.client.clone(), NAMESPACE)
+    }
+
+    /// Adds clusters until there are so many.
+    pub(crate) async fn grow_to(&mut self, size: usize) -> Result<()> {
+        let (clusters, package) = (&self.clusters(), self.package);
+        futures::stream::iter(self.size..size)
+            .map(|number| async move {
+                let mut spec = ClusterSpec::of(package);
+                spec.replicas = 1;
+                spec.datastore.etcd = Some(EtcdDatastore { members: 1, ..EtcdDatastore::default() });
+                clusters.create(&PostParams::default(), &Cluster::new(&name(number), spec)).await?;
+                anyhow::Ok(())
+            })
+            .buffer_unordered(AT_ONCE)
+            .try_collect::<()>()
+            .await
+            .context("creating clusters")?;
+        self.size = self.size.max(size);
+        Ok(())
+    }
+
+    /// Waits until all are proven. Those that were added late have fewer generations behind them, and are as they were declared.
+    pub(crate) async fn all_ready(&self) -> Result<()> {
+        self.ready_with(1).await
+    }
+
+    async fn ready_with(&self, generation: i64) -> Result<()> {
+        let (deadline, mut told) = (Instant::now() + PATIENCE, Instant::now());
+        loop {
+            let changed = self.seen.changed.notified();
+            let ready = self.seen.ready.lock().unwrap().values().filter(|seen| **seen >= generation).count();
+            if ready >= self.size {
+                return Ok(());
+            }
+            ensure!(Instant::now() < deadline, "{ready} of {} clusters are Ready", self.size);
+            if told.elapsed() > Duration::from_secs(10) {
+                told = Instant::now();
+                eprintln!("bench: {ready} of {}", self.size);
+            }
+            let _ = tokio::time::timeout(Duration::from_secs(1), changed).await;
+        }
+    }
+
+    async fn patch_all(&mut self, patch: Value) -> Result<()> {
+        let (clusters, patch) = (&self.clusters(), &patch);
+        futures::stream::iter(0..self.size)
+            .map(|number| async move {
+                clusters.patch(&name(number), &PatchParams::default(), &Patch::Merge(patch)).await?;
+                anyhow::Ok(())
+            })
+            .buffer_unordered(AT_ONCE)
+            .try_collect::<()>()
+            .await?;
+        self.generation += 1;
+        Ok(())
+    }
+
+    /// The API servers of all get another name, which is one more in a certificate of each.
+    pub(crate) async fn rotate(&mut self) -> Result<()> {
+        self.patch_all(json!({ "spec": { "endpoint": { "names": ["api.example"] } } })).await?;
+        self.ready_with(self.generation).await
+    }
+
+    /// Another version for all; returns when all have it.
+    pub(crate) async fn upgrade(&mut self) -> Result<()> {
+        self.package = "v1.36-next";
+        self.patch_all(json!({ "spec": { "packageVersion": self.package } })).await?;
+        self.ready_with(self.generation).await
+    }
+}
+
+/// The certificates of API servers, as they were.
+pub(crate) struct Leaves(HashMap<String, String>);
+
+impl Leaves {
+    pub(crate) async fn of(fleet: &Fleet) -> Result<Self> {
+        let secrets: Api<Secret> = Api::all(fleet.client.clone());
+        let fields = ListParams::default().fields("metadata.name=apiserver-tls");
+        let all = secrets.list(&fields).await?;
+        let version = |secret: &Secret| secret.resource_version().unwrap_or_default();
+        Ok(Self(all.iter().map(|secret| (secret.namespace().unwrap_or_default(), version(secret))).collect()))
+    }
+
+    /// Waits until each is another one.
+    pub(crate) async fn all_replaced(self, fleet: &Fleet) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let now = Self::of(fleet).await?;
+            let old = self.0.iter().filter(|(namespace, version)| now.0.get(*namespace) == Some(version)).count();
+            if old == 0 && !self.0.is_empty() {
+                return Ok(());
+            }
+            ensure!(Instant::now() < deadline, "{old} of {} certificates are still the old ones", self.0.len());
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    }
+}
+
+/// Notes which clusters are Ready, and with what.
+async fn watch(client: Client, seen: Arc<Seen>) {
+    let clusters: Api<Cluster> = Api::namespaced(client, NAMESPACE);
+    let mut events = std::pin::pin!(watcher(clusters, watcher::Config::default().streaming_lists()));
+    while let Some(event) = events.next().await {
+        let Ok(watcher::Event::Apply(cluster) | watcher::Event::InitApply(cluster)) = event else { continue };
+        let (name, generation) = (cluster.name_any(), cluster.metadata.generation);
+        let Some(status) = cluster.status else { continue };
+        let there = status.observed_generation == generation
+            && status.package_version.as_ref() == Some(&cluster.spec.package_version)
+            && is_true(&status.conditions, names::READY)
+            && is_true(&status.conditions, names::CERTIFICATES_VALID)
+            && status.waiting_for.is_none();
+        if there {
+            seen.ready.lock().unwrap().insert(name, generation.unwrap_or_default());
+            seen.changed.notify_waiters();
+        }
+    }
+}

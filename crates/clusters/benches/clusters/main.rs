@@ -1,0 +1,206 @@
+//! Thousands of clusters under one operator: all made and proven, all certificates made anew, all brought to another version, nothing, and one more.
+//!
+//! Three processes: the meta cluster (an API server, and the simulated nodes whose pods really listen and answer), the operator, and the bench that asks for changes and
+//! watches. So the operator's CPU time and memory are its own and nobody else's.
+
+/// As the operators' own program has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+mod fleet;
+mod meta;
+mod operator;
+mod subject;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use fleetwright_lab::measure::{machine, shown};
+use serde_json::json;
+
+use crate::fleet::{Fleet, Leaves};
+use crate::subject::{Calls, MetaCluster, Subject};
+
+const USAGE: &str = "usage: cargo bench -p fleetwright-clusters --bench clusters -- [--quick] [--clusters N] [--idle SECONDS] [--json FILE]
+
+  --quick         300 clusters, and 30 to compare with
+  --clusters N    so many [default: 3000], and a tenth of them to compare with
+  --idle SECONDS  for how long nothing happens [default: 600]
+  --json FILE     where the numbers go [default: target/bench-clusters.json]";
+
+/// So many clusters are added to each fleet, one after the other.
+const ADDED: usize = 10;
+
+struct Options {
+    clusters: usize,
+    idle: Duration,
+    json: PathBuf,
+}
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["--help" | "-h"] => {
+            println!("{USAGE}");
+            Ok(())
+        }
+        // The bench runs itself so, to have each part as a process of its own.
+        ["meta", kubeconfig] => runtime.block_on(meta::run(kubeconfig.as_ref())),
+        ["operator", kubeconfig, listen] => runtime.block_on(operator::run(kubeconfig.as_ref(), listen.parse()?)),
+        _ => runtime.block_on(run(&options(&arguments)?)),
+    }
+}
+
+fn options(arguments: &[String]) -> Result<Options> {
+    let json = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/bench-clusters.json");
+    let mut options = Options { clusters: 3_000, idle: Duration::from_secs(600), json: json.into() };
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        match argument.as_str() {
+            "--quick" => (options.clusters, options.idle) = (300, Duration::from_secs(60)),
+            "--clusters" => options.clusters = rest.next().context("--clusters needs a number")?.parse()?,
+            "--idle" => options.idle = Duration::from_secs(rest.next().context("--idle needs a number")?.parse()?),
+            "--json" => options.json = rest.next().context("--json needs a file")?.into(),
+            _ => bail!("unknown argument {argument:?}\n{USAGE}"),
+        }
+    }
+    Ok(options)
+}
+
+async fn run(options: &Options) -> Result<()> {
+    let about = machine::describe("cargo bench -p fleetwright-clusters --bench clusters")?;
+    println!("{}\n", machine::line(&about));
+    let sizes = [options.clusters / 10, options.clusters];
+    let mut columns = Vec::new();
+    for size in sizes {
+        columns.push(measure(size, options.idle).await?);
+    }
+    println!("| what | {} clusters | {} clusters |\n|---|--:|--:|", sizes[0], sizes[1]);
+    for (small, large) in columns[0].iter().zip(&columns[1]) {
+        let told = |row: &Row| format!("{} {}", shown(row.value), row.unit).trim_end().to_owned();
+        println!("| {} | {} | {} |", small.name, told(small), told(large));
+    }
+    let rows = columns.iter().zip(sizes).map(|(rows, size)| {
+        let rows = rows.iter().map(|row| json!({ "name": row.name, "value": row.value, "unit": row.unit }));
+        json!({ "clusters": size, "rows": rows.collect::<Vec<_>>() })
+    });
+    let text = json!({ "machine": about, "runs": rows.collect::<Vec<_>>() });
+    if let Some(folder) = options.json.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    let text = serde_json::to_string_pretty(&text)? + "\n";
+    std::fs::write(&options.json, text).with_context(|| format!("writing {}", options.json.display()))?;
+    eprintln!("bench: the numbers are in {}", options.json.display());
+    Ok(())
+}
+
+/// One line of the table.
+struct Row {
+    name: String,
+    value: f64,
+    unit: &'static str,
+}
+
+/// The rows of the table, as they come.
+#[derive(Default)]
+struct Rows(Vec<Row>);
+
+impl Rows {
+    fn add(&mut self, name: impl Into<String>, value: f64, unit: &'static str) {
+        let name = name.into();
+        eprintln!("bench: {name}: {} {unit}", shown(value));
+        self.0.push(Row { name, value, unit });
+    }
+}
+
+const MIB: f64 = 1024.0 * 1024.0;
+
+/// What the operator spent between two moments.
+struct Spent {
+    began: Instant,
+    cpu: Duration,
+    calls: Calls,
+}
+
+impl Spent {
+    async fn from(subject: &Subject) -> Result<Self> {
+        Ok(Self { began: Instant::now(), cpu: subject.cpu()?, calls: subject.calls().await? })
+    }
+
+    async fn tell(self, rows: &mut Rows, what: &str, until: &str, count: f64, subject: &Subject) -> Result<()> {
+        let (took, cpu) = (self.began.elapsed().as_secs_f64(), (subject.cpu()? - self.cpu).as_secs_f64());
+        let calls = subject.calls().await?.since(&self.calls);
+        rows.add(format!("{what}: until {until}"), took, "s");
+        rows.add(format!("{what}: CPU of the operator for a cluster"), 1000.0 * cpu / count, "ms");
+        rows.add(format!("{what}: writes for a cluster"), calls.writes / count, "");
+        rows.add(format!("{what}: reads for a cluster"), calls.reads / count, "");
+        rows.add(format!("{what}: passes for a cluster"), calls.passes / count, "");
+        Ok(())
+    }
+}
+
+async fn measure(size: usize, idle: Duration) -> Result<Vec<Row>> {
+    eprintln!("bench: {size} clusters");
+    let (mut rows, count) = (Rows::default(), size as f64);
+    let meta = MetaCluster::start().await?;
+    let mut fleet = Fleet::new(meta.client().await?).await?;
+    let subject = Subject::start(&meta).await?;
+    subject.ready().await?;
+    let empty = subject.memory()?;
+    rows.add("memory of the operator, without a cluster", empty / MIB, "MiB");
+
+    let spent = Spent::from(&subject).await?;
+    fleet.grow_to(size).await?;
+    fleet.all_ready().await?;
+    spent.tell(&mut rows, "made", "the last is proven", count, &subject).await?;
+    subject.settled().await?;
+    let memory = subject.memory()?;
+    rows.add("memory of the operator", memory / MIB, "MiB");
+    rows.add("memory of the operator for a cluster", (memory - empty) / MIB / count, "MiB");
+
+    let (spent, before) = (Spent::from(&subject).await?, Leaves::of(&fleet).await?);
+    fleet.rotate().await?;
+    before.all_replaced(&fleet).await?;
+    spent.tell(&mut rows, "certificates made anew", "all of all are", count, &subject).await?;
+    subject.settled().await?;
+
+    let spent = Spent::from(&subject).await?;
+    fleet.upgrade().await?;
+    spent.tell(&mut rows, "another version", "the last is proven", count, &subject).await?;
+    subject.settled().await?;
+    let memory = subject.memory()?;
+    rows.add("memory of the operator for a cluster, after all that", (memory - empty) / MIB / count, "MiB");
+
+    let latency = subject.latency().await?;
+    rows.add("a pass, median", latency.pass.0, "ms");
+    rows.add("a pass, 99 of 100", latency.pass.1, "ms");
+    rows.add("a cluster that waits for its pass, median", latency.wait.0, "ms");
+    rows.add("a cluster that waits for its pass, 99 of 100", latency.wait.1, "ms");
+    rows.add("a proof, median", latency.proof.0, "ms");
+    rows.add("a proof, 99 of 100", latency.proof.1, "ms");
+
+    let spent = Spent::from(&subject).await?;
+    tokio::time::sleep(idle).await;
+    let cpu = (subject.cpu()? - spent.cpu).as_secs_f64();
+    let calls = subject.calls().await?.since(&spent.calls);
+    rows.add("nothing happens: CPU of the operator, of one core", 100.0 * cpu / idle.as_secs_f64(), "%");
+    rows.add("nothing happens: writes in a minute", calls.writes * 60.0 / idle.as_secs_f64(), "");
+
+    let (calls, cpu) = (subject.settled().await?, subject.cpu()?);
+    let mut times = Vec::new();
+    for _ in 0..ADDED {
+        let began = Instant::now();
+        fleet.grow_to(fleet.size() + 1).await?;
+        fleet.all_ready().await?;
+        times.push(began.elapsed().as_secs_f64() * 1000.0);
+    }
+    let cost = subject.settled().await?.since(&calls);
+    times.sort_by(f64::total_cmp);
+    rows.add("one more: until it is proven, median", times[ADDED / 2], "ms");
+    rows.add("one more: writes", cost.writes / ADDED as f64, "");
+    rows.add("one more: CPU of the operator", (subject.cpu()? - cpu).as_secs_f64() * 1000.0 / ADDED as f64, "ms");
+    rows.add("memory of the simulated meta cluster for a cluster", meta.memory()? / MIB / count, "MiB");
+    Ok(rows.0)
+}

@@ -1,0 +1,29 @@
+//! The meta cluster, in a process of its own.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use fleetwright_apiserver::{Config, Server};
+use fleetwright_kit::Clock;
+use fleetwright_sim::meta::{Manner, Meta, service_network};
+
+/// Runs until it is killed.
+pub(crate) async fn run(kubeconfig: &Path) -> Result<()> {
+    let service_cidr = service_network().context("no network is free")?;
+    let listen = Some(([127, 0, 0, 1], 0).into());
+    let server = Server::start(Config { listen, service_cidr, ..Config::default() }).await?;
+    let manner = Manner {
+        nodes: 10,
+        // Thousands of controller-managers and schedulers on one machine: they call half as often as real ones, and without sockets.
+        lease: Duration::from_secs(4),
+        near: true,
+        ..Manner::default()
+    };
+    let _meta = Meta::start(server.client(), Clock::system(), manner).await?;
+    // Whole, or not at all.
+    let half = kubeconfig.with_extension("half");
+    std::fs::write(&half, server.admin_kubeconfig()?)?;
+    std::fs::rename(&half, kubeconfig)?;
+    std::future::pending().await
+}
