@@ -1,8 +1,8 @@
 //! Runs a real control plane, or with `host NAME…` bare hosts, or with `meta` a Kubernetes that runs pods, until Ctrl-C, or until standard
-//! input's owner kills it: for trying things by hand.
+//! input's owner kills it: for trying things by hand. With `build` it builds what these need and is not there.
 
 use fleetwright_lab::ControlPlane;
-use fleetwright_lab::hosts::{Host, Network, Template};
+use fleetwright_lab::hosts::{Host, Network, Template, build_all};
 use fleetwright_lab::meta::{Meta, Options};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -31,7 +31,9 @@ async fn main() -> anyhow::Result<()> {
             println!("{} {} {}", meta.kubeconfig_path().display(), meta.pods(), meta.site.network.folder().display());
             stopped().await
         }
-        Some(other) => anyhow::bail!("{other:?} is not understood; write nothing, host NAME… or meta"),
+        // What hosts and specs need of Go modules, before somebody waits for it.
+        Some("build") => build_all(),
+        Some(other) => anyhow::bail!("{other:?} is not understood; write nothing, host NAME…, meta or build"),
     }
 }
 

@@ -40,6 +40,7 @@ pub use fleet::{Described, apply, package};
 pub use host::{Host, HostBuilder};
 pub use images::Image;
 pub use means::{means, require};
+pub use modules::build_all;
 pub use network::Network;
 pub use repository::{Deb, Repository};
 pub use server::{Misbehaviour, PackageServer, Published};

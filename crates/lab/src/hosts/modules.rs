@@ -36,6 +36,17 @@ pub(crate) fn specs() -> Result<PathBuf> {
     made(&["test", "-c"], "e2e", &Path::new("e2e").join(SPECS).join("e2e.test"), "", "fleetwright.io/e2e")
 }
 
+/// Builds all of them that are not there: else the first test that needs one does, with a limit on its time and beside others that have one too.
+///
+/// # Errors
+/// One of them cannot be built.
+pub fn build_all() -> Result<()> {
+    for one in [node_problem_detector, coredns, agnhost, specs] {
+        one()?;
+    }
+    Ok(())
+}
+
 fn built(module: &str, place: &Path, flags: &str, package: &str) -> Result<PathBuf> {
     made(&["build"], module, place, flags, package)
 }
