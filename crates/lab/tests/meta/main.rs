@@ -84,6 +84,12 @@ async fn a_control_plane_runs_as_restricted_pods_and_is_reached_by_pod_and_by_no
         eprintln!("the API server is ready after {:?}", begun.elapsed());
 
         let places = [format!("{address}:6443"), format!("{}:{NODE_PORT}", meta.address())];
+        // kube-proxy hears of a ready pod when everybody does, and needs a moment to lead there.
+        for place in &places {
+            let client = business.client(place).await?;
+            let reached = || async { Ok(client.apiserver_version().await.ok()) };
+            eventually(&format!("{place} to lead to it"), reached).await?;
+        }
         for (place, other) in places.iter().zip(places.iter().rev()) {
             let written = ConfigMap {
                 data: Some([("by".to_owned(), place.clone())].into()),
