@@ -1,10 +1,11 @@
 //! Following what changes, from a revision on.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::history::History;
 use super::{Event, Gone, Inner, Store};
 
 /// The most changes that one look returns, so that a watcher far behind does not hold the lock for long.
@@ -38,6 +39,8 @@ pub struct Cursor {
     birth: u64,
     seen: u64,
     wake: watch::Receiver<u64>,
+    /// What is left of a resource that was dropped.
+    last: Arc<OnceLock<History>>,
 }
 
 impl Store {
@@ -46,8 +49,15 @@ impl Store {
         let mut state = self.inner.write();
         let table = state.table(resource);
         table.history.reaches(from_revision)?;
-        let (birth, wake) = (table.birth, table.wake.subscribe());
-        Ok(Cursor { inner: self.inner.clone(), resource: Some(resource.into()), birth, seen: from_revision, wake })
+        let (birth, wake, last) = (table.birth, table.wake.subscribe(), table.last.clone());
+        Ok(Cursor {
+            inner: self.inner.clone(),
+            resource: Some(resource.into()),
+            birth,
+            seen: from_revision,
+            wake,
+            last,
+        })
     }
 
     /// Follows every resource from the first change after a revision, in one order. It loses its place when any
@@ -58,7 +68,8 @@ impl Store {
             table.history.reaches(from_revision)?;
         }
         let wake = self.inner.wake.subscribe();
-        Ok(Cursor { inner: self.inner.clone(), resource: None, birth: 0, seen: from_revision, wake })
+        let (inner, last) = (self.inner.clone(), Arc::default());
+        Ok(Cursor { inner, resource: None, birth: 0, seen: from_revision, wake, last })
     }
 
     /// Waits until the store has come to a revision. When that takes too long, the error is the present revision.
@@ -80,8 +91,12 @@ impl Cursor {
         let mut events = Vec::new();
         match &self.resource {
             Some(resource) => {
-                let table = state.tables.get(resource).filter(|table| table.birth == self.birth).ok_or(Lost::Ended)?;
-                events = table.history.after(self.seen, BATCH)?;
+                let table = state.tables.get(resource).filter(|table| table.birth == self.birth);
+                let history = table.map(|table| &table.history).or_else(|| self.last.get());
+                events = history.ok_or(Lost::Ended)?.after(self.seen, BATCH)?;
+                if table.is_none() && events.is_empty() {
+                    return Err(Lost::Ended);
+                }
             }
             None => {
                 for table in state.tables.values().filter(|table| table.changed > self.seen) {

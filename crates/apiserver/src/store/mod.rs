@@ -16,7 +16,7 @@ pub use object::{Draft, Key, Object};
 pub use page::Page;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use tokio::sync::watch;
 
@@ -97,6 +97,8 @@ struct Table {
     /// Tells a resource from an earlier one of the same name.
     birth: u64,
     wake: watch::Sender<u64>,
+    /// What it leaves to its followers when it is dropped.
+    last: Arc<OnceLock<History>>,
 }
 
 impl Default for Store {
@@ -213,11 +215,13 @@ impl Store {
         Ok(object)
     }
 
-    /// Forgets a resource: its objects, its past and its watchers. Its instances should have been deleted before.
+    /// Forgets a resource: its objects, its past and, when they have heard of its last changes, its watchers. Its instances should have been deleted before.
     pub fn drop_resource(&self, resource: &str) {
         let mut state = self.inner.write();
         let revision = state.revision;
-        if let Some((name, _)) = state.tables.remove_entry(resource) {
+        if let Some((name, table)) = state.tables.remove_entry(resource) {
+            // Who follows it and has not looked since still hears of its last changes.
+            let _ = table.last.set(table.history);
             state.dropped.insert(name, revision);
         }
     }
@@ -262,6 +266,7 @@ impl State {
                 changed: 0,
                 birth: self.births,
                 wake: watch::Sender::new(0),
+                last: Arc::default(),
             }
         })
     }

@@ -168,6 +168,19 @@ async fn dropping_a_resource_ends_its_watches_even_when_it_comes_back() {
     assert!(store.watch(PODS, 1).is_err());
 }
 
+#[tokio::test]
+async fn a_dropped_resource_is_followed_to_its_last_change() {
+    let store = Store::default();
+    put(&store, "a", "x", "");
+    let mut slow = store.watch(PODS, 1).unwrap();
+    store.drop_resource(PODS);
+    put(&store, "a", "y", "");
+    let batch = slow.next().await.unwrap();
+    let names: Vec<_> = batch.events.iter().map(|event| event.key().unwrap().name.to_string()).collect();
+    assert_eq!(names, ["x"], "what came before, and nothing of the one that came after");
+    assert_eq!(slow.next().await.unwrap_err(), Lost::Ended);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn all_watchers_see_one_order_however_many_write() {
     let store = Store::default();
