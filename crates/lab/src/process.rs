@@ -16,7 +16,7 @@ use anyhow::{Context, Result};
 /// Our end of that pipe closes when we drop it *and* when the kernel closes it for us because we were killed, which no
 /// destructor sees. The shell leads a process group of its own: a signal to the test's group does not take it away
 /// before it has done its duty. A subshell waits for the end of the pipe in `read`, a builtin, so that it leaves no process behind
-/// when it is killed because the command ended by itself.
+/// when it is killed because the command ended by itself; it is gone before the shell is.
 const SUPERVISOR: &str = r#"
 exec 3<&0
 "$@" </dev/null 3<&- &
@@ -32,6 +32,7 @@ watcher=$!
 wait $child
 status=$?
 kill $watcher 2>/dev/null
+wait $watcher 2>/dev/null
 exit $status
 "#;
 
