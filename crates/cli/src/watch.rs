@@ -9,6 +9,10 @@ use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 
+/// A watch ends before the client gives up a server that is silent (see `ClusterArgs::connect`), and goes on from its
+/// last bookmark.
+const EACH: u32 = 20;
+
 /// What is told of objects of a kind.
 pub(crate) struct Telling<S, P> {
     /// One of them in a line. The same line again is not told.
@@ -32,7 +36,7 @@ where
     P: Fn(&K) -> bool,
 {
     let Telling { summary, is_problem, only_problems } = telling;
-    let changes = watcher(api, config).default_backoff();
+    let changes = watcher(api, config.timeout(EACH)).default_backoff();
     let stop = crate::stop_signal()?;
     pin_mut!(changes, stop);
     let mut last: HashMap<String, String> = shown.iter().map(|one| (one.name_any(), summary(one))).collect();

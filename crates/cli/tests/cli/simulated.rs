@@ -1,6 +1,6 @@
 //! The simulated fleet of `fleetwright up`: what is promised happens, and every line that it prints works.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read as _};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -81,6 +81,8 @@ impl Up {
 #[test]
 fn up_shows_a_fleet_that_converges_drifts_and_breaks_and_its_lines_work() {
     let up = Up::start();
+    let mut quiet = up.command("exec fleetwright machine status sim-001 -w");
+    let mut quiet = quiet.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("sh runs");
 
     // One whose new version does not work goes back, and says why.
     let problems = "fleetwright machine status --problems";
@@ -130,11 +132,13 @@ fn up_shows_a_fleet_that_converges_drifts_and_breaks_and_its_lines_work() {
         assert!(!line.contains("sim-000") || said == shown, "$ {command}\n{said}\ninstead of\n{shown}");
     }
     assert!(readme.is_empty(), "the README has lines that are not printed: {readme:?}");
-    let mut watch = up.command(&format!("exec {}", last.trim())).stdout(Stdio::piped()).spawn().expect("sh runs");
+    // The upgrade is told while it goes on, or was done before anybody watched.
+    let line = format!("exec timeout 90 {}", last.trim());
+    let mut watch = up.command(&line).stdout(Stdio::piped()).spawn().expect("sh runs");
     let lines = BufReader::new(watch.stdout.take().expect("standard output is piped")).lines();
-    let done =
-        lines.map_while(Result::ok).find(|line| line.trim_end().ends_with("1.37.1") || line.ends_with("Ready 3/3"));
-    watch.kill().expect("it can be ended");
+    let upgraded = |line: &String| line.contains(" kubelet ") && line.contains(" 1.37.1 ") && line.contains(" Ready ");
+    let done = lines.map_while(Result::ok).find(|line| line.ends_with("Ready 3/3") || upgraded(line));
+    up.run(&format!("kill {}", watch.id()));
     watch.wait().expect("it ends");
     assert!(done.is_some(), "the upgrade is not told");
 
@@ -148,6 +152,13 @@ fn up_shows_a_fleet_that_converges_drifts_and_breaks_and_its_lines_work() {
     let why = up.until("fleetwright why cluster/green", |said| said.contains("taken back"));
     assert!(why.contains("k8s-1.37.2"), "{why}");
     up.until("fleetwright cluster list", |said| told(said, "green", "TriedAndFailed"));
+
+    // Who watches a machine of which there is nothing to tell is not bothered.
+    up.run(&format!("kill {}", quiet.id()));
+    let mut heard = String::new();
+    quiet.stderr.take().expect("it is piped").read_to_string(&mut heard).expect("text");
+    quiet.wait().expect("it ends");
+    assert_eq!(heard, "", "of a quiet machine");
 
     // Nobody is warned of what hosts in memory do not need, and Ctrl-C ends everything.
     let heard = up.complaints.lock().expect("nobody panicked").clone();
