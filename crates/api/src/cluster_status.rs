@@ -130,6 +130,36 @@ pub enum ClusterPhase {
     Deleting,
 }
 
+impl ClusterPhase {
+    /// All of them, in the order of a life.
+    pub const ALL: [Self; 9] = [
+        Self::Creating,
+        Self::Ready,
+        Self::Upgrading,
+        Self::Soaking,
+        Self::RollingBack,
+        Self::Repairing,
+        Self::Degraded,
+        Self::Restoring,
+        Self::Deleting,
+    ];
+
+    /// Its name.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Creating => "Creating",
+            Self::Ready => "Ready",
+            Self::Upgrading => "Upgrading",
+            Self::Soaking => "Soaking",
+            Self::RollingBack => "RollingBack",
+            Self::Repairing => "Repairing",
+            Self::Degraded => "Degraded",
+            Self::Restoring => "Restoring",
+            Self::Deleting => "Deleting",
+        }
+    }
+}
+
 /// The state of one component.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use fleetwright_api::{ClusterSpec, names};
+use fleetwright_api::names;
 use fleetwright_kit::{Key, Pass};
 use fleetwright_plan::cluster::Names;
-use fleetwright_plan::cluster::borrowed::{Part, borrowed, digest};
+use fleetwright_plan::cluster::borrowed::{Borrowed, Part, digest};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
@@ -17,19 +17,21 @@ use crate::secrets::SecretError;
 
 type Data = BTreeMap<String, ByteString>;
 
-/// Brings all copies up to date. What they are made from is read each time: nobody watches Secrets that are not the operator's.
-pub async fn copy(eyes: &Eyes, pass: &Pass, names: &Names, spec: &ClusterSpec) -> Result<(), SecretError> {
+/// Brings copies up to date. What they are made from is read each time: nobody watches Secrets that are not the operator's.
+pub async fn copy(eyes: &Eyes, pass: &Pass, names: &Names, copies: &[Borrowed]) -> Result<(), SecretError> {
     let mut sources = BTreeMap::new();
-    for copy in borrowed(spec) {
+    for copy in copies {
         let key = Key::new(&names.namespace, &copy.secret);
-        let there = eyes.secrets.get(&key);
+        let is = eyes.secrets.get(&key).and_then(|there| there.copy.clone());
+        if is.is_none() && copy.parts.is_empty() {
+            continue;
+        }
         let mut data = Data::new();
         for part in &copy.parts {
-            data.insert(part.to.clone(), value(&mut sources, pass, names, part).await?);
+            data.extend(value(&mut sources, pass, names, part).await?.map(|value| (part.to.clone(), value)));
         }
-        let is = there.as_ref().and_then(|there| there.copy.as_deref());
         let wanted = digest(data.iter().map(|(key, value)| (key.as_str(), value.0.as_slice())));
-        if is.map_or(data.is_empty(), |is| is == wanted) {
+        if is.as_deref() == Some(&*wanted) {
             continue;
         }
         let body = json!({
@@ -50,7 +52,7 @@ async fn value(
     pass: &Pass,
     names: &Names,
     part: &Part,
-) -> Result<ByteString, SecretError> {
+) -> Result<Option<ByteString>, SecretError> {
     let source = match sources.entry(part.from.clone()) {
         Entry::Occupied(known) => known.into_mut(),
         Entry::Vacant(unknown) => {
@@ -60,9 +62,9 @@ async fn value(
         }
     };
     let value = source.get(&part.key).filter(|value| !value.0.is_empty()).cloned();
-    value.ok_or_else(|| SecretError::Lacks {
-        secret: format!("{}/{}", names.fleet, part.from),
-        key: part.key.clone(),
-        field: part.field.clone(),
-    })
+    if value.is_none() && part.needed {
+        let secret = format!("{}/{}", names.fleet, part.from);
+        return Err(SecretError::Lacks { secret, key: part.key.clone(), field: part.field.clone() });
+    }
+    Ok(value)
 }

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fleetwright_api::{
-    CertificateStatus, Cluster, ClusterPackageVersion, ClusterPhase, ClusterStatus, ControlPlaneComponent, Status,
-    names,
+    CertificateStatus, Cluster, ClusterPackageVersion, ClusterStatus, ControlPlaneComponent, Status, names,
 };
 use fleetwright_kit::events::{Level, reference};
 use fleetwright_kit::{Budget, Controller, Key, Next, Outcome, Pass, Remedy, StepError, Whole, WriteError};
 use fleetwright_plan::cluster::arguments::{Unknown, unknown};
+use fleetwright_plan::cluster::borrowed::borrowed;
 use fleetwright_plan::cluster::certificates::Authority;
 use fleetwright_plan::cluster::objects::{Kind, Object};
 use fleetwright_plan::cluster::preflight::Known;
@@ -339,7 +339,7 @@ impl Clusters {
         if decision.namespace {
             return Ok(self.namespace(pass, names).await?);
         }
-        borrow::copy(&self.eyes, pass, names, &found.cluster.0.spec).await?;
+        borrow::copy(&self.eyes, pass, names, &borrowed(&found.cluster.0.spec)).await?;
         let maker = Maker { eyes: &self.eyes, pass, names, spec: &found.cluster.0.spec };
         for authority in &decision.authorities {
             maker.authority(*authority).await?;
@@ -543,7 +543,7 @@ impl Clusters {
         {
             let ready = fleetwright_api::condition(&new.conditions, names::READY);
             let message = ready.map(|ready| ready.message.clone()).unwrap_or_default();
-            self.tell(pass, found, Level::Normal, word(phase), &message).await;
+            self.tell(pass, found, Level::Normal, phase.as_str(), &message).await;
         }
         if let Some(failed) = &new.failed
             && old.failed != new.failed
@@ -567,18 +567,3 @@ const TOLD: [(&str, Option<&str>, &str); 4] = [
     (names::SNAPSHOTS_RECENT, Some(names::reasons::SNAPSHOT_FAILED), names::reasons::SNAPSHOT_FAILED),
     (names::SNAPSHOTS_RECENT, Some(names::reasons::OVERDUE), names::reasons::OVERDUE),
 ];
-
-/// The reason of an event that tells it.
-fn word(phase: ClusterPhase) -> &'static str {
-    match phase {
-        ClusterPhase::Creating => "Creating",
-        ClusterPhase::Ready => "Ready",
-        ClusterPhase::Upgrading => "Upgrading",
-        ClusterPhase::Soaking => "Soaking",
-        ClusterPhase::RollingBack => "RollingBack",
-        ClusterPhase::Repairing => "Repairing",
-        ClusterPhase::Degraded => "Degraded",
-        ClusterPhase::Restoring => "Restoring",
-        ClusterPhase::Deleting => "Deleting",
-    }
-}

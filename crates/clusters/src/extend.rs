@@ -16,12 +16,14 @@ use kube::{Api, Client};
 use serde_json::Value;
 
 use crate::errands::Errands;
-use crate::prove::{bounded, client_of};
+use crate::prove::{client_of, cut};
 
 /// Work that takes longer has failed.
 const WITHIN: Duration = Duration::from_secs(90);
 /// A kind that was just defined is served within this time.
 const SERVED: Duration = Duration::from_secs(15);
+/// So much is told of what a business cluster says.
+const MOST_SAID: usize = 500;
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 /// What was done, and what is being done: of a cluster one thing at a time.
@@ -78,7 +80,7 @@ impl Extended {
         for one in work {
             let done = done.remove(&one.extension).unwrap_or_default();
             let old = self.reports.get(&one.extension).filter(|old| old.digest == one.digest);
-            let outcome = done.outcome.unwrap_or_else(|| Outcome::Failed(bounded(why)));
+            let outcome = done.outcome.unwrap_or_else(|| Outcome::Failed(cut(why, MOST_SAID)));
             let report = Report {
                 at: now,
                 // What works and then does not waits since then.
@@ -118,8 +120,8 @@ async fn all(
         let entry = done.entry(one.extension.clone()).or_default();
         entry.outcome = Some(match place.one(one, entry).await {
             Ok(None) => Outcome::Healthy,
-            Ok(Some(why)) => Outcome::Waits(bounded(&why)),
-            Err(why) => Outcome::Failed(bounded(&why)),
+            Ok(Some(why)) => Outcome::Waits(cut(&why, MOST_SAID)),
+            Err(why) => Outcome::Failed(cut(&why, MOST_SAID)),
         });
     }
     Ok(())

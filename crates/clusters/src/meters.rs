@@ -38,14 +38,7 @@ pub struct Meters {
 impl Meters {
     /// On the operator's page.
     pub fn new(metrics: &Metrics, clusters: Cache<ClusterView>, clock: Clock) -> Self {
-        let meters = Self {
-            changes: Family::default(),
-            certificates: Family::default(),
-            repairs: Family::default(),
-            proofs: Family::default(),
-            proof_seconds: Histogram::new(SECONDS),
-            proving: Gauge::default(),
-        };
+        let meters = Self::unseen();
         metrics.register(|page| {
             let Self { changes, certificates, repairs, proofs, proof_seconds, proving } = meters.clone();
             page.register("fleetwright_cluster_changes", "Changes of package versions that begun or ended", changes);
@@ -57,6 +50,18 @@ impl Meters {
             page.register_collector(Box::new(Census { clusters, clock }));
         });
         meters
+    }
+
+    /// On nobody's page.
+    fn unseen() -> Self {
+        Self {
+            changes: Family::default(),
+            certificates: Family::default(),
+            repairs: Family::default(),
+            proofs: Family::default(),
+            proof_seconds: Histogram::new(SECONDS),
+            proving: Gauge::default(),
+        }
     }
 
     /// A status was written in place of another.
@@ -126,8 +131,8 @@ impl fmt::Debug for Census {
 /// What is counted in one look over all clusters.
 #[derive(Debug, Default, PartialEq)]
 struct Counted {
-    phases: Vec<(&'static str, usize)>,
-    ready: [usize; 3],
+    phases: [usize; ClusterPhase::ALL.len()],
+    ready: [usize; READY.len()],
     /// With a certificate that ends within each of the spans.
     ends: [usize; SPANS.len()],
     /// With a snapshot that is older than each of the spans.
@@ -137,33 +142,18 @@ struct Counted {
     first_end: Option<Timestamp>,
 }
 
-const PHASES: [(ClusterPhase, &str); 9] = [
-    (ClusterPhase::Creating, "Creating"),
-    (ClusterPhase::Ready, "Ready"),
-    (ClusterPhase::Upgrading, "Upgrading"),
-    (ClusterPhase::Soaking, "Soaking"),
-    (ClusterPhase::RollingBack, "RollingBack"),
-    (ClusterPhase::Repairing, "Repairing"),
-    (ClusterPhase::Degraded, "Degraded"),
-    (ClusterPhase::Restoring, "Restoring"),
-    (ClusterPhase::Deleting, "Deleting"),
-];
-const READY: [(Status, &str); 3] = [(Status::True, "True"), (Status::False, "False"), (Status::Unknown, "Unknown")];
+const READY: [Status; 3] = [Status::True, Status::False, Status::Unknown];
 
 impl Counted {
-    fn new() -> Self {
-        Self { phases: PHASES.map(|(_, name)| (name, 0)).to_vec(), ..Self::default() }
-    }
-
     fn add(&mut self, view: &ClusterView, now: Timestamp) {
         let nothing = ClusterStatus::default();
         let status = view.0.status.as_ref().unwrap_or(&nothing);
         let phase = status.phase.unwrap_or(ClusterPhase::Creating);
-        if let Some(at) = PHASES.iter().position(|(one, _)| *one == phase) {
-            self.phases[at].1 += 1;
+        if let Some(at) = ClusterPhase::ALL.iter().position(|one| *one == phase) {
+            self.phases[at] += 1;
         }
         let ready = condition(&status.conditions, names::READY).map_or(Status::Unknown, |one| one.status);
-        if let Some(at) = READY.iter().position(|(one, _)| *one == ready) {
+        if let Some(at) = READY.iter().position(|one| *one == ready) {
             self.ready[at] += 1;
         }
         let first = status.certificates.iter().map(|one| one.not_after).min();
@@ -188,9 +178,10 @@ impl Counted {
             Ok::<(), fmt::Error>(())
         };
         let spans = |counts: [usize; SPANS.len()]| SPANS.map(|(name, _)| name).into_iter().zip(counts);
-        gauges("fleetwright_clusters", "Clusters by phase", "phase", &mut self.phases.iter().copied())?;
-        let ready = READY.map(|(_, name)| name).into_iter().zip(self.ready);
-        gauges("fleetwright_clusters_ready", "Clusters by their condition Ready", "status", &mut ready.into_iter())?;
+        let mut phases = ClusterPhase::ALL.map(ClusterPhase::as_str).into_iter().zip(self.phases);
+        gauges("fleetwright_clusters", "Clusters by phase", "phase", &mut phases)?;
+        let mut ready = READY.map(Status::as_str).into_iter().zip(self.ready);
+        gauges("fleetwright_clusters_ready", "Clusters by their condition Ready", "status", &mut ready)?;
         gauges(
             "fleetwright_clusters_certificates_end",
             "Clusters with a certificate that ends within that time",
@@ -215,7 +206,7 @@ impl Counted {
 
 impl Collector for Census {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let (now, mut counted) = (self.clock.now(), Counted::new());
+        let (now, mut counted) = (self.clock.now(), Counted::default());
         for key in self.clusters.keys() {
             if let Some(view) = self.clusters.get(&key) {
                 counted.add(&view, now);
@@ -249,11 +240,12 @@ mod tests {
     #[test]
     fn clusters_are_counted_by_what_is_said_of_them_and_by_the_time() {
         let now = "2030-01-02T00:00:00Z".parse().unwrap();
-        let mut counted = Counted::new();
+        let mut counted = Counted::default();
         let soon = ["2031-01-01T00:00:00Z", "2030-01-02T05:00:00Z"];
         counted.add(&cluster(Some(ClusterPhase::Ready), &soon, Some("2030-01-01T20:00:00Z")), now);
         counted.add(&cluster(None, &[], None), now);
-        assert_eq!(counted.phases[..2], [("Creating", 1), ("Ready", 1)]);
+        assert_eq!(ClusterPhase::ALL[..2], [ClusterPhase::Creating, ClusterPhase::Ready]);
+        assert_eq!(counted.phases[..2], [1, 1]);
         assert_eq!(counted.ready, [0, 0, 2]);
         assert_eq!(counted.ends, [0, 1, 1, 1, 1, 1]);
         assert_eq!((counted.older, counted.unsaved), ([1, 0, 0, 0, 0, 0], 1));
@@ -262,15 +254,7 @@ mod tests {
 
     #[test]
     fn changes_are_counted_when_they_begin_and_when_they_end() {
-        let operator = Metrics::new();
-        let meters = Meters {
-            changes: Family::default(),
-            certificates: Family::default(),
-            repairs: Family::default(),
-            proofs: Family::default(),
-            proof_seconds: Histogram::new(SECONDS),
-            proving: Gauge::default(),
-        };
+        let (operator, meters) = (Metrics::new(), Meters::unseen());
         operator.register(|page| page.register("changes", "", meters.changes.clone()));
         let at = |phase| ClusterStatus { phase: Some(phase), ..ClusterStatus::default() };
         let phases = [

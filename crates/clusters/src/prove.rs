@@ -78,7 +78,12 @@ impl Provers {
 
 /// What a server says is not trusted.
 pub(crate) fn bounded(text: &str) -> String {
-    text.chars().filter(|one| !one.is_control()).take(300).collect()
+    cut(text, 300)
+}
+
+/// So much of a text that is not trusted.
+pub(crate) fn cut(text: &str, most: usize) -> String {
+    text.chars().filter(|one| !one.is_control()).take(most).collect()
 }
 
 /// At what a proof failed.

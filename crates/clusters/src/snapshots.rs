@@ -2,16 +2,18 @@
 
 use fleetwright_api::{SnapshotBucket, names};
 use fleetwright_kit::{Key, Pass, WriteError};
-use fleetwright_plan::cluster::snapshots::pods::{GENERATION, STORE};
+use fleetwright_plan::cluster::borrowed::store;
+use fleetwright_plan::cluster::snapshots::pods::GENERATION;
 use fleetwright_plan::cluster::snapshots::{Job, State, Task};
 use fleetwright_plan::cluster::{Decision, Names, Taking};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ContainerStatus, PersistentVolumeClaim, Pod, Secret};
-use kube::{Api, ResourceExt as _};
-use serde_json::json;
+use k8s_openapi::api::core::v1::{ContainerStatus, PersistentVolumeClaim, Pod};
+use kube::ResourceExt as _;
 
+use crate::borrow;
 use crate::cluster::ActError;
 use crate::eyes::Eyes;
+use crate::prove::bounded;
 use crate::secrets::SecretError;
 
 /// Makes the pod of a snapshot, and before it what it keeps the snapshot on.
@@ -29,7 +31,7 @@ pub async fn take(
         pass.writer().create(&claim).await?;
     }
     if let Some(bucket) = bucket {
-        keys(eyes, pass, names, bucket).await?;
+        borrow::copy(eyes, pass, names, &[store(bucket)]).await?;
     }
     let pod: Pod =
         serde_json::from_value(taking.pod.clone()).map_err(|error| broken("the pod of a snapshot", error))?;
@@ -52,7 +54,7 @@ pub async fn restore(
         pass.writer().create(&claim).await?;
     }
     if let Some(bucket) = bucket.filter(|_| !decision.pods.is_empty()) {
-        keys(eyes, pass, names, bucket).await?;
+        borrow::copy(eyes, pass, names, &[store(bucket)]).await?;
     }
     for pod in &decision.pods {
         let pod: Pod = serde_json::from_value(pod.clone()).map_err(|error| broken("the pod of a restore", error))?;
@@ -68,28 +70,6 @@ pub async fn tidy(eyes: &Eyes, pass: &Pass, names: &Names, task: &Task) -> Resul
         Ok(()) | Err(WriteError::Gone(_)) => Ok(()),
         Err(error) => Err(error),
     }
-}
-
-/// Puts the keys of the store beside the control plane, where pods can have them.
-async fn keys(eyes: &Eyes, pass: &Pass, names: &Names, bucket: &SnapshotBucket) -> Result<(), SecretError> {
-    let name = &bucket.secret_ref.name;
-    let api: Api<Secret> = Api::namespaced(pass.client(), &names.fleet);
-    let read = api.get_opt(name).await.map_err(|error| SecretError::Read(name.clone(), error))?;
-    let data = read.and_then(|secret| secret.data).unwrap_or_default();
-    for key in ["accessKeyId", "secretAccessKey"] {
-        if data.get(key).is_none_or(|value| value.0.is_empty()) {
-            let (secret, field) = (format!("{}/{name}", names.fleet), "spec.snapshots.s3.secretRef".to_owned());
-            return Err(SecretError::Lacks { secret, key: key.to_owned(), field });
-        }
-    }
-    let kept = data.into_iter().filter(|(key, _)| ["accessKeyId", "secretAccessKey", "ca.crt"].contains(&key.as_str()));
-    let body = json!({
-        "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
-        "metadata": { "name": STORE, "namespace": names.namespace, "labels": names.labels() },
-        "data": kept.collect::<std::collections::BTreeMap<_, _>>(),
-    });
-    pass.writer().apply(&eyes.secrets, &Key::new(&names.namespace, STORE), &body).await?;
-    Ok(())
 }
 
 /// What is seen of a pod that works on a cluster's data; none if it is another one.
@@ -158,9 +138,4 @@ fn state(pod: &Pod, created: Timestamp) -> State {
             State::Runs(bounded(&unplaced.or(waiting).unwrap_or_default()))
         }
     }
-}
-
-/// What a container says is not trusted.
-fn bounded(text: &str) -> String {
-    text.chars().filter(|one| !one.is_control()).take(300).collect()
 }

@@ -16,6 +16,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::prove::cut;
+
 /// What kubectl leaves behind, which is as large as the object itself.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
@@ -268,5 +270,5 @@ fn why(container: &ContainerStatus) -> String {
         format!("it ended with {}: {said}", ended.exit_code)
     });
     let text = [waiting, ended].into_iter().flatten().collect::<Vec<_>>().join("; ");
-    text.chars().filter(|one| !one.is_control()).take(LONGEST).collect()
+    cut(&text, LONGEST)
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use clap::Parser as _;
 use fleetwright_api::{Cluster, is_true, names};
 use fleetwright_kit::Clock;
+use fleetwright_plan::cluster::Names;
 use fleetwright_sim::meta::{Container, Meta, Program};
 use fleetwright_sim::{Fleet, Kubelets, Manner, demo};
 use futures::FutureExt as _;
@@ -21,7 +22,6 @@ use crate::{Cli, Command, FLEET_NAMESPACE};
 const COMPONENT: &str = "fleetwright";
 
 /// The hosts of all clusters, by the cluster's number.
-#[derive(Default)]
 pub(crate) struct Workers {
     fleets: Vec<Fleet>,
     each: usize,
@@ -54,7 +54,7 @@ impl Workers {
 
     /// Lets the Machine-Operator of each cluster run in its pod, and declares the machines once it does.
     pub(crate) fn start(&mut self, client: &Client, meta: &Meta) {
-        let namespace = |cluster: usize| format!("{FLEET_NAMESPACE}-{}", name(cluster));
+        let namespace = |cluster: usize| Names::of(FLEET_NAMESPACE, &name(cluster)).namespace;
         let numbered = self.fleets.iter().enumerate();
         let fleets = numbered.map(|(cluster, fleet)| (namespace(cluster), fleet.clone())).collect();
         meta.program(COMPONENT, program(fleets));

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use fleetwright_api::{ClusterSpec, ControlPlaneComponent};
+use fleetwright_api::{ClusterSpec, ControlPlaneComponent, SnapshotBucket};
 use sha2::{Digest, Sha256};
+
+use super::snapshots::pods::STORE;
 
 /// The Secret with which API servers log in at an external datastore.
 pub const DATASTORE: &str = "etcd-external";
@@ -33,9 +35,24 @@ pub struct Part {
     pub to: String,
     /// The field of the Cluster that says so.
     pub field: String,
+    /// It must be there.
+    pub needed: bool,
 }
 
-/// All copies that a cluster may have.
+/// The keys of a store of snapshots. It may have an authority of its own.
+pub fn store(bucket: &SnapshotBucket) -> Borrowed {
+    let part = |(key, needed): (&str, bool)| Part {
+        from: bucket.secret_ref.name.clone(),
+        key: key.to_owned(),
+        to: key.to_owned(),
+        field: "spec.snapshots.s3.secretRef".to_owned(),
+        needed,
+    };
+    let parts = [("accessKeyId", true), ("secretAccessKey", true), ("ca.crt", false)].map(part).into();
+    Borrowed { secret: STORE.to_owned(), parts }
+}
+
+/// All copies that pods of a control plane may have.
 pub fn borrowed(spec: &ClusterSpec) -> Vec<Borrowed> {
     let mut all = Vec::new();
     if let Some(external) = &spec.datastore.external {
@@ -44,6 +61,7 @@ pub fn borrowed(spec: &ClusterSpec) -> Vec<Borrowed> {
             key: key.to_owned(),
             to: key.to_owned(),
             field: "spec.datastore.external.secretRef".to_owned(),
+            needed: true,
         };
         all.push(Borrowed { secret: DATASTORE.to_owned(), parts: ["ca.crt", "tls.crt", "tls.key"].map(part).into() });
     }
@@ -52,7 +70,8 @@ pub fn borrowed(spec: &ClusterSpec) -> Vec<Borrowed> {
         let parts = files.iter().filter_map(|file| {
             let secret = file.secret.as_ref()?;
             let field = format!("spec.components.{}.config[{}].secret", component.field(), file.name);
-            Some(Part { from: secret.name.clone(), key: secret.key.clone(), to: file.name.clone(), field })
+            let (from, key, to) = (secret.name.clone(), secret.key.clone(), file.name.clone());
+            Some(Part { from, key, to, field, needed: true })
         });
         all.push(Borrowed { secret: config(component), parts: parts.collect() });
     }
