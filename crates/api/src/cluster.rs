@@ -283,7 +283,7 @@ pub struct ExtensionChoice {
     .message("a certificate does not outlive the authority that signed it: make leafLifetime shorter than authorityLifetime")
     .field_path(".leafLifetime"))]
 pub struct Certificates {
-    /// How long certificates of servers and clients last. They are replaced after two thirds of it.
+    /// How long certificates of servers and clients last. They are replaced after two thirds of it, also those that were made to last longer.
     #[serde(default = "Certificates::default_leaf_lifetime")]
     #[schemars(schema_with = "cluster_text::lifetime")]
     pub leaf_lifetime: Span,

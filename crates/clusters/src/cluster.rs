@@ -257,7 +257,7 @@ impl Clusters {
         let (endpoint, addresses) = self.eyes.endpoint(names, &found.cluster);
         let mut wanted = certificates::wanted(names, spec, &addresses);
         wanted.extend(certificates::of_extensions(&package.0.spec));
-        let papers = self.eyes.papers(names, wanted, now);
+        let papers = self.eyes.papers(names, wanted, spec.certificates.leaf_lifetime.0, now);
         let workloads = self.eyes.workloads(&names.namespace);
         let servers = workloads.get(&ControlPlaneComponent::Apiserver).map(|one| &one.replicas[..]).unwrap_or_default();
         let uids: Vec<_> = servers.iter().map(|replica| replica.uid.as_str()).collect();

@@ -1,6 +1,7 @@
 //! What is seen of clusters, from caches alone.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use fleetwright_api::{ClusterPackageVersion, ControlPlaneComponent, EndpointType};
 use fleetwright_kit::{Cache, Change, Key, View, Whole};
@@ -8,7 +9,7 @@ use fleetwright_plan::cluster::certificates::{self, Authority, Due, Held, Wanted
 use fleetwright_plan::cluster::objects::{API_PORT, Kind, PACKAGE_VERSION};
 use fleetwright_plan::cluster::snapshots::Task;
 use fleetwright_plan::cluster::{Anchor, Names, Workload, anchor_digest};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::{ConfigMap, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
@@ -144,8 +145,9 @@ impl Eyes {
         (url, given.into_iter().chain(balancer).collect())
     }
 
-    /// What is known of its certificates.
-    pub fn papers(&self, names: &Names, wanted: Vec<Wanted>, now: Timestamp) -> Papers {
+    /// What is known of its certificates, which last that long when they are made.
+    pub fn papers(&self, names: &Names, wanted: Vec<Wanted>, lifetime: Duration, now: Timestamp) -> Papers {
+        let lifetime = SignedDuration::try_from(lifetime).unwrap_or(SignedDuration::MAX);
         let secret = |name: &str| self.secrets.get(&Key::new(&names.namespace, name));
         let mut papers = Papers::default();
         let whole = |authority: &SecretView| authority.certificate.is_some() && authority.key_matches;
@@ -170,12 +172,12 @@ impl Eyes {
                 one.kubeconfig && held.as_ref().is_some_and(|held| held.keys.iter().all(|key| &**key != "kubeconfig"));
             let known = held.as_ref().filter(|_| !lacking).and_then(|held| self::held(held));
             papers.ends.extend(held.as_ref().and_then(|held| ends(one.secret, held)));
-            match certificates::due(&one, known.as_ref(), signed, now) {
+            match certificates::due(&one, known.as_ref(), signed, lifetime, now) {
                 // There, but nothing that can be used.
                 Some(Due::Missing) if held.is_some() => papers.due.push((one, Due::Broken)),
                 Some(why) => papers.due.push((one, why)),
                 None => {
-                    let next = known.as_ref().map(certificates::replace_at);
+                    let next = known.as_ref().map(|known| certificates::replace_at(known, lifetime));
                     papers.due_next = papers.due_next.into_iter().chain(next).min();
                 }
             }

@@ -1,5 +1,6 @@
 //! Clusters whose control planes are real pods of a real meta cluster.
 
+mod leaves;
 mod repair;
 mod workers;
 
@@ -226,8 +227,8 @@ impl Busy {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_is_made_of_pods_upgraded_and_rolled_back_under_load_and_goes_without_a_trace_on_hosts() -> Result<()>
-{
+async fn a_cluster_is_made_of_pods_upgraded_rolled_back_and_rotated_under_load_and_goes_without_a_trace_on_hosts()
+-> Result<()> {
     on_meta(async |world| {
         let mut spec = ClusterSpec::of("v1.36");
         spec.datastore.etcd = Some(EtcdDatastore { members: 1, ..EtcdDatastore::default() });
@@ -259,6 +260,10 @@ async fn a_cluster_is_made_of_pods_upgraded_and_rolled_back_under_load_and_goes_
         // A connection of before may lead to one that still goes down.
         let version = world.business("pay", &endpoint).await?.apiserver_version().await?.git_version;
         ensure!(version.starts_with("v1.36."), "it says {version}");
+
+        let begun = Instant::now();
+        leaves::rotate(world).await?;
+        eprintln!("all certificates rotated after {:?}", begun.elapsed());
         let (written, failed) = busy.end().await?;
         ensure!(failed.is_empty(), "{} of {written} writes failed: {failed:#?}", failed.len());
         ensure!(written > 10, "{written} writes in all");

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use fleetwright_api::{ClusterPackageVersionSpec, ClusterSpec, ExtensionPlacement};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::Names;
 
@@ -219,8 +219,15 @@ impl Due {
     }
 }
 
-/// Whether a certificate must be made (anew). `signed` says whether the authority that signs now has signed it.
-pub fn due(wanted: &Wanted, held: Option<&Held>, signed: bool, now: Timestamp) -> Option<Due> {
+/// Whether a certificate must be made (anew). `signed` says whether the authority that signs now has signed it, `lifetime` how long those last
+/// that are made now.
+pub fn due(
+    wanted: &Wanted,
+    held: Option<&Held>,
+    signed: bool,
+    lifetime: SignedDuration,
+    now: Timestamp,
+) -> Option<Due> {
     let Some(held) = held else { return Some(Due::Missing) };
     let named = wanted.common_name == held.common_name
         && wanted.organizations == held.organizations
@@ -230,13 +237,18 @@ pub fn due(wanted: &Wanted, held: Option<&Held>, signed: bool, now: Timestamp) -
         () if !held.key_matches => Some(Due::Broken),
         () if !signed => Some(Due::OtherAuthority),
         () if !named => Some(Due::OtherNames),
-        () if now >= replace_at(held) => Some(Due::Old),
+        () if now >= replace_at(held, lifetime) => Some(Due::Old),
         () => None,
     }
 }
 
-/// When two thirds of its life are over.
-pub fn replace_at(held: &Held) -> Timestamp {
+/// Certificates begin a little before they are made, for those whose clocks are behind.
+const BEGINS_BEFORE: SignedDuration = SignedDuration::from_mins(10);
+
+/// When two thirds of its life are over. One that lasts longer than those that are made now is held to their life: who makes it shorter does not
+/// wait months for it.
+pub fn replace_at(held: &Held, lifetime: SignedDuration) -> Timestamp {
     let life = held.not_after.duration_since(held.not_before);
+    let life = if life > lifetime.saturating_add(BEGINS_BEFORE) { lifetime } else { life };
     held.not_before.checked_add(life / 3 * 2).unwrap_or(held.not_after)
 }

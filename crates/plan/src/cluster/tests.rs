@@ -575,12 +575,20 @@ fn certificates_are_replaced_after_two_thirds_of_their_life_or_when_names_are_mi
         organizations: wanted.organizations.clone(),
         key_matches: true,
     };
-    assert_eq!(certificates::due(&wanted, Some(&held), true, NOW + day * 59), None);
-    assert_eq!(certificates::due(&wanted, Some(&held), true, NOW + day * 61), Some(Due::Old));
-    assert_eq!(certificates::due(&wanted, Some(&held), false, NOW), Some(Due::OtherAuthority));
-    assert_eq!(certificates::due(&wanted, None, false, NOW), Some(Due::Missing));
+    assert_eq!(certificates::due(&wanted, Some(&held), true, day * 90, NOW + day * 59), None);
+    assert_eq!(certificates::due(&wanted, Some(&held), true, day * 90, NOW + day * 61), Some(Due::Old));
+    // One that was made to last longer than they do now is no exception; one that was made to last shorter ends as it says.
+    assert_eq!(certificates::due(&wanted, Some(&held), true, day * 30, NOW + day * 19), None);
+    assert_eq!(certificates::due(&wanted, Some(&held), true, day * 30, NOW + day * 21), Some(Due::Old));
+    assert_eq!(certificates::due(&wanted, Some(&held), true, day * 365, NOW + day * 61), Some(Due::Old));
+    // It begins some minutes before it is made, and does not last longer for it.
+    let begins = SignedDuration::from_mins(5);
+    let made = Held { not_before: NOW - begins, ..held.clone() };
+    assert_eq!(certificates::replace_at(&made, day * 90), NOW - begins + (day * 90 + begins) / 3 * 2);
+    assert_eq!(certificates::due(&wanted, Some(&held), false, day * 90, NOW), Some(Due::OtherAuthority));
+    assert_eq!(certificates::due(&wanted, None, false, day * 90, NOW), Some(Due::Missing));
     let more = certificates::wanted(&names, &spec, &["192.0.2.7".to_owned(), "api.example".to_owned()]).remove(0);
-    assert_eq!(certificates::due(&more, Some(&held), true, NOW), Some(Due::OtherNames));
+    assert_eq!(certificates::due(&more, Some(&held), true, day * 90, NOW), Some(Due::OtherNames));
     assert!(
         wanted.ips.contains(&"10.96.0.1".parse().unwrap())
             && wanted.dns_names.contains(&"kube-apiserver.fleet-pay.svc".to_owned())
