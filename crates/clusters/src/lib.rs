@@ -55,7 +55,7 @@ pub const NAME: &str = "clusters";
 pub struct Options {
     /// How the controller of clusters is run.
     pub clusters: fleetwright_kit::Options,
-    /// How many API servers are proven at the same time.
+    /// How many API servers are proven at the same time. Most of a proof is waiting until leases move.
     pub provers: usize,
     /// In how many clusters extensions are worked on at the same time.
     pub extenders: usize,
@@ -72,7 +72,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             clusters: fleetwright_kit::Options { workers: 16, ..fleetwright_kit::Options::default() },
-            provers: 64,
+            provers: 256,
             extenders: 32,
             look_after: PROVE_EVERY,
             image: IMAGE,

@@ -9,9 +9,10 @@ use fleetwright_api::{
     Cluster, ClusterPackageVersion, ClusterPackageVersionSpec, ClusterSpec, EtcdDatastore, is_true, names,
 };
 use futures::{StreamExt, TryStreamExt};
-use k8s_openapi::api::core::v1::{Namespace, Secret};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
@@ -38,9 +39,15 @@ pub(crate) struct Fleet {
 
 #[derive(Default)]
 struct Seen {
-    /// The generation with which each cluster was Ready.
-    ready: Mutex<HashMap<String, i64>>,
+    /// The clusters that were Ready.
+    ready: Mutex<HashMap<String, Ready>>,
     changed: tokio::sync::Notify,
+}
+
+struct Ready {
+    generation: i64,
+    /// When the last of its certificates ends, authorities aside.
+    end: Timestamp,
 }
 
 impl Drop for Fleet {
@@ -104,14 +111,14 @@ impl Fleet {
 
     /// Waits until all are proven. Those that were added late have fewer generations behind them, and are as they were declared.
     pub(crate) async fn all_ready(&self) -> Result<()> {
-        self.ready_with(1).await
+        self.ready_with(|_| true).await
     }
 
-    async fn ready_with(&self, generation: i64) -> Result<()> {
+    async fn ready_with(&self, wanted: impl Fn(&Ready) -> bool) -> Result<()> {
         let (deadline, mut told) = (Instant::now() + PATIENCE, Instant::now());
         loop {
             let changed = self.seen.changed.notified();
-            let ready = self.seen.ready.lock().unwrap().values().filter(|seen| **seen >= generation).count();
+            let ready = self.seen.ready.lock().unwrap().values().filter(|seen| wanted(seen)).count();
             if ready >= self.size {
                 return Ok(());
             }
@@ -138,44 +145,20 @@ impl Fleet {
         Ok(())
     }
 
-    /// The API servers of all get another name, which is one more in a certificate of each.
+    /// Certificates last as short as makes all of them due: those of servers and clients of all clusters are replaced.
     pub(crate) async fn rotate(&mut self) -> Result<()> {
-        self.patch_all(json!({ "spec": { "endpoint": { "names": ["api.example"] } } })).await?;
-        self.ready_with(self.generation).await
+        self.patch_all(json!({ "spec": { "certificates": { "leafLifetime": "15m" } } })).await?;
+        let (generation, soon) = (self.generation, Timestamp::now() + Duration::from_secs(7200));
+        self.ready_with(|seen| seen.generation >= generation && seen.end < soon).await
     }
 
     /// Another version for all; returns when all have it.
     pub(crate) async fn upgrade(&mut self) -> Result<()> {
         self.package = "v1.36-next";
-        self.patch_all(json!({ "spec": { "packageVersion": self.package } })).await?;
-        self.ready_with(self.generation).await
-    }
-}
-
-/// The certificates of API servers, as they were.
-pub(crate) struct Leaves(HashMap<String, String>);
-
-impl Leaves {
-    pub(crate) async fn of(fleet: &Fleet) -> Result<Self> {
-        let secrets: Api<Secret> = Api::all(fleet.client.clone());
-        let fields = ListParams::default().fields("metadata.name=apiserver-tls");
-        let all = secrets.list(&fields).await?;
-        let version = |secret: &Secret| secret.resource_version().unwrap_or_default();
-        Ok(Self(all.iter().map(|secret| (secret.namespace().unwrap_or_default(), version(secret))).collect()))
-    }
-
-    /// Waits until each is another one.
-    pub(crate) async fn all_replaced(self, fleet: &Fleet) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let now = Self::of(fleet).await?;
-            let old = self.0.iter().filter(|(namespace, version)| now.0.get(*namespace) == Some(version)).count();
-            if old == 0 && !self.0.is_empty() {
-                return Ok(());
-            }
-            ensure!(Instant::now() < deadline, "{old} of {} certificates are still the old ones", self.0.len());
-            tokio::time::sleep(Duration::from_millis(500)).await;
-        }
+        let certificates = json!({ "leafLifetime": "2160h" });
+        self.patch_all(json!({ "spec": { "packageVersion": self.package, "certificates": certificates } })).await?;
+        let generation = self.generation;
+        self.ready_with(|seen| seen.generation >= generation).await
     }
 }
 
@@ -193,7 +176,9 @@ async fn watch(client: Client, seen: Arc<Seen>) {
             && is_true(&status.conditions, names::CERTIFICATES_VALID)
             && status.waiting_for.is_none();
         if there {
-            seen.ready.lock().unwrap().insert(name, generation.unwrap_or_default());
+            let leaves = status.certificates.iter().filter(|one| one.name != "ca" && !one.name.ends_with("-ca"));
+            let end = leaves.map(|one| one.not_after).max().unwrap_or(Timestamp::MAX);
+            seen.ready.lock().unwrap().insert(name, Ready { generation: generation.unwrap_or_default(), end });
             seen.changed.notify_waiters();
         }
     }

@@ -1,4 +1,4 @@
-//! Thousands of clusters under one operator: all made and proven, all certificates made anew, all brought to another version, nothing, and one more.
+//! Thousands of clusters under one operator: all made and proven, nothing, one more, all certificates made anew, all brought to another version.
 //!
 //! Three processes: the meta cluster (an API server, and the simulated nodes whose pods really listen and answer), the operator, and the bench that asks for changes and
 //! watches. So the operator's CPU time and memory are its own and nobody else's.
@@ -19,7 +19,7 @@ use anyhow::{Context, Result, bail};
 use fleetwright_lab::measure::{machine, shown};
 use serde_json::json;
 
-use crate::fleet::{Fleet, Leaves};
+use crate::fleet::Fleet;
 use crate::subject::{Calls, MetaCluster, Subject};
 
 const USAGE: &str = "usage: cargo bench -p fleetwright-clusters --bench clusters -- [--quick] [--clusters N] [--idle SECONDS] [--json FILE]
@@ -160,27 +160,6 @@ async fn measure(size: usize, idle: Duration) -> Result<Vec<Row>> {
     rows.add("memory of the operator", memory / MIB, "MiB");
     rows.add("memory of the operator for a cluster", (memory - empty) / MIB / count, "MiB");
 
-    let (spent, before) = (Spent::from(&subject).await?, Leaves::of(&fleet).await?);
-    fleet.rotate().await?;
-    before.all_replaced(&fleet).await?;
-    spent.tell(&mut rows, "certificates made anew", "all of all are", count, &subject).await?;
-    subject.settled().await?;
-
-    let spent = Spent::from(&subject).await?;
-    fleet.upgrade().await?;
-    spent.tell(&mut rows, "another version", "the last is proven", count, &subject).await?;
-    subject.settled().await?;
-    let memory = subject.memory()?;
-    rows.add("memory of the operator for a cluster, after all that", (memory - empty) / MIB / count, "MiB");
-
-    let latency = subject.latency().await?;
-    rows.add("a pass, median", latency.pass.0, "ms");
-    rows.add("a pass, 99 of 100", latency.pass.1, "ms");
-    rows.add("a cluster that waits for its pass, median", latency.wait.0, "ms");
-    rows.add("a cluster that waits for its pass, 99 of 100", latency.wait.1, "ms");
-    rows.add("a proof, median", latency.proof.0, "ms");
-    rows.add("a proof, 99 of 100", latency.proof.1, "ms");
-
     let spent = Spent::from(&subject).await?;
     tokio::time::sleep(idle).await;
     let cpu = (subject.cpu()? - spent.cpu).as_secs_f64();
@@ -201,6 +180,26 @@ async fn measure(size: usize, idle: Duration) -> Result<Vec<Row>> {
     rows.add("one more: until it is proven, median", times[ADDED / 2], "ms");
     rows.add("one more: writes", cost.writes / ADDED as f64, "");
     rows.add("one more: CPU of the operator", (subject.cpu()? - cpu).as_secs_f64() * 1000.0 / ADDED as f64, "ms");
+
+    let (spent, count) = (Spent::from(&subject).await?, fleet.size() as f64);
+    fleet.rotate().await?;
+    spent.tell(&mut rows, "certificates made anew", "all of all are", count, &subject).await?;
+    subject.settled().await?;
+
+    let spent = Spent::from(&subject).await?;
+    fleet.upgrade().await?;
+    spent.tell(&mut rows, "another version", "the last is proven", count, &subject).await?;
+    subject.settled().await?;
+    let memory = subject.memory()?;
+    rows.add("memory of the operator for a cluster, after all that", (memory - empty) / MIB / count, "MiB");
+
+    let latency = subject.latency().await?;
+    rows.add("a pass, median", latency.pass.0, "ms");
+    rows.add("a pass, 99 of 100", latency.pass.1, "ms");
+    rows.add("a cluster that waits for its pass, median", latency.wait.0, "ms");
+    rows.add("a cluster that waits for its pass, 99 of 100", latency.wait.1, "ms");
+    rows.add("a proof, median", latency.proof.0, "ms");
+    rows.add("a proof, 99 of 100", latency.proof.1, "ms");
     rows.add("memory of the simulated meta cluster for a cluster", meta.memory()? / MIB / count, "MiB");
     Ok(rows.0)
 }
