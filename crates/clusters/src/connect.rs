@@ -6,9 +6,12 @@ use fleetwright_plan::cluster::Names;
 use fleetwright_plan::cluster::certificates::OPERATOR_ETCD;
 use fleetwright_plan::cluster::objects::ETCD_PORT;
 use k8s_openapi::api::core::v1::Secret;
+use kube::client::{Body, ClientBuilder};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client};
+use prometheus_client::metrics::counter::Counter;
 use serde_json::{Value, json};
+use tower::util::MapRequestLayer;
 
 /// Why there is no client.
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +20,13 @@ pub enum ConnectError {
     Papers(kube::Error),
     #[error("it cannot be connected to: {0}")]
     Client(String),
+}
+
+/// The meta cluster, where the operator's own certificates are, and how often somebody was asked with them.
+#[derive(Clone)]
+pub struct Meta {
+    pub client: Client,
+    pub calls: Counter,
 }
 
 /// Who is meant, and as whom: the pod must show that name.
@@ -28,9 +38,9 @@ pub struct Door<'a> {
 }
 
 /// A client of that pod.
-pub async fn connect(meta: &Client, names: &Names, door: &Door<'_>) -> Result<Client, ConnectError> {
+pub async fn connect(meta: &Meta, names: &Names, door: &Door<'_>) -> Result<Client, ConnectError> {
     let failed = |error: &dyn std::fmt::Display| ConnectError::Client(error.to_string());
-    let secrets: Api<Secret> = Api::namespaced(meta.clone(), &names.namespace);
+    let secrets: Api<Secret> = Api::namespaced(meta.client.clone(), &names.namespace);
     let secret = secrets.get(door.secret).await.map_err(ConnectError::Papers)?;
     let data = secret.data.unwrap_or_default();
     let encoded = |key: &str| {
@@ -56,7 +66,12 @@ pub async fn connect(meta: &Client, names: &Names, door: &Door<'_>) -> Result<Cl
     let mut config = kube::Config::from_custom_kubeconfig(config, &options).await.map_err(|error| failed(&error))?;
     config.connect_timeout = Some(Duration::from_secs(5));
     config.read_timeout = Some(Duration::from_secs(20));
-    Client::try_from(config).map_err(|error| failed(&error))
+    let calls = meta.calls.clone();
+    let counted = MapRequestLayer::new(move |request: http::Request<Body>| {
+        calls.inc();
+        request
+    });
+    Ok(ClientBuilder::try_from(config).map_err(|error| failed(&error))?.with_layer(&counted).build())
 }
 
 /// A member of etcd, asked by its JSON gateway.
@@ -64,7 +79,7 @@ pub struct Etcd(Client);
 
 impl Etcd {
     /// The member at that address.
-    pub async fn at(meta: &Client, names: &Names, ip: &str) -> Result<Self, String> {
+    pub async fn at(meta: &Meta, names: &Names, ip: &str) -> Result<Self, String> {
         let door = Door { secret: OPERATOR_ETCD, ip, port: ETCD_PORT, server_name: names.etcd() };
         connect(meta, names, &door).await.map(Self).map_err(|error| error.to_string())
     }

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fleetwright_kit::{Clock, Key, Waker};
-use kube::Client;
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
+
+use crate::connect::Meta;
 
 /// What is known of clusters, and what is being found out. Cheap to clone; nothing of it outlives the process.
 pub struct Errands<K> {
@@ -15,7 +16,7 @@ pub struct Errands<K> {
 }
 
 struct Shared<K> {
-    client: Client,
+    meta: Meta,
     clock: Clock,
     waker: Waker,
     places: Semaphore,
@@ -46,10 +47,10 @@ impl<K> Clone for Errands<K> {
 }
 
 impl<K: Default + Send + 'static> Errands<K> {
-    /// So many at the same time. `client` is for the meta cluster, where the operator's own certificates are.
-    pub fn new(client: Client, clock: Clock, waker: Waker, places: usize) -> Self {
+    /// So many at the same time.
+    pub fn new(meta: Meta, clock: Clock, waker: Waker, places: usize) -> Self {
         let (places, table) = (Semaphore::new(places.max(1)), Mutex::default());
-        Self { shared: Arc::new(Shared { client, clock, waker, places, table }) }
+        Self { shared: Arc::new(Shared { meta, clock, waker, places, table }) }
     }
 
     fn table(&self) -> MutexGuard<'_, HashMap<Key, Entry<K>>> {
@@ -94,7 +95,7 @@ impl<K: Default + Send + 'static> Errands<K> {
         &self,
         key: &Key,
         name: &str,
-        errand: impl FnOnce(Client, Clock) -> F + Send + 'static,
+        errand: impl FnOnce(Meta, Clock) -> F + Send + 'static,
         heard: impl FnOnce(&mut K, T) + Send + 'static,
     ) where
         F: Future<Output = T> + Send,
@@ -109,7 +110,7 @@ impl<K: Default + Send + 'static> Errands<K> {
             let shared = &this.shared;
             let outcome = {
                 let _place = shared.places.acquire().await;
-                errand(shared.client.clone(), shared.clock.clone()).await
+                errand(shared.meta.clone(), shared.clock.clone()).await
             };
             // Who was ended in this moment has nothing to say: another may be under way.
             if let Some(entry) = this.table().get_mut(&of)

@@ -15,7 +15,9 @@ use kube::discovery::Scope;
 use kube::{Api, Client};
 use serde_json::Value;
 
+use crate::connect::Meta;
 use crate::errands::Errands;
+use crate::meters::Meters;
 use crate::prove::{client_of, cut};
 
 /// Work that takes longer has failed.
@@ -27,7 +29,10 @@ const MOST_SAID: usize = 500;
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 /// What was done, and what is being done: of a cluster one thing at a time.
-pub struct Extenders(pub Errands<Extended>);
+pub struct Extenders {
+    errands: Errands<Extended>,
+    meters: Meters,
+}
 
 /// What was done with the extensions of a cluster.
 #[derive(Default)]
@@ -39,20 +44,24 @@ pub struct Extended {
 }
 
 impl Extenders {
+    pub fn new(errands: Errands<Extended>, meters: Meters) -> Self {
+        Self { errands, meters }
+    }
+
     /// Since when the cluster is known, and what was done with each of its extensions since then.
     pub fn known(&self, key: &Key) -> (Timestamp, BTreeMap<String, Report>) {
-        let now = self.0.clock().now();
-        self.0.known_from_now(key, |known| (*known.since.get_or_insert(now), known.reports.clone()))
+        let now = self.errands.clock().now();
+        self.errands.known_from_now(key, |known| (*known.since.get_or_insert(now), known.reports.clone()))
     }
 
     /// What was put right since this was last asked.
     pub fn repaired(&self, key: &Key) -> Vec<String> {
-        self.0.known(key, |known| std::mem::take(&mut known.repaired)).unwrap_or_default()
+        self.errands.known(key, |known| std::mem::take(&mut known.repaired)).unwrap_or_default()
     }
 
     /// The cluster is gone.
     pub fn forget(&self, key: &Key) {
-        self.0.forget(key);
+        self.errands.forget(key);
     }
 
     /// Begins to do the work at one of these API servers, unless some is being done. When it is over, the cluster is woken.
@@ -60,10 +69,10 @@ impl Extenders {
         if work.is_empty() {
             return;
         }
-        let (names, servers, work) = (names.clone(), servers.to_vec(), work.to_vec());
-        let errand = async move |client: Client, clock: Clock| {
+        let (names, servers, work, meters) = (names.clone(), servers.to_vec(), work.to_vec(), self.meters.clone());
+        let errand = async move |meta: Meta, clock: Clock| {
             let mut done: BTreeMap<String, Done> = BTreeMap::new();
-            let outcome = tokio::time::timeout(WITHIN, all(&client, &names, &servers, &work, &mut done)).await;
+            let outcome = tokio::time::timeout(WITHIN, all(&meta, &names, &servers, &work, &mut done)).await;
             let why = match outcome {
                 Ok(Ok(())) => String::new(),
                 Ok(Err(why)) => why,
@@ -71,7 +80,13 @@ impl Extenders {
             };
             (clock.now(), work, done, why)
         };
-        self.0.begin(key, "", errand, |known, (now, work, done, why)| known.report(now, &work, done, &why));
+        self.errands.begin(key, "", errand, move |known, (now, work, done, why)| {
+            known.report(now, &work, done, &why);
+            for outcome in work.iter().filter_map(|one| known.reports.get(&one.extension)).map(|report| &report.outcome)
+            {
+                meters.extended(outcome);
+            }
+        });
     }
 }
 
@@ -107,7 +122,7 @@ struct Done {
 }
 
 async fn all(
-    meta: &Client,
+    meta: &Meta,
     names: &Names,
     servers: &[String],
     work: &[Work],

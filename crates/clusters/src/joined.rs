@@ -8,8 +8,9 @@ use fleetwright_plan::cluster::Names;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{DeleteParams, ListParams, ObjectMeta};
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, ResourceExt};
 
+use crate::connect::Meta;
 use crate::errands::Errands;
 use crate::prove::{bounded, client_of};
 
@@ -52,11 +53,11 @@ impl Askers {
     /// Asks, unless that is under way; and lets machines go where that is wanted. When it is over, the cluster is woken.
     pub fn ask(&self, key: &Key, names: &Names, servers: &[String], on_delete: ClusterOnDelete) {
         let (names, servers) = (names.clone(), servers.to_vec());
-        let errand = async move |client: Client, clock: Clock| {
+        let errand = async move |meta: Meta, clock: Clock| {
             let mut found = Err("none of its API servers is ready".to_owned());
             // One that answers is enough.
             for server in &servers {
-                found = match tokio::time::timeout(WITHIN, joined(&client, &names, server, on_delete)).await {
+                found = match tokio::time::timeout(WITHIN, joined(&meta, &names, server, on_delete)).await {
                     Ok(found) => found,
                     Err(_) => Err(format!("its API server did not answer within {} s", WITHIN.as_secs())),
                 };
@@ -70,7 +71,7 @@ impl Askers {
     }
 }
 
-async fn joined(meta: &Client, names: &Names, ip: &str, on_delete: ClusterOnDelete) -> Result<Joined, String> {
+async fn joined(meta: &Meta, names: &Names, ip: &str, on_delete: ClusterOnDelete) -> Result<Joined, String> {
     let client = client_of(meta, names, ip).await.map_err(|error| bounded(&error.to_string()))?;
     let params = ListParams::default().limit(MOST);
     let machines: Api<Machine> = Api::all(client.clone());

@@ -36,6 +36,7 @@ use fleetwright_plan::cluster::PROVE_EVERY;
 use kube::Api;
 
 use cluster::Clusters;
+use connect::Meta;
 use errands::Errands;
 use extend::Extenders;
 use eyes::{Eyes, of_cluster};
@@ -114,15 +115,16 @@ pub fn add(operator: &mut Operator, namespace: &str, options: Options) {
     let clock = operator.clock().clone();
     let meters = Meters::new(operator.metrics(), eyes.clusters.clone(), clock.clone());
     macro_rules! errands {
-        ($places:expr) => {
-            Errands::new(client.clone(), clock.clone(), waker.clone(), $places)
-        };
+        ($work:literal, $places:expr) => {{
+            let meta = Meta { client: client.clone(), calls: meters.calls($work) };
+            Errands::new(meta, clock.clone(), waker.clone(), $places)
+        }};
     }
-    let menders = Menders(errands!(options.provers));
-    let provers = Provers::new(errands!(options.provers), meters.clone());
-    let extenders = Extenders(errands!(options.extenders));
-    let askers = Askers(errands!(options.extenders));
-    let surveys = Surveys(errands!(options.provers));
+    let menders = Menders(errands!("members", options.provers));
+    let provers = Provers::new(errands!("proofs", options.provers), meters.clone());
+    let extenders = Extenders::new(errands!("extensions", options.extenders), meters.clone());
+    let askers = Askers(errands!("machines", options.extenders));
+    let surveys = Surveys(errands!("survey", options.provers));
     let controller = Clusters {
         eyes: eyes.clone(),
         provers,

@@ -7,10 +7,10 @@ use fleetwright_kit::{Clock, Key};
 use fleetwright_plan::cluster::Names;
 use fleetwright_plan::cluster::datastore::{self, Member, Mend, Mending, Suspect, Told};
 use k8s_openapi::api::core::v1::Pod;
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::connect::Etcd;
+use crate::connect::{Etcd, Meta};
 use crate::errands::Errands;
 use crate::prove::bounded;
 
@@ -40,8 +40,8 @@ impl Menders {
     /// Begins, unless something is under way for that cluster. When it is over, the cluster is woken.
     pub fn begin(&self, key: &Key, names: &Names, suspect: &Suspect) {
         let (cluster, names, suspect, uid) = (key.clone(), names.clone(), suspect.clone(), suspect.uid.clone());
-        let errand = async move |client: Client, clock: Clock| {
-            let outcome = match tokio::time::timeout(WITHIN, mend(&client, &names, &suspect)).await {
+        let errand = async move |meta: Meta, clock: Clock| {
+            let outcome = match tokio::time::timeout(WITHIN, mend(&meta, &names, &suspect)).await {
                 Ok(outcome) => outcome.map_err(|why| bounded(&why)),
                 Err(_) => Err(format!("the others did not answer within {} s", WITHIN.as_secs())),
             };
@@ -52,7 +52,7 @@ impl Menders {
     }
 }
 
-async fn mend(meta: &Client, names: &Names, suspect: &Suspect) -> Result<(), String> {
+async fn mend(meta: &Meta, names: &Names, suspect: &Suspect) -> Result<(), String> {
     for _ in 0..STEPS {
         let (others, told) = ask(meta, names, suspect).await?;
         // What is cached may be of a moment before: a member that is well again stays.
@@ -69,8 +69,8 @@ async fn mend(meta: &Client, names: &Names, suspect: &Suspect) -> Result<(), Str
 }
 
 /// Whether it is still the same pod, and still not well.
-async fn still(meta: &Client, names: &Names, suspect: &Suspect) -> Result<(), String> {
-    let pods: Api<Pod> = Api::namespaced(meta.clone(), &names.namespace);
+async fn still(meta: &Meta, names: &Names, suspect: &Suspect) -> Result<(), String> {
+    let pods: Api<Pod> = Api::namespaced(meta.client.clone(), &names.namespace);
     let pod = pods.get_opt(&suspect.name).await.map_err(|error| format!("its pod cannot be read: {error}"))?;
     let same = pod.as_ref().is_some_and(|pod| {
         let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
@@ -81,7 +81,7 @@ async fn still(meta: &Client, names: &Names, suspect: &Suspect) -> Result<(), St
 }
 
 /// What all who are well say, and one of them.
-async fn ask(meta: &Client, names: &Names, suspect: &Suspect) -> Result<(Etcd, Told), String> {
+async fn ask(meta: &Meta, names: &Names, suspect: &Suspect) -> Result<(Etcd, Told), String> {
     let (mut one, mut told, mut why) = (None, Told::default(), "nobody is there to ask".to_owned());
     for ip in &suspect.others {
         let answer = async {

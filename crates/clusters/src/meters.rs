@@ -6,6 +6,7 @@ use std::time::Duration;
 use fleetwright_api::{ClusterPhase, ClusterStatus, Status, condition, names};
 use fleetwright_kit::metrics::Metrics;
 use fleetwright_kit::{Cache, Clock};
+use fleetwright_plan::cluster::extensions::Outcome;
 use jiff::{SignedDuration, Timestamp};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -33,6 +34,8 @@ pub struct Meters {
     proofs: Counters<1>,
     proof_seconds: Histogram,
     proving: Gauge,
+    extended: Counters<1>,
+    calls: Counters<1>,
 }
 
 impl Meters {
@@ -40,13 +43,20 @@ impl Meters {
     pub fn new(metrics: &Metrics, clusters: Cache<ClusterView>, clock: Clock) -> Self {
         let meters = Self::unseen();
         metrics.register(|page| {
-            let Self { changes, certificates, repairs, proofs, proof_seconds, proving } = meters.clone();
+            let Self { changes, certificates, repairs, proofs, proof_seconds, proving, extended, calls } =
+                meters.clone();
             page.register("fleetwright_cluster_changes", "Changes of package versions that begun or ended", changes);
             page.register("fleetwright_cluster_certificates_made", "Certificates that were made", certificates);
             page.register("fleetwright_cluster_repairs", "Objects that were not as declared and put right", repairs);
             page.register("fleetwright_cluster_proofs", "Proofs of API servers that ended", proofs);
             page.register("fleetwright_cluster_proof_seconds", "Time that a proof took", proof_seconds);
             page.register("fleetwright_cluster_proving", "Proofs under way, and those that wait for a turn", proving);
+            page.register(
+                "fleetwright_cluster_extensions",
+                "Times that extensions were put in place or looked at",
+                extended,
+            );
+            page.register("fleetwright_cluster_calls", "Calls to API servers and etcd of business clusters", calls);
             page.register_collector(Box::new(Census { clusters, clock }));
         });
         meters
@@ -61,6 +71,8 @@ impl Meters {
             proofs: Family::default(),
             proof_seconds: Histogram::new(SECONDS),
             proving: Gauge::default(),
+            extended: Family::default(),
+            calls: Family::default(),
         }
     }
 
@@ -105,6 +117,21 @@ impl Meters {
     pub fn proven(&self, well: bool, took: Duration) {
         self.proofs.get_or_create(&[("outcome", if well { "proven" } else { "failed" })]).inc();
         self.proof_seconds.observe(took.as_secs_f64());
+    }
+
+    /// An extension was put in place in a business cluster, or looked at, with that outcome.
+    pub fn extended(&self, outcome: &Outcome) {
+        let outcome = match outcome {
+            Outcome::Healthy => "healthy",
+            Outcome::Waits(_) => "waits",
+            Outcome::Failed(_) => "failed",
+        };
+        self.extended.get_or_create(&[("outcome", outcome)]).inc();
+    }
+
+    /// Counts what is asked of business clusters for that work.
+    pub fn calls(&self, work: &'static str) -> Counter {
+        self.calls.get_or_create(&[("work", work)]).clone()
     }
 }
 
@@ -274,5 +301,19 @@ mod tests {
         says("changes_total{change=\"rollback\",outcome=\"begun\"} 1\n");
         says("changes_total{change=\"rollback\",outcome=\"finished\"} 1\n");
         assert!(!page.contains("change=\"upgrade\",outcome=\"finished\""), "{page}");
+    }
+
+    #[test]
+    fn extensions_are_counted_by_what_became_of_them() {
+        let (operator, meters) = (Metrics::new(), Meters::unseen());
+        operator.register(|page| page.register("extensions", "", meters.extended.clone()));
+        let why = || "no Node is there".to_owned();
+        let outcomes = [Outcome::Waits(why()), Outcome::Failed(why()), Outcome::Waits(why()), Outcome::Healthy];
+        outcomes.iter().for_each(|outcome| meters.extended(outcome));
+        let page = operator.encode();
+        for (outcome, times) in [("healthy", 1), ("waits", 2), ("failed", 1)] {
+            let line = format!("extensions_total{{outcome=\"{outcome}\"}} {times}\n");
+            assert!(page.contains(&line), "{line} is not in\n{page}");
+        }
     }
 }

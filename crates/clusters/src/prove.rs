@@ -15,7 +15,7 @@ use kube::api::{DeleteParams, ObjectMeta, PostParams, WatchEvent, WatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
-use crate::connect::{ConnectError, Door, connect};
+use crate::connect::{ConnectError, Door, Meta, connect};
 use crate::errands::Errands;
 use crate::meters::Meters;
 
@@ -57,11 +57,11 @@ impl Provers {
     pub fn begin(&self, key: &Key, names: &Names, prover: &Prover) {
         let (names, pod, meters) = (names.clone(), prover.clone(), self.meters.clone());
         let (uid, restarts, proving) = (pod.uid.clone(), pod.restarts, self.meters.proving());
-        let errand = async move |client: Client, clock: Clock| {
+        let errand = async move |meta: Meta, clock: Clock| {
             let _proving = proving;
             let (began, started) = (clock.now(), clock.monotonic());
             let outcome = tokio::select! {
-                outcome = prove(&client, &clock, &names, &pod) => outcome.map_err(|error| bounded(&error.to_string())),
+                outcome = prove(&meta, &clock, &names, &pod) => outcome.map_err(|error| bounded(&error.to_string())),
                 () = clock.sleep(WITHIN) => Err(format!("its proof was not done within {} s", WITHIN.as_secs())),
             };
             meters.proven(outcome.is_ok(), clock.monotonic().saturating_sub(started));
@@ -104,7 +104,7 @@ fn call(what: &'static str) -> impl Fn(kube::Error) -> Failure {
 }
 
 /// Does real work at that pod; answers the version that it says it has.
-async fn prove(meta: &Client, clock: &Clock, names: &Names, pod: &Prover) -> Result<String, Failure> {
+async fn prove(meta: &Meta, clock: &Clock, names: &Names, pod: &Prover) -> Result<String, Failure> {
     let client = client_of(meta, names, &pod.ip).await?;
     let version = client.apiserver_version().await.map_err(call("asking for its version"))?.git_version;
     let namespaces: Api<Namespace> = Api::all(client.clone());
@@ -191,7 +191,7 @@ async fn moves(client: &Client, clock: &Clock, holder: &'static str) -> Result<(
 }
 
 /// A client of the API server at that address, which must show the cluster's certificate.
-pub async fn client_of(meta: &Client, names: &Names, ip: &str) -> Result<Client, ConnectError> {
+pub async fn client_of(meta: &Meta, names: &Names, ip: &str) -> Result<Client, ConnectError> {
     let door = Door { secret: OPERATOR, ip, port: API_PORT, server_name: names.apiserver() };
     connect(meta, names, &door).await
 }

@@ -11,6 +11,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
 
+use crate::connect::Meta;
 use crate::errands::Errands;
 use crate::prove::{bounded, client_of};
 
@@ -34,11 +35,11 @@ impl Surveys {
     /// Begins to find it out, unless that is under way, and ends what was asked before. When it is over, the cluster is woken.
     pub fn begin(&self, key: &Key, names: &Names, ask: &Ask) {
         let (names, asked) = (names.clone(), ask.clone());
-        let errand = async move |client: Client, clock: Clock| {
+        let errand = async move |meta: Meta, clock: Clock| {
             let within = |why: &str| format!("{why} within {} s", WITHIN.as_secs());
-            let apis = tokio::time::timeout(WITHIN, apis(&client, &names, &asked.servers));
+            let apis = tokio::time::timeout(WITHIN, apis(&meta, &names, &asked.servers));
             let apis = apis.await.unwrap_or_else(|_| Err(within("an API server did not tell its metrics")));
-            let quotas = tokio::time::timeout(WITHIN, quotas(&client, &names));
+            let quotas = tokio::time::timeout(WITHIN, quotas(&meta.client, &names));
             let quotas = quotas.await.unwrap_or_else(|_| Err(within("the meta cluster did not answer")));
             Survey { of: asked.of, at: clock.now(), apis, quotas }
         };
@@ -48,7 +49,7 @@ impl Surveys {
 }
 
 /// What all of them tell: each knows its own callers.
-async fn apis(meta: &Client, names: &Names, servers: &[(String, String)]) -> Result<BTreeSet<RemovedApi>, String> {
+async fn apis(meta: &Meta, names: &Names, servers: &[(String, String)]) -> Result<BTreeSet<RemovedApi>, String> {
     let mut all = BTreeSet::new();
     for (name, ip) in servers {
         let failed = |error: &dyn std::fmt::Display| bounded(&format!("{name}: {error}"));

@@ -141,6 +141,11 @@ async fn extensions_are_put_in_place_and_what_is_changed_or_removed_by_hand_retu
     let status = world.extended().await;
     let names: Vec<_> = status.extensions.iter().map(|one| (one.name.as_str(), one.applied.is_some())).collect();
     assert_eq!(names, [("kubernetes-endpoint", true), ("notes", true), ("beside", true)]);
+    // What is beside the control plane needs nobody in the business cluster.
+    assert!(world.counted("fleetwright_cluster_extensions_total{outcome=\"healthy\"}") >= 2);
+    let calls = |work: &str| world.counted(&format!("fleetwright_cluster_calls_total{{work=\"{work}\"}}"));
+    assert!(calls("extensions") >= 4 && calls("proofs") > 0, "{}", world.metrics.encode());
+    assert_eq!((calls("members"), calls("machines")), (0, 0));
     let client = business(&world).await;
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "notes");
     let data = maps.get("notes").await.unwrap().data.unwrap();

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use fleetwright_api::{Cluster, ClusterPackageVersion, ClusterPackageVersionSpec, ClusterSpec, ClusterStatus, names};
 use fleetwright_apiserver::{Config, Handle, Server};
 use fleetwright_clusters::Options;
+use fleetwright_kit::metrics::Metrics;
 use fleetwright_kit::{Clock, Operator, Settings};
 use fleetwright_sim::meta::{Manner, Meta, service_network};
 use k8s_openapi::NamespaceResourceScope;
@@ -27,6 +28,8 @@ pub const FLEET: &str = "fleet";
 pub struct World {
     pub meta: Meta,
     pub client: Client,
+    /// What the operator counted since it was last started.
+    pub metrics: Metrics,
     operator: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
     _server: Handle,
 }
@@ -60,7 +63,7 @@ impl World {
         let fleet: Namespace = serde_json::from_value(json!({ "metadata": { "name": FLEET } })).unwrap();
         Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &fleet).await.unwrap();
         let meta = Meta::start(client.clone(), Clock::system(), manner()).await.unwrap();
-        let mut world = Self { meta, client, operator: None, _server: server };
+        let mut world = Self { meta, client, metrics: Metrics::new(), operator: None, _server: server };
         for (name, kubernetes) in [("v1.36", "1.36.4"), ("v1.37", "1.37.1")] {
             let spec = ClusterPackageVersionSpec::of_images("registry.example", kubernetes, "3.6.16");
             let package = ClusterPackageVersion::new(name, spec);
@@ -76,11 +79,19 @@ impl World {
         let mut operator = Operator::new(settings);
         let options = Options { look_after: Duration::from_secs(2), ..Options::default() };
         fleetwright_clusters::add(&mut operator, FLEET, options);
+        self.metrics = operator.metrics().clone();
         let (stop, stopped) = oneshot::channel::<()>();
         let task = tokio::spawn(async move {
             operator.run(async { drop(stopped.await) }).await.unwrap();
         });
         self.operator = Some((stop, task));
+    }
+
+    /// What the operator counted under that name, with its label.
+    pub fn counted(&self, name: &str) -> u64 {
+        let page = self.metrics.encode();
+        let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("{name} is not in\n{page}")).parse().unwrap()
     }
 
     pub async fn operator_stops(&mut self) {
