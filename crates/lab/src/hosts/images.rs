@@ -25,12 +25,14 @@ pub const WEB: &str = "fleetwright.io/lab/web:1";
 pub const BUSYBOX: &str = "fleetwright.local/busybox:1";
 /// What the specs of [`modules::SPECS`] call the images that they run.
 const AGNHOST: &str = "registry.k8s.io/e2e-test-images/agnhost:2.63.0";
+/// What they change to or from: what matters there is that it is another image.
+const OLDER_AGNHOST: &str = "registry.k8s.io/e2e-test-images/agnhost:2.55";
 const SPECS_BUSYBOX: &str = "registry.k8s.io/e2e-test-images/busybox:1.37.0-1";
 const SPECS_DNS: &str = "registry.k8s.io/e2e-test-images/glibc-dns-testing:2.0.0";
 const SPECS_PAUSE: &str = "registry.k8s.io/pause:3.10.2";
 
 /// Changing what is made here changes this.
-pub(crate) const RECIPE: &str = "images of files of this machine, 2";
+pub(crate) const RECIPE: &str = "images of files of this machine, 3";
 
 /// Where the names of images begin that are made here.
 const REGISTRY: &str = "fleetwright.local";
@@ -54,6 +56,8 @@ pub fn coredns() -> String {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image {
     name: String,
+    /// What it is called as well.
+    also: Vec<String>,
     /// Path in the image, file of this machine.
     files: Vec<(String, PathBuf)>,
     /// Path in the image, where it leads.
@@ -75,7 +79,7 @@ impl Image {
             files.push((format!("{FOLDER}/{}", own.to_string_lossy()), file.clone()));
         }
         let entrypoint = files.first().map(|(path, _)| format!("/{path}")).into_iter().collect();
-        Ok(Self { name: name.into(), files, links: Vec::new(), entrypoint, command: Vec::new() })
+        Ok(Self { name: name.into(), also: Vec::new(), files, links: Vec::new(), entrypoint, command: Vec::new() })
     }
 
     /// An image of one executable of this machine, with the libraries that it is linked to.
@@ -161,7 +165,7 @@ impl Image {
     /// # Errors
     /// When agnhost cannot be built, or this machine lacks one of the programs that belong beside it.
     pub async fn of_specs() -> Result<Vec<Self>> {
-        let agnhost = aside(modules::agnhost).await?;
+        let (agnhost, pair) = (aside(modules::agnhost).await?, aside(modules::agnhost_pair).await?);
         aside(move || {
             let server = |name: &str, entrypoint: &[&str], command: &[&str]| -> Result<Self> {
                 let mut image = Self::busybox(name, entrypoint, command)?;
@@ -169,13 +173,16 @@ impl Image {
                 image.links.push(("agnhost-2".to_owned(), "agnhost".to_owned()));
                 Ok(image)
             };
+            let mut whole = server(AGNHOST, &["/agnhost"], &["pause"])?
+                .shell()?
+                .tool("curl")?
+                .tool("dig")?
+                .tool("getent")?
+                .tool("nc")?;
+            whole.files.extend(["localhost.crt", "localhost.key"].map(|name| (name.to_owned(), pair.join(name))));
+            whole.also.push(OLDER_AGNHOST.to_owned());
             Ok(vec![
-                server(AGNHOST, &["/agnhost"], &["pause"])?
-                    .shell()?
-                    .tool("curl")?
-                    .tool("dig")?
-                    .tool("getent")?
-                    .tool("nc")?,
+                whole,
                 // As all others it is asked to end, and does.
                 server(SPECS_PAUSE, &["/agnhost", "pause"], &[])?,
                 Self::busybox(SPECS_BUSYBOX, &[], &["sh"])?,
@@ -213,6 +220,7 @@ impl Image {
         let applets = applets.lines().filter(|applet| *applet != "busybox");
         Ok(Self {
             name: name.to_owned(),
+            also: Vec::new(),
             files: vec![("bin/busybox".to_owned(), busybox.into())],
             links: applets.map(|applet| (format!("bin/{applet}"), "busybox".to_owned())).collect(),
             entrypoint: entrypoint.iter().map(|&word| word.to_owned()).collect(),
@@ -294,7 +302,8 @@ pub fn write(images: &[Image], to: impl Write) -> Result<()> {
         archive.get_mut().write_all(begins.as_bytes())?;
         // A whole number of blocks, as every archive is: nothing to fill up.
         image.layer(archive.get_mut())?;
-        manifest.push(json!({ "Config": name, "RepoTags": [image.name], "Layers": [layer] }));
+        let names: Vec<_> = std::iter::once(&image.name).chain(&image.also).collect();
+        manifest.push(json!({ "Config": name, "RepoTags": names, "Layers": [layer] }));
     }
     put(&mut archive, "manifest.json", Value::from(manifest).to_string().as_bytes())?;
     Ok(archive.into_inner()?.flush()?)
@@ -358,7 +367,8 @@ mod tests {
             fs::write(folder.path().join(name), text).unwrap();
         }
         let executables = ["etcd", "etcdutl"].map(|name| folder.path().join(name));
-        let image = Image::of(name("etcd", "v3.6.8"), executables).unwrap();
+        let mut image = Image::of(name("etcd", "v3.6.8"), executables).unwrap();
+        image.also.push(name("etcd", "v3.6.7"));
         assert_eq!(image.name(), "fleetwright.local/etcd:v3.6.8");
         let (mut archive, mut again) = (Vec::new(), Vec::new());
         image.write(&mut archive).unwrap();
@@ -369,7 +379,7 @@ mod tests {
 
         let files = unpacked(&archive);
         let manifest: Value = serde_json::from_slice(&files["manifest.json"]).unwrap();
-        assert_eq!(manifest[0]["RepoTags"], json!(["fleetwright.local/etcd:v3.6.8"]));
+        assert_eq!(manifest[0]["RepoTags"], json!(["fleetwright.local/etcd:v3.6.8", "fleetwright.local/etcd:v3.6.7"]));
         let config: Value = serde_json::from_slice(&files[manifest[0]["Config"].as_str().unwrap()]).unwrap();
         let layer = &files[manifest[0]["Layers"][0].as_str().unwrap()];
         let found = format!("sha256:{}", hex(digest(&SHA256, layer).as_ref()));

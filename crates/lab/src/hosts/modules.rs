@@ -1,9 +1,12 @@
 //! Executables that are built from the Go modules in `k8s/`, once, and kept in the cache.
 
+use std::fs;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use fleetwright_pki::{Authority, Leaf};
 
 use super::command::told;
 use super::template::once;
@@ -29,6 +32,22 @@ pub(crate) fn coredns() -> Result<PathBuf> {
 /// The server that Kubernetes' specs run in pods.
 pub(crate) fn agnhost() -> Result<PathBuf> {
     built("e2e", &Path::new("e2e").join(SPECS).join("agnhost"), "", "k8s.io/kubernetes/test/images/agnhost")
+}
+
+/// The folder with what it serves by TLS: `localhost.crt` and `localhost.key`, which are in its image. Nobody checks whose they are.
+pub(crate) fn agnhost_pair() -> Result<PathBuf> {
+    let folder = cache()?.join("e2e").join(SPECS).join("localhost");
+    once(&folder, |unfinished| {
+        let pair = Authority::new("localhost")?.issue(Leaf::server(
+            "localhost",
+            ["localhost"],
+            [Ipv4Addr::LOCALHOST.into()],
+        ))?;
+        fs::create_dir(unfinished)?;
+        fs::write(unfinished.join("localhost.crt"), pair.cert_pem)?;
+        Ok(fs::write(unfinished.join("localhost.key"), pair.key_pem)?)
+    })?;
+    Ok(folder)
 }
 
 /// Kubernetes' own specs of nodes, networks and workloads.
