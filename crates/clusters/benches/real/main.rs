@@ -11,8 +11,7 @@ use fleetwright_lab::ControlPlane;
 use fleetwright_lab::hosts::Image;
 use fleetwright_lab::measure::{fleetwright, machine, shown};
 use fleetwright_lab::meta::{self, Meta};
-use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Container, Namespace, Pod, PodSpec, ServiceAccount};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt as _};
@@ -116,7 +115,7 @@ async fn until(what: &str, mut look: impl AsyncFnMut() -> Result<bool>) -> Resul
 }
 
 /// The same four programs without pods, until they do what the operator asks of a cluster: an object is written, read and deleted, the
-/// controller-manager acts on a new namespace, and the scheduler holds its lease.
+/// controller-manager acts on a new namespace, and the scheduler says that there is no node for a pod.
 async fn processes() -> Result<f64> {
     let begun = Instant::now();
     let plane = ControlPlane::builder().minor(MINOR).controller_manager(["*"]).scheduler(true).start().await?;
@@ -128,10 +127,14 @@ async fn processes() -> Result<f64> {
     Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &named("proof")).await?;
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), "proof");
     until("a service account", async || Ok(accounts.get_opt("default").await?.is_some())).await?;
-    let leases: Api<Lease> = Api::namespaced(client, "kube-system");
+    let pods: Api<Pod> = Api::namespaced(client, "proof");
+    let container = Container { name: "proof".to_owned(), image: Some("proof".to_owned()), ..Container::default() };
+    let mut pod: Pod = named("proof");
+    pod.spec = Some(PodSpec { containers: vec![container], ..PodSpec::default() });
+    pods.create(&PostParams::default(), &pod).await?;
     until("the scheduler", async || {
-        let lease = leases.get_opt("kube-scheduler").await?;
-        Ok(lease.and_then(|lease| lease.spec?.renew_time).is_some())
+        let status = pods.get("proof").await?.status.and_then(|status| status.conditions).unwrap_or_default();
+        Ok(status.iter().any(|condition| condition.type_ == "PodScheduled"))
     })
     .await?;
     Ok(begun.elapsed().as_secs_f64())
