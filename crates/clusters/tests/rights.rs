@@ -10,14 +10,13 @@ use fleetwright_api::{
 };
 use fleetwright_clusters::{Options, rules};
 use fleetwright_kit::{Clock, Operator, Settings};
-use fleetwright_lab::{Kind, Target};
+use fleetwright_lab::{Kind, Target, define};
 use fleetwright_rig::Recorder;
 use fleetwright_sim::meta::{Manner, Meta};
 use k8s_openapi::api::core::v1::{Namespace, Secret, Service};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding};
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
-use kube::{Api, Client, Resource, ResourceExt};
+use kube::{Api, Client, Resource};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
@@ -72,14 +71,7 @@ async fn until(what: &str, mut holds: impl AsyncFnMut() -> Result<Result<(), Str
 
 /// The kinds, the namespace, package versions, and a user with the rights of the installation.
 async fn prepare(admin: &Client) -> Result<()> {
-    let definitions: Api<CustomResourceDefinition> = Api::all(admin.clone());
-    for definition in crds() {
-        definitions
-            .patch(&definition.name_any(), &PatchParams::apply("rights").force(), &Patch::Apply(&definition))
-            .await?;
-        let established = kube::runtime::conditions::is_crd_established();
-        kube::runtime::wait::await_condition(definitions.clone(), &definition.name_any(), established).await?;
-    }
+    define(admin, &crds()).await?;
     create::<Namespace>(Api::all(admin.clone()), json!({ "metadata": { "name": FLEET } })).await?;
     let given = rules();
     let subjects = json!([{ "kind": "User", "name": USER, "apiGroup": "rbac.authorization.k8s.io" }]);
@@ -92,14 +84,7 @@ async fn prepare(admin: &Client) -> Result<()> {
     create::<RoleBinding>(Api::namespaced(admin.clone(), FLEET), binding).await?;
     let binding = json!({ "metadata": meta, "subjects": subjects, "roleRef": role("ClusterRole") });
     create::<ClusterRoleBinding>(Api::all(admin.clone()), binding).await?;
-    // A definition is established before every path of it is served.
     let packages: Api<ClusterPackageVersion> = Api::namespaced(admin.clone(), FLEET);
-    let clusters: Api<Cluster> = Api::namespaced(admin.clone(), FLEET);
-    until("the kinds are served", async || {
-        let answers = (packages.list(&Default::default()).await, clusters.list(&Default::default()).await);
-        Ok(if answers.0.is_ok() && answers.1.is_ok() { Ok(()) } else { Err(format!("{answers:?}")) })
-    })
-    .await?;
     // With another etcd, so that its members are replaced.
     for (name, kubernetes, etcd) in [("v1.36", "1.36.4", "3.6.16"), ("v1.37", "1.37.1", "3.6.17")] {
         let mut spec = ClusterPackageVersionSpec::of_images("registry.example", kubernetes, etcd);

@@ -7,10 +7,10 @@ mod labeler;
 use anyhow::Result;
 use fleetwright_api::Machine;
 use fleetwright_kit::{Operator, Settings};
-use fleetwright_lab::Target;
+use fleetwright_lab::{Target, define};
 use k8s_openapi::api::core::v1::{Event, Namespace};
 use kube::api::PostParams;
-use kube::runtime::wait::{await_condition, conditions};
+use kube::runtime::wait::await_condition;
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
@@ -26,11 +26,7 @@ async fn the_example_labels_machines_on_real() -> Result<()> {
 
 async fn labels(target: Target) -> Result<()> {
     let (client, post) = (target.admin(), PostParams::default());
-    for definition in fleetwright_api::crds() {
-        let definitions = Api::all(client.clone());
-        definitions.create(&post, &definition).await?;
-        await_condition(definitions, &definition.name_any(), conditions::is_crd_established()).await?;
-    }
+    define(&client, &fleetwright_api::crds()).await?;
     let namespace: Namespace = serde_json::from_value(json!({ "metadata": { "name": "fleet" } }))?;
     Api::all(client.clone()).create(&post, &namespace).await?;
     let machines: Api<Machine> = Api::namespaced(client.clone(), "fleet");

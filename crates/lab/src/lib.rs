@@ -15,6 +15,7 @@
 //! killed, even with SIGKILL.
 
 mod binaries;
+mod define;
 pub mod hosts;
 pub mod measure;
 pub mod meta;
@@ -24,6 +25,7 @@ pub mod specs;
 mod target;
 
 pub use binaries::{Binaries, DEFAULT_MINOR};
+pub use define::{define, served};
 pub use plane::{Builder, ControlPlane};
 pub use process::Process;
 pub use target::{Kind, Target};

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use fleetwright_api::{Machine, ReadinessGates, crds, is_true, names};
 use fleetwright_kit::leader::Lease;
 use fleetwright_kit::{Operator, Settings};
-use fleetwright_lab::{Kind, Target};
+use fleetwright_lab::{Kind, Target, define};
 use fleetwright_readiness::{Options, Rules, add_with, rules};
 use fleetwright_rig::layer::{Answered, Layer, around, forward, refusal};
 use fleetwright_rig::{Call, Recorder};
@@ -20,11 +20,10 @@ use k8s_openapi::api::authorization::v1::SelfSubjectAccessReview;
 use k8s_openapi::api::coordination::v1::Lease as LeaseObject;
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Namespace, Node};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding};
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::client::Body;
 use kube::core::{ClusterResourceScope, NamespaceResourceScope};
-use kube::{Api, Client, Resource, ResourceExt};
+use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -387,26 +386,6 @@ async fn allowed(client: &Client, namespace: &str, rules: &[PolicyRule]) -> Resu
     Ok(())
 }
 
-async fn install(admin: &Client) -> Result<()> {
-    let api: Api<CustomResourceDefinition> = Api::all(admin.clone());
-    for crd in crds() {
-        api.patch(&crd.name_any(), &PatchParams::apply("rights").force(), &Patch::Apply(&crd)).await?;
-    }
-    let deadline = Instant::now() + Duration::from_secs(20);
-    loop {
-        let machines: Api<Machine> = Api::namespaced(admin.clone(), "default");
-        let gates: Api<ReadinessGates> = Api::namespaced(admin.clone(), "default");
-        let params = ListParams::default();
-        if machines.list(&params).await.is_ok() && gates.list(&params).await.is_ok() {
-            return Ok(());
-        }
-        if Instant::now() > deadline {
-            bail!("the kinds are not served");
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-}
-
 async fn one(target: &Target, number: usize, missing: Option<Missing>, older: bool) -> Result<()> {
     let (place, clients) = Place::new(target, number, missing.as_ref(), older).await?;
     place.clone().play(clients).await?;
@@ -433,7 +412,7 @@ async fn one(target: &Target, number: usize, missing: Option<Missing>, older: bo
 
 async fn all_rights_are_needed_and_no_others(kind: Kind) {
     let target = Arc::new(Target::start(kind).await.unwrap());
-    install(&target.admin()).await.unwrap();
+    define(&target.admin(), &crds()).await.unwrap();
     one(&target, 0, None, false).await.unwrap();
     one(&target, 1, None, true).await.unwrap();
     let mut wrong = Vec::new();

@@ -2,18 +2,17 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use fleetwright_apiserver::{Config, Handle, Server};
 use fleetwright_kit::Clock;
-use fleetwright_lab::{Kind, Target};
+use fleetwright_lab::{Kind, Target, define};
 use fleetwright_pki::{Authority, ServiceAccountKey};
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{Patch, PatchParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, Client};
 
 /// Where scenarios take place.
 #[derive(Clone)]
@@ -110,9 +109,7 @@ impl World {
         let namespace: Namespace =
             serde_json::from_value(serde_json::json!({ "metadata": { "name": world.namespace } }))?;
         Api::all(world.admin()).create(&Default::default(), &namespace).await.context("cannot make a namespace")?;
-        for kind in kinds {
-            install(&world.admin, kind).await?;
-        }
+        define(&world.admin, kinds).await?;
         Ok(world)
     }
 
@@ -149,36 +146,4 @@ pub(crate) async fn client(kubeconfig: Kubeconfig) -> Result<Client> {
     let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
     config.default_retry = false;
     Ok(Client::try_from(config)?)
-}
-
-/// Makes the server serve a kind, and returns when it does.
-async fn install(client: &Client, kind: &CustomResourceDefinition) -> Result<()> {
-    let kinds: Api<CustomResourceDefinition> = Api::all(client.clone());
-    let name = kind.name_any();
-    let params = PatchParams::apply("rig").force();
-    kinds.patch(&name, &params, &Patch::Apply(kind)).await.with_context(|| format!("cannot install {name}"))?;
-    let deadline = Instant::now() + Duration::from_secs(20);
-    loop {
-        let established = kinds.get(&name).await?.status.and_then(|status| status.conditions).unwrap_or_default();
-        if established.iter().any(|condition| condition.type_ == "Established" && condition.status == "True") {
-            break;
-        }
-        if Instant::now() > deadline {
-            bail!("{name} is not established after 20 seconds");
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    // Established is said before every path is served.
-    let version = kind.spec.versions.iter().find(|version| version.served).map(|version| version.name.as_str());
-    let path = format!("/apis/{}/{}/{}?limit=1", kind.spec.group, version.unwrap_or_default(), kind.spec.names.plural);
-    loop {
-        let answer = client.send(http::Request::get(&path).body(kube::client::Body::empty())?).await?;
-        if answer.status().is_success() {
-            return Ok(());
-        }
-        if Instant::now() > deadline {
-            bail!("{name}: {path} answers {} after 20 seconds", answer.status());
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
 }

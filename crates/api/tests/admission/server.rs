@@ -1,13 +1,11 @@
-use std::time::{Duration, Instant};
-
 use fleetwright_api::{GROUP, VERSION, crds};
-use fleetwright_lab::{Kind, Target};
+use fleetwright_lab::{Kind, Target, served};
 use http::Request;
 use http::header::{CONTENT_TYPE, WARNING};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind, Status};
-use kube::{Api, Client, Error};
+use kube::{Api, Client, Error, ResourceExt};
 use serde_json::Value;
 
 /// A server that knows the kinds.
@@ -31,20 +29,13 @@ impl Server {
     async fn install(&self) {
         let api: Api<CustomResourceDefinition> = Api::all(self.client.clone());
         for crd in crds() {
-            let name = crd.metadata.name.clone().unwrap_or_default();
-            self.define(&name, &crd).await;
-            let started = Instant::now();
-            loop {
-                let crd = serde_json::to_value(api.get(&name).await.expect("it was created")).unwrap();
-                let conditions = crd["status"]["conditions"].as_array().cloned().unwrap_or_default();
-                let holds = |type_: &str| conditions.iter().any(|c| c["type"] == type_ && c["status"] == "True");
-                assert!(!holds("NonStructuralSchema"), "{name}: {conditions:#?}");
-                if holds("Established") && self.served(&name).await {
-                    break;
-                }
-                assert!(started.elapsed() < Duration::from_secs(60), "{name} is not established: {conditions:#?}");
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
+            self.define(&crd.name_any(), &crd).await;
+        }
+        served(&self.client, &crds()).await.expect("the kinds are served");
+        for crd in api.list(&ListParams::default()).await.expect("they are there") {
+            let conditions = crd.status.and_then(|status| status.conditions).unwrap_or_default();
+            let holds = |type_: &str| conditions.iter().any(|one| one.type_ == type_ && one.status == "True");
+            assert!(!holds("NonStructuralSchema"), "{:?}: {conditions:#?}", crd.metadata.name);
         }
     }
 
@@ -61,12 +52,6 @@ impl Server {
         let body = answer.into_body().collect_bytes().await.expect("a body");
         assert_eq!(status, 201, "{name}: {}", String::from_utf8_lossy(&body));
         assert!(warnings.is_empty(), "{name}: {warnings:?}");
-    }
-
-    /// An established kind may take the real server another moment to serve.
-    async fn served(&self, crd: &str) -> bool {
-        let plural = crd.split_once('.').unwrap_or_default().0;
-        self.get(&format!("/apis/{GROUP}/{VERSION}/{plural}")).await.is_ok()
     }
 
     pub async fn get(&self, path: &str) -> kube::Result<Value> {

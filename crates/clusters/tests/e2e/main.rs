@@ -16,10 +16,10 @@ use fleetwright_api::{
 };
 use fleetwright_clusters::Options;
 use fleetwright_kit::{Operator, Settings};
+use fleetwright_lab::define;
 use fleetwright_lab::hosts::Image;
 use fleetwright_lab::meta::{self, Meta};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, PersistentVolume, PersistentVolumeClaim, Pod, Secret};
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, ResourceExt as _};
@@ -95,13 +95,7 @@ async fn on_meta(test: impl AsyncFnOnce(&World) -> Result<()>) -> Result<()> {
 impl World {
     /// The kinds, the namespace, and a package version for each minor whose images are there.
     async fn prepare(&self) -> Result<()> {
-        let definitions: Api<CustomResourceDefinition> = Api::all(self.client.clone());
-        let params = PatchParams::apply("test").force();
-        for definition in fleetwright_api::crds() {
-            definitions.patch(&definition.name_any(), &params, &Patch::Apply(&definition)).await?;
-            let established = kube::runtime::conditions::is_crd_established();
-            kube::runtime::wait::await_condition(definitions.clone(), &definition.name_any(), established).await?;
-        }
+        define(&self.client, &fleetwright_api::crds()).await?;
         let fleet = Namespace {
             metadata: ObjectMeta { name: Some(FLEET.to_owned()), ..ObjectMeta::default() },
             ..Namespace::default()

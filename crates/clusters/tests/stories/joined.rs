@@ -1,9 +1,9 @@
 //! Machines and nodes that are joined hold a cluster that is to be deleted.
 
 use fleetwright_api::{Condition, Machine, MachineSpec, Status, condition, names};
+use fleetwright_lab::define;
 use fleetwright_sim::meta::Bad;
 use k8s_openapi::api::core::v1::{Event, Namespace, Node, Pod};
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
@@ -74,11 +74,8 @@ async fn machines_are_let_go_first_where_that_is_wanted() {
     world.create("pay", |spec| spec.replicas = 1).await;
     world.ready("pay").await;
     let client = business(&world).await;
-    let kinds: Api<CustomResourceDefinition> = Api::all(client.clone());
     let kind = fleetwright_api::crds().into_iter().find(|one| one.spec.names.kind == "Machine").unwrap();
-    kinds.create(&PostParams::default(), &kind).await.unwrap();
-    let established = kube::runtime::conditions::is_crd_established();
-    kube::runtime::wait::await_condition(kinds, &kind.name_any(), established).await.unwrap();
+    define(&client, &[kind]).await.unwrap();
     let machines: Api<Machine> = Api::default_namespaced(client);
     let mut machine =
         Machine::new("host-17", MachineSpec { addresses: vec!["192.0.2.1".into()], ..MachineSpec::default() });

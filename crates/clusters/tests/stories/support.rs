@@ -8,12 +8,12 @@ use fleetwright_apiserver::{Config, Handle, Server};
 use fleetwright_clusters::Options;
 use fleetwright_kit::metrics::Metrics;
 use fleetwright_kit::{Clock, Operator, Settings};
+use fleetwright_lab::define;
 use fleetwright_sim::meta::{Manner, Meta, service_network};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Event, Namespace};
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use kube::{Api, Client, Resource, ResourceExt};
+use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
@@ -51,15 +51,7 @@ impl World {
         let service_cidr = service_network().expect("a network is free");
         let server = Server::start(Config { service_cidr, ..Config::default() }).await.unwrap();
         let client = server.client();
-        let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
-        let params = PatchParams::apply("test").force();
-        for definition in fleetwright_api::crds() {
-            definitions.patch(&definition.name_any(), &params, &Patch::Apply(&definition)).await.unwrap();
-            let established = kube::runtime::conditions::is_crd_established();
-            kube::runtime::wait::await_condition(definitions.clone(), &definition.name_any(), established)
-                .await
-                .unwrap();
-        }
+        define(&client, &fleetwright_api::crds()).await.unwrap();
         let fleet: Namespace = serde_json::from_value(json!({ "metadata": { "name": FLEET } })).unwrap();
         Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &fleet).await.unwrap();
         let meta = Meta::start(client.clone(), Clock::system(), manner()).await.unwrap();

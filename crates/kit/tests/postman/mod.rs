@@ -18,13 +18,11 @@ use fleetwright_kit::{
     Budget, Cache, Clock, Controller, Idle, Key, Next, Operator, Options, Outcome, Pass, PassRecord, Random, Remedy,
     Settings, Source, StepError, View,
 };
-use fleetwright_lab::{Kind, Target};
+use fleetwright_lab::{Kind, Target, define};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ObjectReference};
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ObjectMeta, PostParams};
 use kube::client::Body;
-use kube::runtime::wait::{await_condition, conditions};
 use kube::{Api, Client, CustomResource, CustomResourceExt, ResourceExt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -222,13 +220,7 @@ impl World {
     /// A namespace of its own on a running server.
     pub async fn on(server: Arc<Target>, namespace: &str) -> Result<Self> {
         let client = server.admin();
-        let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
-        match crds.create(&PostParams::default(), &Parcel::crd()).await {
-            Err(kube::Error::Api(status)) if status.is_already_exists() => {}
-            result => drop(result?),
-        }
-        let established = await_condition(crds, Parcel::crd_name(), conditions::is_crd_established());
-        tokio::time::timeout(Duration::from_secs(30), established).await.context("the CRD is not served")??;
+        define(&client, &[Parcel::crd()]).await?;
         let space = Namespace {
             metadata: ObjectMeta { name: Some(namespace.into()), ..ObjectMeta::default() },
             ..Namespace::default()

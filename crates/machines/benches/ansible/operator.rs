@@ -11,12 +11,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use fleetwright_api::{Machine, Status, crds, names};
 use fleetwright_kit::{Key, Operator, Settings};
-use fleetwright_lab::Target;
 use fleetwright_lab::measure::process;
+use fleetwright_lab::{Target, define};
 use fleetwright_machines::Options;
 use fleetwright_machines::hosts::Hosts;
 use fleetwright_transport::{Helpers, Ssh};
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::core::GroupVersionKind;
 use kube::{Api, Client, ResourceExt as _};
@@ -154,10 +153,7 @@ impl Drop for Process {
 
 /// The kinds, the key, the packages and the machines.
 async fn declare(client: &Client, addresses: &[Ipv4Addr], keys: &Keys, work: &Work) -> Result<()> {
-    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
-    for definition in crds() {
-        definitions.create(&PostParams::default(), &definition).await?;
-    }
+    define(client, &crds()).await?;
     create(client, "v1", "Namespace", json!({"metadata": {"name": NAMESPACE}})).await?;
     let key = fs::read_to_string(keys.user())?;
     create(client, "v1", "Secret", json!({"metadata": {"name": "key"}, "stringData": {"ssh-privatekey": key}})).await?;
@@ -195,17 +191,8 @@ async fn create(client: &Client, version: &str, kind: &str, object: Value) -> Re
     object["apiVersion"] = if group.is_empty() { version.into() } else { format!("{group}/{version}").into() };
     object["kind"] = kind.into();
     let object: DynamicObject = serde_json::from_value(object)?;
-    // A kind that was just defined is served in a moment.
-    let deadline = Instant::now() + Duration::from_secs(20);
-    loop {
-        match api.create(&PostParams::default(), &object).await {
-            Ok(_) => return Ok(()),
-            Err(kube::Error::Api(status)) if status.code == 404 && Instant::now() < deadline => {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-            Err(error) => return Err(error).with_context(|| format!("{kind} {}", object.name_any())),
-        }
-    }
+    api.create(&PostParams::default(), &object).await.with_context(|| format!("{kind} {}", object.name_any()))?;
+    Ok(())
 }
 
 /// The other process: an operator that says when it saw all hosts, and then what looks at them cost.

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use fleetwright_api::{Machine, MachinePackageVersion, Phase};
+use fleetwright_lab::define;
 use fleetwright_lab::measure::Server;
 use fleetwright_sim::demo;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
@@ -111,13 +111,7 @@ impl Fleet {
     /// The kinds, a namespace, package versions, and no machine.
     pub(crate) async fn new(server: &Server) -> Result<Self> {
         let client = server.client();
-        let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
-        let apply = PatchParams::apply("bench").force();
-        for definition in fleetwright_api::crds() {
-            definitions.patch(&definition.name_any(), &apply, &Patch::Apply(&definition)).await?;
-            let established = kube::runtime::conditions::is_crd_established();
-            kube::runtime::wait::await_condition(definitions.clone(), &definition.name_any(), established).await?;
-        }
+        define(&client, &fleetwright_api::crds()).await?;
         let namespace: Namespace = serde_json::from_value(json!({ "metadata": { "name": NAMESPACE } }))?;
         Api::all(client.clone()).create(&PostParams::default(), &namespace).await?;
         for object in demo::around("https://bench:6443") {

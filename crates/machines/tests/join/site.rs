@@ -10,7 +10,7 @@ use fleetwright_kit::events::reference;
 use fleetwright_kit::{
     Budget, Cache, Controller, Key, Next, Operator, Options, Outcome, Pass, Settings, Source, Whole,
 };
-use fleetwright_lab::{Kind, Target};
+use fleetwright_lab::{Kind, Target, define};
 use fleetwright_machines::join::{self, Credentials, JoinError};
 use fleetwright_pki::Identity;
 use fleetwright_plan::join::BOOTSTRAPPERS;
@@ -18,7 +18,6 @@ use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::{Event, Namespace, ObjectReference, Secret};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding};
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource, ResourceExt};
@@ -336,10 +335,7 @@ impl Controller for Giver {
 
 /// The kinds, the namespace, the operator's rights, and what an installation gives to machines that join.
 async fn prepare(admin: &Client) {
-    let definitions: Api<CustomResourceDefinition> = Api::all(admin.clone());
-    for crd in crds() {
-        definitions.create(&PostParams::default(), &crd).await.expect("a definition");
-    }
+    define(admin, &crds()).await.expect("the kinds are served");
     let namespace: Namespace = serde_json::from_value(json!({"metadata": {"name": NAMESPACE}})).unwrap();
     Api::all(admin.clone()).create(&PostParams::default(), &namespace).await.expect("a namespace");
     let rules = join::rules();
@@ -354,8 +350,6 @@ async fn prepare(admin: &Client) {
     binding["metadata"]["name"] = "machines-join".into();
     let binding: ClusterRoleBinding = serde_json::from_value(binding).unwrap();
     Api::all(admin.clone()).create(&PostParams::default(), &binding).await.expect("a binding");
-    let machines: Api<Machine> = Api::namespaced(admin.clone(), NAMESPACE);
-    eventually("the kinds are served", async || machines.list(&ListParams::default()).await.ok()).await;
 }
 
 fn binding(kind: &str, role: &str, subjects: &Value) -> Value {

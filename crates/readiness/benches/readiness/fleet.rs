@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use fleetwright_api::names::{MACHINE, REPORT_DATA, REPORTER, UNREADY_TAINT};
 use fleetwright_api::{Machine, ReadinessGates};
+use fleetwright_lab::define;
 use fleetwright_lab::measure::Server;
 use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node};
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
@@ -64,13 +64,7 @@ impl Fleet {
     /// The kinds, a namespace, and gates that let close as many as may be.
     pub(crate) async fn new(server: &Server) -> Result<Self> {
         let client = server.client();
-        let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
-        let apply = PatchParams::apply("bench").force();
-        for definition in fleetwright_api::crds() {
-            definitions.patch(&definition.name_any(), &apply, &Patch::Apply(&definition)).await?;
-            let established = kube::runtime::conditions::is_crd_established();
-            kube::runtime::wait::await_condition(definitions.clone(), &definition.name_any(), established).await?;
-        }
+        define(&client, &fleetwright_api::crds()).await?;
         let namespace: Namespace = serde_json::from_value(json!({ "metadata": { "name": NAMESPACE } }))?;
         Api::all(client.clone()).create(&PostParams::default(), &namespace).await?;
         let mut conditions = vec![

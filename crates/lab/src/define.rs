@@ -1,0 +1,64 @@
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use http::Request;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{Patch, PatchParams};
+use kube::client::Body;
+use kube::runtime::conditions::is_crd_established;
+use kube::runtime::wait::Condition;
+use kube::{Api, Client, ResourceExt};
+
+/// Longer than a busy server takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Makes the server serve these kinds, and returns when it does.
+///
+/// # Errors
+/// It does not take one, or does not serve it within a minute.
+pub async fn define(client: &Client, kinds: &[CustomResourceDefinition]) -> Result<()> {
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let params = PatchParams::apply("lab").force();
+    for kind in kinds {
+        let name = kind.name_any();
+        definitions
+            .patch(&name, &params, &Patch::Apply(kind))
+            .await
+            .with_context(|| format!("cannot define {name}"))?;
+    }
+    served(client, kinds).await
+}
+
+/// Returns when the server serves these kinds, which somebody has defined.
+///
+/// # Errors
+/// One is not there, or not served within a minute.
+pub async fn served(client: &Client, kinds: &[CustomResourceDefinition]) -> Result<()> {
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let deadline = Instant::now() + PATIENCE;
+    for kind in kinds {
+        let name = kind.name_any();
+        loop {
+            let found = definitions.get(&name).await.with_context(|| format!("cannot read the definition {name}"))?;
+            if is_crd_established().matches_object(Some(&found)) {
+                break;
+            }
+            let conditions = found.status.and_then(|status| status.conditions);
+            ensure!(Instant::now() < deadline, "{name} is not established after {PATIENCE:?}: {conditions:?}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        // Established is said before every path is served.
+        let version = kind.spec.versions.iter().find(|version| version.served).map(|version| version.name.as_str());
+        let (group, plural) = (&kind.spec.group, &kind.spec.names.plural);
+        let path = format!("/apis/{group}/{}/{plural}?limit=1", version.unwrap_or_default());
+        loop {
+            let answer = client.send(Request::get(&path).body(Body::empty())?).await?.status();
+            if answer.is_success() {
+                break;
+            }
+            ensure!(Instant::now() < deadline, "{name}: {path} answers {answer} after {PATIENCE:?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+    Ok(())
+}
