@@ -1,6 +1,5 @@
 //! The operator has the rights that it uses, and no others: with them a cluster is made, upgraded, put right and deleted, and nothing is refused.
 
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -11,13 +10,13 @@ use fleetwright_api::{
 use fleetwright_clusters::{Options, rules};
 use fleetwright_kit::{Clock, Operator, Settings};
 use fleetwright_lab::{Kind, Target, define};
-use fleetwright_rig::Recorder;
+use fleetwright_rig::rights::{CLUSTER, grant_everywhere, grant_in, judge, rights};
+use fleetwright_rig::{Call, Recorder};
 use fleetwright_sim::meta::{Manner, Meta};
 use k8s_openapi::api::core::v1::{Namespace, Secret, Service};
-use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
-use kube::{Api, Client, Resource};
-use serde_json::{Value, json};
+use kube::{Api, Client};
+use serde_json::json;
 use tokio::sync::oneshot;
 
 const FLEET: &str = "fleet";
@@ -49,15 +48,6 @@ fn beside() -> Extension {
     }
 }
 
-async fn create<K>(api: Api<K>, object: Value) -> Result<()>
-where
-    K: Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + serde::Serialize + std::fmt::Debug,
-{
-    let what = format!("{object}");
-    api.create(&PostParams::default(), &serde_json::from_value(object)?).await.context(what)?;
-    Ok(())
-}
-
 async fn until(what: &str, mut holds: impl AsyncFnMut() -> Result<Result<(), String>>) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -72,18 +62,11 @@ async fn until(what: &str, mut holds: impl AsyncFnMut() -> Result<Result<(), Str
 /// The kinds, the namespace, package versions, and a user with the rights of the installation.
 async fn prepare(admin: &Client) -> Result<()> {
     define(admin, &crds()).await?;
-    create::<Namespace>(Api::all(admin.clone()), json!({ "metadata": { "name": FLEET } })).await?;
+    let fleet: Namespace = serde_json::from_value(json!({ "metadata": { "name": FLEET } }))?;
+    Api::all(admin.clone()).create(&PostParams::default(), &fleet).await?;
     let given = rules();
-    let subjects = json!([{ "kind": "User", "name": USER, "apiGroup": "rbac.authorization.k8s.io" }]);
-    let meta = json!({ "name": USER });
-    let role = |kind: &str| json!({ "kind": kind, "name": USER, "apiGroup": "rbac.authorization.k8s.io" });
-    create::<Role>(Api::namespaced(admin.clone(), FLEET), json!({ "metadata": meta, "rules": given.namespaced }))
-        .await?;
-    create::<ClusterRole>(Api::all(admin.clone()), json!({ "metadata": meta, "rules": given.cluster })).await?;
-    let binding = json!({ "metadata": meta, "subjects": subjects, "roleRef": role("Role") });
-    create::<RoleBinding>(Api::namespaced(admin.clone(), FLEET), binding).await?;
-    let binding = json!({ "metadata": meta, "subjects": subjects, "roleRef": role("ClusterRole") });
-    create::<ClusterRoleBinding>(Api::all(admin.clone()), binding).await?;
+    grant_in(admin, FLEET, USER, &given.namespaced).await?;
+    grant_everywhere(admin, USER, &given.cluster).await?;
     let packages: Api<ClusterPackageVersion> = Api::namespaced(admin.clone(), FLEET);
     // With another etcd, so that its members are replaced.
     for (name, kubernetes, etcd) in [("v1.36", "1.36.4", "3.6.16"), ("v1.37", "1.37.1", "3.6.17")] {
@@ -156,56 +139,17 @@ async fn a_full_life(admin: &Client, meta: &Meta) -> Result<()> {
     .await
 }
 
-/// A right: where, to what, and what to do with it.
-type Right = (&'static str, String, String);
-
-fn rights(place: &'static str, rules: &[PolicyRule]) -> Vec<Right> {
-    let mut rights = Vec::new();
-    for rule in rules {
-        let group = rule.api_groups.iter().flatten().next().cloned().unwrap_or_default();
-        for resource in rule.resources.iter().flatten() {
-            let (name, sub) = resource.split_once('/').unwrap_or((resource, ""));
-            let dot = if group.is_empty() { "" } else { "." };
-            let sub = if sub.is_empty() { String::new() } else { format!("/{sub}") };
-            for verb in &rule.verbs {
-                rights.push((place, format!("{name}{dot}{group}{sub}"), verb.clone()));
-            }
-        }
-    }
-    rights
-}
-
 /// Every call was allowed, and every right was needed for one.
-fn judge(recorder: &Recorder) -> Result<()> {
+fn judged(recorder: &Recorder) -> Result<()> {
     let refused: Vec<_> = recorder.calls().into_iter().filter(|record| record.code == Some(403)).collect();
     ensure!(refused.is_empty(), "with all rights these were refused: {refused:#?}");
     let given = rules();
     let mut all = rights("namespace", &given.namespaced);
-    all.extend(rights("cluster", &given.cluster));
-    let mut used = BTreeSet::new();
-    for record in recorder.calls() {
-        let call = record.call;
-        let sub = if call.subresource.is_empty() { String::new() } else { format!("/{}", call.subresource) };
-        let verb = if call.verb == "apply" { "patch" } else { call.verb }.to_owned();
-        let place = if *call.namespace == *FLEET { "namespace" } else { "cluster" };
-        let what = format!("{}{sub}", call.resource);
-        let found = [place, "cluster"].map(|place| (place, what.clone(), verb.clone()));
-        let found = found.into_iter().find(|right| all.contains(right));
-        used.insert(found.with_context(|| format!("nobody gives the right to {verb} {what} in {place}"))?);
-        // To apply what is not there is to make it.
-        if call.verb == "apply" {
-            used.insert((place, what, "create".to_owned()));
-        }
-    }
-    // A server without streaming lists is asked for a list before it is watched.
-    let watched =
-        |(place, what, verb): &Right| verb == "list" && used.contains(&(*place, what.clone(), "watch".to_owned()));
+    all.extend(rights(CLUSTER, &given.cluster));
+    let calls = recorder.calls().into_iter().map(|record| record.call);
+    let place = |call: &Call| if *call.namespace == *FLEET { "namespace" } else { CLUSTER };
     // A replica that is not proven any more is taken out of its Service: the story of replicas.
-    let elsewhere = |(_, what, verb): &Right| what == "pods" && verb == "patch";
-    let needless = |right: &&Right| !(used.contains(*right) || watched(right) || elsewhere(right));
-    let unused: Vec<_> = all.iter().filter(needless).collect();
-    ensure!(unused.is_empty(), "nobody uses these rights: {unused:?}");
-    Ok(())
+    judge(&all, calls, place, |(_, what, verb)| what == "pods" && verb == "patch")
 }
 
 async fn lives_with_its_rights(kind: Kind) -> Result<()> {
@@ -224,7 +168,7 @@ async fn lives_with_its_rights(kind: Kind) -> Result<()> {
     drop(stop);
     running.await??;
     meta.stop().await;
-    let came = lived.with_context(|| recorder.tail(60)).and_then(|()| judge(&recorder));
+    let came = lived.with_context(|| recorder.tail(60)).and_then(|()| judged(&recorder));
     target.stop(came.is_err()).await;
     came
 }

@@ -15,10 +15,12 @@ use fleetwright_kit::leader::{Leader, Leading, Lease, Lost};
 use fleetwright_kit::metrics::Metrics;
 use fleetwright_kit::{Clock, Random};
 use fleetwright_lab::Target;
+use fleetwright_rig::rights::grant_in;
 use futures::FutureExt;
 use http::{Request, Response};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease as Record;
+use k8s_openapi::api::rbac::v1::PolicyRule;
 use kube::Api;
 use kube::client::Body;
 use tokio::sync::{oneshot, watch};
@@ -521,26 +523,13 @@ async fn on(target: Target) {
 /// In real time, with exactly the permissions that the module's page names.
 async fn handed_over(target: &Target) {
     let (admin, client) = (target.admin(), target.client_as("operator", &[]).await.unwrap());
-    let allow = serde_json::json!([
-        {
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "leader"},
-            "rules": [{
-                "apiGroups": ["coordination.k8s.io"], "resources": ["leases"],
-                "verbs": ["get", "create", "update", "watch"],
-            }],
-        },
-        {
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": "leader"},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "leader"},
-            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "operator"}],
-        },
-    ]);
-    for (what, object) in ["roles", "rolebindings"].iter().zip(allow.as_array().unwrap()) {
-        let path = format!("/apis/rbac.authorization.k8s.io/v1/namespaces/default/{what}");
-        let request = Request::post(path).header("content-type", "application/json");
-        let request = request.body(serde_json::to_vec(object).unwrap()).unwrap();
-        admin.request::<serde_json::Value>(request).await.unwrap();
-    }
+    let rule = PolicyRule {
+        api_groups: Some(vec!["coordination.k8s.io".to_owned()]),
+        resources: Some(vec!["leases".to_owned()]),
+        verbs: ["get", "create", "update", "watch"].map(str::to_owned).to_vec(),
+        ..PolicyRule::default()
+    };
+    grant_in(&admin, "default", "operator", &[rule]).await.unwrap();
     let clock = Clock::system();
     let second = Duration::from_secs(1);
     let one = Contender::with_duration(client.clone(), "one", clock.clone(), None, 20 * second);

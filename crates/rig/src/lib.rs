@@ -26,6 +26,7 @@ pub mod normal;
 pub mod process;
 pub mod proxy;
 pub mod recorder;
+pub mod rights;
 pub mod scenario;
 pub mod stage;
 pub mod trouble;

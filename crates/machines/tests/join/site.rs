@@ -14,15 +14,13 @@ use fleetwright_lab::{Kind, Target, define};
 use fleetwright_machines::join::{self, Credentials, JoinError};
 use fleetwright_pki::Identity;
 use fleetwright_plan::join::BOOTSTRAPPERS;
+use fleetwright_rig::rights::{grant_everywhere, grant_in};
 use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::{Event, Namespace, ObjectReference, Secret};
-use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding};
+use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
 use kube::api::{DeleteParams, ListParams, PostParams};
-use kube::core::NamespaceResourceScope;
-use kube::{Api, Client, Resource, ResourceExt};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -339,40 +337,16 @@ async fn prepare(admin: &Client) {
     let namespace: Namespace = serde_json::from_value(json!({"metadata": {"name": NAMESPACE}})).unwrap();
     Api::all(admin.clone()).create(&PostParams::default(), &namespace).await.expect("a namespace");
     let rules = join::rules();
-    let user = json!([{"kind": "User", "name": OPERATOR, "apiGroup": "rbac.authorization.k8s.io"}]);
     for (namespace, rules) in [(NAMESPACE, &rules.namespaced), ("kube-system", &rules.tokens)] {
-        put::<Role>(admin, namespace, json!({"metadata": {"name": OPERATOR}, "rules": rules})).await;
-        put::<RoleBinding>(admin, namespace, binding("Role", OPERATOR, &user)).await;
+        grant_in(admin, namespace, OPERATOR, rules).await.expect("a role");
     }
-    put_cluster(admin, &rules.cluster, &user).await;
-    let group = json!([{"kind": "Group", "name": BOOTSTRAPPERS, "apiGroup": "rbac.authorization.k8s.io"}]);
-    let mut binding: Value = binding("ClusterRole", "system:node-bootstrapper", &group);
-    binding["metadata"]["name"] = "machines-join".into();
+    grant_everywhere(admin, OPERATOR, &rules.cluster).await.expect("a role");
+    let binding = json!({
+        "metadata": {"name": "machines-join"},
+        "subjects": [{"kind": "Group", "name": BOOTSTRAPPERS, "apiGroup": "rbac.authorization.k8s.io"}],
+        "roleRef": {"kind": "ClusterRole", "name": "system:node-bootstrapper", "apiGroup": "rbac.authorization.k8s.io"},
+    });
     let binding: ClusterRoleBinding = serde_json::from_value(binding).unwrap();
-    Api::all(admin.clone()).create(&PostParams::default(), &binding).await.expect("a binding");
-}
-
-fn binding(kind: &str, role: &str, subjects: &Value) -> Value {
-    let role = json!({"kind": kind, "name": role, "apiGroup": "rbac.authorization.k8s.io"});
-    json!({"metadata": {"name": OPERATOR}, "roleRef": role, "subjects": subjects})
-}
-
-async fn put<K>(admin: &Client, namespace: &str, object: Value)
-where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-        + Serialize
-        + DeserializeOwned
-        + Clone
-        + std::fmt::Debug,
-{
-    let object: K = serde_json::from_value(object).unwrap();
-    Api::namespaced(admin.clone(), namespace).create(&PostParams::default(), &object).await.expect("a role");
-}
-
-async fn put_cluster(admin: &Client, rules: &[PolicyRule], user: &Value) {
-    let role: ClusterRole = serde_json::from_value(json!({"metadata": {"name": OPERATOR}, "rules": rules})).unwrap();
-    Api::all(admin.clone()).create(&PostParams::default(), &role).await.expect("a role");
-    let binding: ClusterRoleBinding = serde_json::from_value(binding("ClusterRole", OPERATOR, user)).unwrap();
     Api::all(admin.clone()).create(&PostParams::default(), &binding).await.expect("a binding");
 }
 
