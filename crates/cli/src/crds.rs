@@ -1,6 +1,6 @@
 //! `fleetwright crds`.
 
-use clap::ValueEnum;
+use crate::output::JsonOrYaml;
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
@@ -9,19 +9,13 @@ use clap::ValueEnum;
 pub(crate) struct Args {
     /// How to print them.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "yaml")]
-    output: Format,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Format {
-    Json,
-    Yaml,
+    output: JsonOrYaml,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     match args.output {
-        Format::Yaml => crate::print(&fleetwright_api::crds_yaml()),
-        Format::Json => {
+        JsonOrYaml::Yaml => crate::print(&fleetwright_api::crds_yaml()),
+        JsonOrYaml::Json => {
             let list = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": fleetwright_api::crds_json()});
             crate::print(&(serde_json::to_string_pretty(&list)? + "\n"))
         }

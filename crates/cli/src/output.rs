@@ -13,6 +13,28 @@ pub(crate) enum Format {
     Yaml,
 }
 
+/// How to print what has no columns to choose from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    Text,
+    Json,
+    Yaml,
+}
+
+/// How to print an answer, which is no object of Kubernetes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TextOrJson {
+    Text,
+    Json,
+}
+
+/// How to print what is only for programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum JsonOrYaml {
+    Json,
+    Yaml,
+}
+
 impl Format {
     /// For programs, not for people.
     pub(crate) fn is_machine_readable(self) -> bool {

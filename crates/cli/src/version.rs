@@ -1,29 +1,23 @@
 //! `fleetwright version`.
 
-use clap::ValueEnum;
+use crate::output::JsonOrYaml;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// How to print it.
     #[arg(short, long, value_enum, value_name = "FORMAT")]
-    output: Option<Format>,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Format {
-    Json,
-    Yaml,
+    output: Option<JsonOrYaml>,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let (version, kubernetes) = (env!("CARGO_PKG_VERSION"), fleetwright_apiserver::KUBERNETES_VERSION);
     match args.output {
         None => println!("fleetwright {version}\nKubernetes API {kubernetes}"),
-        Some(Format::Json) => {
+        Some(JsonOrYaml::Json) => {
             let value = serde_json::json!({"fleetwright": version, "kubernetes": kubernetes});
             println!("{}", serde_json::to_string_pretty(&value)?);
         }
-        Some(Format::Yaml) => println!("fleetwright: {version}\nkubernetes: {kubernetes}"),
+        Some(JsonOrYaml::Yaml) => println!("fleetwright: {version}\nkubernetes: {kubernetes}"),
     }
     Ok(())
 }

@@ -1,6 +1,5 @@
 //! `fleetwright why`.
 
-use clap::ValueEnum;
 use fleetwright_api::{Cluster as BusinessCluster, ComponentState, Machine, ReadinessGates, Status, condition, names};
 use fleetwright_readiness::{WhyInput, node_name, why};
 use jiff::Timestamp;
@@ -12,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, ClusterArgs, is_not_found};
 use crate::clusters;
+use crate::output::TextOrJson;
 use crate::shown::{ago, cut, line, table};
 use crate::target::TargetArgs;
 
@@ -27,16 +27,10 @@ pub(crate) struct Args {
 
     /// How to print it.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
-    output: Format,
+    output: TextOrJson,
 
     #[command(flatten)]
     cluster: ClusterArgs,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Format {
-    Text,
-    Json,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
@@ -60,8 +54,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             }
         };
         let text = match args.output {
-            Format::Text => text.trim_end().to_owned(),
-            Format::Json => serde_json::to_string_pretty(&json)?,
+            TextOrJson::Text => text.trim_end().to_owned(),
+            TextOrJson::Json => serde_json::to_string_pretty(&json)?,
         };
         crate::print(&(text + "\n"))
     })

@@ -3,7 +3,6 @@
 use std::io::Read as _;
 
 use anyhow::{Context, anyhow, bail};
-use clap::ValueEnum;
 use fleetwright_api::{Cluster, EndpointType, GROUP, VERSION};
 use kube::api::PostParams;
 use kube::{Resource, ResourceExt as _};
@@ -14,6 +13,7 @@ use super::wait::{Asked, WaitArgs};
 use super::{FIELD_MANAGER, called};
 use crate::cluster::{Cluster as Meta, ClusterArgs, is_not_found};
 use crate::machine::label;
+use crate::output::Output;
 use crate::package::source;
 
 #[derive(clap::Args)]
@@ -79,13 +79,6 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     cluster: ClusterArgs,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Output {
-    Text,
-    Yaml,
-    Json,
 }
 
 fn members(text: &str) -> Result<u32, String> {

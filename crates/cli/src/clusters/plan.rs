@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 
-use clap::ValueEnum;
 use fleetwright_api::{Cluster, GROUP};
 use fleetwright_clusters::Present;
 use fleetwright_plan::cluster::preflight::Finding;
@@ -14,6 +13,7 @@ use serde_json::json;
 use super::packages::Packages;
 use super::{One, called};
 use crate::cluster::Cluster as Meta;
+use crate::output::Output;
 use crate::shown::{ago, line, lines, table};
 
 #[derive(clap::Args)]
@@ -34,14 +34,7 @@ pub(crate) struct Args {
 
     /// How to print it.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
-    output: Format,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Format {
-    Text,
-    Json,
-    Yaml,
+    output: Output,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
@@ -49,9 +42,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         let (meta, cluster) = args.one.fetch().await?;
         let plan = of(&meta, &cluster, args.to.as_deref()).await?;
         match args.output {
-            Format::Text => print!("{}", text(&cluster, &plan, Timestamp::now())),
-            Format::Json => println!("{}", serde_json::to_string_pretty(&plan)?),
-            Format::Yaml => print!("{}", crate::yaml::documents(&[json!(plan)])?),
+            Output::Text => print!("{}", text(&cluster, &plan, Timestamp::now())),
+            Output::Json => println!("{}", serde_json::to_string_pretty(&plan)?),
+            Output::Yaml => print!("{}", crate::yaml::documents(&[json!(plan)])?),
         }
         Ok(())
     })

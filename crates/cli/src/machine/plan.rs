@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::bail;
-use clap::ValueEnum;
 use fleetwright_api::{Disruption, Drift, Machine};
 use fleetwright_plan::machine::{Asked, Host, Known, PlannedStep, Seen, Wanted, facts, steps};
 use fleetwright_plan::package::Rendered;
@@ -23,6 +22,7 @@ use super::reach::{self, ReachArgs, Way};
 use super::select::Which;
 use super::wanted::Shelf;
 use crate::cluster::{Cluster, ClusterArgs};
+use crate::output::Output;
 use crate::shown::{line, table};
 
 /// So many hosts are looked at a time.
@@ -46,20 +46,13 @@ pub(crate) struct Args {
 
     /// How to print it.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
-    output: Format,
+    output: Output,
 
     #[command(flatten)]
     reach: ReachArgs,
 
     #[command(flatten)]
     cluster: ClusterArgs,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Format {
-    Text,
-    Json,
-    Yaml,
 }
 
 /// What is ahead of one machine.
@@ -87,9 +80,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         let work = machines.iter().map(|machine| plan(args, &cluster, &shelf, way.as_ref(), machine));
         let planned: Vec<Planned> = futures::stream::iter(work).buffered(AT_ONCE).collect().await;
         let text = match args.output {
-            Format::Text => shown(&planned),
-            Format::Json => serde_json::to_string_pretty(&planned.iter().map(as_json).collect::<Vec<_>>())? + "\n",
-            Format::Yaml => crate::yaml::documents(&planned.iter().map(as_json).collect::<Vec<_>>())?,
+            Output::Text => shown(&planned),
+            Output::Json => serde_json::to_string_pretty(&planned.iter().map(as_json).collect::<Vec<_>>())? + "\n",
+            Output::Yaml => crate::yaml::documents(&planned.iter().map(as_json).collect::<Vec<_>>())?,
         };
         crate::print(&text)?;
         let unknown = planned.iter().filter(|planned| planned.steps.is_err()).count();

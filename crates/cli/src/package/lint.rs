@@ -7,7 +7,6 @@ use std::io::Read as _;
 use std::rc::Rc;
 
 use anyhow::{Context, bail};
-use clap::ValueEnum;
 use fleetwright_api::{GROUP, MachinePackageVersion, VERSION};
 use fleetwright_apiserver::{Config, Server};
 use fleetwright_plan::package::{Member, check, check_set};
@@ -16,6 +15,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::source::{self, Tree};
+use crate::output::TextOrJson;
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
@@ -37,13 +37,7 @@ pub(crate) struct Args {
 
     /// How to print it.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
-    output: Format,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Format {
-    Text,
-    Json,
+    output: TextOrJson,
 }
 
 /// Something to say, and where it stands.
@@ -138,8 +132,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     findings.sort_by(|a, b| (&a.file, a.line, a.column).cmp(&(&b.file, b.line, b.column)));
     match args.output {
-        Format::Json => crate::print(&(serde_json::to_string_pretty(&findings)? + "\n"))?,
-        Format::Text => crate::print(&shown(&findings))?,
+        TextOrJson::Json => crate::print(&(serde_json::to_string_pretty(&findings)? + "\n"))?,
+        TextOrJson::Text => crate::print(&shown(&findings))?,
     }
     let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
     let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
@@ -151,7 +145,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if ours.is_empty() {
         bail!("no package version was given");
     }
-    if args.output == Format::Text {
+    if args.output == TextOrJson::Text {
         println!("{told}");
     }
     Ok(())

@@ -21,6 +21,7 @@ use self::candidate::{Candidate, Choices, Imported, is_label_key, is_label_value
 use self::keys::KnownHosts;
 use super::reach::ReachArgs;
 use crate::cluster::{Cluster, ClusterArgs, is_not_found};
+use crate::output::Output;
 use crate::package::source;
 
 /// The field manager of what is imported: the same list again changes what changed in it.
@@ -103,13 +104,6 @@ enum Form {
     AnsibleIni,
     /// An Ansible inventory as YAML.
     AnsibleYaml,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Output {
-    Text,
-    Yaml,
-    Json,
 }
 
 fn package(text: &str) -> Result<PackageRef, String> {
