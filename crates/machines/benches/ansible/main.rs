@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
-use fleetwright_lab::measure::{machine, shown};
+use fleetwright_lab::measure::{self, machine, shown};
 use serde_json::{Value, json};
 
 use ansible::Ansible;
@@ -218,12 +218,7 @@ fn report(options: &Options, machine: &Value, (mine, whole, look): (&Rows, &Rows
         values.push(json!({"what": what, "unit": unit, "fleetwright": ours, "ansible": theirs, "ratio": ratio}));
     }
     let all = json!({"machine": machine, "ansible": ansible_version(), "hosts": options.hosts, "rounds": options.rounds, "rows": values});
-    if let Some(folder) = options.json.parent() {
-        std::fs::create_dir_all(folder)?;
-    }
-    std::fs::write(&options.json, serde_json::to_string_pretty(&all)?)?;
-    eprintln!("bench: numbers in {}", options.json.display());
-    Ok(())
+    measure::write(&options.json, &all)
 }
 
 fn ansible_version() -> String {

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use fleetwright_lab::Kind;
-use fleetwright_lab::measure::{Server, machine, shown};
+use fleetwright_lab::measure::{Rows, Server, machine, write};
 use serde_json::json;
 
 use crate::fleet::Fleet;
@@ -78,45 +78,15 @@ async fn run(options: &Options) -> Result<()> {
     println!("{}\n", machine::line(&about));
     let rows = measure(options).await?;
     println!("{} machines with {} components each:\n", options.machines, fleet::COMPONENTS);
-    println!("| what | value |\n|---|--:|");
-    for Row { name, value, unit } in &rows {
-        println!("| {name} | {} |", format!("{} {unit}", shown(*value)).trim_end());
-    }
-    let rows = rows.iter().map(|row| json!({ "name": row.name, "value": row.value, "unit": row.unit }));
-    let text = json!({ "machine": about, "machines": options.machines, "rows": rows.collect::<Vec<_>>() });
-    if let Some(folder) = options.json.parent() {
-        std::fs::create_dir_all(folder)?;
-    }
-    let text = serde_json::to_string_pretty(&text)? + "\n";
-    std::fs::write(&options.json, text).with_context(|| format!("writing {}", options.json.display()))?;
-    eprintln!("bench: the numbers are in {}", options.json.display());
-    Ok(())
-}
-
-/// One line of the table.
-struct Row {
-    name: String,
-    value: f64,
-    unit: &'static str,
-}
-
-/// The rows of the table, as they come.
-#[derive(Default)]
-struct Rows(Vec<Row>);
-
-impl Rows {
-    fn add(&mut self, name: impl Into<String>, value: f64, unit: &'static str) {
-        let name = name.into();
-        eprintln!("bench: {name}: {} {unit}", shown(value));
-        self.0.push(Row { name, value, unit });
-    }
+    rows.print();
+    write(&options.json, &json!({ "machine": about, "machines": options.machines, "rows": rows.json() }))
 }
 
 const MIB: f64 = 1024.0 * 1024.0;
 /// Nobody looks by itself while something else is measured.
 const RARELY: u64 = 6 * 3600;
 
-async fn measure(options: &Options) -> Result<Vec<Row>> {
+async fn measure(options: &Options) -> Result<Rows> {
     let mut rows = Rows::default();
     let count = options.machines as f64;
     let server = Server::start(Kind::Embedded).await?;
@@ -194,7 +164,7 @@ async fn measure(options: &Options) -> Result<Vec<Row>> {
     rows.add("a sweep: looks in a second of the operator's CPU", looks / cpu, "");
     rows.add("a sweep: most memory of the operator", most / MIB, "MiB");
     rows.add("a sweep: writes", calls.writes, "");
-    Ok(rows.0)
+    Ok(rows)
 }
 
 /// What one more machine costs.

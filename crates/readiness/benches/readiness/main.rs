@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use fleetwright_lab::Kind;
-use fleetwright_lab::measure::{Server, machine, shown};
+use fleetwright_lab::measure::{Rows, Server, machine, write};
 use serde_json::json;
 
 use crate::fleet::Fleet;
@@ -72,48 +72,20 @@ async fn run(options: &Options) -> Result<()> {
     for &kind in &options.kinds {
         let rows = measure(kind, options).await.with_context(|| format!("measuring on the {kind} server"))?;
         println!("On the {kind} API server, {} machines, 5 gates and 3 reports each:\n", options.machines);
-        println!("| what | value |\n|---|--:|");
-        for Row { name, value, unit } in &rows {
-            println!("| {name} | {} |", format!("{} {unit}", shown(*value)).trim_end());
-        }
+        rows.print();
         println!();
-        let rows = rows.iter().map(|row| json!({ "name": row.name, "value": row.value, "unit": row.unit }));
-        all.push(json!({ "server": kind.to_string(), "rows": rows.collect::<Vec<_>>() }));
+        all.push(json!({ "server": kind.to_string(), "rows": rows.json() }));
     }
-    if let Some(folder) = options.json.parent() {
-        std::fs::create_dir_all(folder)?;
-    }
-    let text = serde_json::to_string_pretty(&json!({ "machine": about, "machines": options.machines, "runs": all }))?;
-    std::fs::write(&options.json, text + "\n").with_context(|| format!("writing {}", options.json.display()))?;
-    eprintln!("bench: the numbers are in {}", options.json.display());
-    Ok(())
+    write(&options.json, &json!({ "machine": about, "machines": options.machines, "runs": all }))
 }
 
-/// One line of the table.
-struct Row {
-    name: String,
-    value: f64,
-    unit: &'static str,
+/// Adds both numbers of a latency.
+fn add(rows: &mut Rows, name: &str, latency: &Latency) {
+    rows.add(format!("{name}, median"), latency.percentile(50.0), "ms");
+    rows.add(format!("{name}, 99th of a hundred"), latency.percentile(99.0), "ms");
 }
 
-/// The rows of the table, as they come.
-#[derive(Default)]
-struct Rows(Vec<Row>);
-
-impl Rows {
-    fn add(&mut self, name: impl Into<String>, value: f64, unit: &'static str) {
-        let name = name.into();
-        eprintln!("bench: {name}: {} {unit}", shown(value));
-        self.0.push(Row { name, value, unit });
-    }
-
-    fn latency(&mut self, name: &str, latency: &Latency) {
-        self.add(format!("{name}, median"), latency.percentile(50.0), "ms");
-        self.add(format!("{name}, 99th of a hundred"), latency.percentile(99.0), "ms");
-    }
-}
-
-async fn measure(kind: Kind, options: &Options) -> Result<Vec<Row>> {
+async fn measure(kind: Kind, options: &Options) -> Result<Rows> {
     let mut rows = Rows::default();
     let server = Server::start(kind).await?;
     let mut fleet = Fleet::new(&server).await?;
@@ -142,7 +114,7 @@ async fn measure(kind: Kind, options: &Options) -> Result<Vec<Row>> {
     let (ours, changes) = load::flips(&fleet, rate, options.seconds).await?;
     let lasted = began.elapsed().as_secs_f64();
     let (spent, used) = (subject.calls().await?.since(&calls), subject.cpu()? - cpu);
-    rows.latency(&format!("{rate} reports/s, each a new verdict: report to Node"), &ours);
+    add(&mut rows, &format!("{rate} reports/s, each a new verdict: report to Node"), &ours);
     rows.add("writes for a new verdict", spent.writes / changes as f64, "");
     rows.add("reads for a new verdict", spent.reads / changes as f64, "");
     rows.add("CPU of the operator, of one core", 100.0 * used.as_secs_f64() / lasted, "%");
@@ -169,11 +141,11 @@ async fn measure(kind: Kind, options: &Options) -> Result<Vec<Row>> {
 
     let floor = Subject::floor(&server).await?;
     let (least, _) = load::flips(&fleet, rate, options.seconds).await?;
-    rows.latency("the floor: report to Node", &least);
+    add(&mut rows, "the floor: report to Node", &least);
     rows.add("memory of the floor", floor.memory()? / 1024.0 / 1024.0, "MiB");
     rows.add("ours / floor, median", ours.percentile(50.0) / least.percentile(50.0), "×");
     rows.add("ours / floor, 99th of a hundred", ours.percentile(99.0) / least.percentile(99.0), "×");
-    Ok(rows.0)
+    Ok(rows)
 }
 
 /// Reports in a second. Each new verdict is three writes, one of them the report's: more than kube-apiserver and etcd take on two cores that

@@ -2,42 +2,21 @@
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
-use fleetwright_lab::measure::{Server, fleetwright, process};
+use anyhow::{Context, Result, ensure};
+use fleetwright_lab::measure::{Calls, Page, Part, Server, fleetwright};
 use tempfile::TempDir;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::fleet::{Fleet, NAMESPACE};
 
 /// A running process.
 pub(crate) struct Subject {
-    process: Child,
+    process: Part,
     started: Instant,
-    metrics: Option<SocketAddr>,
+    page: Option<Page>,
     _folder: TempDir,
-}
-
-/// Calls to the API server, watches aside.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Calls {
-    pub(crate) reads: f64,
-    pub(crate) writes: f64,
-}
-
-impl Calls {
-    pub(crate) fn since(self, before: &Self) -> Self {
-        Self { reads: self.reads - before.reads, writes: self.writes - before.writes }
-    }
-}
-
-impl Drop for Subject {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
 }
 
 impl Subject {
@@ -70,10 +49,10 @@ impl Subject {
         let kubeconfig = folder.path().join("kubeconfig");
         std::fs::write(&kubeconfig, server.kubeconfig())?;
         let mut command = Command::new(binary);
-        command.args(arguments).args((!flag.is_empty()).then_some(flag)).arg(&kubeconfig).stdout(Stdio::null());
+        command.args(arguments).args((!flag.is_empty()).then_some(flag)).arg(&kubeconfig);
         let started = Instant::now();
-        let process = command.spawn().with_context(|| format!("cannot start {}", binary.display()))?;
-        Ok(Self { process, started, metrics, _folder: folder })
+        let process = Part::start(&mut command)?;
+        Ok(Self { process, started, page: metrics.map(Page::at), _folder: folder })
     }
 
     /// Since its start.
@@ -83,12 +62,12 @@ impl Subject {
 
     /// Resident memory, in bytes.
     pub(crate) fn memory(&self) -> Result<f64> {
-        Ok(process::resident(self.process.id())? as f64)
+        self.process.memory()
     }
 
     /// CPU time so far.
     pub(crate) fn cpu(&self) -> Result<Duration> {
-        process::cpu(self.process.id())
+        self.process.cpu()
     }
 
     /// Waits until it looked at every machine and every Node is open.
@@ -103,30 +82,16 @@ impl Subject {
 
     /// How many passes over machines there were.
     async fn passes(&self) -> Result<f64> {
-        self.sum("fleetwright_passes_total", |labels| labels.contains(r#"controller="readiness""#)).await
+        let ours = |labels: &str| labels.contains(r#"controller="readiness""#);
+        self.page()?.sum("fleetwright_passes_total", ours).await
     }
 
     /// The calls so far.
     pub(crate) async fn calls(&self) -> Result<Calls> {
-        let verb = |labels: &str, verbs: &[&str]| verbs.iter().any(|verb| labels.contains(&format!("verb=\"{verb}\"")));
-        let name = "fleetwright_api_calls_total";
-        Ok(Calls {
-            reads: self.sum(name, |labels| verb(labels, &["get", "list"])).await?,
-            writes: self.sum(name, |labels| verb(labels, &["create", "update", "patch", "apply", "delete"])).await?,
-        })
+        self.page()?.calls().await
     }
 
-    /// The sum of a metric over the label sets wanted.
-    async fn sum(&self, name: &str, wanted: impl Fn(&str) -> bool) -> Result<f64> {
-        let address = self.metrics.context("no metrics")?;
-        let mut stream = tokio::net::TcpStream::connect(address).await?;
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n").await?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text).await?;
-        if !text.starts_with("HTTP/1.1 200") {
-            bail!("{address}/metrics: {}", text.lines().next().unwrap_or_default());
-        }
-        let lines = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('{')?.split_once("} "));
-        Ok(lines.filter(|(labels, _)| wanted(labels)).filter_map(|(_, value)| value.parse::<f64>().ok()).sum())
+    fn page(&self) -> Result<Page> {
+        self.page.context("the floor has no metrics")
     }
 }

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use fleetwright_conformance::Kind;
-use fleetwright_lab::measure::machine;
+use fleetwright_lab::measure::{self, machine};
 
 use crate::load::Sizes;
 use crate::report::Report;
@@ -71,11 +71,5 @@ async fn run(options: &Options) -> Result<()> {
         load::measure(&mut report, kind, &sizes).await.with_context(|| format!("measuring the {kind} server"))?;
     }
     print!("{}", report.markdown());
-    if let Some(folder) = options.json.parent() {
-        std::fs::create_dir_all(folder)?;
-    }
-    let text = serde_json::to_string_pretty(&report.json())?;
-    std::fs::write(&options.json, text + "\n").with_context(|| format!("writing {}", options.json.display()))?;
-    eprintln!("bench: the numbers are in {}", options.json.display());
-    Ok(())
+    measure::write(&options.json, &report.json())
 }
