@@ -5,7 +5,8 @@ use fleetwright_wire as wire;
 use jiff::SignedDuration;
 
 use super::component::{Stand, default_times};
-use super::decide::{Mind, Work};
+use super::decide::Mind;
+use super::work::Work;
 use super::{Act, order};
 
 impl Mind<'_> {

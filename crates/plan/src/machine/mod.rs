@@ -17,6 +17,8 @@ mod events;
 mod foresee;
 mod guard;
 mod leave;
+mod look;
+mod notes;
 mod order;
 mod status;
 mod step;
@@ -24,6 +26,7 @@ mod step;
 mod tests;
 mod version;
 mod window;
+mod work;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -4,8 +4,9 @@ use fleetwright_api::{ComponentState, Disruption};
 use jiff::{SignedDuration, Timestamp};
 
 use super::component::signed;
-use super::decide::{Mind, Work};
+use super::decide::Mind;
 use super::step::Does;
+use super::work::Work;
 use super::{Act, Node, Phase, Wish};
 
 /// After a window was given up, the next is asked for after this long at first…

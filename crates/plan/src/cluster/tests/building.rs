@@ -1,0 +1,150 @@
+//! The objects of a control plane.
+
+use fleetwright_api::ConfigFile;
+
+use super::contains::contains;
+use super::objects::{Blueprint, objects};
+use super::*;
+
+#[test]
+fn what_was_changed_by_hand_is_applied_again_and_nothing_else() {
+    let mut world = World::new();
+    world.settle();
+    let key = (Kind::Deployment, "kube-scheduler".to_owned());
+    world.live.get_mut(&key).unwrap()["spec"]["replicas"] = 7.into();
+    let decision = world.decide();
+    assert_eq!(kinds(&decision), [(Kind::Deployment, "kube-scheduler")]);
+    assert_eq!(decision.apply[0].1.as_deref(), Some("spec.replicas"));
+}
+
+#[test]
+fn arguments_of_a_cluster_win_over_those_of_its_package_version_and_ours_over_all() {
+    let world = World::new();
+    let mut package = package("1.36.4");
+    package.components.apiserver.args = [("v", "2"), ("profiling", "true"), ("secure-port", "1")]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into();
+    let mut spec = world.spec.clone();
+    let args = [("v".to_owned(), "4".to_owned())].into();
+    spec.components.apiserver = Some(ComponentOverrides { args, ..ComponentOverrides::default() });
+    let of = Blueprint {
+        names: &world.names,
+        spec: &spec,
+        package: &package,
+        etcd_exists: false,
+        emulates: None,
+        trusts: "",
+    };
+    let all = objects(&of, ControlPlaneComponent::Apiserver);
+    let deployment = all.iter().find(|object| object.kind == Kind::Deployment).unwrap();
+    let args: Vec<_> = deployment.body["spec"]["template"]["spec"]["containers"][0]["args"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
+    for one in ["--v=4", "--profiling=true", "--secure-port=6443"] {
+        assert!(args.contains(&one), "{one} in {args:?}");
+    }
+}
+
+#[test]
+fn a_changed_configuration_file_makes_new_pods() {
+    let world = World::new();
+    let digest = |package: &ClusterPackageVersionSpec| {
+        let of = Blueprint {
+            names: &world.names,
+            spec: &world.spec,
+            package,
+            etcd_exists: false,
+            emulates: None,
+            trusts: "",
+        };
+        let all = objects(&of, ControlPlaneComponent::Scheduler);
+        all.iter().find_map(objects::template_digest).unwrap().to_owned()
+    };
+    let (before, mut after) = (package("1.36.4"), package("1.36.4"));
+    let content = "percentageOfNodesToScore: 20\n".to_owned();
+    after.components.scheduler.config = vec![ConfigFile { name: "scheduler.yaml".to_owned(), content }];
+    assert_ne!(digest(&before), digest(&after));
+    let of = Blueprint {
+        names: &world.names,
+        spec: &world.spec,
+        package: &after,
+        etcd_exists: false,
+        emulates: None,
+        trusts: "",
+    };
+    let all = objects(&of, ControlPlaneComponent::Scheduler);
+    let file = all.iter().find(|object| object.kind == Kind::ConfigMap).unwrap().body["data"]["scheduler.yaml"]
+        .as_str()
+        .unwrap();
+    let file: Value = serde_json::from_str(file).unwrap();
+    assert_eq!(file["percentageOfNodesToScore"], 20);
+    assert_eq!(file["clientConnection"]["kubeconfig"], "/etc/kubernetes/scheduler-kubeconfig/kubeconfig");
+}
+
+#[test]
+fn that_etcd_goes_on_is_no_reason_to_begin_anew() {
+    let world = World::new();
+    let package = package("1.36.4");
+    let of = |etcd_exists| {
+        let of = Blueprint {
+            names: &world.names,
+            spec: &world.spec,
+            package: &package,
+            etcd_exists,
+            emulates: None,
+            trusts: "",
+        };
+        let all = objects(&of, ControlPlaneComponent::Etcd);
+        all.into_iter().find(|object| object.kind == Kind::StatefulSet).unwrap()
+    };
+    let (new, existing) = (of(false), of(true));
+    assert_eq!(objects::template_digest(&new), objects::template_digest(&existing));
+    assert!(!contains(&new.body, &existing.body));
+    // It is written, and nobody is told of a repair; what somebody changed is one.
+    let mut world = World::new();
+    let all = world.settle();
+    let told = |decision: &Decision| decision.apply.iter().any(|(_, place)| place.is_some());
+    assert!(!all.iter().any(told), "{:#?}", all.iter().find(|decision| told(decision)).unwrap().apply);
+    let etcd = world.live.get_mut(&(Kind::StatefulSet, "etcd".to_owned())).unwrap();
+    etcd["spec"]["template"]["spec"]["containers"][0]["args"] = serde_json::json!([]);
+    assert!(told(&world.decide()));
+}
+
+#[test]
+fn no_pod_but_the_controller_managers_has_the_key_of_an_authority() {
+    let world = World::new();
+    let package = package("1.36.4");
+    for component in ControlPlaneComponent::ALL {
+        let of = Blueprint {
+            names: &world.names,
+            spec: &world.spec,
+            package: &package,
+            etcd_exists: false,
+            emulates: None,
+            trusts: "",
+        };
+        let all = objects(&of, component);
+        let workload = all.iter().find(|object| objects::template_digest(object).is_some()).unwrap();
+        let volumes = workload.body["spec"]["template"]["spec"]["volumes"].as_array().unwrap();
+        let holds = volumes.iter().any(|volume| {
+            let secret = volume["secret"]["secretName"].as_str().unwrap_or_default();
+            let keys = volume["secret"]["items"].to_string();
+            (secret == "ca" || secret.ends_with("-ca")) && keys.contains("tls.key")
+        });
+        assert_eq!(holds, component == ControlPlaneComponent::ControllerManager, "{component}");
+        let pod = &workload.body["spec"]["template"]["spec"];
+        assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
+        assert_eq!(pod["containers"][0]["securityContext"]["readOnlyRootFilesystem"], true);
+    }
+}
+
+#[test]
+fn long_names_that_begin_alike_do_not_share_a_namespace() {
+    let long = "a".repeat(63);
+    let (one, two) = (Names::of("fleet", &long), Names::of("fleet", &format!("{}b", "a".repeat(62))));
+    assert!(one.namespace.len() <= 63 && one.namespace != two.namespace);
+    assert_eq!(Names::of("fleet", "pay").namespace, "fleet-pay");
+}

@@ -1,0 +1,209 @@
+//! Other versions: the way there, and the way back.
+
+use super::*;
+
+#[test]
+fn an_upgrade_goes_component_by_component_and_etcd_member_by_member() {
+    let mut world = World::new();
+    world.settle();
+    let newer = ClusterPackageVersionSpec::of_images("registry.example", "1.37.1", "3.7.0");
+    world.packages.insert("v1.37".to_owned(), newer);
+    world.spec.package_version = "v1.37".to_owned();
+    let steps = world.settle();
+    let mut order = Vec::new();
+    for step in &steps {
+        order.extend(
+            kinds(step).into_iter().filter(|(kind, _)| *kind != Kind::ConfigMap).map(|(_, name)| name.to_owned()),
+        );
+        order.extend(step.replace.iter().map(|member| format!("replace {}", member.name)));
+    }
+    order.dedup();
+    let expected = [
+        "etcd",
+        "replace etcd-2",
+        "replace etcd-1",
+        "replace etcd-0",
+        "kube-apiserver",
+        "kube-controller-manager",
+        "kube-scheduler",
+    ];
+    assert_eq!(order, expected);
+    assert_eq!(
+        (world.status.package_version.as_deref(), world.status.previous.as_deref()),
+        (Some("v1.37"), Some("v1.36"))
+    );
+    // And back the same way.
+    world.spec.package_version = "v1.36".to_owned();
+    world.settle();
+    assert_eq!(world.status.package_version.as_deref(), Some("v1.36"));
+}
+
+fn args(world: &World, deployment: &str) -> String {
+    let object = &world.live[&(Kind::Deployment, deployment.to_owned())];
+    object["spec"]["template"]["spec"]["containers"][0]["args"].to_string()
+}
+
+#[test]
+fn a_new_minor_emulates_the_old_one_until_the_soak_is_over() {
+    let mut world = World::new();
+    world.settle();
+    world.spec.package_version = "v1.37".to_owned();
+    world.settle();
+    assert_eq!((world.status.phase, world.status.emulates.as_deref()), (Some(ClusterPhase::Soaking), Some("1.36")));
+    for deployment in ["kube-apiserver", "kube-controller-manager", "kube-scheduler"] {
+        assert!(args(&world, deployment).contains("--emulated-version=1.36"), "{deployment}");
+    }
+    // Over: that is written down first, and only then something is done about it.
+    world.status.soak_until = Some(NOW);
+    assert!(world.decide().apply.is_empty());
+    assert_eq!(world.status().emulates, None);
+    world.settle();
+    assert_eq!(world.status.phase, Some(ClusterPhase::Ready));
+    assert!(!args(&world, "kube-apiserver").contains("emulated-version"));
+    // There is no way back any more, and nothing is touched.
+    world.spec.package_version = "v1.36".to_owned();
+    let decision = world.decide();
+    assert!(decision.apply.is_empty() && decision.refused.is_some());
+    let status = world.status();
+    let upgradable = condition(&status.conditions, names::UPGRADABLE).unwrap();
+    assert_eq!((upgradable.status, upgradable.reason.as_str()), (Status::False, names::reasons::SOAK_OVER));
+    assert!(status.waiting_for.unwrap().contains("snapshot"));
+    assert_eq!(status.package_version.as_deref(), Some("v1.37"));
+}
+
+#[test]
+fn within_the_soak_it_goes_back_and_forth_as_often_as_one_likes() {
+    let mut world = World::new();
+    world.settle();
+    for _ in 0..2 {
+        world.spec.package_version = "v1.37".to_owned();
+        world.settle();
+        let reversible = condition(&world.status.conditions, names::REVERSIBLE).unwrap();
+        assert_eq!(reversible.status, Status::True, "{reversible:?}");
+        world.spec.package_version = "v1.36".to_owned();
+        world.settle();
+        assert_eq!((world.status.package_version.as_deref(), world.status.emulates.as_deref()), (Some("v1.36"), None));
+        assert!(!args(&world, "kube-apiserver").contains("emulated-version"));
+    }
+}
+
+#[test]
+fn an_upgrade_that_is_under_way_goes_back_from_any_stage() {
+    for stage in 0..12 {
+        let mut world = World::new();
+        world.settle();
+        world.spec.package_version = "v1.37".to_owned();
+        for _ in 0..stage {
+            let decision = world.decide();
+            world.status = world.status();
+            world.applied(&decision);
+        }
+        world.spec.package_version = "v1.36".to_owned();
+        world.settle();
+        assert_eq!(world.status.package_version.as_deref(), Some("v1.36"), "from stage {stage}");
+        assert!(world.workloads.values().all(|workload| workload.package.as_deref() == Some("v1.36")));
+    }
+}
+
+#[test]
+fn etcd_does_not_go_back_to_a_minor_that_cannot_read_its_data() {
+    let mut world = World::new();
+    world
+        .packages
+        .insert("v1.37".to_owned(), ClusterPackageVersionSpec::of_images("registry.example", "1.37.1", "3.7.0"));
+    world.settle();
+    world.spec.package_version = "v1.37".to_owned();
+    world.settle();
+    world.spec.package_version = "v1.36".to_owned();
+    world.settle();
+    assert_eq!(world.status.package_version.as_deref(), Some("v1.36"));
+    let etcd = &world.live[&(Kind::StatefulSet, "etcd".to_owned())];
+    assert!(etcd.to_string().contains("etcd:v3.7.0"));
+}
+
+#[test]
+fn no_member_of_etcd_is_replaced_while_another_does_not_work() {
+    let mut world = World::new();
+    world.settle();
+    world
+        .packages
+        .insert("v1.37".to_owned(), ClusterPackageVersionSpec::of_images("registry.example", "1.37.1", "3.7.0"));
+    world.spec.package_version = "v1.37".to_owned();
+    world.snapshotted();
+    let asks = world.decide();
+    world.applied(&asks);
+    let decision = world.decide();
+    world.applied(&Decision { replace: None, ..decision });
+    world.workloads.get_mut(&ControlPlaneComponent::Etcd).unwrap().replicas[0].ready = false;
+    // It is of before: it costs nothing to try it with the new version.
+    assert_eq!(world.decide().replace.map(|member| member.name).as_deref(), Some("etcd-0"));
+    world.workloads.get_mut(&ControlPlaneComponent::Etcd).unwrap().replicas[1].ready = false;
+    assert_eq!(world.decide().replace, None);
+}
+
+#[test]
+fn a_stage_that_does_not_work_in_time_is_taken_back_and_not_tried_again_until_somebody_asks() {
+    let mut world = World::new();
+    world.settle();
+    world.spec.package_version = "v1.37".to_owned();
+    // The new API servers never become ready.
+    let broken = |world: &mut World| {
+        let decision = world.decide();
+        let status = world.status();
+        world.applied(&decision);
+        world.status = status;
+        for replica in &mut world.workloads.get_mut(&ControlPlaneComponent::Apiserver).unwrap().replicas {
+            replica.ready = decision.package != "v1.37";
+        }
+        decision
+    };
+    for _ in 0..10 {
+        broken(&mut world);
+    }
+    let begun = world.status.progress.clone().unwrap();
+    assert_eq!((begun.step.as_str(), begun.since), ("bring kube-apiserver to v1.37", NOW));
+    assert_eq!(world.status.phase, Some(ClusterPhase::Upgrading));
+    let until = NOW + SignedDuration::from_mins(10);
+    assert!(world.decide().next.is_some_and(|next| next <= until), "it is looked at in time");
+
+    world.now = until;
+    let decision = world.decide();
+    let failed = decision.failed.clone().unwrap();
+    assert!(failed.message.contains("kube-apiserver: 0 of 2 replicas are ready"), "{failed:?}");
+    assert!(decision.apply.is_empty() && decision.replace.is_none(), "it is written down before anything is done");
+    world.status = world.status();
+    assert_eq!(world.status.phase, Some(ClusterPhase::RollingBack));
+    world.settle();
+    let status = world.status.clone();
+    assert_eq!((status.package_version.as_deref(), status.phase), (Some("v1.36"), Some(ClusterPhase::Ready)));
+    let upgradable = condition(&status.conditions, names::UPGRADABLE).unwrap();
+    assert_eq!((upgradable.status, upgradable.reason.as_str()), (Status::False, names::reasons::TRIED_AND_FAILED));
+    assert_eq!(status.failed, Some(failed));
+
+    world.retry = Some("again".to_owned());
+    world.settle();
+    assert_eq!((world.status.package_version.as_deref(), &world.status.failed), (Some("v1.37"), &None));
+    assert_eq!(world.status.retried.as_deref(), Some("again"));
+}
+
+#[test]
+fn what_failed_is_forgotten_when_another_is_asked_for_and_going_back_is_never_given_up() {
+    let mut world = World::new();
+    world.settle();
+    world.spec.package_version = "v1.37".to_owned();
+    world.settle();
+    world.status.failed = Some(fleetwright_api::FailedChange {
+        package_version: "v1.38".to_owned(),
+        generation: Some(1),
+        at: NOW,
+        message: "it did not work".to_owned(),
+    });
+    assert_eq!(world.status().failed, None);
+
+    world.spec.package_version = "v1.36".to_owned();
+    let decision = world.decide();
+    world.status = world.status();
+    world.applied(&decision);
+    world.now = NOW + SignedDuration::from_hours(5);
+    assert!(world.decide().failed.is_none());
+}

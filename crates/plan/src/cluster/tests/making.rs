@@ -1,0 +1,87 @@
+//! How a cluster is made, and when it is proven.
+
+use super::*;
+
+#[test]
+fn a_namespace_comes_first_then_authorities_then_what_they_sign_then_the_rest() {
+    let mut world = World::new();
+    world.namespace = false;
+    world.authorities = Authority::ALL.to_vec();
+    let decision = world.decide();
+    assert!(decision.namespace && decision.authorities.is_empty() && decision.apply.is_empty());
+    world.namespace = true;
+    let decision = world.decide();
+    assert!(!decision.namespace && decision.authorities.len() == 3 && decision.certificates.is_empty());
+    world.authorities.clear();
+    let wanted = certificates::wanted(&world.names, &world.spec, &[]);
+    world.due = wanted.into_iter().map(|one| (one, Due::Missing)).collect();
+    let decision = world.decide();
+    assert!(decision.certificates.len() >= 10 && decision.apply.is_empty());
+    world.due.clear();
+    assert!(!world.decide().apply.is_empty());
+}
+
+#[test]
+fn who_does_not_wait_for_the_api_server_comes_after_it() {
+    let mut world = World::new();
+    let decision = world.decide();
+    let first = kinds(&decision);
+    assert!(first.contains(&(Kind::StatefulSet, "etcd")) && first.contains(&(Kind::Deployment, "kube-apiserver")));
+    assert!(!first.iter().any(|(_, name)| name.contains("scheduler") || name.contains("controller-manager")));
+    world.applied(&decision);
+    let decision = world.decide();
+    let second = kinds(&decision);
+    assert!(second.contains(&(Kind::Deployment, "kube-scheduler")));
+    assert!(second.contains(&(Kind::Deployment, "kube-controller-manager")));
+    world.settle();
+    assert_eq!(world.status.phase, Some(ClusterPhase::Ready));
+    assert_eq!(world.status.package_version.as_deref(), Some("v1.36"));
+}
+
+#[test]
+fn a_cluster_is_ready_only_when_every_api_server_is_proven() {
+    let mut world = World::new();
+    world.settle();
+    let uid = world.proofs.keys().next().unwrap().clone();
+    world.status = ClusterStatus::default();
+    world.proofs.get_mut(&uid).unwrap().outcome = Err("it lies".to_owned());
+    let status = world.status();
+    let ready = condition(&status.conditions, names::READY).unwrap();
+    assert_eq!((ready.status, status.phase), (Status::False, Some(ClusterPhase::Creating)));
+    assert!(status.waiting_for.unwrap().contains("it lies"));
+}
+
+#[test]
+fn what_was_proven_of_a_container_says_nothing_of_the_one_after_it() {
+    let mut world = World::new();
+    world.settle();
+    assert!(world.decide().prove.is_empty());
+    let servers = &mut world.workloads.get_mut(&ControlPlaneComponent::Apiserver).unwrap().replicas;
+    servers[0].restarts = 1;
+    let decision = world.decide();
+    assert_eq!(decision.prove.len(), 1);
+    assert!(decision.waiting[0].1.contains("not proven"), "{:?}", decision.waiting);
+}
+
+#[test]
+fn what_was_proven_before_a_restart_of_the_operator_counts_in_its_time() {
+    let mut world = World::new();
+    world.settle();
+    world.proofs.clear();
+    assert!(world.decide().prove.is_empty() && world.decide().waiting.is_empty());
+    for component in &mut world.status.components {
+        for replica in &mut component.replicas {
+            replica.proven = replica.proven.map(|at| at - SignedDuration::from_hours(4));
+        }
+    }
+    assert_eq!(world.decide().prove.len(), 2);
+}
+
+#[test]
+fn one_member_is_enough_where_one_is_asked_for() {
+    let mut world = World::new();
+    world.spec.replicas = 1;
+    world.spec.datastore.etcd = Some(EtcdDatastore { members: 1, ..EtcdDatastore::default() });
+    world.settle();
+    assert_eq!(world.status.phase, Some(ClusterPhase::Ready));
+}

@@ -1,0 +1,167 @@
+//! When a host is looked at, and what it is asked.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fleetwright_api::ComponentState;
+use fleetwright_wire::{self as wire, StepRecord};
+use jiff::{SignedDuration, Timestamp};
+
+use super::component::signed;
+use super::decide::Mind;
+use super::guard::{self, cut};
+use super::step::{Does, id, reboot_id};
+use super::work::MOST_BOOTS;
+use super::{Act, Node, Seen, Wanted};
+use crate::package::Rendered;
+
+/// A hint of trouble makes us look, but not more often than this.
+const HINTED: SignedDuration = SignedDuration::from_secs(60);
+
+impl<'a> Mind<'a> {
+    /// What was seen, if it answers what would be asked.
+    pub(super) fn fresh(&self, ordered: &[&Arc<Rendered>]) -> Option<Seen<'a>> {
+        let wanted = || ordered.iter().filter(|wanted| !self.is_held(wanted));
+        let same = |seen: &Seen<'_>| {
+            let asked = &seen.asked.digests;
+            asked.len() == wanted().count()
+                && wanted().all(|one| asked.get(&one.package.component) == Some(&one.digest))
+        };
+        self.k.host.seen.filter(|seen| seen.current && same(seen))
+    }
+
+    /// It did not work, and the host carries something else instead, which is not compared with it.
+    fn is_held(&self, wanted: &Rendered) -> bool {
+        let entry = self.status.components.iter().find(|entry| entry.component == wanted.package.component);
+        entry
+            .is_some_and(|entry| entry.failed.as_ref() == Some(&wanted.digest) && entry.state != ComponentState::Failed)
+    }
+
+    pub(super) fn look_or_rest(&mut self, observe: wire::Observe, ordered: &[&Arc<Rendered>]) {
+        // After a restart of the operator, a machine that was as declared is looked at when its time comes, and not all at once.
+        let unchanged = ordered.iter().all(|wanted| {
+            self.old.components.iter().any(|entry| {
+                entry.component == wanted.package.component
+                    && entry.desired.as_ref() == Some(&cut(&wanted.package.version, 256))
+            })
+        });
+        let passed = self.last_check() > self.k.known_since;
+        if self.k.host.seen.is_none() && unchanged && !passed && self.at_rest_since_restart() {
+            self.at(self.next_check());
+            return;
+        }
+        self.ask(observe);
+    }
+
+    fn at_rest_since_restart(&self) -> bool {
+        self.old.phase == Some(fleetwright_api::Phase::Ready)
+            && self.old.observed_generation == self.k.machine.metadata.generation
+            && self.old.components.iter().all(|entry| entry.state == ComponentState::Ready)
+            && self.old.retried == self.status.retried
+            && self.k.window.is_none()
+            && self.hint().is_none()
+            && self.k.node.is_none_or(|node| node.closed.is_none())
+    }
+
+    pub(super) fn look_for_proof(&mut self, observe: wire::Observe, seen: Seen<'a>) {
+        let every = signed(self.health.unwrap_or(Duration::from_secs(2))).max(SignedDuration::from_millis(200));
+        self.look_again(wire::Observe { health: true, ..observe }, seen, every);
+    }
+
+    /// Looks at the host that long after the last look.
+    pub(super) fn look_again(&mut self, observe: wire::Observe, seen: Seen<'_>, after: SignedDuration) {
+        let at = seen.at.checked_add(after).unwrap_or(Timestamp::MAX);
+        if at > self.now { self.at(at) } else { self.ask(observe) }
+    }
+
+    /// Nothing is to be done until the next check.
+    pub(super) fn rest(&mut self, seen: Seen<'_>) {
+        let hinted = self.hint().is_some().then(|| seen.at + HINTED);
+        self.at(self.next_check());
+        if let Some(at) = hinted {
+            self.at(at.max(self.now));
+        }
+    }
+
+    /// Whether it is time to look, or something hints at trouble.
+    pub(super) fn due(&self, seen: Seen<'_>) -> bool {
+        seen.at < self.last_check() || self.hint().is_some() && seen.at + HINTED <= self.now
+    }
+
+    /// What of the Node does not go with what is known of the host.
+    fn hint(&self) -> Option<&'static str> {
+        let node: Node<'_> = self.k.node?;
+        let boot = self.status.facts.as_ref().and_then(|facts| facts.boot_id.as_deref());
+        if boot.zip(node.boot_id).is_some_and(|(host, node)| host != node) {
+            return Some("its Node tells of another boot");
+        }
+        // A Node that never said anything is none that stopped being ready.
+        let says = node.conditions.iter().any(|(name, _)| &**name == "Ready");
+        (says && !node.holds("Ready")).then_some("its Node is not ready")
+    }
+
+    pub(super) fn next_check(&self) -> Timestamp {
+        guard::next_check(self.uid(), self.k.check_every, self.now)
+    }
+
+    pub(super) fn last_check(&self) -> Timestamp {
+        guard::last_check(self.uid(), self.k.check_every, self.now)
+    }
+
+    /// What is asked of the host when it is looked at.
+    pub(super) fn observe(&self, ordered: &[&Arc<Rendered>]) -> wire::Observe {
+        let asked = ordered.iter().filter(|wanted| !self.is_held(wanted));
+        let packages = asked.map(|wanted| wanted.package.clone()).collect();
+        let health = self.status.components.iter().any(|entry| entry.state != ComponentState::Ready);
+        wire::Observe { packages, health, records: self.records(), ..wire::Observe::default() }
+    }
+
+    /// The steps whose outcome matters.
+    pub(super) fn records(&self) -> Vec<String> {
+        let mut ids = Vec::new();
+        let under = self.under();
+        if let Wanted::Ready(wanted) = self.k.wanted {
+            for wanted in wanted {
+                let entry = self.entry(&wanted.package.component);
+                if entry.state == ComponentState::Ready {
+                    continue;
+                }
+                let attempts = entry.attempts.unwrap_or(0);
+                let install = Does::Install(wanted);
+                ids.push(id(under, &entry.component, install.tag(), attempts));
+                if let Some(before) = attempts.checked_sub(1) {
+                    ids.push(id(under, &entry.component, install.tag(), before));
+                }
+                if entry.state == ComponentState::Drifted || entry.state == ComponentState::Installing {
+                    let repair = Does::Repair(wanted);
+                    ids.push(id(under, &entry.component, repair.tag(), attempts));
+                    if let Some(before) = attempts.checked_sub(1) {
+                        ids.push(id(under, &entry.component, repair.tag(), before));
+                    }
+                }
+            }
+        }
+        for entry in self.status.components.iter().filter(|entry| entry.desired.is_none()) {
+            ids.push(id(under, &entry.component, Does::Remove.tag(), entry.attempts.unwrap_or(0)));
+        }
+        if self.running().is_some() {
+            ids.extend((1..=MOST_BOOTS).map(|number| reboot_id(under, number)));
+        }
+        ids
+    }
+
+    pub(super) fn record_of(&self, id: &str) -> Option<&'a StepRecord> {
+        let host = &self.k.host;
+        let seen = host.seen.filter(|seen| seen.current).map(|seen| &seen.observation.records);
+        let seen = seen.and_then(|records| records.iter().find(|record| record.id == id));
+        seen.or_else(|| host.step.filter(|step| step.id == id))
+    }
+
+    pub(super) fn ask(&mut self, observe: wire::Observe) {
+        self.act = Act::Observe(Box::new(observe));
+    }
+
+    pub(super) fn look_for_health(&mut self, every: Duration) {
+        self.health = Some(self.health.map_or(every, |other| other.min(every)));
+    }
+}

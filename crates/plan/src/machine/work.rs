@@ -1,0 +1,284 @@
+//! What differs from what is declared, and the steps that are taken about it.
+
+use std::sync::Arc;
+
+use fleetwright_api::{Component, ComponentState, Disruption, names};
+use fleetwright_wire::{self as wire, Observation, Outcome};
+use jiff::{SignedDuration, Timestamp};
+
+use super::component::{Sight, Stand, default_times, set, state};
+use super::decide::{ASK_AGAIN, Mind};
+use super::guard;
+use super::step::{Does, Item, Verb, id, reboot_id};
+use super::{Act, Run, Seen, Wanted};
+use crate::package::Rendered;
+
+/// A window in which a step fails again and again is given up after this long.
+const LONGEST_WINDOW: SignedDuration = SignedDuration::from_hours(1);
+/// In one window a host is booted at most so often.
+pub(super) const MOST_BOOTS: u32 = 3;
+
+/// What is to be done about a host.
+pub(super) struct Work<'a> {
+    /// In order.
+    pub items: Vec<Item<'a>>,
+    /// Components that are as declared and work.
+    pub settled: Vec<&'a str>,
+    /// A step goes on on the host.
+    pub running: bool,
+    /// A change has to prove itself, and nothing else is touched until then.
+    pub proving: bool,
+    /// A change has to prove itself.
+    pub unproven: bool,
+    /// A boot is needed.
+    pub boots: bool,
+}
+
+impl<'a> Mind<'a> {
+    /// All that differs from what is declared.
+    pub(super) fn work(&mut self, ordered: &[&'a Arc<Rendered>], seen: &'a Observation) -> Work<'a> {
+        let boot = Some(&seen.facts.boot_id).filter(|boot| !boot.is_empty());
+        let known = self.old.facts.as_ref().and_then(|facts| facts.boot_id.as_ref());
+        let booted = known.is_some() && boot.is_some() && known != boot;
+        let mut work = Work {
+            items: Vec::new(),
+            settled: Vec::new(),
+            running: seen.records.iter().any(|record| record.outcome == Outcome::Running),
+            proving: false,
+            unproven: false,
+            boots: false,
+        };
+        let nothing = wire::ComponentSeen::default();
+        let mut due = Vec::new();
+        for wanted in ordered {
+            let found = seen.components.iter().find(|found| found.component == wanted.package.component);
+            let sight = Sight { seen: found.unwrap_or(&nothing), facts: &seen.facts, booted };
+            match self.stand(wanted, &sight) {
+                Stand::Settled => work.settled.push(&wanted.package.component),
+                Stand::Proving { others } => {
+                    work.unproven = true;
+                    work.proving |= !others;
+                }
+                Stand::Boots => work.boots = true,
+                Stand::Running => work.running = true,
+                Stand::Due(item) => due.push(*item),
+                // A kernel that came back is in place after a boot, too.
+                Stand::Left => {
+                    let back = self.entry(&wanted.package.component).state == ComponentState::RolledBack;
+                    work.boots |= back && sight.seen.needs_reboot;
+                }
+            }
+        }
+        // Also one of which only parts are there: what nobody asked about and is told nevertheless is ours.
+        let goes =
+            |found: &&wire::ComponentSeen| !ordered.iter().any(|wanted| wanted.package.component == found.component);
+        let going: Vec<&wire::ComponentSeen> = seen.components.iter().filter(goes).collect();
+        let names: Vec<String> = going.iter().map(|found| found.component.clone()).collect();
+        let (mut first, mut last) = (Vec::new(), Vec::new());
+        for name in super::order::removals(&names, self.k.leaving) {
+            let Some(found) = going.iter().find(|found| found.component == name) else { continue };
+            let in_the_way = ordered.iter().any(|wanted| wanted.conflicts_with.contains(&name));
+            match self.going(found) {
+                Stand::Running => work.running = true,
+                Stand::Due(item) if in_the_way => first.push(*item),
+                Stand::Due(item) => last.push(*item),
+                _ => {}
+            }
+        }
+        work.items.extend(first);
+        work.items.extend(due);
+        work.items.extend(last);
+        let there = |entry: &Component| {
+            ordered.iter().any(|wanted| wanted.package.component == entry.component) || names.contains(&entry.component)
+        };
+        self.status.components.retain(there);
+        work
+    }
+
+    /// Takes the next step, or the next towards it.
+    pub(super) fn go_on(&mut self, work: Work<'a>, observe: wire::Observe, seen: Seen<'a>) {
+        if work.running {
+            return self.look_again(observe, seen, ASK_AGAIN);
+        }
+        if work.unproven {
+            self.progress_of_proof();
+        }
+        if work.proving {
+            return self.look_for_proof(observe, seen);
+        }
+        // Who waits for the gate is looked at as anybody else.
+        if self.waits() && self.due(seen) {
+            return self.ask(observe);
+        }
+        if let Some(item) = self.next_item(&work) {
+            self.take(&work, item, observe);
+            if self.waits() {
+                self.at(self.next_check());
+            }
+            return;
+        }
+        if work.unproven {
+            return self.look_for_proof(observe, seen);
+        }
+        if work.boots && self.boot(&work, seen, observe.clone()) {
+            return;
+        }
+        if let Some((level, since)) = self.running() {
+            let later =
+                work.items.iter().filter(|item| item.step.disruption <= level).filter_map(|item| self.item_at(item));
+            return match later.min() {
+                Some(at) if self.now.duration_since(since) < LONGEST_WINDOW => self.at(at.max(self.now + ASK_AGAIN)),
+                Some(_) => {
+                    let text = "given up: what failed is tried again in another window".to_owned();
+                    self.act = Act::End { open: true, well: false, text };
+                }
+                None => self.end_window(),
+            };
+        }
+        self.withdraw = self.waits() && !work.boots;
+        let waits = work.items.iter().filter_map(|item| self.item_at(item)).min();
+        if let Some(at) = waits {
+            self.at(at);
+        }
+        if self.open_what_is_left() || self.label() {
+            return;
+        }
+        if self.due(seen) {
+            return self.ask(observe);
+        }
+        self.rest(seen);
+    }
+
+    /// The first step that may be taken now.
+    fn next_item<'w>(&self, work: &'w Work<'a>) -> Option<&'w Item<'a>> {
+        let free = |item: &&Item<'a>| {
+            item.depends_on.iter().all(|on| work.settled.contains(&on.as_str()))
+                && self.item_at(item).is_none_or(|at| at <= self.now)
+        };
+        let window = self.running().map(|window| window.0);
+        if let Some(level) = window {
+            return work
+                .items
+                .iter()
+                .filter(free)
+                .find(|item| item.step.disruption <= level || !self.needs_window(item));
+        }
+        // While the gate is asked, what disrupts nobody goes on.
+        let gentle = work.items.iter().filter(free).find(|item| !self.needs_window(item));
+        gentle.or_else(|| work.items.iter().find(free))
+    }
+
+    /// It was never whole: nobody relies on it yet.
+    pub(super) fn is_new(&self) -> bool {
+        let said = fleetwright_api::condition(&self.old.conditions, names::PACKAGES_READY);
+        said.is_none_or(|said| ["NotLookedAtYet", super::status::INSTALLING].contains(&&*said.reason))
+    }
+
+    /// When a step may be taken.
+    fn item_at(&self, item: &Item<'_>) -> Option<Timestamp> {
+        let fight = (item.step.verb == Verb::Repair).then(|| self.status.last_drift.as_ref().map(guard::repair_at));
+        [item.not_before, fight.flatten()].into_iter().flatten().max()
+    }
+
+    pub(super) fn needs_window(&self, item: &Item<'_>) -> bool {
+        match item.step.disruption {
+            Disruption::None => false,
+            Disruption::Restart | Disruption::Drain => self.k.node.is_some() && !self.is_new(),
+            Disruption::Reboot => true,
+        }
+    }
+
+    pub(super) fn take(&mut self, work: &Work<'a>, item: &Item<'a>, observe: wire::Observe) {
+        if !self.finalized() {
+            self.act = Act::Finalize;
+            return;
+        }
+        // In a window that is under way anyway, also what needs none waits until pods have left: a later step counts on it.
+        let disruption = item.step.disruption;
+        let inside = disruption > Disruption::None && self.running().is_some_and(|(level, _)| disruption <= level);
+        if (inside || self.needs_window(item)) && !self.in_window(work, disruption, item.times.drain) {
+            return;
+        }
+        self.run(item, observe);
+    }
+
+    /// Runs a step.
+    pub(super) fn run(&mut self, item: &Item<'a>, mut then: wire::Observe) {
+        let step = &item.step;
+        let mut entry = self.entry(&step.component);
+        if let Some(state) = state(step.verb) {
+            let message = if step.verb == Verb::GoBack { entry.message.clone() } else { String::new() };
+            set(&mut entry, state, message, self.now);
+        }
+        let id = id(self.under(), &step.component, item.does.tag(), entry.attempts.unwrap_or(0));
+        self.put(entry);
+        self.progress(&step.text(), Some(&id), None, "");
+        then.records.push(id.clone());
+        then.health = true;
+        let (wire, within) = (item.does.wire(&step.component), item.times.apply);
+        let needs_credential = matches!(item.does, Does::Install(wanted) if wanted.needs_credential);
+        self.act = Act::Run(Box::new(Run { id, step: wire, within, then, needs_credential }));
+    }
+
+    /// Boots the host, once for all that needs it. False if there is nothing to do about it now.
+    fn boot(&mut self, work: &Work<'a>, seen: Seen<'a>, observe: wire::Observe) -> bool {
+        if !self.finalized() {
+            self.act = Act::Finalize;
+            return true;
+        }
+        let times = match self.k.wanted {
+            Wanted::Ready(wanted) => wanted.iter().map(|wanted| wanted.times).max_by_key(|times| times.reboot),
+            Wanted::Not { .. } => None,
+        };
+        let times = times.unwrap_or_else(default_times);
+        if !self.in_window(work, Disruption::Reboot, times.drain) {
+            // A window of a lower level ends, and one for the boot follows.
+            return self.running().is_none() || self.act != Act::Rest;
+        }
+        let window = self.under().to_owned();
+        let mut number = 1;
+        while number <= MOST_BOOTS {
+            let Some(record) = self.record_of(&reboot_id(&window, number)) else { break };
+            match record.outcome {
+                Outcome::Running => {
+                    self.look_again(observe, seen, ASK_AGAIN);
+                    return true;
+                }
+                // The boot id says whether it happened: it is not repeated before the host was seen in the boot that it began in.
+                Outcome::Done | Outcome::Failed | Outcome::Interrupted | Outcome::Refused => number += 1,
+            }
+        }
+        if number > MOST_BOOTS {
+            self.boots_in_vain(seen.observation);
+            return false;
+        }
+        let id = reboot_id(&window, number);
+        self.progress("reboot", Some(&id), None, "");
+        let mut then = observe;
+        then.records.push(id.clone());
+        then.health = true;
+        self.act = Act::Run(Box::new(Run {
+            id,
+            step: wire::Step::Reboot,
+            within: times.reboot,
+            then,
+            needs_credential: false,
+        }));
+        true
+    }
+
+    /// It was booted again and again, and what should be in place is not.
+    fn boots_in_vain(&mut self, seen: &Observation) {
+        let Wanted::Ready(wanted) = self.k.wanted else { return };
+        for wanted in wanted {
+            let name = &wanted.package.component;
+            if seen.components.iter().any(|found| found.component == *name && found.needs_reboot) {
+                let mut entry = self.entry(name);
+                entry.failed = Some(wanted.digest.clone());
+                let message = format!("the host was booted {MOST_BOOTS} times, and still it is not in place");
+                set(&mut entry, ComponentState::Failed, message, self.now);
+                self.put(entry);
+            }
+        }
+    }
+}
