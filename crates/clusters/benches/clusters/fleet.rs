@@ -8,10 +8,10 @@ use anyhow::{Context, Result, ensure};
 use fleetwright_api::{
     Cluster, ClusterPackageVersion, ClusterPackageVersionSpec, ClusterSpec, EtcdDatastore, is_true, names,
 };
+use fleetwright_lab::define;
 use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
@@ -63,13 +63,7 @@ fn name(number: usize) -> String {
 impl Fleet {
     /// The kinds, a namespace, package versions, and no cluster.
     pub(crate) async fn new(client: Client) -> Result<Self> {
-        let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
-        let apply = PatchParams::apply("bench").force();
-        for definition in fleetwright_api::crds() {
-            definitions.patch(&definition.name_any(), &apply, &Patch::Apply(&definition)).await?;
-            let established = kube::runtime::conditions::is_crd_established();
-            kube::runtime::wait::await_condition(definitions.clone(), &definition.name_any(), established).await?;
-        }
+        define(&client, &fleetwright_api::crds()).await?;
         let namespace: Namespace = serde_json::from_value(json!({ "metadata": { "name": NAMESPACE } }))?;
         Api::all(client.clone()).create(&PostParams::default(), &namespace).await?;
         let packages: Api<ClusterPackageVersion> = Api::namespaced(client.clone(), NAMESPACE);

@@ -16,11 +16,11 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use fleetwright_lab::measure::{machine, shown};
+use fleetwright_lab::measure::{Calls, Rows, machine, write};
 use serde_json::json;
 
 use crate::fleet::Fleet;
-use crate::subject::{Calls, MetaCluster, Subject};
+use crate::subject::{MetaCluster, Subject};
 
 const USAGE: &str = "usage: cargo bench -p fleetwright-clusters --bench clusters -- [--quick] [--clusters N] [--idle SECONDS] [--json FILE]
 
@@ -78,41 +78,11 @@ async fn run(options: &Options) -> Result<()> {
         columns.push(measure(size, options.idle).await?);
     }
     println!("| what | {} clusters | {} clusters |\n|---|--:|--:|", sizes[0], sizes[1]);
-    for (small, large) in columns[0].iter().zip(&columns[1]) {
-        let told = |row: &Row| format!("{} {}", shown(row.value), row.unit).trim_end().to_owned();
-        println!("| {} | {} | {} |", small.name, told(small), told(large));
+    for (small, large) in columns[0].iter().zip(columns[1].iter()) {
+        println!("| {} | {} | {} |", small.name, small.told(), large.told());
     }
-    let rows = columns.iter().zip(sizes).map(|(rows, size)| {
-        let rows = rows.iter().map(|row| json!({ "name": row.name, "value": row.value, "unit": row.unit }));
-        json!({ "clusters": size, "rows": rows.collect::<Vec<_>>() })
-    });
-    let text = json!({ "machine": about, "runs": rows.collect::<Vec<_>>() });
-    if let Some(folder) = options.json.parent() {
-        std::fs::create_dir_all(folder)?;
-    }
-    let text = serde_json::to_string_pretty(&text)? + "\n";
-    std::fs::write(&options.json, text).with_context(|| format!("writing {}", options.json.display()))?;
-    eprintln!("bench: the numbers are in {}", options.json.display());
-    Ok(())
-}
-
-/// One line of the table.
-struct Row {
-    name: String,
-    value: f64,
-    unit: &'static str,
-}
-
-/// The rows of the table, as they come.
-#[derive(Default)]
-struct Rows(Vec<Row>);
-
-impl Rows {
-    fn add(&mut self, name: impl Into<String>, value: f64, unit: &'static str) {
-        let name = name.into();
-        eprintln!("bench: {name}: {} {unit}", shown(value));
-        self.0.push(Row { name, value, unit });
-    }
+    let runs = columns.iter().zip(sizes).map(|(rows, size)| json!({ "clusters": size, "rows": rows.json() }));
+    write(&options.json, &json!({ "machine": about, "runs": runs.collect::<Vec<_>>() }))
 }
 
 const MIB: f64 = 1024.0 * 1024.0;
@@ -141,7 +111,7 @@ impl Spent {
     }
 }
 
-async fn measure(size: usize, idle: Duration) -> Result<Vec<Row>> {
+async fn measure(size: usize, idle: Duration) -> Result<Rows> {
     eprintln!("bench: {size} clusters");
     let (mut rows, count) = (Rows::default(), size as f64);
     let meta = MetaCluster::start().await?;
@@ -201,5 +171,5 @@ async fn measure(size: usize, idle: Duration) -> Result<Vec<Row>> {
     rows.add("a proof, median", latency.proof.0, "ms");
     rows.add("a proof, 99 of 100", latency.proof.1, "ms");
     rows.add("memory of the simulated meta cluster for a cluster", meta.memory()? / MIB / count, "MiB");
-    Ok(rows.0)
+    Ok(rows)
 }

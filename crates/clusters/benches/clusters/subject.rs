@@ -1,38 +1,25 @@
 //! The other processes.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
-use fleetwright_lab::measure::process;
+use anyhow::{Result, ensure};
+use fleetwright_lab::measure::{Calls, Page, Part};
 use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use tempfile::TempDir;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// Ends with us.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn start(arguments: &[&str]) -> Result<Running> {
-    let binary = std::env::current_exe()?;
+fn start(arguments: &[&str]) -> Result<Part> {
     // Four sockets listen for each cluster: more than most are let have at first.
     let most = "ulimit -n $(ulimit -Hn); exec \"$0\" \"$@\"";
-    let process = Command::new("sh").args(["-c", most]).arg(&binary).args(arguments).stdout(Stdio::null()).spawn();
-    Ok(Running(process.with_context(|| format!("cannot start {}", binary.display()))?))
+    Part::start(Command::new("sh").args(["-c", most]).arg(std::env::current_exe()?).args(arguments))
 }
 
 /// The simulated meta cluster.
 pub(crate) struct MetaCluster {
-    process: Running,
+    process: Part,
     folder: TempDir,
 }
 
@@ -60,32 +47,14 @@ impl MetaCluster {
 
     /// Resident memory, in bytes.
     pub(crate) fn memory(&self) -> Result<f64> {
-        Ok(process::resident(self.process.0.id())? as f64)
+        self.process.memory()
     }
 }
 
 /// The operator.
 pub(crate) struct Subject {
-    process: Running,
-    metrics: SocketAddr,
-}
-
-/// Calls to the API server, watches aside, and passes.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Calls {
-    pub(crate) reads: f64,
-    pub(crate) writes: f64,
-    pub(crate) passes: f64,
-}
-
-impl Calls {
-    pub(crate) fn since(self, before: &Self) -> Self {
-        Self {
-            reads: self.reads - before.reads,
-            writes: self.writes - before.writes,
-            passes: self.passes - before.passes,
-        }
-    }
+    process: Part,
+    page: Page,
 }
 
 /// Half of all, and 99 of 100, took no longer, in milliseconds.
@@ -100,63 +69,37 @@ impl Subject {
         let metrics = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let kubeconfig = meta.kubeconfig().display().to_string();
         let process = start(&["operator", &kubeconfig, &metrics.to_string()])?;
-        Ok(Self { process, metrics })
+        Ok(Self { process, page: Page::at(metrics) })
     }
 
     /// Waits until it has seen everything.
     pub(crate) async fn ready(&self) -> Result<()> {
-        let deadline = Instant::now() + Duration::from_secs(120);
-        while self.get("/readyz").await.is_err() {
-            ensure!(Instant::now() < deadline, "the operator is not ready");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        Ok(())
+        self.page.ready(Duration::from_secs(120)).await
     }
 
     /// Resident memory, in bytes.
     pub(crate) fn memory(&self) -> Result<f64> {
-        Ok(process::resident(self.process.0.id())? as f64)
+        self.process.memory()
     }
 
     /// CPU time so far.
     pub(crate) fn cpu(&self) -> Result<Duration> {
-        process::cpu(self.process.0.id())
+        self.process.cpu()
     }
 
-    /// Waits until it calls nobody any more. Answers the calls so far.
+    /// Waits until it writes nothing any more. Answers the calls so far.
     pub(crate) async fn settled(&self) -> Result<Calls> {
-        let mut calls = self.calls().await?;
-        loop {
-            tokio::time::sleep(Duration::from_secs(2)).await;
-            let now = self.calls().await?;
-            if now.writes == calls.writes {
-                return Ok(now);
-            }
-            calls = now;
-        }
+        self.page.settled(Duration::from_secs(2), |calls| calls.writes).await
     }
 
     /// What was called so far.
     pub(crate) async fn calls(&self) -> Result<Calls> {
-        let text = self.get("/metrics").await?;
-        let sum = |name: &str, wanted: &dyn Fn(&str) -> bool| -> f64 {
-            let lines = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('{')?.split_once("} "));
-            lines.filter(|(labels, _)| wanted(labels)).filter_map(|(_, value)| value.parse::<f64>().ok()).sum()
-        };
-        let calls = |verbs: &[&str]| {
-            let wanted = |labels: &str| verbs.iter().any(|verb| labels.contains(&format!("verb=\"{verb}\"")));
-            sum("fleetwright_api_calls_total", &wanted)
-        };
-        Ok(Calls {
-            reads: calls(&["get", "list"]),
-            writes: calls(&["create", "update", "patch", "apply", "delete", "deletecollection"]),
-            passes: sum("fleetwright_passes_total", &|_| true),
-        })
+        self.page.calls().await
     }
 
     /// Of everything so far, from the buckets of its own histograms.
     pub(crate) async fn latency(&self) -> Result<Latency> {
-        let text = self.get("/metrics").await?;
+        let text = self.page.get("/metrics").await?;
         let of = |name: &str| {
             let mut buckets: Vec<(f64, f64)> = text
                 .lines()
@@ -176,18 +119,6 @@ impl Subject {
             wait: of("fleetwright_queue_wait_seconds"),
             proof: of("fleetwright_cluster_proof_seconds"),
         })
-    }
-
-    async fn get(&self, path: &str) -> Result<String> {
-        let mut stream = tokio::net::TcpStream::connect(self.metrics).await?;
-        let request = format!("GET {path} HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).await?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text).await?;
-        if !text.starts_with("HTTP/1.1 200") {
-            bail!("{path}: {}", text.lines().next().unwrap_or_default());
-        }
-        Ok(text)
     }
 }
 

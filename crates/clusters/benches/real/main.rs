@@ -1,18 +1,17 @@
 //! Control planes as pods of a real meta cluster, against the same four programs started by hand on the same machine in the same run.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use fleetwright_api::{Cluster, ClusterPackageVersion, ClusterSpec, EndpointType, EtcdDatastore, is_true, names};
 use fleetwright_clusters::Options;
 use fleetwright_kit::{Operator, Settings};
-use fleetwright_lab::ControlPlane;
 use fleetwright_lab::hosts::Image;
-use fleetwright_lab::measure::{fleetwright, machine, shown};
+use fleetwright_lab::measure::{fleetwright, machine, shown, write};
 use fleetwright_lab::meta::{self, Meta};
+use fleetwright_lab::{ControlPlane, define};
 use k8s_openapi::api::core::v1::{ConfigMap, Container, Namespace, Pod, PodSpec, ServiceAccount};
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
@@ -40,7 +39,7 @@ fn main() -> Result<()> {
     runtime.block_on(measure(rounds, &json))
 }
 
-async fn measure(rounds: usize, json: &PathBuf) -> Result<()> {
+async fn measure(rounds: usize, json: &Path) -> Result<()> {
     let machine = machine::describe("cargo bench -p fleetwright-clusters --bench real")?;
     eprintln!("bench: starting the meta cluster");
     let meta = Meta::start(meta::Options::default()).await?;
@@ -91,12 +90,7 @@ async fn measure(rounds: usize, json: &PathBuf) -> Result<()> {
         }
     }
     let all = json!({ "machine": machine, "rounds": rounds, "rows": rows });
-    if let Some(folder) = json.parent() {
-        std::fs::create_dir_all(folder)?;
-    }
-    std::fs::write(json, serde_json::to_string_pretty(&all)?)?;
-    eprintln!("bench: numbers in {}", json.display());
-    Ok(())
+    write(json, &all)
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -159,13 +153,7 @@ impl Bench {
 
     /// The kinds, the namespace, and a package version for each minor; their names, the oldest first.
     async fn prepare(&self, meta: &Meta) -> Result<Vec<String>> {
-        let definitions: Api<CustomResourceDefinition> = Api::all(self.client.clone());
-        let params = PatchParams::apply("bench").force();
-        for definition in fleetwright_api::crds() {
-            definitions.patch(&definition.name_any(), &params, &Patch::Apply(&definition)).await?;
-            let established = kube::runtime::conditions::is_crd_established();
-            kube::runtime::wait::await_condition(definitions.clone(), &definition.name_any(), established).await?;
-        }
+        define(&self.client, &fleetwright_api::crds()).await?;
         Api::<Namespace>::all(self.client.clone()).create(&PostParams::default(), &named(FLEET)).await?;
         let packages: Api<ClusterPackageVersion> = Api::namespaced(self.client.clone(), FLEET);
         let mut all = Vec::new();
