@@ -1,17 +1,14 @@
 //! Hosts on this machine do what hardware does, and leave nothing behind.
 
-use std::io::{BufRead as _, BufReader};
-use std::os::unix::process::CommandExt as _;
+mod common;
+
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use fleetwright_lab::hosts::{Host, Network, Template};
 
-fn said(program: &str, arguments: &[&str]) -> Result<String> {
-    Ok(String::from_utf8(Command::new(program).args(arguments).output()?.stdout)?)
-}
+use self::common::{killed, lab, said};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_boots_answers_and_leaves_nothing_on_hosts() -> Result<()> {
@@ -100,29 +97,16 @@ async fn a_host_is_rebooted_switched_off_cut_off_and_installed_anew_on_hosts() -
 
 #[test]
 fn a_run_that_is_killed_leaves_nothing_on_hosts() -> Result<()> {
-    let mut run = Command::new(env!("CARGO_BIN_EXE_fleetwright-lab"))
-        .args(["host", "killed"])
-        .stdout(Stdio::piped())
-        .process_group(0)
-        .spawn()?;
-    let mut line = String::new();
-    BufReader::new(run.stdout.take().context("its output")?).read_line(&mut line)?;
+    let (run, line) = lab(&["host", "killed"])?;
+    let number = run.id();
     let words: Vec<_> = line.split_whitespace().collect();
     let [link, "ssh", "-i", key, _] = words[..] else { panic!("it says {line:?}") };
     let folder = Path::new(key).parent().context("its folder")?;
     let left = || -> Result<String> {
         let mut left = said("find", &["/sys/fs/cgroup", "-name", &format!("fleetwright-*-{link}-*")])?;
-        left += &said("sh", &["-c", &format!("ip -o link | grep -F fw{} ; ls -d {}", run.id(), folder.display())])?;
+        left += &said("sh", &["-c", &format!("ip -o link | grep -F fw{number} ; ls -d {}", folder.display())])?;
         left += &said("pgrep", &["-f", &folder.to_string_lossy()])?;
         Ok(left)
     };
-    assert!(left()?.lines().count() > 4, "there should be something to leave: {}", left()?);
-    assert!(Command::new("kill").args(["-KILL", "--", &format!("-{}", run.id())]).status()?.success());
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !left()?.is_empty() {
-        assert!(Instant::now() < deadline, "left: {}", left()?);
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    run.wait()?;
-    Ok(())
+    killed(run, 4, Duration::from_secs(30), left)
 }

@@ -1,10 +1,9 @@
 //! The lab's meta cluster runs pods as any Kubernetes does, and leaves nothing behind.
 
 mod business;
+#[path = "../common/mod.rs"]
+mod common;
 
-use std::io::{BufRead as _, BufReader};
-use std::os::unix::process::CommandExt as _;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -16,6 +15,7 @@ use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
 use self::business::{Business, NAMESPACE, NODE_PORT};
+use self::common::{killed, lab, said};
 
 /// Seconds, on a machine that does nothing else.
 const LONG: Duration = Duration::from_secs(180);
@@ -224,39 +224,23 @@ async fn names_and_services_answer_a_pod_also_after_a_power_cut_and_an_image_can
     .await
 }
 
-fn said(program: &str, arguments: &[&str]) -> Result<String> {
-    Ok(String::from_utf8(Command::new(program).args(arguments).output()?.stdout)?)
-}
-
 #[test]
 fn a_meta_cluster_whose_process_is_killed_leaves_nothing_on_hosts() -> Result<()> {
-    let mut run = Command::new(env!("CARGO_BIN_EXE_fleetwright-lab"))
-        .arg("meta")
-        .stdout(Stdio::piped())
-        .process_group(0)
-        .spawn()?;
-    let mut line = String::new();
-    BufReader::new(run.stdout.take().context("its output")?).read_line(&mut line)?;
+    let (run, line) = lab(&["meta"])?;
+    let number = run.id();
     let words: Vec<_> = line.split_whitespace().collect();
     let [kubeconfig, pods, folder] = words[..] else { panic!("it says {line:?}") };
     let plane = kubeconfig.trim_end_matches("/admin.kubeconfig");
     let left = || -> Result<String> {
-        let mut left = said("find", &["/sys/fs/cgroup", "-name", &format!("fleetwright-{}-*", run.id())])?;
-        left += &said("sh", &["-c", &format!("ip -o link | grep -F fw{}; ls -d {folder}", run.id())])?;
+        let mut left = said("find", &["/sys/fs/cgroup", "-name", &format!("fleetwright-{number}-*")])?;
+        left += &said("sh", &["-c", &format!("ip -o link | grep -F fw{number}; ls -d {folder}")])?;
         left += &said("ip", &["route", "show", pods])?;
         for place in [plane, folder] {
             left += &said("pgrep", &["-fa", place])?;
         }
         Ok(left)
     };
-    assert!(left()?.lines().count() > 8, "there should be something to leave: {}", left()?);
-    assert!(Command::new("kill").args(["-KILL", "--", &format!("-{}", run.id())]).status()?.success());
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !left()?.is_empty() {
-        assert!(Instant::now() < deadline, "left: {}", left()?);
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    run.wait()?;
+    killed(run, 8, Duration::from_secs(60), left)?;
     // Logs of the control plane stay until the next lab begins.
     let _ = std::fs::remove_dir_all(plane);
     Ok(())

@@ -10,6 +10,7 @@ pub mod diff;
 pub mod extensions;
 pub mod heal;
 pub mod objects;
+mod pods;
 pub mod preflight;
 pub mod reach;
 pub mod rehearse;

@@ -12,12 +12,11 @@ use super::Names;
 use super::arguments::knows;
 use super::borrowed;
 use super::extensions::keeps_endpoint;
+use super::pods;
 use super::reach::Stop;
 
 /// Where the files of Secrets and ConfigMaps are in containers.
 const FILES: &str = "/etc/kubernetes";
-/// Nobody in particular: no image of ours has a user of that number, and none needs one.
-pub(super) const USER: u32 = 65_532;
 /// Where clients of the API server connect to it, in its pods and at its Service.
 pub const API_PORT: u16 = 6443;
 /// Where clients of etcd connect to it.
@@ -407,11 +406,7 @@ impl Blueprint<'_> {
             "ports": ports(component),
             "volumeMounts": mounts,
             "resources": self.resources(component),
-            "securityContext": {
-                "allowPrivilegeEscalation": false,
-                "readOnlyRootFilesystem": true,
-                "capabilities": { "drop": ["ALL"] },
-            },
+            "securityContext": pods::bound(),
             "terminationMessagePolicy": "FallbackToLogsOnError",
         });
         merge(&mut container, probes(component));
@@ -419,7 +414,6 @@ impl Blueprint<'_> {
             let name = json!([{ "name": "POD_NAME", "valueFrom": { "fieldRef": { "apiVersion": "v1", "fieldPath": "metadata.name" } } }]);
             container["env"] = name;
         }
-        let placement = &self.spec.placement;
         let spread = |topology: &str| {
             json!({
                 "topologyKey": topology, "maxSkew": 1, "whenUnsatisfiable": "ScheduleAnyway",
@@ -429,25 +423,13 @@ impl Blueprint<'_> {
         let mut spec = json!({
             "automountServiceAccountToken": false,
             "enableServiceLinks": false,
-            "securityContext": {
-                "runAsNonRoot": true, "runAsUser": USER, "runAsGroup": USER, "fsGroup": USER,
-                "fsGroupChangePolicy": "OnRootMismatch",
-                "seccompProfile": { "type": "RuntimeDefault" },
-            },
+            "securityContext": pods::confined(),
             "terminationGracePeriodSeconds": if component == ControlPlaneComponent::Apiserver { 70 } else { 30 },
             "topologySpreadConstraints": [spread("kubernetes.io/hostname"), spread("topology.kubernetes.io/zone")],
             "containers": [container],
             "volumes": volumes,
         });
-        if !placement.node_selector.is_empty() {
-            spec["nodeSelector"] = json!(placement.node_selector);
-        }
-        if !placement.tolerations.is_empty() {
-            spec["tolerations"] = json!(placement.tolerations);
-        }
-        if let Some(class) = &placement.priority_class_name {
-            spec["priorityClassName"] = json!(class);
-        }
+        pods::place(&mut spec, &self.spec.placement);
         let mut template = json!({ "metadata": { "labels": self.labels(component) }, "spec": spec });
         if component == ControlPlaneComponent::Apiserver {
             template["metadata"]["labels"][names::SERVES] = json!("true");

@@ -77,6 +77,17 @@ impl World {
         }
     }
 
+    /// One that was brought to the next minor, and from there has no way back that keeps its data.
+    fn past_the_soak() -> Self {
+        let mut world = Self::new();
+        world.settle();
+        world.spec.package_version = "v1.37".to_owned();
+        world.settle();
+        world.status.soak_until = Some(NOW);
+        world.settle();
+        world
+    }
+
     fn look<T>(&self, with: impl FnOnce(&Seen<'_>) -> T) -> T {
         let packages = |name: &str| self.packages.get(name);
         let object = |kind: Kind, name: &str| self.live.get(&(kind, name.to_owned())).cloned();

@@ -11,11 +11,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use fleetwright_api::{ClusterPackageVersionSpec, ClusterSpec, names};
 use serde_json::{Value, json};
 
-use super::super::Names;
 use super::super::certificates::OPERATOR_ETCD;
 use super::super::datastore::claim;
-use super::super::objects::{ETCD_PORT, USER};
+use super::super::objects::ETCD_PORT;
 use super::super::restore::Restore;
+use super::super::{Names, pods};
 use super::{Job, Wanted};
 
 /// The claim of the volume that snapshots are kept on.
@@ -257,18 +257,13 @@ impl Ground<'_> {
         };
         let volumes: Vec<Value> = mounted.iter().map(volume).collect();
         let last = steps.pop();
-        let placement = &self.spec.placement;
         let mut spec = json!({
             "restartPolicy": "Never",
             "activeDeadlineSeconds": super::LONGEST.as_secs(),
             "automountServiceAccountToken": false,
             "enableServiceLinks": false,
             "terminationGracePeriodSeconds": 5,
-            "securityContext": {
-                "runAsNonRoot": true, "runAsUser": USER, "runAsGroup": USER, "fsGroup": USER,
-                "fsGroupChangePolicy": "OnRootMismatch",
-                "seccompProfile": { "type": "RuntimeDefault" },
-            },
+            "securityContext": pods::confined(),
             "initContainers": steps,
             "containers": [last],
             "volumes": volumes,
@@ -277,15 +272,7 @@ impl Ground<'_> {
             // Its volume may be used on one node alone, and is.
             spec["nodeName"] = json!(node);
         }
-        if !placement.node_selector.is_empty() {
-            spec["nodeSelector"] = json!(placement.node_selector);
-        }
-        if !placement.tolerations.is_empty() {
-            spec["tolerations"] = json!(placement.tolerations);
-        }
-        if let Some(class) = &placement.priority_class_name {
-            spec["priorityClassName"] = json!(class);
-        }
+        pods::place(&mut spec, &self.spec.placement);
         json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {
@@ -326,11 +313,7 @@ fn container(name: &str, image: &str, arguments: Vec<String>) -> Value {
     json!({
         "name": name, "image": image, "imagePullPolicy": "IfNotPresent", "args": arguments,
         "resources": { "requests": { "cpu": "50m", "memory": "64Mi" } },
-        "securityContext": {
-            "allowPrivilegeEscalation": false,
-            "readOnlyRootFilesystem": true,
-            "capabilities": { "drop": ["ALL"] },
-        },
+        "securityContext": pods::bound(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
     })
 }

@@ -74,12 +74,7 @@ fn what_stands_against_it_is_told_with_it() {
 
 #[test]
 fn past_the_soak_a_snapshot_is_offered_with_the_time_of_its_data() {
-    let mut world = World::new();
-    world.settle();
-    world.spec.package_version = "v1.37".to_owned();
-    world.settle();
-    world.status.soak_until = Some(NOW);
-    world.settle();
+    let mut world = World::past_the_soak();
     world.spec.package_version = "v1.36".to_owned();
     world.status.last_snapshot = None;
     let plan = world.rehearsed();

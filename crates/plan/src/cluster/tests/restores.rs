@@ -114,12 +114,7 @@ fn nothing_is_stopped_before_the_snapshot_is_seen_to_be_good() {
 
 #[test]
 fn with_the_data_of_a_snapshot_it_goes_back_though_the_soak_is_over() {
-    let mut world = World::new();
-    world.settle();
-    world.spec.package_version = "v1.37".to_owned();
-    world.settle();
-    world.status.soak_until = Some(NOW);
-    world.settle();
+    let mut world = World::past_the_soak();
     assert_eq!((world.status.package_version.as_deref(), world.status.emulates.as_deref()), (Some("v1.37"), None));
     world.spec.package_version = "v1.36".to_owned();
     world.restore("good");
