@@ -1,5 +1,7 @@
 //! `fleetwright lab`: a real fleet on this machine, for a person to try things on.
 
+mod workers;
+
 use std::fs::{self, File};
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::unix::process::CommandExt as _;
@@ -11,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use fleetwright_lab::Process;
 use fleetwright_lab::hosts::{self, Described, Emulated, Host, Kernels, Site};
-use fleetwright_lab::meta::{Meta, Options};
+use fleetwright_lab::meta::{Meta, Options, Workers};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -78,7 +80,7 @@ struct Up {
 
     /// A meta cluster: a node that runs pods, with volumes, names and the images of control planes.
     ///
-    /// Other hosts are left bare then, to be workers of business clusters.
+    /// Other hosts are left bare then, to be workers of a business cluster: workers.yaml and machines.yaml beside the kubeconfig make them that.
     #[arg(long)]
     meta: bool,
 
@@ -239,6 +241,15 @@ fn status(path: &Path) -> Result<()> {
     if state.meta.is_some() {
         println!("  kubectl get nodes,storageclasses,pods -A -o wide");
         println!("  kubectl apply -f {}   # a business cluster", path.join(EXAMPLE).display());
+        if !state.machines.is_empty() {
+            let file = |name: &str| path.join(name).display().to_string();
+            println!("  kubectl apply -f {}   # another, for the hosts to be its workers", file(workers::CLUSTER));
+            println!(
+                "  fleetwright cluster kubeconfig {0} --merge && kubectl --context {0} apply -f {1}",
+                workers::NAME,
+                file(workers::MACHINES)
+            );
+        }
         println!("  kubectl get clusters,clusterpackageversions,pods -A");
         println!("  kubectl run -it --rm shell --image {}", hosts::images::BUSYBOX);
     }
@@ -318,6 +329,7 @@ async fn stay(args: &Up, log: &str) -> Result<()> {
 struct Started {
     _operators: Option<Process>,
     _hosts: Vec<Host>,
+    _workers: Option<Workers>,
     _emulated: Option<Emulated>,
     _ground: Ground,
 }
@@ -354,6 +366,7 @@ async fn start(args: &Up, path: &Path, log: &str) -> Result<Started> {
     if let Ground::Meta(meta) = &ground {
         hosts::apply(&client, &meta.package_versions(FLEET_NAMESPACE)?).await?;
         fs::write(path.join(EXAMPLE), CLUSTER.replace("@NAMESPACE@", FLEET_NAMESPACE))?;
+        workers::import(meta, args.helpers.as_deref(), args.machines() > 0).await?;
     }
     let worker = site.worker(&args.kubelet)?;
     if !worker.iter().any(|(component, _)| component == "kubelet") {
@@ -369,7 +382,19 @@ async fn start(args: &Up, path: &Path, log: &str) -> Result<Started> {
         );
     }
     let names: Vec<_> = (1..=args.machines()).map(|number| format!("host-{number}")).collect();
-    let booting = futures::future::try_join_all(names.iter().map(|name| site.host(name)));
+    let booting = async {
+        match &ground {
+            Ground::Meta(meta) if !names.is_empty() => {
+                let (hosts, workers) = workers::boot(meta, &names, &args.kubelet).await?;
+                Ok((hosts, Some(workers)))
+            }
+            _ => {
+                let hosts = futures::future::try_join_all(names.iter().map(|name| site.host(name))).await?;
+                site.connect(&hosts.iter().collect::<Vec<_>>()).await?;
+                Ok((hosts, None))
+            }
+        }
+    };
     let emulating = async {
         match args.emulated {
             true => {
@@ -379,8 +404,10 @@ async fn start(args: &Up, path: &Path, log: &str) -> Result<Started> {
             false => Ok(None),
         }
     };
-    let (booted, emulated) = tokio::try_join!(booting, emulating)?;
-    site.connect(&booted.iter().collect::<Vec<_>>()).await?;
+    let ((booted, workers), emulated) = tokio::try_join!(booting, emulating)?;
+    if let (Ground::Meta(meta), Some(workers)) = (&ground, &workers) {
+        workers::write(path, meta, workers, &booted, &args.kubelet)?;
+    }
 
     let mut machines: Vec<Value> = Vec::new();
     let mut known = Vec::new();
@@ -437,5 +464,5 @@ async fn start(args: &Up, path: &Path, log: &str) -> Result<Started> {
     fs::rename(path.join("state.tmp"), path.join("state.json"))?;
     println!("up");
     let emulated = emulated.map(|(machine, _)| machine);
-    Ok(Started { _operators: operators, _hosts: booted, _emulated: emulated, _ground: ground })
+    Ok(Started { _operators: operators, _hosts: booted, _workers: workers, _emulated: emulated, _ground: ground })
 }

@@ -132,10 +132,15 @@ impl HostArgs {
         if let Some(folder) = &self.helpers {
             return Ok(Some(Helpers::find(folder)?));
         }
-        let beside = std::env::current_exe().ok().and_then(|path| path.parent().map(Path::to_owned));
-        let folders = beside.into_iter().chain([PathBuf::from(HELPERS)]);
-        Ok(folders.filter_map(|folder| Helpers::find(&folder).ok()).next())
+        Ok(helpers_folder().and_then(|folder| Helpers::find(&folder).ok()))
     }
+}
+
+/// The folder with helpers if nobody names one: that of this program, or where an image keeps them.
+pub(crate) fn helpers_folder() -> Option<PathBuf> {
+    let beside = std::env::current_exe().ok().and_then(|path| path.parent().map(Path::to_owned));
+    let mut folders = beside.into_iter().chain([PathBuf::from(HELPERS)]);
+    folders.find(|folder| Helpers::find(folder).is_ok())
 }
 
 /// Where an image keeps the helpers.
