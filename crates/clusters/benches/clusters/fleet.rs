@@ -141,7 +141,7 @@ impl Fleet {
 
     /// Certificates last as short as makes all of them due: those of servers and clients of all clusters are replaced.
     pub(crate) async fn rotate(&mut self) -> Result<()> {
-        self.patch_all(json!({ "spec": { "certificates": { "leafLifetime": "15m" } } })).await?;
+        self.patch_all(json!({ "spec": { "certificates": { "leafLifetime": "10m" } } })).await?;
         let (generation, soon) = (self.generation, Timestamp::now() + Duration::from_secs(7200));
         self.ready_with(|seen| seen.generation >= generation && seen.end < soon).await
     }
