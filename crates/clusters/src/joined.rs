@@ -7,8 +7,9 @@ use fleetwright_kit::{Clock, Key};
 use fleetwright_plan::cluster::Names;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::{DeleteParams, ListParams, ObjectMeta};
-use kube::{Api, ResourceExt};
+use kube::{Api, Client, ResourceExt};
 
 use crate::connect::Meta;
 use crate::errands::Errands;
@@ -82,6 +83,9 @@ async fn joined(meta: &Meta, names: &Names, ip: &str, on_delete: ClusterOnDelete
         Err(error) => return Err(bounded(&format!("listing machines: {error}"))),
     };
     if on_delete == ClusterOnDelete::ReleaseMachines {
+        if !found.is_empty() {
+            drop_budgets(&client).await?;
+        }
         for machine in found.iter().filter(|machine| machine.metadata.deletion_timestamp.is_none()) {
             let api: Api<Machine> = Api::namespaced(client.clone(), &machine.namespace().unwrap_or_default());
             match api.delete(&machine.name_any(), &DeleteParams::default()).await {
@@ -95,6 +99,25 @@ async fn joined(meta: &Meta, names: &Names, ip: &str, on_delete: ClusterOnDelete
     let nodes = Api::<Node>::all(client).list_metadata(&params).await;
     let nodes = nodes.map_err(|error| bounded(&format!("listing nodes: {error}")))?;
     Ok(Joined { machines, nodes: nodes.items.into_iter().map(|one| name(&one.metadata)).collect() })
+}
+
+/// Takes disruption budgets away: from the last machine pods cannot go anywhere else, and a budget that wants them to would keep it, and the cluster, for ever.
+async fn drop_budgets(client: &Client) -> Result<(), String> {
+    let budgets: Api<PodDisruptionBudget> = Api::all(client.clone());
+    let found = budgets.list_metadata(&ListParams::default().limit(MOST)).await;
+    for budget in found.map_err(|error| bounded(&format!("listing disruption budgets: {error}")))?.items {
+        let api: Api<PodDisruptionBudget> =
+            Api::namespaced(client.clone(), budget.metadata.namespace.as_deref().unwrap_or_default());
+        match api.delete(&budget.name_any(), &DeleteParams::default()).await {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.is_not_found() => {}
+            Err(error) => {
+                let said = format!("taking the disruption budget {} away: {error}", name(&budget.metadata));
+                return Err(bounded(&said));
+            }
+        }
+    }
+    Ok(())
 }
 
 fn name(meta: &ObjectMeta) -> String {

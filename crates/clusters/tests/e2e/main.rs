@@ -93,6 +93,23 @@ async fn on_meta(test: impl AsyncFnOnce(&World) -> Result<()>) -> Result<()> {
 }
 
 impl World {
+    /// Deletes a cluster, and waits until nothing is left of it.
+    async fn gone(&self, name: &str) -> Result<()> {
+        self.clusters().delete(name, &DeleteParams::default()).await?;
+        eventually("everything to be gone", async || {
+            let cluster = self.clusters().get_opt(name).await?.map(|one| one.status);
+            let namespace = Api::<Namespace>::all(self.client.clone()).get_opt(&format!("{FLEET}-{name}")).await?;
+            let volumes =
+                Api::<PersistentVolume>::all(self.client.clone()).list(&Default::default()).await?.items.len();
+            Ok(if cluster.is_none() && namespace.is_none() && volumes == 0 {
+                Ok(())
+            } else {
+                Err(format!("{cluster:#?}, {volumes} volumes, {namespace:?}"))
+            })
+        })
+        .await
+    }
+
     /// The kinds, the namespace, and a package version for each minor whose images are there.
     async fn prepare(&self) -> Result<()> {
         define(&self.client, &fleetwright_api::crds()).await?;
@@ -272,19 +289,7 @@ async fn a_cluster_is_made_of_pods_upgraded_rolled_back_and_rotated_under_load_a
         ensure!(there == written, "{there} of {written} are there");
 
         let begun = Instant::now();
-        world.clusters().delete("pay", &DeleteParams::default()).await?;
-        eventually("everything to be gone", async || {
-            let cluster = world.clusters().get_opt("pay").await?.map(|one| one.status);
-            let namespace = Api::<Namespace>::all(world.client.clone()).get_opt("fleet-pay").await?;
-            let volumes =
-                Api::<PersistentVolume>::all(world.client.clone()).list(&Default::default()).await?.items.len();
-            Ok(if cluster.is_none() && namespace.is_none() && volumes == 0 {
-                Ok(())
-            } else {
-                Err(format!("{cluster:?}, {volumes} volumes, {namespace:?}"))
-            })
-        })
-        .await?;
+        world.gone("pay").await?;
         eprintln!("gone after {:?}", begun.elapsed());
         Ok(())
     })

@@ -106,6 +106,16 @@ async fn story(world: &World, hosts: &[&Host; 2]) -> Result<()> {
     chapter("a pod on one host was reached by the name of its Service from the other");
     let passed = conforms(world, &endpoint).await?;
     chapter(&format!("{passed} of Kubernetes' own conformance specs passed"));
+
+    // CoreDNS' disruption budget would keep the last of them.
+    let release = json!({ "spec": { "onDelete": "ReleaseMachines" } });
+    world.clusters().patch("pay", &PatchParams::default(), &Patch::Merge(release)).await?;
+    world.gone("pay").await?;
+    for host in hosts {
+        let left = host.run("systemctl list-units --all --no-legend --plain 'kubelet*' 'containerd*'").await?;
+        ensure!(left.is_empty(), "{} still has {left}", host.name());
+    }
+    chapter("the cluster is gone, and its hosts are let go");
     Ok(())
 }
 

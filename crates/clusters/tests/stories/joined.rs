@@ -4,6 +4,7 @@ use fleetwright_api::{Condition, Machine, MachineSpec, Status, condition, names}
 use fleetwright_lab::define;
 use fleetwright_sim::meta::Bad;
 use k8s_openapi::api::core::v1::{Event, Namespace, Node, Pod};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
@@ -76,7 +77,11 @@ async fn machines_are_let_go_first_where_that_is_wanted() {
     let client = business(&world).await;
     let kind = fleetwright_api::crds().into_iter().find(|one| one.spec.names.kind == "Machine").unwrap();
     define(&client, &[kind]).await.unwrap();
-    let machines: Api<Machine> = Api::default_namespaced(client);
+    let machines: Api<Machine> = Api::default_namespaced(client.clone());
+    let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(client);
+    let metadata = ObjectMeta { name: Some("keeps-the-last".to_owned()), ..ObjectMeta::default() };
+    let budget = PodDisruptionBudget { metadata, ..PodDisruptionBudget::default() };
+    budgets.create(&PostParams::default(), &budget).await.unwrap();
     let mut machine =
         Machine::new("host-17", MachineSpec { addresses: vec!["192.0.2.1".into()], ..MachineSpec::default() });
     machine.metadata.finalizers = Some(vec![names::MACHINE_FINALIZER.to_owned()]);
@@ -84,9 +89,11 @@ async fn machines_are_let_go_first_where_that_is_wanted() {
     world.delete("pay").await;
     world.held("1 machine and 0 nodes are joined: default/host-17").await;
     assert!(machines.get("host-17").await.unwrap().metadata.deletion_timestamp.is_none());
+    assert!(budgets.get_opt("keeps-the-last").await.unwrap().is_some());
     world.change("pay", json!({ "spec": { "onDelete": "ReleaseMachines" } })).await;
     world.held("1 machine must be let go first").await;
     world.seen(&machines, "host-17", |one| one.metadata.deletion_timestamp.is_some()).await;
+    assert!(budgets.get_opt("keeps-the-last").await.unwrap().is_none(), "its pods have nowhere else to go");
     // What the Machine-Operator does when it has cleaned the host.
     let free = json!({ "metadata": { "finalizers": null } });
     machines.patch("host-17", &PatchParams::default(), &Patch::Merge(free)).await.unwrap();
