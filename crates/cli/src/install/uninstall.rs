@@ -236,7 +236,13 @@ impl Uninstall<'_> {
     /// What a namespace holds that neither the installation nor Kubernetes itself put there.
     async fn foreign(&self, namespace: &str, ours: &[Object]) -> anyhow::Result<Vec<String>> {
         let client = &self.cluster.client;
-        let discovery = Discovery::new(client.clone()).run().await.map_err(|error| self.cluster.explain(error))?;
+        let discovery = loop {
+            match Discovery::new(client.clone()).run().await {
+                // A group whose last kind was just removed may still be named, and be gone when it is asked for.
+                Err(error) if is_not_found(&error) && Instant::now() < self.deadline => tokio::time::sleep(LOOK).await,
+                found => break found.map_err(|error| self.cluster.explain(error))?,
+            }
+        };
         let mut others = vec![];
         for group in discovery.groups() {
             for (resource, capabilities) in group.recommended_resources() {

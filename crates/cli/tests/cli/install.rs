@@ -1,5 +1,7 @@
 //! `install` and `uninstall` as a person uses them, on both servers.
 
+use std::time::Duration;
+
 use crate::support::{Place, alone, until};
 use fleetwright_api::{Machine, MachineSpec};
 use fleetwright_lab::Target;
@@ -12,7 +14,13 @@ use serde_json::json;
 
 /// All that a cluster holds, with versions, but for what changes by itself.
 async fn everything(client: &kube::Client) -> Vec<String> {
-    let discovery = Discovery::new(client.clone()).run().await.expect("discovery");
+    let discovery = loop {
+        match Discovery::new(client.clone()).run().await {
+            // A group whose last kind was just removed may still be named.
+            Err(kube::Error::Api(status)) if status.code == 404 => tokio::time::sleep(Duration::from_millis(100)).await,
+            found => break found.expect("discovery"),
+        }
+    };
     let mut all = vec![];
     for group in discovery.groups() {
         for (resource, capabilities) in group.recommended_resources() {
