@@ -200,7 +200,8 @@ async fn schedulable(client: &Client, name: &str) -> Result<()> {
 
 /// A pod on the second host asks, by its name, for the Service of a pod on the first.
 async fn pods_find_each_other(client: &Client) -> Result<()> {
-    let ask = "until timeout 2 wget -q -O /tmp/answer http://web.default.svc.cluster.local/; do sleep 0.2; done
+    let ask =
+        "until timeout 2 wget -q -O /tmp/answer http://web.default.svc.cluster.local/ 2>/dev/null; do sleep 0.2; done
         cat /tmp/answer; nslookup web.default.svc.cluster.local | grep -c 10.96.7.7";
     let pod = |name: &str, image: &str, node: &str, command: Option<&str>| {
         json!({
