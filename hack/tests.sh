@@ -50,7 +50,7 @@ fi
 
 logs="${CARGO_TARGET_DIR:-$PWD/target}/tests"
 mkdir -p "$logs"
-rm -f "$logs"/*.log
+rm -f "$logs"/*.log "$logs/failed"
 
 # NAME FOLDER PROGRAM ARGUMENT… of each run. What is built is the same for all levels, so that nothing is built twice; `fleetwright` itself is
 # among it. (`cargo build` would make all crates anew, for features that only tests need.)
@@ -107,6 +107,7 @@ one() {
     tail -n 80 "$log" | sed 's/^/    /'
     [ $status != 137 ] || echo "tests: $name was killed after 1200 s"
     echo "tests: $name: FAILED in $took s; all that it said is in $log"
+    echo "$name" >>"$logs/failed"
     return 1
   fi
 }
@@ -144,6 +145,14 @@ for _ in $(seq 50); do
   sleep 0.2
 done
 [ -z "$behind" ] || { echo "tests: left behind: $behind" && failed=1; }
-[ $failed = 0 ] || { echo "tests: FAILED after $((SECONDS - begun)) s"; exit 1; }
+if [ $failed != 0 ]; then
+  # Once more at the end, where it is seen: which of them, and what each said first.
+  [ ! -e "$logs/failed" ] || while read -r name; do
+    echo "tests: $name: FAILED:"
+    grep -m 1 -A 3 ' panicked at ' "$logs/$name.log" | cut -c 1-200 | sed 's/^/    /' || true
+  done <"$logs/failed"
+  echo "tests: FAILED after $((SECONDS - begun)) s"
+  exit 1
+fi
 echo "tests: all passed in $((SECONDS - begun)) s"
 [ -z "$not_here" ] || echo "tests: hosts: NOT RUN: $not_here"

@@ -48,11 +48,21 @@ pub struct Managing {
     manager: Arc<Manager>,
 }
 
+impl Managing {
+    /// Whether it works on these objects, and no other has taken over.
+    pub fn works_on(&self, storage: &Storage) -> bool {
+        self.storage.is(storage) && self.is(self.storage.shared.manager.borrow().as_ref())
+    }
+
+    fn is(&self, now: Option<&Arc<Manager>>) -> bool {
+        now.is_some_and(|now| Arc::ptr_eq(now, &self.manager))
+    }
+}
+
 impl Drop for Managing {
     fn drop(&mut self) {
         self.storage.shared.manager.send_if_modified(|now| {
-            // Another may have taken over.
-            let own = now.as_ref().is_some_and(|now| Arc::ptr_eq(now, &self.manager));
+            let own = self.is(now.as_ref());
             if own {
                 *now = None;
             }

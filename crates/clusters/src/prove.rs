@@ -1,6 +1,7 @@
 //! Proves that an API server works, by real work that is done through it.
 
 use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use fleetwright_kit::{Clock, Key};
@@ -10,8 +11,8 @@ use fleetwright_plan::cluster::{Failing, Names, Proof, Prover};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, ResourceQuota};
-use k8s_openapi::jiff::Timestamp as MicroTime;
-use kube::api::{DeleteParams, ObjectMeta, PostParams, WatchEvent, WatchParams};
+use k8s_openapi::jiff::{SignedDuration, Timestamp as MicroTime};
+use kube::api::{DeleteParams, ListParams, ObjectMeta, PostParams, WatchEvent, WatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
@@ -26,6 +27,10 @@ const WITHIN: Duration = Duration::from_secs(30);
 /// How long a lease may stay as it is while its holder is at work: client-go renews every two seconds.
 const LEASE_MOVES: Duration = Duration::from_secs(12);
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
+/// No proof is under way whose quota is older.
+const OLD: SignedDuration = SignedDuration::from_mins(10);
+/// So many quotas that were left behind are looked at in one proof.
+const LEFT_BEHIND: u32 = 50;
 
 /// What was proven, and what is being proven.
 pub struct Provers {
@@ -60,9 +65,10 @@ impl Provers {
         let errand = async move |meta: Meta, clock: Clock| {
             let _proving = proving;
             let (began, started) = (clock.now(), clock.monotonic());
+            let place = Place::default();
             let outcome = tokio::select! {
-                outcome = prove(&meta, &clock, &names, &pod) => outcome.map_err(|error| bounded(&error.to_string())),
-                () = clock.sleep(WITHIN) => Err(format!("its proof was not done within {} s", WITHIN.as_secs())),
+                outcome = prove(&meta, &clock, &names, &pod, &place) => outcome.map_err(|error| bounded(&error.to_string())),
+                () = clock.sleep(WITHIN) => Err(format!("its proof was not done within {} s; the last was {}", WITHIN.as_secs(), place.tell())),
             };
             meters.proven(outcome.is_ok(), clock.monotonic().saturating_sub(started));
             (began, clock.now(), outcome)
@@ -91,7 +97,7 @@ pub(crate) fn cut(text: &str, most: usize) -> String {
 enum Failure {
     #[error("{0}")]
     Connect(#[from] ConnectError),
-    #[error("{what}: {error}")]
+    #[error("{what}: {}", said(error))]
     Call { what: &'static str, error: kube::Error },
     #[error("{0}")]
     Wrong(&'static str),
@@ -99,25 +105,49 @@ enum Failure {
     Still(&'static str),
 }
 
-fn call(what: &'static str) -> impl Fn(kube::Error) -> Failure {
-    move |error| Failure::Call { what, error }
+/// What a server said, without all that came with it.
+fn said(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => status.message.clone(),
+        error => error.to_string(),
+    }
+}
+
+/// How far a proof has come, for when it comes no further.
+#[derive(Default)]
+struct Place(Mutex<&'static str>);
+
+impl Place {
+    async fn call<T>(&self, what: &'static str, call: impl Future<Output = kube::Result<T>>) -> Result<T, Failure> {
+        self.at(what);
+        call.await.map_err(|error| Failure::Call { what, error })
+    }
+
+    fn at(&self, what: &'static str) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = what;
+    }
+
+    fn tell(&self) -> &'static str {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Does real work at that pod; answers the version that it says it has.
-async fn prove(meta: &Meta, clock: &Clock, names: &Names, pod: &Prover) -> Result<String, Failure> {
+async fn prove(meta: &Meta, clock: &Clock, names: &Names, pod: &Prover, place: &Place) -> Result<String, Failure> {
+    place.at("connecting");
     let client = client_of(meta, names, &pod.ip).await?;
-    let version = client.apiserver_version().await.map_err(call("asking for its version"))?.git_version;
+    let version = place.call("asking for its version", client.apiserver_version()).await?.git_version;
     let namespaces: Api<Namespace> = Api::all(client.clone());
-    if namespaces.get_opt(NAMESPACE).await.map_err(call("reading the namespace of proofs"))?.is_none() {
-        let namespace: Namespace = named(NAMESPACE);
-        match namespaces.create(&PostParams::default(), &namespace).await {
-            Err(kube::Error::Api(status)) if status.is_already_exists() => {}
-            made => drop(made.map_err(call("making the namespace of proofs"))?),
+    if place.call("reading the namespace of proofs", namespaces.get_opt(NAMESPACE)).await?.is_none() {
+        let (params, namespace) = (PostParams::default(), named(NAMESPACE));
+        match place.call("making the namespace of proofs", namespaces.create(&params, &namespace)).await {
+            Err(Failure::Call { error: kube::Error::Api(status), .. }) if status.is_already_exists() => {}
+            made => drop(made?),
         }
     }
-    work(&client, &format!("proof-{}", pod.name)).await?;
+    work(&client, &format!("{}-", pod.name), place).await?;
     for holder in ["kube-controller-manager", "kube-scheduler"] {
-        moves(&client, clock, holder).await?;
+        moves(&client, clock, holder, place).await?;
     }
     Ok(version.trim_start_matches('v').to_owned())
 }
@@ -129,53 +159,69 @@ fn named<K: serde::de::DeserializeOwned + Default + kube::Resource>(name: &str) 
 }
 
 /// Makes a quota, sees it by a watch, reads it, waits until the controller-manager has filled its status, deletes it and sees that.
-async fn work(client: &Client, name: &str) -> Result<(), Failure> {
+///
+/// Its name is its own: another may prove the same pod at the same time, while it believes that it leads.
+async fn work(client: &Client, prefix: &str, place: &Place) -> Result<(), Failure> {
     let quotas: Api<ResourceQuota> = Api::namespaced(client.clone(), NAMESPACE);
-    // One that a proof before left behind.
-    match quotas.delete(name, &DeleteParams::default()).await {
-        Ok(_) => {}
-        Err(kube::Error::Api(status)) if status.is_not_found() => {}
-        Err(error) => return Err(Failure::Call { what: "deleting the quota of a proof before", error }),
-    }
     let quota: ResourceQuota = serde_json::from_value(json!({
-        "metadata": { "name": name }, "spec": { "hard": { "count/configmaps": "1000" } },
+        "metadata": { "generateName": prefix }, "spec": { "hard": { "count/configmaps": "1000" } },
     }))
     .map_err(|_| Failure::Wrong("the quota of a proof is not well-formed"))?;
-    let made = quotas.create(&PostParams::default(), &quota).await.map_err(call("making a quota"))?;
-    let version = made.resource_version().unwrap_or_default();
-    let params = WatchParams::default().fields(&format!("metadata.name={name}")).timeout(60);
-    let mut changes = quotas.watch(&params, &version).await.map_err(call("watching a quota"))?.boxed();
-    let read = quotas.get(name).await.map_err(call("reading a quota"))?;
+    let made = place.call("making a quota", quotas.create(&PostParams::default(), &quota)).await?;
+    let (name, version) = (&made.name_any(), made.resource_version().unwrap_or_default());
+    let follow = WatchParams::default().fields(&format!("metadata.name={name}")).timeout(60);
+    let mut changes = place.call("watching a quota", quotas.watch(&follow, &version)).await?.boxed();
+    let read = place.call("reading a quota", quotas.get(name)).await?;
     if read.uid() != made.uid() {
         return Err(Failure::Wrong("it answers with another object than the one that was made"));
     }
     let filled = |quota: &ResourceQuota| quota.status.as_ref().is_some_and(|status| status.hard.is_some());
     let mut acted = filled(&read);
     while !acted {
-        match changes.try_next().await.map_err(call("watching a quota"))? {
+        match place.call("waiting for the controller-manager to act on a quota", changes.try_next()).await? {
             Some(WatchEvent::Modified(quota) | WatchEvent::Added(quota)) => acted = filled(&quota),
             Some(WatchEvent::Bookmark(_)) => {}
             Some(_) => return Err(Failure::Wrong("its watch tells something else than what happened")),
             None => return Err(Failure::Wrong("the controller-manager did not act on a quota")),
         }
     }
-    quotas.delete(name, &DeleteParams::default()).await.map_err(call("deleting a quota"))?;
+    drop(place.call("deleting a quota", quotas.delete(name, &DeleteParams::default())).await?);
     loop {
-        match changes.try_next().await.map_err(call("watching a quota"))? {
-            Some(WatchEvent::Deleted(_)) => return Ok(()),
+        match place.call("waiting to be told that a quota was deleted", changes.try_next()).await? {
+            Some(WatchEvent::Deleted(_)) => break,
             Some(WatchEvent::Modified(_) | WatchEvent::Added(_) | WatchEvent::Bookmark(_)) => {}
             Some(WatchEvent::Error(_)) | None => {
                 return Err(Failure::Wrong("its watch did not tell that a quota was deleted"));
             }
         }
     }
+    tidy(&quotas, &made, place).await
+}
+
+/// Deletes what proofs left behind that were stopped on the way: quotas that are older than any proof lasts, by the time of the API server itself.
+async fn tidy(quotas: &Api<ResourceQuota>, made: &ResourceQuota, place: &Place) -> Result<(), Failure> {
+    let Some(now) = made.creation_timestamp() else { return Ok(()) };
+    let most = ListParams::default().limit(LEFT_BEHIND);
+    for old in place.call("listing quotas of proofs", quotas.list_metadata(&most)).await? {
+        if old.creation_timestamp().is_none_or(|then| now.0.duration_since(then.0) < OLD) {
+            continue;
+        }
+        match place
+            .call("deleting the quota of a proof before", quotas.delete(&old.name_any(), &DeleteParams::default()))
+            .await
+        {
+            Err(Failure::Call { error: kube::Error::Api(status), .. }) if status.is_not_found() => {}
+            deleted => drop(deleted?),
+        }
+    }
+    Ok(())
 }
 
 /// Waits until the lease is renewed.
-async fn moves(client: &Client, clock: &Clock, holder: &'static str) -> Result<(), Failure> {
+async fn moves(client: &Client, clock: &Clock, holder: &'static str, place: &Place) -> Result<(), Failure> {
     let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-system");
     let renewed = |lease: &Lease| -> Option<MicroTime> { lease.spec.as_ref()?.renew_time.as_ref().map(|time| time.0) };
-    let read = async || leases.get_opt(holder).await.map_err(call("reading a lease"));
+    let read = async || place.call("reading a lease", leases.get_opt(holder)).await;
     let before = read().await?.as_ref().and_then(renewed);
     let deadline = clock.monotonic() + LEASE_MOVES;
     loop {
@@ -194,4 +240,37 @@ async fn moves(client: &Client, clock: &Clock, holder: &'static str) -> Result<(
 pub async fn client_of(meta: &Meta, names: &Names, ip: &str) -> Result<Client, ConnectError> {
     let door = Door { secret: OPERATOR, ip, port: API_PORT, server_name: names.apiserver() };
     connect(meta, names, &door).await
+}
+
+#[cfg(test)]
+mod tests {
+    use fleetwright_rig::{Ground, World};
+    use jiff::Timestamp;
+
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_proofs_left_behind_goes_and_what_is_under_way_stays() {
+        let clock = Clock::manual("2026-11-17T12:00:00Z".parse::<Timestamp>().unwrap());
+        let world = World::with_time(&Ground::InProcess, &[], Some(&clock)).await.unwrap();
+        let client = world.admin();
+        Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &named(NAMESPACE)).await.unwrap();
+        let quotas: Api<ResourceQuota> = Api::namespaced(client.clone(), NAMESPACE);
+        let names = async || -> Vec<String> {
+            let all = quotas.list(&ListParams::default()).await.unwrap();
+            all.iter().map(ResourceExt::name_any).collect()
+        };
+        quotas.create(&PostParams::default(), &named("left-behind")).await.unwrap();
+        clock.advance(Duration::from_secs(599));
+        quotas.create(&PostParams::default(), &named("under-way")).await.unwrap();
+        work(&client, "pod-", &Place::default()).await.unwrap();
+        assert_eq!(
+            names().await,
+            ["left-behind", "under-way"],
+            "its own is gone, and those of others may be under way"
+        );
+        clock.advance(Duration::from_secs(1));
+        work(&client, "pod-", &Place::default()).await.unwrap();
+        assert_eq!(names().await, ["under-way"]);
+    }
 }

@@ -43,6 +43,8 @@ pub enum Pace {
     Real,
 }
 
+/// How often all go around before a hurried clock is moved.
+const ROUNDS_OF_TICK: usize = 8;
 /// How often a hurried clock is moved.
 const TICK: Duration = Duration::from_millis(2);
 /// How long to wait before looking again at a run whose time passes by itself.
@@ -133,7 +135,7 @@ pub struct Stage {
     trouble: Option<Trouble>,
     birth: Birth,
     lives: AtomicUsize,
-    running: Mutex<Option<Running>>,
+    running: Arc<Mutex<Option<Running>>>,
     /// What else must have come to rest before time goes on.
     minded: Mutex<Vec<IsIdle>>,
 }
@@ -160,8 +162,9 @@ pub(crate) struct Setup {
 impl Stage {
     pub(crate) fn new(setup: Setup) -> Arc<Self> {
         let Setup { world, clock, pace, quiet, crash, trouble, birth, outside } = setup;
+        let running = Arc::new(Mutex::new(None));
         let pacing = match pace {
-            Pace::Hurried(times) => Some(tokio::spawn(hurry(clock.clone(), times))),
+            Pace::Hurried(times) => Some(tokio::spawn(hurry(clock.clone(), times, running.clone()))),
             Pace::FromTimerToTimer(_) | Pace::Real => None,
         };
         Arc::new(Self {
@@ -178,7 +181,7 @@ impl Stage {
             trouble,
             birth,
             lives: AtomicUsize::new(0),
-            running: Mutex::new(None),
+            running,
             minded: Mutex::default(),
         })
     }
@@ -468,16 +471,7 @@ impl Stage {
             } else {
                 tokio::time::sleep(self.quiet / 4).await;
             }
-            let handle = self.running().as_ref().map(|running| running.runtime.handle().clone());
-            if let Some(handle) = handle {
-                let rounds = handle.spawn(async {
-                    for _ in 0..ROUNDS {
-                        tokio::task::yield_now().await;
-                    }
-                });
-                // Cancelled with the runtime, if that ends meanwhile.
-                let _ = rounds.await;
-            }
+            go_around(&self.running, ROUNDS).await;
             let now = self.sign();
             if now != last || self.served.open() > 0 || !self.at_rest() {
                 (last, since) = (now, Instant::now());
@@ -526,11 +520,31 @@ impl Drop for Stage {
     }
 }
 
-/// Moves a clock on and on. However late it comes to that, no time is made up for: nobody should find that his time is over because the machine was busy.
-async fn hurry(clock: Clock, times: u32) {
+/// Moves a clock on and on. However late it comes to that, no time is made up for, and it waits for the operator: nobody should find that his time is over
+/// because the machine, or he himself, was busy.
+async fn hurry(clock: Clock, times: u32, running: Arc<Mutex<Option<Running>>>) {
     loop {
         tokio::time::sleep(TICK).await;
+        for _ in 0..ROUNDS_OF_TICK {
+            tokio::task::yield_now().await;
+        }
+        go_around(&running, ROUNDS_OF_TICK).await;
         clock.advance(TICK * times);
+    }
+}
+
+/// Returns when the operator's runtime has gone around so often, if there is one: each time some of those who can go on do, and sockets are looked at.
+async fn go_around(running: &Mutex<Option<Running>>, rounds: usize) {
+    let running = || running.lock().unwrap_or_else(PoisonError::into_inner);
+    let handle = running().as_ref().map(|running| running.runtime.handle().clone());
+    if let Some(handle) = handle {
+        let rounds = handle.spawn(async move {
+            for _ in 0..rounds {
+                tokio::task::yield_now().await;
+            }
+        });
+        // Cancelled with the runtime, if that ends meanwhile.
+        let _ = rounds.await;
     }
 }
 

@@ -68,9 +68,11 @@ async fn trouble_with_the_api_server_changes_nothing_in_the_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_operators_at_once_make_the_same_cluster() {
+async fn two_operators_at_once_make_the_same_cluster_and_do_not_write_against_each_other() {
     let story = LIFE.large();
-    let (one, _) = run(&Arc::new(story), &Ground::InProcess, Disturbance::None).await.unwrap();
-    let (two, _) = run(&Arc::new(story.twice()), &Ground::InProcess, Disturbance::None).await.unwrap();
+    let (one, alone) = run(&Arc::new(story), &Ground::InProcess, Disturbance::None).await.unwrap();
+    let (two, both) = run(&Arc::new(story.twice()), &Ground::InProcess, Disturbance::None).await.unwrap();
     assert_eq!(one.end, two.end);
+    let (alone, both) = (alone.recorder().writes_since(0).len(), both.recorder().writes_since(0).len());
+    assert!(both <= 8 * alone, "two wrote {both} times, and one {alone} times");
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use fleetwright_apiserver::{Manager, Managing, Storage, User};
+use fleetwright_apiserver::{Manager, Managing, User};
 use fleetwright_kit::Clock;
 use fleetwright_pki::Authority;
 use futures::FutureExt;
@@ -212,7 +212,7 @@ struct Term {
     observed: Option<(Value, Duration)>,
     renewed: Option<Duration>,
     manager: Option<Manager>,
-    managing: Option<(Storage, Managing)>,
+    managing: Option<Managing>,
     names: Names,
     apis: Apis,
     clock: Clock,
@@ -333,9 +333,9 @@ impl Term {
         let Some(manager) = &self.manager else { return };
         let ips = self.names.backends(self.caller.host());
         let Some(storage) = ips.into_iter().find_map(|ip| self.apis.storage(ip)) else { return };
-        if self.managing.as_ref().is_none_or(|(known, _)| !known.is(&storage)) {
-            let managing = storage.manage(manager.clone());
-            self.managing = Some((storage, managing));
+        // One who held the lease for a moment may have taken over, and be gone again.
+        if !self.managing.as_ref().is_some_and(|managing| managing.works_on(&storage)) {
+            self.managing = Some(storage.manage(manager.clone()));
         }
     }
 
