@@ -145,9 +145,14 @@ async fn prove(meta: &Meta, clock: &Clock, names: &Names, pod: &Prover, place: &
             made => drop(made?),
         }
     }
-    work(&client, &format!("{}-", pod.name), place).await?;
+    // They are looked at before and after the work, which lasts longer than a renewal where they are not there yet.
+    let mut still = Vec::new();
     for holder in ["kube-controller-manager", "kube-scheduler"] {
-        moves(&client, clock, holder, place).await?;
+        still.push((holder, renewed(&client, holder, place).await?));
+    }
+    work(&client, &format!("{}-", pod.name), place).await?;
+    for (holder, before) in still {
+        moves(&client, clock, holder, before, place).await?;
     }
     Ok(version.trim_start_matches('v').to_owned())
 }
@@ -217,15 +222,27 @@ async fn tidy(quotas: &Api<ResourceQuota>, made: &ResourceQuota, place: &Place) 
     Ok(())
 }
 
-/// Waits until the lease is renewed.
-async fn moves(client: &Client, clock: &Clock, holder: &'static str, place: &Place) -> Result<(), Failure> {
+/// When somebody last renewed the lease. Who gives it back renews it, too, and then nobody has it.
+async fn renewed(client: &Client, holder: &str, place: &Place) -> Result<Option<MicroTime>, Failure> {
     let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-system");
-    let renewed = |lease: &Lease| -> Option<MicroTime> { lease.spec.as_ref()?.renew_time.as_ref().map(|time| time.0) };
-    let read = async || place.call("reading a lease", leases.get_opt(holder)).await;
-    let before = read().await?.as_ref().and_then(renewed);
+    let lease = place.call("reading a lease", leases.get_opt(holder)).await?;
+    let held = lease
+        .and_then(|lease| lease.spec)
+        .filter(|spec| spec.holder_identity.as_deref().is_some_and(|holder| !holder.is_empty()));
+    Ok(held.and_then(|spec| Some(spec.renew_time?.0)))
+}
+
+/// Waits until the lease is renewed.
+async fn moves(
+    client: &Client,
+    clock: &Clock,
+    holder: &'static str,
+    before: Option<MicroTime>,
+    place: &Place,
+) -> Result<(), Failure> {
     let deadline = clock.monotonic() + LEASE_MOVES;
     loop {
-        let now = read().await?.as_ref().and_then(renewed);
+        let now = renewed(client, holder, place).await?;
         if now.is_some() && now != before {
             return Ok(());
         }

@@ -1,5 +1,6 @@
 //! Control planes as pods of a real meta cluster, against the same four programs started by hand on the same machine in the same run.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use fleetwright_lab::measure::{fleetwright, machine, shown, write};
 use fleetwright_lab::meta::{self, Meta};
 use fleetwright_lab::{ControlPlane, define};
 use k8s_openapi::api::core::v1::{ConfigMap, Container, Namespace, Pod, PodSpec, ServiceAccount};
-use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 
@@ -53,18 +54,23 @@ async fn measure(rounds: usize, json: &Path) -> Result<()> {
 
     let [old, new] = versions.as_slice() else { bail!("two versions are needed, there are {versions:?}") };
     let (mut by_hand, mut made, mut gone) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut on_the_way, mut pods_gone) = (Way::<Vec<f64>>::new(), Vec::new());
     for round in 1..=rounds {
         let time = processes().await?;
         eprintln!("bench: round {round} of {rounds}: four processes work after {time:.2} s");
         by_hand.push(time);
-        let time = bench.create("one", old, 1).await?;
-        eprintln!("bench: round {round} of {rounds}: a cluster is proven Ready after {time:.2} s");
+        let (time, way) = bench.create("one", old, 1).await?;
+        eprintln!("bench: round {round} of {rounds}: a cluster is proven Ready after {time:.2} s; {}", told(&way));
         made.push(time);
-        let time = bench.delete("one").await?;
-        eprintln!("bench: round {round} of {rounds}: and gone after {time:.2} s");
+        for (what, time) in way {
+            on_the_way.entry(what).or_default().push(time);
+        }
+        let (time, pods) = bench.delete("one").await?;
+        eprintln!("bench: round {round} of {rounds}: and gone after {time:.2} s, its pods after {pods:.2} s");
         gone.push(time);
+        pods_gone.push(pods);
     }
-    let two = bench.create("two", old, 2).await?;
+    let (two, _) = bench.create("two", old, 2).await?;
     let there = bench.change("two", new).await?;
     let back = bench.change("two", old).await?;
     bench.delete("two").await?;
@@ -81,7 +87,13 @@ async fn measure(rounds: usize, json: &Path) -> Result<()> {
     };
     row("etcd, kube-apiserver, kube-controller-manager, kube-scheduler as processes, until they work", floor);
     row("a Cluster of the same four, one of each, until it is proven Ready", made);
+    let mut steps: Vec<_> = on_the_way.into_iter().map(|(what, times)| (median(times), what)).collect();
+    steps.sort_by(|one, other| one.0.total_cmp(&other.0));
+    for (time, what) in steps {
+        row(&format!("on the way there: {what}"), time);
+    }
     row("a Cluster with two replicas", two);
+    row("delete, until no pod is left", median(pods_gone));
     row("delete, until nothing is left", median(gone));
     for (name, stages) in [("upgrade to the next minor", there), ("rollback", back)] {
         row(&format!("{name}, two replicas"), stages.iter().map(|(_, seconds)| seconds).sum());
@@ -91,6 +103,32 @@ async fn measure(rounds: usize, json: &Path) -> Result<()> {
     }
     let all = json!({ "machine": machine, "rounds": rounds, "rows": rows });
     write(json, &all)
+}
+
+/// What happened on the way, and when.
+type Way<T> = BTreeMap<String, T>;
+
+fn told(way: &Way<f64>) -> String {
+    let mut steps: Vec<_> = way.iter().collect();
+    steps.sort_by(|one, other| one.1.total_cmp(other.1));
+    let steps: Vec<_> = steps.into_iter().map(|(what, time)| format!("{what} {time:.2}")).collect();
+    steps.join(", ")
+}
+
+/// How far a pod has come.
+fn marks(pod: &Pod) -> Vec<String> {
+    let component = pod.labels().get(names::COMPONENT).cloned().unwrap_or_default();
+    let status = pod.status.clone().unwrap_or_default();
+    let holds = |type_: &str| {
+        status.conditions.iter().flatten().any(|condition| condition.type_ == type_ && condition.status == "True")
+    };
+    let runs = status
+        .container_statuses
+        .iter()
+        .flatten()
+        .any(|container| container.state.as_ref().is_some_and(|state| state.running.is_some()));
+    let steps = [("has a node", holds("PodScheduled")), ("runs", runs), ("is ready", holds("Ready"))];
+    steps.into_iter().filter(|(_, reached)| *reached).map(|(step, _)| format!("{component} {step}")).collect()
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -151,6 +189,10 @@ impl Bench {
         Api::namespaced(self.client.clone(), FLEET)
     }
 
+    fn pods(&self, cluster: &str) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), &format!("{FLEET}-{cluster}"))
+    }
+
     /// The kinds, the namespace, and a package version for each minor; their names, the oldest first.
     async fn prepare(&self, meta: &Meta) -> Result<Vec<String>> {
         define(&self.client, &fleetwright_api::crds()).await?;
@@ -167,8 +209,8 @@ impl Bench {
         Ok(all)
     }
 
-    /// Makes a cluster; how long it took until it was proven Ready.
-    async fn create(&self, name: &str, version: &str, replicas: u32) -> Result<f64> {
+    /// Makes a cluster; how long it took until it was proven Ready, and until its first pods were where they had to come.
+    async fn create(&self, name: &str, version: &str, replicas: u32) -> Result<(f64, Way<f64>)> {
         let mut spec = ClusterSpec::of(version);
         spec.replicas = replicas;
         spec.datastore.etcd = Some(EtcdDatastore { members: 1, ..EtcdDatastore::default() });
@@ -177,8 +219,16 @@ impl Bench {
         spec.deletion_protection = false;
         let begun = Instant::now();
         self.clusters().create(&PostParams::default(), &Cluster::new(name, spec)).await?;
-        until("the cluster to be Ready", async || Ok(ready(&self.clusters().get(name).await?))).await?;
-        Ok(begun.elapsed().as_secs_f64())
+        let pods = self.pods(name);
+        let mut way = Way::new();
+        until("the cluster to be Ready", async || {
+            for mark in pods.list(&ListParams::default()).await?.iter().flat_map(marks) {
+                way.entry(mark).or_insert_with(|| begun.elapsed().as_secs_f64());
+            }
+            Ok(ready(&self.clusters().get(name).await?))
+        })
+        .await?;
+        Ok((begun.elapsed().as_secs_f64(), way))
     }
 
     /// Refers a cluster to another version: what was done, and how long each of it took.
@@ -206,17 +256,23 @@ impl Bench {
         Ok(stages)
     }
 
-    /// Deletes a cluster; how long it took until nothing was left.
-    async fn delete(&self, name: &str) -> Result<f64> {
+    /// Deletes a cluster; how long it took until nothing was left, and until none of its pods was.
+    async fn delete(&self, name: &str) -> Result<(f64, f64)> {
         let begun = Instant::now();
         self.clusters().delete(name, &DeleteParams::default()).await?;
-        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        let namespace = format!("{FLEET}-{name}");
+        let (namespaces, pods) = (Api::<Namespace>::all(self.client.clone()), self.pods(name));
+        let mut without = None;
         until("everything to be gone", async || {
+            if without.is_none() && pods.list(&ListParams::default()).await?.items.is_empty() {
+                without = Some(begun.elapsed().as_secs_f64());
+            }
             let there = self.clusters().get_opt(name).await?.is_some();
-            Ok(!there && namespaces.get_opt(&format!("{FLEET}-{name}")).await?.is_none())
+            Ok(!there && namespaces.get_opt(&namespace).await?.is_none())
         })
         .await?;
-        Ok(begun.elapsed().as_secs_f64())
+        let gone = begun.elapsed().as_secs_f64();
+        Ok((gone, without.unwrap_or(gone)))
     }
 }
 
