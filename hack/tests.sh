@@ -149,7 +149,7 @@ if [ $failed != 0 ]; then
   # Once more at the end, where it is seen: which of them, and what each said first.
   [ ! -e "$logs/failed" ] || while read -r name; do
     echo "tests: $name: FAILED:"
-    grep -m 1 -A 3 ' panicked at ' "$logs/$name.log" | cut -c 1-200 | sed 's/^/    /' || true
+    { grep -m 1 -A 3 ' panicked at ' "$logs/$name.log" || sed -n '/^Caused by:/,/^$/p' "$logs/$name.log"; } | head -n 5 | cut -c 1-200 | sed 's/^/    /' || true
   done <"$logs/failed"
   echo "tests: FAILED after $((SECONDS - begun)) s"
   exit 1
