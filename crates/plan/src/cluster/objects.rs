@@ -193,9 +193,13 @@ impl Blueprint<'_> {
                 // It answers until everybody who balances load knows that it goes.
                 ("shutdown-delay-duration", "10s"),
             ],
-            ControlPlaneComponent::ControllerManager => {
-                &[("controllers", "*,bootstrap-signer-controller,token-cleaner-controller"), ("profiling", "false")]
-            }
+            ControlPlaneComponent::ControllerManager => &[
+                ("controllers", "*,bootstrap-signer-controller,token-cleaner-controller"),
+                // With its own 20 and 30, quotas and garbage wait for seconds until all kinds are listed. The API server protects itself by priority and fairness.
+                ("kube-api-burst", "200"),
+                ("kube-api-qps", "100"),
+                ("profiling", "false"),
+            ],
             ControlPlaneComponent::Scheduler => &[],
         };
         usual.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
