@@ -233,7 +233,9 @@ impl Busy {
 
     async fn end(self) -> Result<(usize, Vec<String>)> {
         self.stop.store(true, Ordering::Relaxed);
-        Ok((self.written.load(Ordering::Relaxed), self.task.await?))
+        // The last one may be under way.
+        let failed = self.task.await?;
+        Ok((self.written.load(Ordering::Relaxed), failed))
     }
 }
 

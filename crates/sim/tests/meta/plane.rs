@@ -94,11 +94,13 @@ impl Plane {
         world.apply::<Deployment>(api_servers(servers, OLD)).await;
     }
 
-    /// A client that goes through the Service.
+    /// A client that goes through the Service, which leads to an API server a moment after that is ready.
     pub async fn client(&self, world: &World) -> kube::Client {
         let ip = world
             .until("the Service has an address", async |world| world.meta.service_address(NAMESPACE, "kube-apiserver"));
-        self.client_at(&self.ca, ip.await.to_string(), "operator", &["system:masters"]).await
+        let client = self.client_at(&self.ca, ip.await.to_string(), "operator", &["system:masters"]).await;
+        world.until("the Service answers", async |_| client.apiserver_version().await.ok()).await;
+        client
     }
 
     pub async fn client_at(&self, authority: &Authority, ip: String, user: &str, groups: &[&str]) -> kube::Client {
