@@ -525,26 +525,28 @@ impl Drop for Stage {
 async fn hurry(clock: Clock, times: u32, running: Arc<Mutex<Option<Running>>>) {
     loop {
         tokio::time::sleep(TICK).await;
-        for _ in 0..ROUNDS_OF_TICK {
-            tokio::task::yield_now().await;
-        }
+        rounds(ROUNDS_OF_TICK).await;
         go_around(&running, ROUNDS_OF_TICK).await;
         clock.advance(TICK * times);
     }
 }
 
 /// Returns when the operator's runtime has gone around so often, if there is one: each time some of those who can go on do, and sockets are looked at.
-async fn go_around(running: &Mutex<Option<Running>>, rounds: usize) {
-    let running = || running.lock().unwrap_or_else(PoisonError::into_inner);
-    let handle = running().as_ref().map(|running| running.runtime.handle().clone());
+async fn go_around(running: &Mutex<Option<Running>>, times: usize) {
+    let handle = {
+        let running = running.lock().unwrap_or_else(PoisonError::into_inner);
+        running.as_ref().map(|running| running.runtime.handle().clone())
+    };
     if let Some(handle) = handle {
-        let rounds = handle.spawn(async move {
-            for _ in 0..rounds {
-                tokio::task::yield_now().await;
-            }
-        });
         // Cancelled with the runtime, if that ends meanwhile.
-        let _ = rounds.await;
+        let _ = handle.spawn(rounds(times)).await;
+    }
+}
+
+/// Lets the runtime that it is in go around so often.
+async fn rounds(times: usize) {
+    for _ in 0..times {
+        tokio::task::yield_now().await;
     }
 }
 

@@ -195,7 +195,7 @@ impl Blueprint<'_> {
             ],
             ControlPlaneComponent::ControllerManager => &[
                 ("controllers", "*,bootstrap-signer-controller,token-cleaner-controller"),
-                // With its own 20 and 30, quotas and garbage wait for seconds until all kinds are listed. The API server protects itself by priority and fairness.
+                // With its own 20 and 30, it acts on a quota of a new cluster seconds later. The API server protects itself by priority and fairness.
                 ("kube-api-burst", "200"),
                 ("kube-api-qps", "100"),
                 ("profiling", "false"),
