@@ -6,7 +6,7 @@ mod lead;
 mod steps;
 
 use std::any::{Any, TypeId};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -268,14 +268,12 @@ impl Operator {
                 let woken = synced.notified();
                 let mut woken = pin!(woken);
                 woken.as_mut().enable();
-                for cache in caches {
-                    let kind = cache.kind();
-                    // There may be several of one kind, with other views or selectors.
-                    let synced = caches.iter().all(|cache| cache.kind() != kind || cache.synced());
-                    self.settings.metrics.cache_synced(&kind, synced);
-                    self.health.cache(&kind, synced);
+                let full = full(caches);
+                for (kind, synced) in &full {
+                    self.settings.metrics.cache_synced(kind, *synced);
+                    self.health.cache(kind, *synced);
                 }
-                if caches.iter().all(|cache| cache.synced()) {
+                if full.values().all(|synced| *synced) {
                     break;
                 }
                 woken.await;
@@ -357,5 +355,50 @@ impl Wakes<'_> {
         let line = self.line.clone();
         waker.attach(move |key| line.add(vec![key], Priority::High));
         self
+    }
+}
+
+/// Which kinds are full. Each cache is looked at once: one that fills meanwhile would be full for us, and for ever not full for those who ask whether
+/// we are ready.
+fn full(caches: &[Arc<dyn Fill>]) -> BTreeMap<String, bool> {
+    let mut full = BTreeMap::new();
+    for cache in caches {
+        // There may be several of one kind, with other views or selectors.
+        *full.entry(cache.kind()).or_insert(true) &= cache.synced();
+    }
+    full
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    /// Full from the second look on.
+    #[derive(Default)]
+    struct Filling(AtomicBool);
+
+    impl Fill for Filling {
+        fn fill(&self, _: super::Filling) -> BoxFuture<'static, ()> {
+            Box::pin(futures::future::pending())
+        }
+
+        fn synced(&self) -> bool {
+            self.0.swap(true, Ordering::AcqRel)
+        }
+
+        fn open(&self) {}
+
+        fn kind(&self) -> String {
+            "Machine".to_owned()
+        }
+    }
+
+    #[test]
+    fn a_cache_that_fills_while_it_is_looked_at_is_full_in_the_next_look() {
+        let caches: Vec<Arc<dyn Fill>> = vec![Arc::new(Filling::default()), Arc::new(Filling(true.into()))];
+        assert_eq!(full(&caches), BTreeMap::from([("Machine".to_owned(), false)]));
+        assert_eq!(full(&caches), BTreeMap::from([("Machine".to_owned(), true)]));
     }
 }
