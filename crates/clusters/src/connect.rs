@@ -13,10 +13,12 @@ use prometheus_client::metrics::counter::Counter;
 use serde_json::{Value, json};
 use tower::util::MapRequestLayer;
 
+use crate::words::said;
+
 /// Why there is no client.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    #[error("the operator's certificate cannot be read: {0}")]
+    #[error("the operator's certificate cannot be read: {}", said(.0))]
     Papers(kube::Error),
     #[error("it cannot be connected to: {0}")]
     Client(String),
@@ -90,6 +92,6 @@ impl Etcd {
             .header(http::header::CONTENT_TYPE, "application/json")
             .body(body.to_string().into_bytes())
             .map_err(|error| error.to_string())?;
-        self.0.request(request).await.map_err(|error| format!("{what}: {error}"))
+        self.0.request(request).await.map_err(|error| format!("{what}: {}", said(&error)))
     }
 }

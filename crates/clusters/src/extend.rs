@@ -18,7 +18,8 @@ use serde_json::Value;
 use crate::connect::Meta;
 use crate::errands::Errands;
 use crate::meters::Meters;
-use crate::prove::{client_of, cut};
+use crate::prove::client_of;
+use crate::words::{cut, said};
 
 /// Work that takes longer has failed.
 const WITHIN: Duration = Duration::from_secs(90);
@@ -189,7 +190,7 @@ impl Place {
                         return Ok(None);
                     }
                 }
-                Err(error) => return Err(format!("asking for {} {}: {error}", this.api_version, this.kind)),
+                Err(error) => return Err(format!("asking for {} {}: {}", this.api_version, this.kind, said(&error))),
             }
             tokio::time::sleep(LOOK_AGAIN).await;
         }
@@ -218,14 +219,12 @@ impl Place {
         let this = Ref::of(object);
         let api = self.api(&this).await?;
         let before = match again {
-            true => Some(api.get_metadata_opt(&this.name).await.map_err(|error| format!("reading {this}: {error}"))?),
+            true => Some(api.get_metadata_opt(&this.name).await.map_err(failed("reading", &this))?),
             false => None,
         };
         let params = PatchParams::apply(names::CLUSTERS_MANAGER).force();
-        let applied = api
-            .patch(&this.name, &params, &Patch::Apply(object))
-            .await
-            .map_err(|error| format!("applying {this}: {error}"))?;
+        let applied = api.patch(&this.name, &params, &Patch::Apply(object)).await;
+        let applied = applied.map_err(failed("applying", &this))?;
         match before {
             Some(None) => done.repaired.push(format!("{this} was gone, and is there again")),
             Some(Some(before)) if changed(&before.metadata, &applied.metadata) => {
@@ -243,7 +242,7 @@ impl Place {
         let Some((resource, scope)) = self.kind(gone, Duration::ZERO).await? else { return Ok(()) };
         // What was refused as it was written was never there.
         let Ok(api) = self.at(gone, &resource, &scope) else { return Ok(()) };
-        let object = api.get_metadata_opt(&gone.name).await.map_err(|error| format!("reading {gone}: {error}"))?;
+        let object = api.get_metadata_opt(&gone.name).await.map_err(failed("reading", gone))?;
         let Some(object) = object else { return Ok(()) };
         let meta = object.metadata;
         let note = meta.annotations.iter().flatten().find(|(key, _)| *key == KEEP).map(|(_, value)| value == "true");
@@ -256,7 +255,7 @@ impl Place {
         match api.delete(&gone.name, &params).await {
             Ok(_) => Ok(()),
             Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
-            Err(error) => Err(format!("deleting {gone}: {error}")),
+            Err(error) => Err(failed("deleting", gone)(error)),
         }
     }
 
@@ -269,9 +268,14 @@ impl Place {
             name: name.to_owned(),
         };
         let api = self.api(&this).await?;
-        let object = api.get_opt(name).await.map_err(|error| format!("reading {this}: {error}"))?;
+        let object = api.get_opt(name).await.map_err(failed("reading", &this))?;
         Ok(object.and_then(|object| serde_json::to_value(object).ok()))
     }
+}
+
+/// At what a call failed, and what the server said.
+fn failed(what: &str, this: &Ref) -> impl Fn(kube::Error) -> String {
+    move |error| format!("{what} {this}: {}", said(&error))
 }
 
 /// Whether applying changed something: the generation tells it where there is one, because the status changes all the time.

@@ -1,5 +1,6 @@
 //! What is still joined to a business cluster that is to be deleted.
 
+use std::fmt::Debug;
 use std::time::Duration;
 
 use fleetwright_api::{ClusterOnDelete, Machine};
@@ -10,10 +11,12 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::{DeleteParams, ListParams, ObjectMeta};
 use kube::{Api, Client, ResourceExt};
+use serde::de::DeserializeOwned;
 
 use crate::connect::Meta;
 use crate::errands::Errands;
-use crate::prove::{bounded, client_of};
+use crate::prove::client_of;
+use crate::words::{bounded, said};
 
 /// An API server that does not answer within this time does not answer.
 const WITHIN: Duration = Duration::from_secs(20);
@@ -80,7 +83,7 @@ async fn joined(meta: &Meta, names: &Names, ip: &str, on_delete: ClusterOnDelete
         Ok(list) => list.items,
         // A cluster that does not know the kind has none. It says so in plain words.
         Err(kube::Error::Api(status)) if status.code == 404 => Vec::new(),
-        Err(error) => return Err(bounded(&format!("listing machines: {error}"))),
+        Err(error) => return Err(bounded(&format!("listing machines: {}", said(&error)))),
     };
     if on_delete == ClusterOnDelete::ReleaseMachines {
         if !found.is_empty() {
@@ -88,16 +91,12 @@ async fn joined(meta: &Meta, names: &Names, ip: &str, on_delete: ClusterOnDelete
         }
         for machine in found.iter().filter(|machine| machine.metadata.deletion_timestamp.is_none()) {
             let api: Api<Machine> = Api::namespaced(client.clone(), &machine.namespace().unwrap_or_default());
-            match api.delete(&machine.name_any(), &DeleteParams::default()).await {
-                Ok(_) => {}
-                Err(kube::Error::Api(status)) if status.is_not_found() => {}
-                Err(error) => return Err(bounded(&format!("letting the machine {} go: {error}", machine.name_any()))),
-            }
+            gone(&api, &machine.metadata, "letting the machine go").await?;
         }
     }
     let machines = found.into_iter().map(|one| name(&one.metadata)).collect();
     let nodes = Api::<Node>::all(client).list_metadata(&params).await;
-    let nodes = nodes.map_err(|error| bounded(&format!("listing nodes: {error}")))?;
+    let nodes = nodes.map_err(|error| bounded(&format!("listing nodes: {}", said(&error))))?;
     Ok(Joined { machines, nodes: nodes.items.into_iter().map(|one| name(&one.metadata)).collect() })
 }
 
@@ -105,19 +104,21 @@ async fn joined(meta: &Meta, names: &Names, ip: &str, on_delete: ClusterOnDelete
 async fn drop_budgets(client: &Client) -> Result<(), String> {
     let budgets: Api<PodDisruptionBudget> = Api::all(client.clone());
     let found = budgets.list_metadata(&ListParams::default().limit(MOST)).await;
-    for budget in found.map_err(|error| bounded(&format!("listing disruption budgets: {error}")))?.items {
+    for budget in found.map_err(|error| bounded(&format!("listing disruption budgets: {}", said(&error))))?.items {
         let api: Api<PodDisruptionBudget> =
             Api::namespaced(client.clone(), budget.metadata.namespace.as_deref().unwrap_or_default());
-        match api.delete(&budget.name_any(), &DeleteParams::default()).await {
-            Ok(_) => {}
-            Err(kube::Error::Api(status)) if status.is_not_found() => {}
-            Err(error) => {
-                let said = format!("taking the disruption budget {} away: {error}", name(&budget.metadata));
-                return Err(bounded(&said));
-            }
-        }
+        gone(&api, &budget.metadata, "taking the disruption budget away").await?;
     }
     Ok(())
+}
+
+/// Deletes what may be gone already.
+async fn gone<K: Clone + DeserializeOwned + Debug>(api: &Api<K>, this: &ObjectMeta, what: &str) -> Result<(), String> {
+    match api.delete(this.name.as_deref().unwrap_or_default(), &DeleteParams::default()).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+        Err(error) => Err(bounded(&format!("{what}: {}: {}", name(this), said(&error)))),
+    }
 }
 
 fn name(meta: &ObjectMeta) -> String {

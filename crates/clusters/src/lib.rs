@@ -27,6 +27,7 @@ mod secrets;
 mod snapshots;
 mod survey;
 mod view;
+mod words;
 
 use std::time::Duration;
 

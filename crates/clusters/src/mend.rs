@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::connect::{Etcd, Meta};
 use crate::errands::Errands;
-use crate::prove::bounded;
+use crate::words::{bounded, said};
 
 /// Asking and telling takes no longer, or is given up for now.
 const WITHIN: Duration = Duration::from_secs(30);
@@ -71,7 +71,7 @@ async fn mend(meta: &Meta, names: &Names, suspect: &Suspect) -> Result<(), Strin
 /// Whether it is still the same pod, and still not well.
 async fn still(meta: &Meta, names: &Names, suspect: &Suspect) -> Result<(), String> {
     let pods: Api<Pod> = Api::namespaced(meta.client.clone(), &names.namespace);
-    let pod = pods.get_opt(&suspect.name).await.map_err(|error| format!("its pod cannot be read: {error}"))?;
+    let pod = pods.get_opt(&suspect.name).await.map_err(|error| format!("its pod cannot be read: {}", said(&error)))?;
     let same = pod.as_ref().is_some_and(|pod| {
         let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
         let ready = conditions.into_iter().any(|one| one.type_ == "Ready" && one.status == "True");

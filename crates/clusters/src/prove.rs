@@ -19,6 +19,7 @@ use serde_json::json;
 use crate::connect::{ConnectError, Door, Meta, connect};
 use crate::errands::Errands;
 use crate::meters::Meters;
+use crate::words::{bounded, said};
 
 /// Where the object of a proof is made, in the business cluster.
 const NAMESPACE: &str = "fleetwright-proof";
@@ -82,16 +83,6 @@ impl Provers {
     }
 }
 
-/// What a server says is not trusted.
-pub(crate) fn bounded(text: &str) -> String {
-    cut(text, 300)
-}
-
-/// So much of a text that is not trusted.
-pub(crate) fn cut(text: &str, most: usize) -> String {
-    text.chars().filter(|one| !one.is_control()).take(most).collect()
-}
-
 /// At what a proof failed.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
@@ -103,14 +94,6 @@ enum Failure {
     Wrong(&'static str),
     #[error("the lease of {0} does not move: it is not at work")]
     Still(&'static str),
-}
-
-/// What a server said, without all that came with it.
-fn said(error: &kube::Error) -> String {
-    match error {
-        kube::Error::Api(status) => status.message.clone(),
-        error => error.to_string(),
-    }
 }
 
 /// How far a proof has come, for when it comes no further.

@@ -16,6 +16,7 @@ use kube::api::ObjectMeta;
 use serde_json::json;
 
 use crate::eyes::Eyes;
+use crate::words::said;
 
 /// The certificate of an authority that is to sign later, beside the one that signs.
 const NEXT_CERT: &str = "next.crt";
@@ -29,7 +30,7 @@ pub enum SecretError {
     #[error("{0}")]
     Write(#[from] WriteError),
     /// The authority could not be read.
-    #[error("Secret {0}: {1}")]
+    #[error("Secret {}: {}", .0, said(.1))]
     Read(String, kube::Error),
     /// What was read is no authority.
     #[error("Secret {0}: {1}")]

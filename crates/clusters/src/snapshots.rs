@@ -13,8 +13,8 @@ use kube::ResourceExt as _;
 use crate::borrow;
 use crate::cluster::ActError;
 use crate::eyes::Eyes;
-use crate::prove::bounded;
 use crate::secrets::SecretError;
+use crate::words::bounded;
 
 /// Makes the pod of a snapshot, and before it what it keeps the snapshot on.
 pub async fn take(

@@ -13,7 +13,8 @@ use kube::{Api, Client, ResourceExt};
 
 use crate::connect::Meta;
 use crate::errands::Errands;
-use crate::prove::{bounded, client_of};
+use crate::prove::client_of;
+use crate::words::{bounded, said};
 
 /// An API server that does not tell within this time is not waited for.
 const WITHIN: Duration = Duration::from_secs(30);
@@ -55,7 +56,7 @@ async fn apis(meta: &Meta, names: &Names, servers: &[(String, String)]) -> Resul
         let failed = |error: &dyn std::fmt::Display| bounded(&format!("{name}: {error}"));
         let client = client_of(meta, names, ip).await.map_err(|error| failed(&error))?;
         let request = http::Request::get("/metrics").body(Vec::new()).map_err(|error| failed(&error))?;
-        let page = client.request_text(request).await.map_err(|error| failed(&error))?;
+        let page = client.request_text(request).await.map_err(|error| failed(&said(&error)))?;
         all.extend(removed_apis(&page));
     }
     Ok(all)
@@ -63,7 +64,7 @@ async fn apis(meta: &Meta, names: &Names, servers: &[(String, String)]) -> Resul
 
 async fn quotas(meta: &Client, names: &Names) -> Result<Vec<Quota>, String> {
     let api: Api<ResourceQuota> = Api::namespaced(meta.clone(), &names.namespace);
-    let all = api.list(&ListParams::default()).await.map_err(|error| bounded(&error.to_string()))?;
+    let all = api.list(&ListParams::default()).await.map_err(|error| bounded(&said(&error)))?;
     let texts = |amounts: Option<BTreeMap<String, Quantity>>| -> BTreeMap<String, String> {
         amounts.unwrap_or_default().into_iter().map(|(name, amount)| (name, amount.0)).collect()
     };
