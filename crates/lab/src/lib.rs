@@ -16,6 +16,7 @@
 
 mod binaries;
 mod define;
+mod etcd;
 pub mod hosts;
 pub mod measure;
 pub mod meta;
@@ -26,6 +27,7 @@ mod target;
 
 pub use binaries::{Binaries, DEFAULT_MINOR};
 pub use define::{define, served};
+pub use etcd::Etcd;
 pub use plane::{Builder, ControlPlane};
 pub use process::Process;
 pub use target::{Kind, Target};

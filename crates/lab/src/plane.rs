@@ -419,7 +419,7 @@ fn gates(features: &[String]) -> Option<String> {
     (!features.is_empty()).then(|| format!("--feature-gates={}", features.join(",")))
 }
 
-fn free_port(address: IpAddr) -> Result<u16> {
+pub(crate) fn free_port(address: IpAddr) -> Result<u16> {
     Ok(TcpListener::bind((address, 0))?.local_addr()?.port())
 }
 

@@ -1,5 +1,6 @@
 //! Clusters whose control planes are real pods of a real meta cluster.
 
+mod external;
 mod leaves;
 mod repair;
 mod workers;
@@ -98,9 +99,11 @@ impl World {
         self.clusters().delete(name, &DeleteParams::default()).await?;
         eventually("everything to be gone", async || {
             let cluster = self.clusters().get_opt(name).await?.map(|one| one.status);
-            let namespace = Api::<Namespace>::all(self.client.clone()).get_opt(&format!("{FLEET}-{name}")).await?;
-            let volumes =
-                Api::<PersistentVolume>::all(self.client.clone()).list(&Default::default()).await?.items.len();
+            let own = format!("{FLEET}-{name}");
+            let namespace = Api::<Namespace>::all(self.client.clone()).get_opt(&own).await?;
+            let volumes = Api::<PersistentVolume>::all(self.client.clone()).list(&Default::default()).await?;
+            let claim = |volume: &PersistentVolume| volume.spec.as_ref()?.claim_ref.as_ref()?.namespace.clone();
+            let volumes = volumes.iter().filter(|volume| claim(volume).as_ref() == Some(&own)).count();
             Ok(if cluster.is_none() && namespace.is_none() && volumes == 0 {
                 Ok(())
             } else {

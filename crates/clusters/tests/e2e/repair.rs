@@ -17,54 +17,56 @@ fn restarts(pod: &Pod) -> i32 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_api_server_a_deleted_pod_and_a_deleted_certificate_come_back_on_hosts() -> Result<()> {
-    on_meta(async |world| {
-        let mut spec = ClusterSpec::of("v1.36");
-        spec.datastore.etcd = Some(EtcdDatastore { members: 1, ..EtcdDatastore::default() });
-        spec.deletion_protection = false;
-        world.clusters().create(&PostParams::default(), &Cluster::new("pay", spec)).await?;
-        world.ready("pay").await?;
-        let pods: Api<Pod> = Api::namespaced(world.client.clone(), "fleet-pay");
+async fn what_breaks_comes_back_and_beside_it_a_cluster_lives_on_an_etcd_of_somebody_else_on_hosts() -> Result<()> {
+    on_meta(async |world| tokio::try_join!(come_back(world), external::live_on(world)).map(drop)).await
+}
 
-        // As the kernel would, when memory is short.
-        let victim = servers(world).await?.remove(0);
-        let begun = Instant::now();
-        kill(&victim)?;
-        eventually("the container to begin anew", async || {
-            let pod = pods.get(&victim.name_any()).await?;
-            Ok(if restarts(&pod) > restarts(&victim) { Ok(()) } else { Err(format!("{:?}", pod.status)) })
-        })
-        .await?;
-        proven_again(world, &victim.name_any()).await?;
-        eprintln!("killed API server proven again after {:?}", begun.elapsed());
+/// A killed API server, a deleted pod and a deleted certificate come back.
+async fn come_back(world: &World) -> Result<()> {
+    let mut spec = ClusterSpec::of("v1.36");
+    spec.datastore.etcd = Some(EtcdDatastore { members: 1, ..EtcdDatastore::default() });
+    spec.deletion_protection = false;
+    world.clusters().create(&PostParams::default(), &Cluster::new("pay", spec)).await?;
+    world.ready("pay").await?;
+    let pods: Api<Pod> = Api::namespaced(world.client.clone(), "fleet-pay");
 
-        let victim = servers(world).await?.remove(0);
-        let begun = Instant::now();
-        pods.delete(&victim.name_any(), &DeleteParams::default()).await?;
-        let another = eventually("another pod", async || {
-            let all = servers(world).await?;
-            let known = all.iter().filter(|pod| pod.uid() != victim.uid()).count();
-            let newest = all.into_iter().max_by_key(|pod| pod.metadata.creation_timestamp.clone());
-            Ok(newest.filter(|_| known == 2).ok_or_else(|| format!("{known} of 2")))
-        })
-        .await?;
-        proven_again(world, &another.name_any()).await?;
-        eprintln!("deleted API server replaced and proven after {:?}", begun.elapsed());
-
-        let secrets: Api<Secret> = Api::namespaced(world.client.clone(), "fleet-pay");
-        let before = secrets.get("apiserver-tls").await?;
-        let begun = Instant::now();
-        secrets.delete("apiserver-tls", &DeleteParams::default()).await?;
-        eventually("another certificate", async || {
-            let now = secrets.get_opt("apiserver-tls").await?;
-            Ok(if now.is_some_and(|now| now.uid() != before.uid()) { Ok(()) } else { Err("not yet".to_owned()) })
-        })
-        .await?;
-        eprintln!("deleted certificate made anew after {:?}", begun.elapsed());
-        world.ready("pay").await?;
-        Ok(())
+    // As the kernel would, when memory is short.
+    let victim = servers(world).await?.remove(0);
+    let begun = Instant::now();
+    kill(&victim)?;
+    eventually("the container to begin anew", async || {
+        let pod = pods.get(&victim.name_any()).await?;
+        Ok(if restarts(&pod) > restarts(&victim) { Ok(()) } else { Err(format!("{:?}", pod.status)) })
     })
-    .await
+    .await?;
+    proven_again(world, &victim.name_any()).await?;
+    eprintln!("killed API server proven again after {:?}", begun.elapsed());
+
+    let victim = servers(world).await?.remove(0);
+    let begun = Instant::now();
+    pods.delete(&victim.name_any(), &DeleteParams::default()).await?;
+    let another = eventually("another pod", async || {
+        let all = servers(world).await?;
+        let known = all.iter().filter(|pod| pod.uid() != victim.uid()).count();
+        let newest = all.into_iter().max_by_key(|pod| pod.metadata.creation_timestamp.clone());
+        Ok(newest.filter(|_| known == 2).ok_or_else(|| format!("{known} of 2")))
+    })
+    .await?;
+    proven_again(world, &another.name_any()).await?;
+    eprintln!("deleted API server replaced and proven after {:?}", begun.elapsed());
+
+    let secrets: Api<Secret> = Api::namespaced(world.client.clone(), "fleet-pay");
+    let before = secrets.get("apiserver-tls").await?;
+    let begun = Instant::now();
+    secrets.delete("apiserver-tls", &DeleteParams::default()).await?;
+    eventually("another certificate", async || {
+        let now = secrets.get_opt("apiserver-tls").await?;
+        Ok(if now.is_some_and(|now| now.uid() != before.uid()) { Ok(()) } else { Err("not yet".to_owned()) })
+    })
+    .await?;
+    eprintln!("deleted certificate made anew after {:?}", begun.elapsed());
+    world.ready("pay").await?;
+    Ok(())
 }
 
 /// Waits until that pod is proven with the container that runs now.
