@@ -56,6 +56,8 @@ async fn a_replica_that_says_ready_and_lies_leaves_the_endpoint_and_is_made_anew
     world.create("pay", |spec| spec.replicas = 2).await;
     world.ready("pay").await;
     let victim = spoil(&world, "kube-apiserver", Bad::WrongAnswers).await;
+    // Before it is replaced: the new one is good.
+    world.meta.declare("kube-apiserver", VERSION, None);
     let slices: Api<EndpointSlice> = world.api("pay");
     let address = victim.status.clone().unwrap().pod_ip.unwrap();
     world
@@ -67,7 +69,6 @@ async fn a_replica_that_says_ready_and_lies_leaves_the_endpoint_and_is_made_anew
             if !told.is_empty() && !told.contains(&address) { Ok(()) } else { Err(format!("{told:?}")) }
         })
         .await;
-    world.meta.declare("kube-apiserver", VERSION, None);
     replaced(&world, &victim).await;
 }
 
