@@ -262,7 +262,9 @@ fn why(container: &ContainerStatus) -> String {
     let state = container.state.clone().unwrap_or_default();
     let last = container.last_state.clone().unwrap_or_default();
     let waiting = state.waiting.and_then(|waiting| {
-        let message = waiting.message.filter(|message| !message.is_empty());
+        // Of one that crashes, the kubelet tells at length which pod it is: what the container said would find no room beside it.
+        let crashes = waiting.reason.as_deref() == Some("CrashLoopBackOff");
+        let message = waiting.message.filter(|message| !message.is_empty() && !crashes);
         waiting.reason.map(|reason| message.map_or(reason.clone(), |message| format!("{reason}: {message}")))
     });
     let ended = state.terminated.or(last.terminated).map(|ended| {
@@ -271,4 +273,23 @@ fn why(container: &ContainerStatus) -> String {
     });
     let text = [waiting, ended].into_iter().flatten().collect::<Vec<_>>().join("; ");
     cut(&text, LONGEST)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn of_a_container_that_crashes_its_own_words_are_told() {
+        let back_off = "back-off 10s restarting failed container=kube-scheduler pod=kube-scheduler-6c8d9b7f5d-x2v7q_fleet-pay(0b0e6f0e-4c0e-4e55-9d6a-0c6c1f6f2b7a)";
+        let container: ContainerStatus = serde_json::from_value(json!({
+            "name": "kube-scheduler", "image": "", "imageID": "", "ready": false, "restartCount": 1,
+            "state": { "waiting": { "reason": "CrashLoopBackOff", "message": back_off } },
+            "lastState": { "terminated": { "exitCode": 1, "message": "it begins\nunrecognized feature gate: NoSuchGate\n" } },
+        }))
+        .unwrap();
+        assert_eq!(why(&container), "CrashLoopBackOff; it ended with 1: unrecognized feature gate: NoSuchGate");
+    }
 }

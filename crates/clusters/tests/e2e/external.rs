@@ -29,7 +29,8 @@ pub(super) async fn live_on(world: &World) -> Result<()> {
     ensure!(sets.list(&Default::default()).await?.items.is_empty(), "it has no etcd of its own");
 
     let endpoint = status.endpoint.context("it has an endpoint")?;
-    let maps: Api<ConfigMap> = Api::default_namespaced(world.business("shop", &endpoint).await?);
+    let client = world.business("shop", &endpoint).await?;
+    let maps: Api<ConfigMap> = Api::default_namespaced(client.clone());
     let kept = ConfigMap {
         metadata: ObjectMeta { name: Some("kept".to_owned()), ..ObjectMeta::default() },
         ..ConfigMap::default()
@@ -37,6 +38,8 @@ pub(super) async fn live_on(world: &World) -> Result<()> {
     maps.create(&PostParams::default(), &kept).await?;
     let key = format!("{OWN}configmaps/default/kept");
     let written = etcd.keys(OWN).await?.get(&key).copied().with_context(|| format!("{key} is not in etcd"))?;
+
+    stages::taken_back(world, "shop", client).await?;
 
     let begun = Instant::now();
     world.refer("shop", "v1.37").await?;

@@ -3,6 +3,7 @@
 mod external;
 mod leaves;
 mod repair;
+mod stages;
 mod workers;
 
 use std::path::PathBuf;
@@ -12,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use fleetwright_api::{
-    Cluster, ClusterPackageVersion, ClusterPackageVersionSpec, ClusterSpec, ClusterStatus, ControlPlaneComponent,
-    EndpointType, EtcdDatastore, names,
+    Cluster, ClusterPackageVersion, ClusterPackageVersionSpec, ClusterPhase, ClusterSpec, ClusterStatus,
+    ControlPlaneComponent, EndpointType, EtcdDatastore, names,
 };
 use fleetwright_clusters::Options;
 use fleetwright_kit::{Operator, Settings};
