@@ -41,6 +41,7 @@ for group in "$@"; do
     need qemu-system-x86_64 qemu-system-x86
     need mkfs.ext4 e2fsprogs
     need pgrep procps
+    [ -e /etc/protocols ] || missing+=(netbase)
     ;;
   *)
     echo "deps: there is no group $group; there are: ssh, ansible, hosts" >&2

@@ -343,6 +343,10 @@ pub struct MachineStatus {
     /// The Node that this machine became.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_ref: Option<NodeRef>,
+    /// The digest of the authorities of the API server that its kubelet joined with, as `cluster-values` had them in `caBundle`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub trusts: Option<String>,
     /// When all gates held for the first time, and for which Node. From then on gates with `when: Bootstrap` no longer count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bootstrapped: Option<Bootstrapped>,

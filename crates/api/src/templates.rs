@@ -17,7 +17,7 @@ pub const FACTS: [&str; 5] = ["os", "kernel", "arch", "cpus", "memory"];
 pub const EXTENSION_ROOTS: [&str; 2] = ["cluster", "values"];
 
 /// What is known of a cluster in the template of an extension: `cluster.name` and so on.
-pub const CLUSTER: [&str; 15] = [
+pub const CLUSTER: [&str; 16] = [
     "name",           // of the Cluster
     "fleet",          // its namespace
     "namespace",      // where its control plane runs, in the meta cluster
@@ -29,6 +29,7 @@ pub const CLUSTER: [&str; 15] = [
     "serverPort",     // the port in it
     "internalServer", // where pods of the meta cluster reach it
     "caBundle",       // the authorities that its certificate is checked with
+    "caDigest",       // another whenever they change
     "pods",           // the network of pods
     "services",       // the network of Services
     "dnsDomain",

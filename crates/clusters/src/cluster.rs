@@ -25,6 +25,7 @@ use crate::borrow;
 use crate::ending::{self, Ending, Hold};
 use crate::extend::Extenders;
 use crate::eyes::{Eyes, Papers};
+use crate::follow;
 use crate::joined::Askers;
 use crate::mend::Menders;
 use crate::meters::Meters;
@@ -41,6 +42,7 @@ pub struct Clusters {
     pub menders: Menders,
     pub extenders: Extenders,
     pub askers: Askers,
+    pub followers: follow::Askers,
     pub look_after: Duration,
     /// Of pods that take snapshots.
     pub image: &'static str,
@@ -165,6 +167,7 @@ impl Controller for Clusters {
             self.menders.forget(key);
             self.extenders.forget(key);
             self.askers.forget(key);
+            self.followers.forget(key);
             self.surveys.forget(key);
             return Ok(None);
         };
@@ -317,6 +320,7 @@ impl Clusters {
                 survey: self.surveys.known(&key),
                 overrides: found.cluster.0.annotations().get(names::OVERRIDE).cloned(),
             },
+            followers: self.followers.known(&key),
         };
         let mut decision = cluster::decide(&seen, now);
         decision.next = decision.next.into_iter().chain(found.hold.as_ref().and_then(|hold| hold.next)).min();
@@ -394,6 +398,11 @@ impl Clusters {
         match &decision.preflight.ask {
             Some(ask) => self.surveys.begin(pass.key(), names, ask),
             None if !decision.preflight.begins => self.surveys.forget(pass.key()),
+            None => {}
+        }
+        match &decision.follow {
+            Some(follow) => self.followers.begin(pass.key(), names, follow),
+            None if decision.rotation.is_none() => self.followers.forget(pass.key()),
             None => {}
         }
         for prover in &decision.prove {

@@ -16,6 +16,7 @@ mod ending;
 mod errands;
 mod extend;
 mod eyes;
+mod follow;
 mod heal;
 mod joined;
 mod mend;
@@ -125,6 +126,7 @@ pub fn add(operator: &mut Operator, namespace: &str, options: Options) {
     let provers = Provers::new(errands!("proofs", options.provers), meters.clone());
     let extenders = Extenders::new(errands!("extensions", options.extenders), meters.clone());
     let askers = Askers(errands!("machines", options.extenders));
+    let followers = follow::Askers(errands!("followers", options.provers));
     let surveys = Surveys(errands!("survey", options.provers));
     let controller = Clusters {
         eyes: eyes.clone(),
@@ -133,6 +135,7 @@ pub fn add(operator: &mut Operator, namespace: &str, options: Options) {
         menders,
         extenders,
         askers,
+        followers,
         look_after: options.look_after,
         image: options.image,
         meters,

@@ -104,6 +104,7 @@ impl Present {
             extensions: extensions::Known::default(),
             endpoint: status.endpoint.clone(),
             preflight: Known { overrides, ..Known::default() },
+            followers: None,
         };
         Some(rehearse(&seen, now))
     }

@@ -30,6 +30,11 @@ pub fn token_group(namespace: &str, uid: &str) -> String {
     format!("{BOOTSTRAPPERS}:{namespace}:{uid}")
 }
 
+/// What stands for the authorities that machines join with: another whenever another one signs, or others are trusted. The one that signs comes first.
+pub fn trusts(bundle: &str) -> String {
+    crate::cluster::digest(bundle.trim(), 8)
+}
+
 /// Who asks, as the API server found out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Requestor {

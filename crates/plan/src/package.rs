@@ -73,6 +73,8 @@ pub struct Rendered {
     pub times: Times,
     /// One of its files holds a bootstrap credential, to be filled in right before it is installed.
     pub needs_credential: bool,
+    /// The authorities that it joins with ([`join::trusts`](crate::join::trusts)), if it does and has them in a file, so that it is another one with others.
+    pub trusts: Option<String>,
 }
 
 /// Times, as declared.

@@ -4,10 +4,12 @@ use fleetwright_api::{ExtensionChoice, ExtensionStatus, Machine, Status};
 use fleetwright_lab::hosts::{Described, Host, apply, images};
 use fleetwright_lab::meta::Workers;
 use fleetwright_lab::specs;
+use fleetwright_pki::Certificate;
 use fleetwright_plan::cluster::extensions::shipped;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use tokio::sync::Mutex;
 use tokio::try_join;
 
 use super::*;
@@ -106,6 +108,8 @@ async fn story(world: &World, hosts: &[&Host; 2]) -> Result<()> {
     chapter("a pod on one host was reached by the name of its Service from the other");
     let passed = conforms(world, &endpoint).await?;
     chapter(&format!("{passed} of Kubernetes' own conformance specs passed"));
+    let client = authorities_are_replaced(world, &endpoint, hosts).await?;
+    chapter("all authorities were replaced; no worker was lost, and none trusts the old ones");
 
     // Nobody starts these elsewhere, so a drain would leave them to people. CoreDNS' disruption budget would keep the last machine.
     let pods: Api<Pod> = Api::default_namespaced(client.clone());
@@ -123,6 +127,68 @@ async fn story(world: &World, hosts: &[&Host; 2]) -> Result<()> {
     }
     chapter("the cluster is gone, and its hosts are let go");
     Ok(())
+}
+
+/// Replaces all authorities. Workers join anew while old and new ones are trusted: none is lost, and pods run on. Answers a client that trusts the new ones.
+async fn authorities_are_replaced(world: &World, endpoint: &str, hosts: &[&Host; 2]) -> Result<Client> {
+    let web = async |client: &Client| -> Result<(Option<String>, Option<i32>)> {
+        let pod = Api::<Pod>::default_namespaced(client.clone()).get("web").await?;
+        let containers = pod.status.and_then(|status| status.container_statuses).unwrap_or_default();
+        Ok((pod.metadata.uid, containers.first().map(|container| container.restart_count)))
+    };
+    let client = world.business("pay", endpoint).await?;
+    let before = web(&client).await?;
+    // As short as can be: it waits for machines, not for a time.
+    let ask = json!({ "spec": { "certificates": { "rotateAuthorities": "anew", "overlap": "1s" } } });
+    world.clusters().patch("pay", &PatchParams::default(), &Patch::Merge(ask)).await?;
+    let lost = Mutex::new(Vec::new());
+    eventually("all authorities to be replaced", async || {
+        // Whom it trusts changes, and so does who trusts it.
+        let client = world.business("pay", endpoint).await?;
+        if let Ok(nodes) = Api::<Node>::all(client).list(&Default::default()).await {
+            lost.lock().await.extend(nodes.items.iter().filter(|node| silent(node)).map(kube::ResourceExt::name_any));
+        }
+        let status = world.clusters().get("pay").await?.status.unwrap_or_default();
+        let done = status.rotation.is_none() && status.authorities.as_deref() == Some("anew");
+        Ok(if done { Ok(()) } else { Err(format!("{:?} {:#?}", status.rotation, status.conditions)) })
+    })
+    .await?;
+    let lost = lost.into_inner();
+    ensure!(lost.is_empty(), "Nodes that were not heard of in between: {lost:?}");
+
+    let secrets: Api<Secret> = Api::namespaced(world.client.clone(), "fleet-pay");
+    let data = secrets.get("ca").await?.data.unwrap_or_default();
+    let authority = Certificate::from_pem(&String::from_utf8(data["tls.crt"].0.clone())?)?;
+    for (host, of) in hosts.iter().flat_map(|host| ["client", "server"].map(|of| (host, of))) {
+        let file = format!("sed -n '/BEGIN CERT/,/END CERT/p' /var/lib/kubelet/pki/kubelet-{of}-current.pem");
+        let certificate = Certificate::from_pem(&host.run(&file).await?)?;
+        ensure!(certificate.is_signed_by(&authority), "{}: its {of} certificate is of the old authority", host.name());
+    }
+    // What is trusted in the end is one, and machines come to have it too.
+    let client = world.business("pay", endpoint).await?;
+    let trusted = fleetwright_plan::join::trusts(&String::from_utf8(data["ca.crt"].0.clone())?);
+    let machines: Api<Machine> = Api::namespaced(client.clone(), FLEET);
+    eventually("machines to trust the new authority alone", async || {
+        let all = machines.list(&Default::default()).await?.items;
+        let trusts = |machine: &Machine| machine.status.as_ref().and_then(|status| status.trusts.clone());
+        let so = all.len() == 2 && all.iter().all(|machine| trusts(machine).as_ref() == Some(&trusted));
+        Ok(if so { Ok(()) } else { Err(format!("{trusted}: {:?}", all.iter().map(trusts).collect::<Vec<_>>())) })
+    })
+    .await?;
+    let pods: Api<Pod> = Api::default_namespaced(client.clone());
+    eventually("the API server to trust kubelets", async || {
+        Ok(pods.logs("web", &Default::default()).await.map(drop).map_err(|error| error.to_string()))
+    })
+    .await?;
+    let after = web(&client).await?;
+    ensure!(before == after, "the pod web is another, or its container: {before:?} became {after:?}");
+    Ok(client)
+}
+
+/// Whether nobody has heard of the Node for too long. A kubelet that begins anew says itself that it is not ready, for a moment.
+fn silent(node: &Node) -> bool {
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+    !conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status != "Unknown")
 }
 
 /// Runs Kubernetes' own specs: the quick ones, or if somebody asks for it (`make conformance`) all that are listed, or those with words in their

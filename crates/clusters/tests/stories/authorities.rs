@@ -1,15 +1,18 @@
 //! Authorities are replaced, and nobody who uses the cluster notices.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Mutex;
 use std::time::Duration;
 
-use fleetwright_api::names;
+use fleetwright_api::{Machine, MachineSpec, RotationPhase, Status, condition, names};
+use fleetwright_lab::define;
 use fleetwright_pki::Certificate;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::json;
 
 use crate::support::World;
+use crate::versions::business;
 
 async fn held(world: &World, secret: &str, key: &str) -> String {
     let api: Api<Secret> = world.api("pay");
@@ -29,20 +32,20 @@ async fn authorities_are_replaced_in_phases_and_all_that_they_signed_with_them()
     let token_key = held(&world, "service-account", "sa.key").await;
 
     world.change("pay", json!({ "spec": { "certificates": { "rotateAuthorities": "2026-11" } } })).await;
-    let (ready, seen) = (AtomicBool::new(true), &world);
+    let (unready, seen) = (Mutex::new(Vec::new()), &world);
     let done = world
         .until("all of it is replaced", async || {
             let status = seen.status("pay").await;
-            if !fleetwright_api::is_true(&status.conditions, names::READY) {
-                ready.store(false, Ordering::Relaxed);
-            }
+            let ready = condition(&status.conditions, names::READY).cloned();
+            unready.lock().unwrap().extend(ready.filter(|ready| ready.status != Status::True));
             match (&status.rotation, status.authorities.as_deref()) {
                 (None, Some("2026-11")) if status.waiting_for.is_none() => Ok(status),
                 _ => Err(format!("{status:#?}")),
             }
         })
         .await;
-    assert!(ready.load(Ordering::Relaxed), "it was proven all along");
+    let unready = unready.into_inner().unwrap();
+    assert!(unready.is_empty(), "it was proven all along: {:#?}", unready.first());
     assert!(fleetwright_api::is_true(&done.conditions, names::CERTIFICATES_VALID), "{done:#?}");
     for (authority, old) in before {
         let new = held(&world, authority, "tls.crt").await;
@@ -58,4 +61,56 @@ async fn authorities_are_replaced_in_phases_and_all_that_they_signed_with_them()
         );
     }
     assert_eq!(held(&world, "service-account", "sa.key").await, token_key, "tokens go on");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_phase_ends_before_all_machines_have_what_is_trusted() {
+    let world = World::start().await;
+    world
+        .create("pay", |spec| {
+            spec.replicas = 1;
+            spec.certificates.overlap.0 = Duration::from_secs(1);
+        })
+        .await;
+    world.ready("pay").await;
+    let client = business(&world).await;
+    let kind = fleetwright_api::crds().into_iter().find(|one| one.spec.names.kind == "Machine").unwrap();
+    define(&client, &[kind]).await.unwrap();
+    let machines: Api<Machine> = Api::default_namespaced(client);
+    for (name, ssh) in [("host-17", true), ("only-watched", false)] {
+        let ssh = ssh.then(|| {
+            serde_json::from_value(json!({ "keyRef": { "name": "ssh" }, "hostKeys": { "policy": "TrustOnFirstUse" } }))
+                .unwrap()
+        });
+        let spec = MachineSpec { addresses: vec!["192.0.2.1".into()], ssh, ..MachineSpec::default() };
+        machines.create(&PostParams::default(), &Machine::new(name, spec)).await.unwrap();
+        let joined = json!({ "status": { "nodeRef": { "name": name }, "trusts": "before" } });
+        machines.patch_status(name, &PatchParams::default(), &Patch::Merge(joined)).await.unwrap();
+    }
+    world.change("pay", json!({ "spec": { "certificates": { "rotateAuthorities": "2026-11" } } })).await;
+    for phase in [RotationPhase::Trusting, RotationPhase::Signing] {
+        let told = world
+            .until(&format!("it waits for the machine in {phase:?}"), async || {
+                let status = world.status("pay").await;
+                let valid = condition(&status.conditions, names::CERTIFICATES_VALID).cloned();
+                let message = valid.map(|valid| valid.message).unwrap_or_default();
+                let there = status.rotation.as_ref().is_some_and(|rotation| rotation.phase == phase);
+                if there && message.contains("host-17") { Ok(message) } else { Err(format!("{status:#?}")) }
+            })
+            .await;
+        assert!(!told.contains("only-watched"), "{told}");
+        let trusts = fleetwright_plan::join::trusts(&held(&world, "ca", "ca.crt").await);
+        let machines: Api<Machine> = Api::default_namespaced(business(&world).await);
+        let follows = json!({ "status": { "trusts": trusts } });
+        machines.patch_status("host-17", &PatchParams::default(), &Patch::Merge(follows)).await.unwrap();
+    }
+    world
+        .until("all of it is replaced", async || {
+            let status = world.status("pay").await;
+            match (&status.rotation, status.authorities.as_deref()) {
+                (None, Some("2026-11")) => Ok(()),
+                _ => Err(format!("{status:#?}")),
+            }
+        })
+        .await;
 }

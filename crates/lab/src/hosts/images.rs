@@ -135,7 +135,10 @@ impl Image {
     /// When it was not built, or this machine has no `nft`.
     pub fn kube_proxy(minor: &str) -> Result<Self> {
         let binary = Binaries::find(minor)?.path("kube-proxy")?;
-        Self::of(name("kube-proxy", Binaries::version(minor)?), [binary])?.tool("nft")
+        let mut image = Self::of(name("kube-proxy", Binaries::version(minor)?), [binary])?.tool("nft")?;
+        // Without the names of protocols nft tells numbers instead, and a kube-proxy that begins anew takes all Services for others, and drops them.
+        image.files.push(("etc/protocols".to_owned(), "/etc/protocols".into()));
+        Ok(image)
     }
 
     /// etcd (with etcdutl, where it was built), kube-apiserver, kube-controller-manager and kube-scheduler of a minor such as `1.36`.

@@ -79,11 +79,11 @@ enum Given {
     Valid {
         token: String,
         until: Timestamp,
+        /// When it was made.
+        since: Timestamp,
     },
     /// Deleted, and not made again since.
-    Withdrawn {
-        at: Timestamp,
-    },
+    Withdrawn { at: Timestamp },
 }
 
 impl Credentials {
@@ -119,7 +119,7 @@ impl Credentials {
     }
 
     async fn token(&self, pass: &Pass, uid: &str) -> Result<String, JoinError> {
-        if let Some(Given::Valid { token, until }) = self.given().get(uid)
+        if let Some(Given::Valid { token, until, .. }) = self.given().get(uid)
             && *until > pass.now() + LEFT
         {
             return Ok(token.clone());
@@ -141,7 +141,7 @@ impl Credentials {
             Given::Valid { until, .. } => *until > pass.now(),
             Given::Withdrawn { at } => *at + 2 * LIFETIME > pass.now(),
         });
-        given.insert(uid.to_owned(), Given::Valid { token: token.clone(), until });
+        given.insert(uid.to_owned(), Given::Valid { token: token.clone(), until, since: pass.now() });
         Ok(token)
     }
 
@@ -158,6 +158,12 @@ impl Credentials {
     /// Whether this process deleted it already.
     pub(super) fn is_withdrawn(&self, uid: &str) -> bool {
         matches!(self.given().get(uid), Some(Given::Withdrawn { .. }))
+    }
+
+    /// Whether the machine joins anew since then, with a token that was not used yet.
+    pub(super) fn joins_since(&self, uid: &str, then: Timestamp) -> bool {
+        // Objects know the second of their creation only.
+        matches!(self.given().get(uid), Some(Given::Valid { since, .. }) if since.as_second() > then.as_second())
     }
 
     fn given(&self) -> MutexGuard<'_, HashMap<String, Given>> {

@@ -107,10 +107,13 @@ impl Controller for Requests {
             };
             return Decision::Answer(decide(&found.requestor, &asked, &around));
         }
-        let recent = request.created.is_some_and(|created| created + MAY_BE_VALID > now);
+        let recent = request.created.filter(|created| *created + MAY_BE_VALID > now);
         match &found.requestor {
-            Requestor::Token { uid } if request.signed && found.node_addresses.is_some() && recent => {
-                if self.credentials.is_withdrawn(uid) { Decision::Rest } else { Decision::Withdraw(uid.clone()) }
+            Requestor::Token { uid } if request.signed && found.node_addresses.is_some() => {
+                // A token that was made after this request is for another one, which is still to come.
+                let used = recent.is_some_and(|created| !self.credentials.joins_since(uid, created));
+                let done = !used || self.credentials.is_withdrawn(uid);
+                if done { Decision::Rest } else { Decision::Withdraw(uid.clone()) }
             }
             _ => Decision::Rest,
         }

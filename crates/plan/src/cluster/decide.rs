@@ -17,7 +17,7 @@ use super::heal::{self, Heal};
 use super::objects::{Blueprint, Kind, Object, as_begun, objects, template_digest};
 use super::preflight::{self, Preflight};
 use super::restore;
-use super::rotation::{Anchor, Turn, rotate, trusts};
+use super::rotation::{Anchor, Follow, Followers, Turn, rotate, trusts};
 use super::snapshots::{self, Backup, Taking, Task};
 use super::stage::stage;
 use super::step::{Step, newer_etcd, step};
@@ -73,6 +73,8 @@ pub struct Seen<'a> {
     pub extensions: extensions::Known,
     /// What is known before a change of the package version begins.
     pub preflight: preflight::Known,
+    /// Which machines have what is trusted, as far as that was asked.
+    pub followers: Option<Followers>,
 }
 
 /// The pods of a component, and what they are of.
@@ -173,6 +175,10 @@ pub struct Decision {
     pub rotate: Vec<(Authority, Turn)>,
     /// How far they are replaced, from now on.
     pub rotation: Option<Rotation>,
+    /// Why it does not go on, though its time has come.
+    pub rotation_waits: Option<String>,
+    /// Ask which machines have what is trusted.
+    pub follow: Option<Follow>,
     /// Apply these objects; where they differ from what is there, if they are.
     pub apply: Vec<(Object, Option<String>)>,
     /// Delete this pod, so that it is made anew from the present template.
@@ -247,6 +253,8 @@ pub fn decide(seen: &Seen<'_>, now: Timestamp) -> Decision {
     let has = seen.status.package_version.as_deref();
     let package = match decision.waiting.is_empty() {
         true => Some(step.package),
+        // Workers ask for certificates of a new authority when all who sign have it.
+        false if seen.status.rotation.is_some() => None,
         false => has.and_then(|name| (seen.packages)(name).map(|spec| (name, spec))),
     };
     decision.extensions = extensions::choose(seen, package, now);
@@ -298,10 +306,13 @@ fn components(seen: &Seen<'_>, step: &Step<'_>, decision: &mut Decision, now: Ti
         let template = wanted.iter().find_map(template_digest).unwrap_or_default().to_owned();
         decision.desired.insert(component, package.1.version_of(component).to_owned());
         decision.templates.insert(component, template.clone());
-        // The API server waits for etcd by itself, and quickly; the others do not wait for the API server.
         let begun = workload.is_some_and(|workload| workload.package.is_some());
-        let early = matches!(component, ControlPlaneComponent::Etcd | ControlPlaneComponent::Apiserver);
-        if begun || early || served(seen) {
+        let due = match component {
+            ControlPlaneComponent::Etcd => true,
+            ControlPlaneComponent::Apiserver => answers(seen),
+            _ => served(seen),
+        };
+        if begun || due {
             for object in wanted {
                 match (seen.object)(object.kind, &object.name) {
                     None => decision.apply.push((object, None)),
@@ -353,6 +364,14 @@ pub(super) fn named(mut objects: Vec<Object>, package: &str) -> Vec<Object> {
         }
     }
     objects
+}
+
+/// Whether etcd runs, or is somebody else's. API servers wait for it by themselves, but one that begins in vain tries again after a second, then two, then four.
+fn answers(seen: &Seen<'_>) -> bool {
+    let Some(etcd) = &seen.spec.datastore.etcd else { return true };
+    let members = seen.workloads.get(&ControlPlaneComponent::Etcd).map(|workload| &workload.replicas[..]);
+    let running = members.unwrap_or_default().iter().filter(|member| member.ip.is_some() && !member.ending).count();
+    running > usize::try_from(etcd.members).unwrap_or(usize::MAX) / 2
 }
 
 /// Whether an API server answers already.

@@ -30,7 +30,7 @@ use fleetwright_api::names;
 use sha2::{Digest, Sha256};
 
 pub use decide::{Decision, Failing, PROVE_EVERY, Proof, Prover, Replica, Seen, Workload, decide};
-pub use rotation::{Anchor, Turn, anchor_digest};
+pub use rotation::{Anchor, Follow, Followers, Turn, anchor_digest};
 pub use snapshots::Taking;
 pub use status::{Outlook, status, troubled};
 
@@ -98,6 +98,6 @@ impl Names {
 }
 
 /// The beginning of a text's digest, so many bytes of it in hex.
-fn digest(text: &str, bytes: usize) -> String {
+pub(crate) fn digest(text: &str, bytes: usize) -> String {
     Sha256::digest(text).iter().take(bytes).map(|byte| format!("{byte:02x}")).collect()
 }

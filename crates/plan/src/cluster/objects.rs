@@ -243,6 +243,7 @@ impl Blueprint<'_> {
                     ("client-ca-file", file("ca", "ca.crt")),
                     ("kubelet-client-certificate", file("apiserver-kubelet-client", "tls.crt")),
                     ("kubelet-client-key", file("apiserver-kubelet-client", "tls.key")),
+                    ("kubelet-certificate-authority", file("ca", "ca.crt")),
                     ("service-account-issuer", format!("https://kubernetes.default.svc.{}", network.dns_domain)),
                     ("service-account-key-file", file("service-account", "sa.pub")),
                     ("service-account-signing-key-file", file("service-account", "sa.key")),

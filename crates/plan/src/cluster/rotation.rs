@@ -3,14 +3,19 @@
 //! Each phase is written down before anything of it is done, and is over when nothing of it is left to do, all components have it, and the time
 //! passed in which those outside the meta cluster (workers, people) take what they have to trust.
 
-use fleetwright_api::{Rotation, RotationPhase};
+use fleetwright_api::{Rotation, RotationPhase, Status, names};
 use jiff::{SignedDuration, Timestamp};
 
 use super::certificates::Authority;
 use super::decide::{Decision, Seen};
+use crate::join::trusts as trusts_of;
 
 /// When what was just written is looked at again.
 const SOON: SignedDuration = SignedDuration::from_secs(1);
+/// Machines that do not have what is trusted are asked again after this long.
+const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
+/// So many of them are named.
+const TOLD: usize = 5;
 
 /// What is known of an authority's Secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +28,26 @@ pub struct Anchor {
     pub trusted: usize,
     /// The digest of all that are trusted and of the one that signs.
     pub digest: String,
+}
+
+/// Which machines do not have what is trusted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Followers {
+    /// When they were asked.
+    pub at: Timestamp,
+    /// What they should have, see [`trusts`](crate::join::trusts).
+    pub of: String,
+    /// Those that have something else; or why nobody answered.
+    pub behind: Result<Vec<String>, String>,
+}
+
+/// A question to a business cluster: which of its machines have that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Follow {
+    /// See [`Followers::of`].
+    pub of: String,
+    /// The addresses of API servers that can be asked.
+    pub servers: Vec<String>,
 }
 
 /// What is done with an authority's Secret.
@@ -93,9 +118,48 @@ fn phase(seen: &Seen<'_>, decision: &mut Decision, now: Timestamp) -> Option<Rot
             decision.next = Some(decision.next.map_or(until, |next| next.min(until)));
             Some(rotation.clone())
         }
-        RotationPhase::Trusting => next(RotationPhase::Signing),
-        RotationPhase::Signing => next(RotationPhase::Dropping),
+        phase => {
+            decision.rotation_waits = waits(seen, decision, now);
+            match (decision.rotation_waits.is_some(), phase) {
+                (true, _) => Some(rotation.clone()),
+                (false, RotationPhase::Trusting) => next(RotationPhase::Signing),
+                (false, _) => next(RotationPhase::Dropping),
+            }
+        }
     }
+}
+
+/// Who outside the control plane does not have yet what is trusted now. Extensions come first: by them machines get it.
+fn waits(seen: &Seen<'_>, decision: &mut Decision, now: Timestamp) -> Option<String> {
+    // One that does not work, for whatever reason, holds nobody: a cluster without workers has no names either.
+    let unready = || decision.extensions.statuses.iter().filter(|one| one.ready != Status::True);
+    if unready().all(|one| one.reason == names::reasons::APPLYING)
+        && let Some(one) = unready().next()
+    {
+        return Some(format!("the extension {} is being put in place: {}", one.name, one.message));
+    }
+    let of = trusts_of(seen.extensions.ca_bundle.as_deref()?);
+    let known = seen.followers.as_ref().filter(|known| known.of == of);
+    let why = match known.map(|known| &known.behind) {
+        None => "machines are being asked".to_owned(),
+        Some(Ok(behind)) if behind.is_empty() => return None,
+        Some(Ok(behind)) => {
+            let (first, more) = (behind.iter().take(TOLD), behind.len().saturating_sub(TOLD));
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            let first = first.map(String::as_str).collect::<Vec<_>>().join(", ");
+            format!(
+                "machines that do not have them yet: {first}{more}; see why with fleetwright why, or delete those that are lost"
+            )
+        }
+        Some(Err(why)) => format!("machines cannot be asked whether they have them: {why}"),
+    };
+    let again = known.map_or(now, |known| known.at.checked_add(ASK_AGAIN).unwrap_or(known.at));
+    if again <= now {
+        decision.follow = Some(Follow { of, servers: super::extensions::servers(seen) });
+    }
+    let again = if again > now { again } else { now.checked_add(ASK_AGAIN).unwrap_or(now) };
+    decision.next = Some(decision.next.map_or(again, |next| next.min(again)));
+    Some(why)
 }
 
 /// The value that is followed, once nothing is left to do for it.
@@ -112,9 +176,9 @@ fn followed_with(seen: &Seen<'_>, after: Option<&Rotation>) -> Option<String> {
 }
 
 /// What a person is told of it.
-pub(super) fn told(rotation: &Rotation, overlap: fleetwright_api::Span) -> String {
+pub(super) fn told(rotation: &Rotation, waits: Option<&str>, overlap: fleetwright_api::Span) -> String {
     let at = rotation.since;
-    match rotation.phase {
+    let text = match rotation.phase {
         RotationPhase::Trusting => {
             format!("new authorities are trusted beside the old ones since {at}; they sign {overlap} later")
         }
@@ -122,5 +186,9 @@ pub(super) fn told(rotation: &Rotation, overlap: fleetwright_api::Span) -> Strin
             format!("new authorities sign since {at}; the old ones are trusted for {overlap} more")
         }
         RotationPhase::Dropping => format!("the old authorities are no longer trusted since {at}"),
+    };
+    match waits {
+        Some(waits) => format!("{text}. Waiting: {waits}"),
+        None => text,
     }
 }

@@ -185,9 +185,11 @@ fn certificates(seen: &Seen<'_>, decision: &Decision) -> Condition {
             let message = format!("{} is being made", authority.secret());
             valid(Status::False, names::reasons::ROTATING, message)
         }
-        (None, None, Some(rotation)) => {
-            valid(Status::True, names::reasons::ROTATING, told(rotation, seen.spec.certificates.overlap))
-        }
+        (None, None, Some(rotation)) => valid(
+            Status::True,
+            names::reasons::ROTATING,
+            told(rotation, decision.rotation_waits.as_deref(), seen.spec.certificates.overlap),
+        ),
         (None, None, None) => valid(
             Status::True,
             names::reasons::ALL_VALID,

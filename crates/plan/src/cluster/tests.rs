@@ -49,6 +49,7 @@ struct World {
     now: Timestamp,
     known: preflight::Known,
     extensions: extensions::Known,
+    followers: Option<Followers>,
 }
 
 impl World {
@@ -74,6 +75,7 @@ impl World {
             now: NOW,
             known: preflight::Known::default(),
             extensions: extensions::Known::default(),
+            followers: None,
         }
     }
 
@@ -120,6 +122,7 @@ impl World {
                 tasks: self.tasks.clone(),
             },
             preflight: self.known.clone(),
+            followers: self.followers.clone(),
         })
     }
 

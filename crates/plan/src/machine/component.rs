@@ -66,6 +66,9 @@ impl<'a> Mind<'a> {
             self.not_in_place(&mut entry, wanted, sight)
         };
         self.put(entry);
+        if matches!(stand, Stand::Settled) && wanted.trusts.is_some() {
+            self.status.trusts.clone_from(&wanted.trusts);
+        }
         stand
     }
 

@@ -40,10 +40,12 @@ impl<'a> Mind<'a> {
     pub(super) fn look_or_rest(&mut self, observe: wire::Observe, ordered: &[&Arc<Rendered>]) {
         // After a restart of the operator, a machine that was as declared is looked at when its time comes, and not all at once.
         let unchanged = ordered.iter().all(|wanted| {
-            self.old.components.iter().any(|entry| {
-                entry.component == wanted.package.component
-                    && entry.desired.as_ref() == Some(&cut(&wanted.package.version, 256))
-            })
+            let joined = self.old.trusts.is_none() || wanted.trusts.is_none() || self.old.trusts == wanted.trusts;
+            joined
+                && self.old.components.iter().any(|entry| {
+                    entry.component == wanted.package.component
+                        && entry.desired.as_ref() == Some(&cut(&wanted.package.version, 256))
+                })
         });
         let passed = self.last_check() > self.k.known_since;
         if self.k.host.seen.is_none() && unchanged && !passed && self.at_rest_since_restart() {

@@ -8,6 +8,8 @@ use fleetwright_wire as wire;
 use sha2::{Digest as _, Sha256};
 
 use super::template::{Scope, Trouble};
+use crate::join;
+
 use super::{Lookup, RenderError, RenderErrorKind, Rendered, Times, Values};
 
 /// Makes a package version for one machine. The same inputs give the same bytes.
@@ -21,12 +23,15 @@ pub fn render(
 ) -> Result<Rendered, RenderError> {
     let reference = package.metadata.name.as_deref().unwrap_or_default();
     let spec = &package.spec;
-    Rendering { reference, scope: Scope::new(values), lookup }.package(spec)
+    let trusted = values.cluster.get("caBundle").map(|bundle| bundle.trim()).unwrap_or_default();
+    Rendering { reference, scope: Scope::new(values), trusted, lookup }.package(spec)
 }
 
 struct Rendering<'a> {
     reference: &'a str,
     scope: Scope,
+    /// The authorities of the API server.
+    trusted: &'a str,
     lookup: &'a dyn Lookup,
 }
 
@@ -48,6 +53,10 @@ impl Rendering<'_> {
             remove: wire::Remove { before: spec.remove.before.clone(), paths: spec.remove.paths.clone() },
             keep: spec.keep,
         };
+        let needs_credential = spec.files.iter().any(|file| file.bootstrap_kubeconfig);
+        // One that does not have them in a file is not another one when they change.
+        let text = |file: &wire::File| String::from_utf8_lossy(file.content.bytes()).contains(self.trusted);
+        let holds = !self.trusted.is_empty() && package.files.iter().any(text);
         Ok(Rendered {
             digest: package.digest(),
             depends_on: spec.depends_on.clone(),
@@ -63,7 +72,8 @@ impl Rendering<'_> {
                 healthy_every: spec.health.every.0,
                 healthy_times: spec.health.times,
             },
-            needs_credential: spec.files.iter().any(|file| file.bootstrap_kubeconfig),
+            trusts: (needs_credential && holds).then(|| join::trusts(self.trusted)),
+            needs_credential,
             package,
         })
     }

@@ -100,7 +100,7 @@ pub(in super::super) fn choose(
 }
 
 /// The addresses of API servers that are proven to work.
-fn servers(seen: &Seen<'_>) -> Vec<String> {
+pub(in super::super) fn servers(seen: &Seen<'_>) -> Vec<String> {
     let Some(workload) = seen.workloads.get(&ControlPlaneComponent::Apiserver) else { return Vec::new() };
     let here = workload.replicas.iter().filter(|replica| replica.ready && !replica.ending);
     here.filter(|replica| proven_at(seen, replica).is_some()).filter_map(|replica| replica.ip.clone()).collect()

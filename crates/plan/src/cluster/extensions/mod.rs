@@ -21,7 +21,7 @@ use serde_json::Value;
 use super::{Names, PROVE_EVERY};
 
 pub use choose::{Choice, Work};
-pub(super) use choose::{choose, condition};
+pub(super) use choose::{choose, condition, servers};
 pub use inventory::INVENTORY;
 pub use render::{MOST_IN_META, render};
 pub(super) use shipped::keeps_endpoint;

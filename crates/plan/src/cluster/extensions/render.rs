@@ -10,6 +10,7 @@ use super::super::{certificates, digest};
 use super::shipped::built_in;
 use super::values::values;
 use super::{EXTENSION, Given, INVENTORY, Mistake, Ref, Rendered};
+use crate::join::trusts;
 use crate::package::rendered;
 
 /// An extension in the meta cluster has no more objects than this: they are written by one pass.
@@ -139,6 +140,7 @@ fn cluster(given: &Given<'_>) -> Map<String, Value> {
         ("serverPort", json!(port)),
         ("internalServer", json!(format!("https://{}:{API_PORT}", given.names.apiserver()))),
         ("caBundle", json!(given.ca_bundle)),
+        ("caDigest", json!(given.ca_bundle.map(trusts))),
         ("pods", json!(network.pods)),
         ("services", json!(network.services)),
         ("dnsDomain", json!(network.dns_domain)),

@@ -70,3 +70,41 @@ fn authorities_are_replaced_in_phases_and_everybody_begins_anew_in_each() {
     assert!(world.anchors.iter().all(|anchor| !anchor.next && anchor.trusted == 1));
     assert_eq!((&world.status.rotation, world.status.authorities.as_deref()), (&None, Some("2026-11")));
 }
+
+#[test]
+fn authorities_are_not_taken_further_before_all_machines_have_what_is_trusted() {
+    let mut world = World::new();
+    world.spec.snapshots =
+        Some(fleetwright_api::Snapshots { every: fleetwright_api::Span::seconds(0), ..Default::default() });
+    world.extensions.ca_bundle = Some("old".to_owned());
+    world.settle();
+    world.spec.certificates.rotate_authorities = Some("2026-11".to_owned());
+    world.settle();
+    world.extensions.ca_bundle = Some("old\nnew".to_owned());
+    let of = crate::join::trusts("old\nnew");
+    assert!(world.decide().follow.is_none(), "nobody is asked before its time");
+
+    world.now = NOW + SignedDuration::from_hours(24);
+    let decision = world.decide();
+    assert_eq!(decision.follow.as_ref().unwrap().of, of);
+    assert!(!decision.follow.unwrap().servers.is_empty() && decision.next.is_some());
+    let says =
+        |world: &World| condition(&world.status().conditions, names::CERTIFICATES_VALID).unwrap().message.clone();
+
+    let behind = (1..=7).map(|number| format!("host-{number}")).collect();
+    world.followers = Some(Followers { at: world.now, of: of.clone(), behind: Ok(behind) });
+    let decision = world.decide();
+    assert!(decision.follow.is_none() && decision.next.is_some(), "they are asked again in a while");
+    assert!(says(&world).contains("host-4, host-5 and 2 more"), "{}", says(&world));
+    world.followers = Some(Followers { at: world.now, of: of.clone(), behind: Err("it is silent".to_owned()) });
+    assert!(says(&world).contains("it is silent"), "{}", says(&world));
+    // An answer to another question is none.
+    world.followers = Some(Followers { at: world.now, of: crate::join::trusts("old"), behind: Ok(Vec::new()) });
+    assert!(world.decide().follow.is_some());
+    world.settle();
+    assert_eq!(world.status.rotation.clone().unwrap().phase, fleetwright_api::RotationPhase::Trusting);
+
+    world.followers = Some(Followers { at: world.now, of, behind: Ok(Vec::new()) });
+    world.settle();
+    assert_eq!(world.status.rotation.clone().unwrap().phase, fleetwright_api::RotationPhase::Signing);
+}

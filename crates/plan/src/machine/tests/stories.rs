@@ -70,6 +70,30 @@ fn after_a_restart_a_host_at_rest_is_not_looked_at_before_its_time() {
 }
 
 #[test]
+fn other_authorities_than_it_joined_with_are_followed_also_after_a_restart() {
+    let trusting = |trusts: &str| {
+        let mut all = four("1.36");
+        let kubelet = all.iter_mut().find(|one| one.package.component == "kubelet").unwrap();
+        kubelet.trusts = Some(trusts.to_owned());
+        // It has them in a file.
+        let content = fleetwright_wire::Content::Text(trusts.to_owned());
+        let file = fleetwright_wire::File { path: "/etc/kubernetes/ca.crt".to_owned(), content, ..Default::default() };
+        kubelet.package.files = vec![file];
+        kubelet.digest = kubelet.package.digest();
+        all
+    };
+    let mut world = World::new(trusting("old"));
+    world.settle();
+    assert_eq!(world.status().trusts.as_deref(), Some("old"));
+    world.want(trusting("new"));
+    world.forget();
+    assert!(matches!(world.decide().act, crate::machine::Act::Observe(_)), "{:?}", world.decide().act);
+    assert_eq!(world.status().trusts.as_deref(), Some("old"), "until it is in place and works");
+    world.settle();
+    assert_eq!(world.status().trusts.as_deref(), Some("new"));
+}
+
+#[test]
 fn an_upgrade_that_drains_closes_the_node_and_opens_it_again() {
     let mut world = ready("1.36");
     world.pods = 5;

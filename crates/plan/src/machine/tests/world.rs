@@ -33,6 +33,7 @@ pub fn package(component: &str, version: &str, disruption: Disruption, depends_o
         node_conditions: Vec::new(),
         times: times(),
         needs_credential: false,
+        trusts: None,
     }
 }
 

@@ -162,3 +162,60 @@ fn names_of_objects_come_from_versions_that_are_no_names() {
     assert_eq!(containerd.object_name("1.6.20~ds1-1+deb12u3"), "containerd-1.6.20-ds1-1-deb12u3");
     assert_eq!(containerd.object_name("1:2.0~"), "containerd-1-2.0");
 }
+
+#[test]
+fn a_kubelet_says_which_authorities_it_joins_with() {
+    let package = filled(Shipped::named("kubelet").unwrap(), true);
+    let trusts = |bundle: &str| {
+        let (machine, facts, cluster) = (machine(), Facts::default(), cluster(&[("caBundle", bundle)]));
+        let values = Values { machine: &machine, facts: Some(&facts), cluster: &cluster };
+        let rendered = render(&package, &values, &Nothing).unwrap();
+        (rendered.trusts, rendered.digest)
+    };
+    let (old, signs) = (trusts("old\nnew\n"), trusts("new\nold\n"));
+    assert_eq!(old.0.as_deref(), Some(&*crate::join::trusts("old\nnew")));
+    assert!(old.0 != signs.0 && old.1 != signs.1, "who signs comes first");
+    assert_eq!(trusts("").0, None);
+}
+
+/// Runs the shipped script in a folder that stands for the host's root.
+#[test]
+fn a_kubelet_joins_anew_with_other_authorities_and_goes_back_to_what_it_had() {
+    let folder = std::env::temp_dir().join(format!("fleetwright-join-{}", std::process::id()));
+    let root = folder.display().to_string();
+    let script = file(&rendered("kubelet", &[]), "/etc/kubernetes/join-anew").replace("/etc/", &format!("{root}/etc/"));
+    let script = script.replace("/var/", &format!("{root}/var/"));
+    let path = |name: &str| folder.join(name);
+    let (conf, pki) = ("etc/kubernetes/kubelet.conf", "var/lib/kubelet/pki");
+    let link = format!("{pki}/kubelet-client-current.pem");
+    std::fs::create_dir_all(path("etc/kubernetes")).unwrap();
+    let start = |bundle: &str| {
+        std::fs::write(path("etc/kubernetes/ca.crt"), bundle).unwrap();
+        let done = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+    };
+    let join = |of: &str| {
+        std::fs::write(path(conf), of).unwrap();
+        std::fs::write(path(&format!("{pki}/{of}.pem")), of).unwrap();
+        let _ = std::fs::remove_file(path(&link));
+        std::os::unix::fs::symlink(path(&format!("{pki}/{of}.pem")), path(&link)).unwrap();
+    };
+    let has = || (std::fs::read_to_string(path(conf)).ok(), std::fs::read_to_string(path(&link)).ok());
+    let both = |of: &str| (Some(of.to_owned()), Some(of.to_owned()));
+
+    start("old");
+    assert_eq!(has(), (None, None), "its first join");
+    join("first");
+    start("old");
+    assert_eq!(has(), both("first"), "it only began anew");
+    start("old\nnew");
+    assert_eq!(has(), (None, None));
+    start("old\nnew");
+    assert_eq!(has(), (None, None), "and it was stopped before it had joined");
+    join("second");
+    start("old");
+    assert_eq!(has(), both("first"), "it went back");
+    start("new");
+    assert_eq!(has(), (None, None));
+    std::fs::remove_dir_all(folder).unwrap();
+}

@@ -1,0 +1,75 @@
+//! Which machines of a business cluster have the authorities that are trusted now.
+
+use std::time::Duration;
+
+use fleetwright_api::Machine;
+use fleetwright_kit::{Clock, Key};
+use fleetwright_plan::cluster::{Follow, Followers, Names};
+use kube::api::ListParams;
+use kube::{Api, ResourceExt};
+
+use crate::connect::Meta;
+use crate::errands::Errands;
+use crate::prove::client_of;
+use crate::words::{bounded, said};
+
+/// An API server that does not tell within this time is not waited for.
+const WITHIN: Duration = Duration::from_secs(60);
+/// So many at a time.
+const PAGE: u32 = 500;
+
+/// What was answered, and what is being asked.
+pub struct Askers(pub Errands<Option<Followers>>);
+
+impl Askers {
+    /// What was answered last.
+    pub fn known(&self, key: &Key) -> Option<Followers> {
+        self.0.known(key, |known| known.clone()).flatten()
+    }
+
+    /// Nobody asks any more.
+    pub fn forget(&self, key: &Key) {
+        self.0.forget(key);
+    }
+
+    /// Asks, unless that is under way. When it is over, the cluster is woken.
+    pub fn begin(&self, key: &Key, names: &Names, follow: &Follow) {
+        let (names, asked) = (names.clone(), follow.clone());
+        let errand = async move |meta: Meta, clock: Clock| {
+            let behind = tokio::time::timeout(WITHIN, behind(&meta, &names, &asked));
+            let late = |_| Err(format!("its API server did not tell within {} s", WITHIN.as_secs()));
+            let behind = behind.await.unwrap_or_else(late);
+            Followers { at: clock.now(), of: asked.of, behind }
+        };
+        self.0.only(key, |of| of == follow.of);
+        self.0.begin(key, &follow.of, errand, |known, answer| *known = Some(answer));
+    }
+}
+
+/// Machines that became Nodes with something else than that. Those that are only watched, or are being deleted, are nobody's to bring along.
+async fn behind(meta: &Meta, names: &Names, follow: &Follow) -> Result<Vec<String>, String> {
+    let ip = follow.servers.first().ok_or("no API server is proven to work")?;
+    let client = client_of(meta, names, ip).await.map_err(|error| bounded(&error.to_string()))?;
+    let machines: Api<Machine> = Api::all(client);
+    let (mut params, mut behind) = (ListParams::default().limit(PAGE), Vec::new());
+    loop {
+        let page = match machines.list(&params).await {
+            Ok(page) => page,
+            // A cluster that does not know the kind has none. It says so in plain words.
+            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(Vec::new()),
+            Err(error) => return Err(bounded(&format!("listing machines: {}", said(&error)))),
+        };
+        let more = page.metadata.continue_.clone().filter(|more| !more.is_empty());
+        behind.extend(page.items.iter().filter(|machine| lags(machine, &follow.of)).map(ResourceExt::name_any));
+        match more {
+            Some(more) => params = params.continue_token(&more),
+            None => return Ok(behind),
+        }
+    }
+}
+
+fn lags(machine: &Machine, trusts: &str) -> bool {
+    let ours = machine.spec.ssh.is_some() && machine.metadata.deletion_timestamp.is_none();
+    let joined = machine.status.as_ref().filter(|status| status.node_ref.is_some());
+    ours && joined.is_some_and(|status| status.trusts.as_deref() != Some(trusts))
+}
