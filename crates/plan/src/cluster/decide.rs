@@ -307,13 +307,11 @@ fn components(seen: &Seen<'_>, step: &Step<'_>, decision: &mut Decision, now: Ti
         decision.desired.insert(component, package.1.version_of(component).to_owned());
         decision.templates.insert(component, template.clone());
         let begun = workload.is_some_and(|workload| workload.package.is_some());
-        let due = match component {
-            ControlPlaneComponent::Etcd => true,
-            ControlPlaneComponent::Apiserver => answers(seen),
-            _ => served(seen),
-        };
-        if begun || due {
-            for object in wanted {
+        // What is around API servers may take its time, such as an address from outside.
+        let early = matches!(component, ControlPlaneComponent::Etcd | ControlPlaneComponent::Apiserver);
+        let pods = begun || component != ControlPlaneComponent::Apiserver || answers(seen);
+        if begun || early || served(seen) {
+            for object in wanted.into_iter().filter(|object| pods || object.kind != Kind::Deployment) {
                 match (seen.object)(object.kind, &object.name) {
                     None => decision.apply.push((object, None)),
                     // New ones could not begin without etcd, and the old ones would go for them.
