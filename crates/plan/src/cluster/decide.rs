@@ -306,12 +306,11 @@ fn components(seen: &Seen<'_>, step: &Step<'_>, decision: &mut Decision, now: Ti
         let template = wanted.iter().find_map(template_digest).unwrap_or_default().to_owned();
         decision.desired.insert(component, package.1.version_of(component).to_owned());
         decision.templates.insert(component, template.clone());
+        // The API server waits for etcd by itself, and quickly; the others do not wait for the API server.
         let begun = workload.is_some_and(|workload| workload.package.is_some());
-        // What is around API servers may take its time, such as an address from outside.
         let early = matches!(component, ControlPlaneComponent::Etcd | ControlPlaneComponent::Apiserver);
-        let pods = begun || component != ControlPlaneComponent::Apiserver || answers(seen);
         if begun || early || served(seen) {
-            for object in wanted.into_iter().filter(|object| pods || object.kind != Kind::Deployment) {
+            for object in wanted {
                 match (seen.object)(object.kind, &object.name) {
                     None => decision.apply.push((object, None)),
                     // New ones could not begin without etcd, and the old ones would go for them.
@@ -362,14 +361,6 @@ pub(super) fn named(mut objects: Vec<Object>, package: &str) -> Vec<Object> {
         }
     }
     objects
-}
-
-/// Whether etcd runs, or is somebody else's. API servers wait for it by themselves, but one that begins in vain tries again after a second, then two, then four.
-fn answers(seen: &Seen<'_>) -> bool {
-    let Some(etcd) = &seen.spec.datastore.etcd else { return true };
-    let members = seen.workloads.get(&ControlPlaneComponent::Etcd).map(|workload| &workload.replicas[..]);
-    let running = members.unwrap_or_default().iter().filter(|member| member.ip.is_some() && !member.ending).count();
-    running > usize::try_from(etcd.members).unwrap_or(usize::MAX) / 2
 }
 
 /// Whether an API server answers already.
