@@ -161,7 +161,12 @@ async fn authorities_are_replaced(world: &World, endpoint: &str, hosts: &[&Host;
     let authority = Certificate::from_pem(&String::from_utf8(data["tls.crt"].0.clone())?)?;
     for (host, of) in hosts.iter().flat_map(|host| ["client", "server"].map(|of| (host, of))) {
         let file = format!("sed -n '/BEGIN CERT/,/END CERT/p' /var/lib/kubelet/pki/kubelet-{of}-current.pem");
-        let certificate = Certificate::from_pem(&host.run(&file).await?)?;
+        // It is not there for a moment while the kubelet joins with the new authority alone.
+        let certificate = eventually(&format!("the {of} certificate of {}", host.name()), async || {
+            Ok(host.run(&file).await.map_err(|error| error.to_string()))
+        })
+        .await?;
+        let certificate = Certificate::from_pem(&certificate)?;
         ensure!(certificate.is_signed_by(&authority), "{}: its {of} certificate is of the old authority", host.name());
     }
     // What is trusted in the end is one, and machines come to have it too.
