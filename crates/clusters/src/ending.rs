@@ -2,7 +2,7 @@
 
 use fleetwright_api::{ClusterOnDelete, ClusterPhase, ClusterStatus, Condition, ControlPlaneComponent, Status, names};
 use fleetwright_kit::{Key, Pass, WriteError};
-use fleetwright_plan::cluster::Names;
+use fleetwright_plan::cluster::{Names, some};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
@@ -109,14 +109,6 @@ pub fn hold(
 
 fn count(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
-}
-
-/// The first of many, for people.
-fn some(names: &[String]) -> String {
-    const SHOWN: usize = 5;
-    let more = names.len().saturating_sub(SHOWN);
-    let text = names.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
-    if more > 0 { format!("{text} and {more} more") } else { text }
 }
 
 fn workloads_left(eyes: &Eyes, names: &Names) -> bool {

@@ -101,3 +101,11 @@ impl Names {
 pub(crate) fn digest(text: &str, bytes: usize) -> String {
     Sha256::digest(text).iter().take(bytes).map(|byte| format!("{byte:02x}")).collect()
 }
+
+/// The first of many, for people.
+pub fn some(names: &[String]) -> String {
+    const SHOWN: usize = 5;
+    let more = names.len().saturating_sub(SHOWN);
+    let text = names.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
+    if more > 0 { format!("{text} and {more} more") } else { text }
+}

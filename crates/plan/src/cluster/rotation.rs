@@ -1,7 +1,7 @@
 //! New authorities in place of old ones, in phases: while one side already has the new, the other still trusts the old.
 //!
-//! Each phase is written down before anything of it is done, and is over when nothing of it is left to do, all components have it, and the time
-//! passed in which those outside the meta cluster (workers, people) take what they have to trust.
+//! Each phase is written down before anything of it is done, and is over when nothing of it is left to do, all components and machines have it, and the
+//! time passed in which people take what they have to trust.
 
 use fleetwright_api::{Rotation, RotationPhase, Status, names};
 use jiff::{SignedDuration, Timestamp};
@@ -14,8 +14,6 @@ use crate::join::trusts as trusts_of;
 const SOON: SignedDuration = SignedDuration::from_secs(1);
 /// Machines that do not have what is trusted are asked again after this long.
 const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
-/// So many of them are named.
-const TOLD: usize = 5;
 
 /// What is known of an authority's Secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -143,14 +141,10 @@ fn waits(seen: &Seen<'_>, decision: &mut Decision, now: Timestamp) -> Option<Str
     let why = match known.map(|known| &known.behind) {
         None => "machines are being asked".to_owned(),
         Some(Ok(behind)) if behind.is_empty() => return None,
-        Some(Ok(behind)) => {
-            let (first, more) = (behind.iter().take(TOLD), behind.len().saturating_sub(TOLD));
-            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-            let first = first.map(String::as_str).collect::<Vec<_>>().join(", ");
-            format!(
-                "machines that do not have them yet: {first}{more}; see why with fleetwright why, or delete those that are lost"
-            )
-        }
+        Some(Ok(behind)) => format!(
+            "machines that do not have them yet: {}; see why with fleetwright why, or delete those that are lost",
+            super::some(behind)
+        ),
         Some(Err(why)) => format!("machines cannot be asked whether they have them: {why}"),
     };
     let again = known.map_or(now, |known| known.at.checked_add(ASK_AGAIN).unwrap_or(known.at));
