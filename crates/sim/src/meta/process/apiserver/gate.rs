@@ -29,7 +29,7 @@ impl Door {
             return true;
         }
         let mut patience = std::pin::pin!(self.clock.sleep(PATIENCE));
-        let mut news = self.link.etcds.watch();
+        let mut news = self.link.news();
         let mut changed = self.link.bound.get().map(|cluster| cluster.watch());
         loop {
             let cluster = async {
@@ -40,7 +40,7 @@ impl Door {
             };
             tokio::select! {
                 () = &mut patience => return false,
-                _ = news.changed() => {}
+                () = news.next() => {}
                 _ = cluster => {}
             }
             if self.link.state(self.clock.now()).is_ok() {

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use rustls::RootCertStore;
 
 use super::super::etcd::cluster::Cluster;
-use super::super::etcd::{Etcds, host, port};
+use super::super::etcd::{Etcds, News, host, port};
 use super::super::names::Names;
 use super::super::tls::Pair;
 
@@ -100,6 +100,11 @@ impl Link {
         };
         *seen = Some(Seen { epoch, until, state: state.clone() });
         state
+    }
+
+    /// Tells of members of etcd that come or go where this leads to.
+    pub(super) fn news(&self) -> News {
+        self.etcds.watch(&self.urls)
     }
 
     /// Other certificates: the way has to be found anew.

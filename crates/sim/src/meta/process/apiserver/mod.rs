@@ -187,7 +187,7 @@ async fn run(server: Weak<ApiServer>, parts: Parts, life: Life) {
     }
     life.changed();
     let mut changed = cluster.watch();
-    let Some(mut news) = server.upgrade().map(|server| server.link.etcds.watch()) else { return };
+    let Some(mut news) = server.upgrade().map(|server| server.link.news()) else { return };
     loop {
         let broken = match server.upgrade() {
             Some(server) => server.link.state(clock.now()).err(),
@@ -197,25 +197,24 @@ async fn run(server: Weak<ApiServer>, parts: Parts, life: Life) {
             return life.end(Exit::failed("etcd cluster ID mismatch: its objects are not those that are served"));
         }
         life.changed();
-        // While there is a way, only its own cluster can change that; else any etcd that comes may be it.
+        // While there is a way, only its own cluster can change that; else any etcd that comes there may be it.
         tokio::select! {
             gone = changed.changed() => if gone.is_err() { return },
-            _ = news.changed(), if broken.is_some() => {}
+            () = news.next(), if broken.is_some() => {}
         }
     }
 }
 
 /// Waits until etcd answers; none when the server is over.
 async fn find(server: &Weak<ApiServer>, clock: &Clock) -> Option<Arc<Cluster>> {
-    let mut news = server.upgrade()?.link.etcds.watch();
+    let mut news = server.upgrade()?.link.news();
     loop {
-        news.borrow_and_update();
         if let Ok((cluster, _)) = server.upgrade()?.link.find(clock.now())
             && cluster.leader().is_some()
         {
             return Some(cluster);
         }
-        news.changed().await.ok()?;
+        news.next().await;
     }
 }
 

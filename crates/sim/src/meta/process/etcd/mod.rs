@@ -11,7 +11,7 @@ use std::time::Duration;
 use fleetwright_apiserver::Storage;
 use fleetwright_kit::{Clock, Random};
 use futures::FutureExt;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, select_all};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
@@ -40,13 +40,33 @@ struct Registry {
     /// By the names and URLs with which they were begun: members that begin at the same time find each other here. A cluster of which no volume is left is
     /// gone.
     begun: Mutex<HashMap<String, Weak<Cluster>>>,
-    changed: watch::Sender<u64>,
+    /// Who waits for members, by where they are to come: see [`place`].
+    awaited: Mutex<HashMap<String, watch::Sender<()>>>,
+}
+
+/// Tells that a member came or went where somebody looks for one.
+pub(super) struct News(Vec<watch::Receiver<()>>);
+
+impl News {
+    /// Waits for the next.
+    pub(super) async fn next(&mut self) {
+        let any = self.0.iter_mut().map(|one| one.changed().boxed());
+        // Senders stay for as long as somebody listens.
+        let _ = select_all(any).await;
+    }
+}
+
+/// Where a member is that is found by this name: the namespace of a Service, or an address.
+fn place(host: &str) -> &str {
+    let host = host.trim_end_matches('.');
+    let host = host.strip_suffix(".cluster.local").unwrap_or(host);
+    host.strip_suffix(".svc").and_then(|host| host.rsplit('.').next()).unwrap_or(host)
 }
 
 impl Default for Etcds {
     fn default() -> Self {
-        let (living, begun) = (Mutex::default(), Mutex::default());
-        Self(Arc::new(Registry { living, begun, changed: watch::Sender::new(0) }))
+        let (living, begun, awaited) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self(Arc::new(Registry { living, begun, awaited }))
     }
 }
 
@@ -60,9 +80,24 @@ impl Etcds {
         self.living().get(&ip)?.upgrade()
     }
 
-    /// Tells that a member came or went.
-    pub(super) fn watch(&self) -> watch::Receiver<u64> {
-        self.0.changed.subscribe()
+    /// Tells of members that come or go where these URLs lead to, and of no others: with thousands of clusters, each that begins would else wake all that wait.
+    pub(super) fn watch(&self, urls: &[String]) -> News {
+        let mut awaited = self.awaited();
+        News(urls.iter().map(|url| awaited.entry(place(host(url)).to_owned()).or_default().subscribe()).collect())
+    }
+
+    fn awaited(&self) -> MutexGuard<'_, HashMap<String, watch::Sender<()>>> {
+        self.0.awaited.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self, etcd: &Etcd) {
+        let mut awaited = self.awaited();
+        for place in [&etcd.namespace, &etcd.ip.to_string()] {
+            // Nobody listens any more.
+            if awaited.get(place).is_some_and(|one| one.send(()).is_err()) {
+                awaited.remove(place);
+            }
+        }
     }
 
     /// How many live.
@@ -72,12 +107,12 @@ impl Etcds {
 
     fn came(&self, etcd: &Arc<Etcd>) {
         self.living().insert(etcd.ip, Arc::downgrade(etcd));
-        self.0.changed.send_modify(|epoch| *epoch += 1);
+        self.tell(etcd);
     }
 
-    fn went(&self, ip: Ipv4Addr) {
-        self.living().remove(&ip);
-        self.0.changed.send_modify(|epoch| *epoch += 1);
+    fn went(&self, etcd: &Etcd) {
+        self.living().remove(&etcd.ip);
+        self.tell(etcd);
     }
 
     /// The cluster that is begun with these members, and with that.
@@ -108,6 +143,7 @@ pub(super) struct Etcd {
     /// Without the `v` of the image's tag.
     pub(super) version: String,
     ip: Ipv4Addr,
+    namespace: String,
     port: u16,
     metrics: Option<u16>,
     /// None if it is asked without TLS.
@@ -139,6 +175,7 @@ pub(super) async fn start(machinery: &Machinery, start: Start) -> Result<Arc<dyn
         member,
         version: version.trim_start_matches('v').to_owned(),
         ip,
+        namespace: pod.namespace.to_string(),
         port,
         metrics,
         tls: RwLock::new(acceptor(serves.as_ref(), &machinery.clock)?),
@@ -296,7 +333,7 @@ impl Etcd {
     fn end(&self) {
         if self.over.set(()).is_ok() {
             self.tasks().abort_all();
-            self.etcds.went(self.ip);
+            self.etcds.went(self);
             self.cluster.leave(self.member);
         }
     }
@@ -409,5 +446,23 @@ async fn connection(etcd: Weak<Etcd>, stream: TcpStream, acceptor: Option<TlsAcc
     };
     if let Err(error) = ended {
         tracing::debug!(%error, "connection ended");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_is_awaited_where_its_name_leads_to() {
+        for (host, at) in [
+            ("etcd.a-b.svc", "a-b"),
+            ("etcd-0.etcd.a-b.svc", "a-b"),
+            ("etcd-0.etcd.a-b.svc.cluster.local.", "a-b"),
+            ("127.64.0.1", "127.64.0.1"),
+            ("elsewhere.example", "elsewhere.example"),
+        ] {
+            assert_eq!(place(host), at, "{host}");
+        }
     }
 }
