@@ -27,6 +27,8 @@ const NAMESPACE: &str = "fleetwright-proof";
 const WITHIN: Duration = Duration::from_secs(30);
 /// How long a lease may stay as it is while its holder is at work: client-go renews every two seconds.
 const LEASE_MOVES: Duration = Duration::from_secs(12);
+/// So long a lease is good after it was renewed, with everybody's defaults.
+const LEASE_LASTS: SignedDuration = SignedDuration::from_secs(15);
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 /// No proof is under way whose quota is older.
 const OLD: SignedDuration = SignedDuration::from_mins(10);
@@ -128,14 +130,13 @@ async fn prove(meta: &Meta, clock: &Clock, names: &Names, pod: &Prover, place: &
             made => drop(made?),
         }
     }
-    // They are looked at before and after the work, which lasts longer than a renewal where they are not there yet.
-    let mut still = Vec::new();
+    let mut leases = Vec::new();
     for holder in ["kube-controller-manager", "kube-scheduler"] {
-        still.push((holder, renewed(&client, holder, place).await?));
+        leases.push((holder, renewed(&client, holder, place).await?));
     }
-    work(&client, &format!("{}-", pod.name), place).await?;
-    for (holder, before) in still {
-        moves(&client, clock, holder, before, place).await?;
+    let made = work(&client, &format!("{}-", pod.name), place).await?;
+    for (holder, before) in leases {
+        moves(&client, clock, holder, |at| moved(at, before, pod.first, made), place).await?;
     }
     Ok(version.trim_start_matches('v').to_owned())
 }
@@ -146,10 +147,11 @@ fn named<K: serde::de::DeserializeOwned + Default + kube::Resource>(name: &str) 
     object
 }
 
-/// Makes a quota, sees it by a watch, reads it, waits until the controller-manager has filled its status, deletes it and sees that.
+/// Makes a quota, sees it by a watch, reads it, waits until the controller-manager has filled its status, deletes it and sees that. Says when it was made, by the time of
+/// the API server.
 ///
 /// Its name is its own: another may prove the same pod at the same time, while it believes that it leads.
-async fn work(client: &Client, prefix: &str, place: &Place) -> Result<(), Failure> {
+async fn work(client: &Client, prefix: &str, place: &Place) -> Result<MicroTime, Failure> {
     let quotas: Api<ResourceQuota> = Api::namespaced(client.clone(), NAMESPACE);
     let quota: ResourceQuota = serde_json::from_value(json!({
         "metadata": { "generateName": prefix }, "spec": { "hard": { "count/configmaps": "1000" } },
@@ -183,15 +185,16 @@ async fn work(client: &Client, prefix: &str, place: &Place) -> Result<(), Failur
             }
         }
     }
-    tidy(&quotas, &made, place).await
+    let at = made.creation_timestamp().ok_or(Failure::Wrong("it does not tell when a quota was made"))?.0;
+    tidy(&quotas, at, place).await?;
+    Ok(at)
 }
 
 /// Deletes what proofs left behind that were stopped on the way: quotas that are older than any proof lasts, by the time of the API server itself.
-async fn tidy(quotas: &Api<ResourceQuota>, made: &ResourceQuota, place: &Place) -> Result<(), Failure> {
-    let Some(now) = made.creation_timestamp() else { return Ok(()) };
+async fn tidy(quotas: &Api<ResourceQuota>, now: MicroTime, place: &Place) -> Result<(), Failure> {
     let most = ListParams::default().limit(LEFT_BEHIND);
     for old in place.call("listing quotas of proofs", quotas.list_metadata(&most)).await? {
-        if old.creation_timestamp().is_none_or(|then| now.0.duration_since(then.0) < OLD) {
+        if old.creation_timestamp().is_none_or(|then| now.duration_since(then.0) < OLD) {
             continue;
         }
         match place
@@ -215,18 +218,23 @@ async fn renewed(client: &Client, holder: &str, place: &Place) -> Result<Option<
     Ok(held.and_then(|spec| Some(spec.renew_time?.0)))
 }
 
+/// Whether a lease that was last renewed then has moved since it was looked at before. Where nobody has worked yet there was none at first, so that one that is good when the work
+/// of the proof is done has moved: the next renewal would come seconds later.
+fn moved(at: MicroTime, before: Option<MicroTime>, first: bool, made: MicroTime) -> bool {
+    Some(at) != before || first && made.duration_since(at) < LEASE_LASTS
+}
+
 /// Waits until the lease is renewed.
 async fn moves(
     client: &Client,
     clock: &Clock,
     holder: &'static str,
-    before: Option<MicroTime>,
+    moved: impl Fn(MicroTime) -> bool,
     place: &Place,
 ) -> Result<(), Failure> {
     let deadline = clock.monotonic() + LEASE_MOVES;
     loop {
-        let now = renewed(client, holder, place).await?;
-        if now.is_some() && now != before {
+        if renewed(client, holder, place).await?.is_some_and(&moved) {
             return Ok(());
         }
         if clock.monotonic() >= deadline {
@@ -248,6 +256,16 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
+
+    #[test]
+    fn a_lease_moves_when_it_is_renewed_and_in_a_new_cluster_when_it_is_good() {
+        let at = |text: &str| format!("2026-11-17T12:00:{text}Z").parse::<MicroTime>().unwrap();
+        let (old, before, made) = (at("00.5"), at("17.9"), at("18"));
+        assert!(moved(at("19.1"), Some(before), false, made) && moved(before, None, false, made));
+        assert!(!moved(before, Some(before), false, made), "it may be of one who is gone");
+        assert!(moved(before, Some(before), true, made));
+        assert!(!moved(old, Some(old), true, made), "nobody has renewed it for long");
+    }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn what_proofs_left_behind_goes_and_what_is_under_way_stays() {

@@ -158,6 +158,8 @@ pub struct Prover {
     pub ip: String,
     /// Of which beginning of its container.
     pub restarts: i32,
+    /// The cluster was never proven: nobody has worked in it before.
+    pub first: bool,
 }
 
 /// What to do next.
@@ -445,9 +447,21 @@ fn replaced(seen: &Seen<'_>, workload: Option<&Workload>, template: &str) -> Opt
     }
 }
 
+/// Whether a controller-manager and a scheduler run, ready or not.
+fn acts(seen: &Seen<'_>) -> bool {
+    let runs = |replica: &Replica| replica.ready || replica.ip.is_some() && replica.message.is_empty();
+    [ControlPlaneComponent::ControllerManager, ControlPlaneComponent::Scheduler]
+        .iter()
+        .all(|one| seen.workloads.get(one).is_some_and(|workload| workload.replicas.iter().any(runs)))
+}
+
 /// Which replicas of the API server are to be proven now, and when the next one is.
 fn prove(seen: &Seen<'_>, decision: &mut Decision, now: Timestamp) {
     let Some(workload) = seen.workloads.get(&ControlPlaneComponent::Apiserver) else { return };
+    // A proof waits for those who act. Where they were never there, many would wait for long while others could be proven in their place.
+    if seen.status.package_version.is_none() && !acts(seen) {
+        return;
+    }
     let mut next = decision.next;
     let doubted = heal::doubted(seen);
     for replica in workload.replicas.iter().filter(|replica| replica.ready && !replica.ending) {
@@ -472,7 +486,8 @@ fn prove(seen: &Seen<'_>, decision: &mut Decision, now: Timestamp) {
         };
         if again <= now {
             let (name, uid, ip) = (replica.name.clone(), replica.uid.clone(), ip.clone());
-            decision.prove.push(Prover { name, uid, ip, restarts: replica.restarts });
+            let first = seen.status.package_version.is_none();
+            decision.prove.push(Prover { name, uid, ip, restarts: replica.restarts, first });
         } else {
             next = Some(next.map_or(again, |next| next.min(again)));
         }

@@ -39,6 +39,33 @@ fn who_does_not_wait_for_the_api_server_comes_after_it() {
 }
 
 #[test]
+fn a_new_cluster_is_proven_when_those_run_whom_its_proof_waits_for() {
+    let mut world = World::new();
+    for _ in 0..2 {
+        let decision = world.decide();
+        assert!(decision.prove.is_empty(), "nobody would act on what is made");
+        world.applied(&decision);
+    }
+    let scheduler = |world: &mut World, ready: bool, message: &str| {
+        for replica in &mut world.workloads.get_mut(&ControlPlaneComponent::Scheduler).unwrap().replicas {
+            (replica.ready, replica.message) = (ready, message.to_owned());
+        }
+    };
+    scheduler(&mut world, false, "ContainerCreating");
+    assert!(world.decide().prove.is_empty());
+    // Whether it works, the proof will tell.
+    scheduler(&mut world, false, "");
+    assert_eq!(world.decide().prove.len(), 2);
+    scheduler(&mut world, true, "");
+    world.settle();
+    // Later they are missed.
+    scheduler(&mut world, false, "CrashLoopBackOff");
+    world.proofs.clear();
+    world.status.components.clear();
+    assert_eq!(world.decide().prove.len(), 2);
+}
+
+#[test]
 fn a_cluster_is_ready_only_when_every_api_server_is_proven() {
     let mut world = World::new();
     world.settle();
