@@ -1,17 +1,20 @@
 //! A cluster that is deleted: protection first, then everything at once.
 
+use std::sync::Arc;
+
 use fleetwright_api::{ClusterOnDelete, ClusterPhase, ClusterStatus, Condition, ControlPlaneComponent, Status, names};
 use fleetwright_kit::{Key, Pass, WriteError};
 use fleetwright_plan::cluster::{Names, some};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim, Pod};
 use kube::Resource;
+use kube::api::PropagationPolicy;
 use serde_json::json;
 
 use crate::eyes::{BY_NAMESPACE, Eyes};
 use crate::joined::Answer;
-use crate::view::ClusterView;
+use crate::view::{ClusterView, PodView};
 
 /// Nobody needs its pods any more: so many seconds are left to them.
 const GRACE: u32 = 1;
@@ -24,9 +27,9 @@ const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
 /// Where the end of a cluster stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// Its pods are to go. The namespace would take them along, but as slowly as they like, and look again later still.
+    /// Its pods are to be told to go. The namespace would take them along, but as slowly as they like, and look again later still.
     Pods,
-    /// Its namespace is to be deleted.
+    /// Its namespace is to be deleted: Kubernetes begins five seconds later to look for what is left in it, and by then its pods are gone.
     Namespace,
     /// Its namespace is going away.
     Waits,
@@ -47,7 +50,7 @@ pub fn ending(eyes: &Eyes, names: &Names, cluster: &ClusterView) -> Option<Endin
     }
     Some(match eyes.namespaces.get(&Key::cluster(&names.namespace)) {
         Some(namespace) if namespace.ending => Ending::Waits,
-        Some(_) if pods_left(eyes, names) => Ending::Pods,
+        Some(_) if workloads_left(eyes, names) || slow(eyes, names).next().is_some() => Ending::Pods,
         Some(_) => Ending::Namespace,
         None => Ending::Gone,
     })
@@ -118,8 +121,10 @@ fn workloads_left(eyes: &Eyes, names: &Names) -> bool {
     })
 }
 
-fn pods_left(eyes: &Eyes, names: &Names) -> bool {
-    eyes.pods.count(BY_NAMESPACE, &names.namespace) > 0 || workloads_left(eyes, names)
+/// Its pods that are not told yet to go quickly.
+fn slow(eyes: &Eyes, names: &Names) -> impl Iterator<Item = (Key, Arc<PodView>)> {
+    let pods = eyes.pods.by(BY_NAMESPACE, &names.namespace).into_iter();
+    pods.filter(|(_, pod)| pod.grace.is_none_or(|grace| grace > GRACE.into()))
 }
 
 /// Does what is next; answers whether the cluster is gone.
@@ -136,14 +141,16 @@ pub async fn end(
             // Not with their pods: these would be told to go with the grace that they have in life, and no kubelet is held to a shorter one later.
             let labels = format!("{}={}", names::CLUSTER, names.name);
             if workloads_left(eyes, names) {
-                pass.writer().delete_owners::<Deployment>(&names.namespace, &labels).await?;
-                pass.writer().delete_owners::<ReplicaSet>(&names.namespace, &labels).await?;
-                pass.writer().delete_owners::<StatefulSet>(&names.namespace, &labels).await?;
+                let (writer, within) = (pass.writer(), &names.namespace);
+                // They go when no pod uses them any more. Found in a namespace that ends, they would hold it for eight seconds more.
+                let background = PropagationPolicy::Background;
+                writer.delete_all::<PersistentVolumeClaim>(within, &labels, background).await?;
+                writer.delete_all::<Deployment>(within, &labels, PropagationPolicy::Orphan).await?;
+                writer.delete_all::<ReplicaSet>(within, &labels, PropagationPolicy::Orphan).await?;
+                writer.delete_all::<StatefulSet>(within, &labels, PropagationPolicy::Orphan).await?;
             }
             // An API server whose etcd is gone would wait for it as long as it may.
-            let pods = eyes.pods.by(BY_NAMESPACE, &names.namespace).into_iter();
-            let slow = pods.filter(|(_, pod)| pod.grace.is_none_or(|grace| grace > GRACE.into()));
-            for (key, pod) in slow.take(AT_ONCE) {
+            for (key, pod) in slow(eyes, names).take(AT_ONCE) {
                 match pass.writer().hurry::<Pod>(&key, &pod.replica.uid, GRACE).await {
                     Ok(_) | Err(WriteError::Conflict { .. }) => {}
                     Err(error) => return Err(error),

@@ -35,8 +35,8 @@ pub fn rules() -> Rules {
             ),
             rule("apps", &["replicasets"], &["deletecollection"]),
             rule("", &["pods"], &["get", "list", "watch", "create", "patch", "delete"]),
-            // Of snapshots, and of members of etcd that begin anew.
-            rule("", &["persistentvolumeclaims"], &["create", "delete"]),
+            // Of snapshots, of members of etcd that begin anew, and of clusters that are deleted.
+            rule("", &["persistentvolumeclaims"], &["create", "delete", "deletecollection"]),
         ],
     }
 }

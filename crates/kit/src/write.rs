@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::{Method, Request, header};
 use kube::Resource;
-use kube::api::{DeleteParams, Preconditions};
+use kube::api::{DeleteParams, Preconditions, PropagationPolicy};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -309,18 +309,23 @@ impl Writer {
         Ok(())
     }
 
-    /// Deletes all objects of a namespace with these labels, and nothing that belongs to them: who owned it does not make it anew, and it is left to
-    /// the caller to take it away.
+    /// Deletes all objects of a namespace with these labels. With [`PropagationPolicy::Orphan`] nothing that belongs to them: who owned it does not make it anew, and it is left
+    /// to the caller to take it away.
     ///
     /// # Errors
     /// See [`WriteError`].
-    pub async fn delete_owners<K>(&self, namespace: &str, labels: &str) -> Result<(), WriteError>
+    pub async fn delete_all<K>(
+        &self,
+        namespace: &str,
+        labels: &str,
+        policy: PropagationPolicy,
+    ) -> Result<(), WriteError>
     where
         K: Resource<DynamicType = ()>,
     {
         let key = Key::new(namespace, "");
         let what = format!("{} of {namespace}", K::kind(&()));
-        let body = json!({ "propagationPolicy": "Orphan" });
+        let body = json!({ "propagationPolicy": policy });
         let selector: String = labels.replace('/', "%2F").replace('=', "%3D").replace(',', "%2C");
         let uri = format!("{}?labelSelector={selector}", path::<K>(&key));
         let request = request(&what, Method::DELETE, &uri, "application/json", &body)?;
