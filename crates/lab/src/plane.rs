@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use fleetwright_pki::{Authority, Identity, Leaf, Pair, ServiceAccountKey, kubeconfig, write_private};
+use fleetwright_pki::{Authority, Identity, Leaf, Pair, ServiceAccountKey, Usage, kubeconfig, write_private};
 use http::{Request, StatusCode};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
@@ -34,6 +34,7 @@ pub struct Builder {
     features: Vec<String>,
     apiserver_args: Vec<String>,
     address: IpAddr,
+    earnest: bool,
 }
 
 impl Builder {
@@ -70,6 +71,13 @@ impl Builder {
     /// Gives kube-apiserver one more argument; it comes last and so wins.
     pub fn apiserver_arg(mut self, argument: impl Into<String>) -> Self {
         self.apiserver_args.push(argument.into());
+        self
+    }
+
+    /// Runs everything with the arguments that cost a control plane of pods its time, too, to compare with one: etcd writes to the disk, and only speaks TLS with those who show
+    /// a certificate; the others elect leaders, answer on a port of their own, and each controller has an account of its own. [`ControlPlane::etcd_call`] does not work then.
+    pub fn earnest(mut self, wanted: bool) -> Self {
+        self.earnest = wanted;
         self
     }
 
@@ -123,6 +131,7 @@ impl ControlPlane {
             features: Vec::new(),
             apiserver_args: Vec::new(),
             address: Ipv4Addr::LOCALHOST.into(),
+            earnest: false,
         }
     }
 
@@ -247,7 +256,7 @@ impl ControlPlane {
 
     async fn launch(&mut self, wanted: &Builder) -> Result<()> {
         let deadline = Instant::now() + READY;
-        self.start_etcd()?;
+        self.start_etcd(wanted)?;
         self.start_apiserver(wanted)?;
         let client = client(&self.kubeconfig()).await?;
         self.client = Some(client.clone());
@@ -255,10 +264,10 @@ impl ControlPlane {
         self.wait_for(&client, "/api/v1/namespaces/kube-system", deadline).await?;
         self.wait_for(&client, "/api/v1/namespaces/default/services/kubernetes", deadline).await?;
         if let Some(controllers) = &wanted.controllers {
-            self.start_controller_manager(controllers, &wanted.features)?;
+            self.start_controller_manager(controllers, wanted)?;
         }
         if wanted.scheduler {
-            self.start_scheduler(&wanted.features)?;
+            self.start_scheduler(wanted)?;
         }
         let makes_accounts = |name: &String| name == "*" || name.starts_with("serviceaccount");
         if wanted.controllers.iter().flatten().any(makes_accounts) {
@@ -267,18 +276,31 @@ impl ControlPlane {
         Ok(())
     }
 
-    fn start_etcd(&mut self) -> Result<()> {
-        self.etcd = format!("http://127.0.0.1:{}", free_port(Ipv4Addr::LOCALHOST.into())?);
-        let arguments = [
+    fn start_etcd(&mut self, wanted: &Builder) -> Result<()> {
+        let (scheme, local) = (if wanted.earnest { "https" } else { "http" }, Ipv4Addr::LOCALHOST.into());
+        self.etcd = format!("{scheme}://127.0.0.1:{}", free_port(local)?);
+        let mut arguments = vec![
             "--name=lab".to_owned(),
             format!("--data-dir={}", self.folder().join("etcd").display()),
             format!("--listen-client-urls={}", self.etcd),
             format!("--advertise-client-urls={}", self.etcd),
             // A single member talks to no peer: any port will do.
             "--listen-peer-urls=http://127.0.0.1:0".to_owned(),
-            // What is lost with the machine is of no use to a test.
-            "--unsafe-no-fsync".to_owned(),
         ];
+        if wanted.earnest {
+            // Its gateway is a client of it, with the certificate of the server.
+            let usages = vec![Usage::Server, Usage::Client];
+            let own = self.authority.issue(Leaf { usages, ..Leaf::server("etcd", ["localhost"], [local]) })?;
+            arguments.extend([
+                "--client-cert-auth".to_owned(),
+                format!("--trusted-ca-file={}", self.keep_file("ca.crt", self.authority.cert_pem())?),
+                format!("--cert-file={}", self.keep_file("etcd.crt", &own.cert_pem)?),
+                format!("--key-file={}", self.keep_file("etcd.key", &own.key_pem)?),
+            ]);
+        } else {
+            // What is lost with the machine is of no use to a test.
+            arguments.push("--unsafe-no-fsync".to_owned());
+        }
         self.start("etcd", arguments)
     }
 
@@ -321,33 +343,51 @@ impl ControlPlane {
             format!("--kubelet-client-key={}", self.keep_file("kubelets.key", &kubelets.key_pem)?),
             "--kubelet-preferred-address-types=InternalIP,Hostname".to_owned(),
         ];
-        let arguments = arguments.into_iter().chain(gates(&wanted.features)).chain(wanted.apiserver_args.clone());
+        let mut etcd = Vec::new();
+        if wanted.earnest {
+            let own = self.authority.issue(Leaf::client("kube-apiserver-etcd-client", [""; 0]))?;
+            etcd.extend([
+                format!("--etcd-cafile={}", self.folder().join("ca.crt").display()),
+                format!("--etcd-certfile={}", self.keep_file("apiserver-etcd.crt", &own.cert_pem)?),
+                format!("--etcd-keyfile={}", self.keep_file("apiserver-etcd.key", &own.key_pem)?),
+            ]);
+        }
+        let arguments = arguments.into_iter().chain(etcd).chain(gates(&wanted.features));
+        let arguments = arguments.chain(wanted.apiserver_args.clone());
         write_private(self.kubeconfig_path(), self.kubeconfig())?;
         self.start("kube-apiserver", arguments)
     }
 
-    fn start_controller_manager(&mut self, controllers: &[String], features: &[String]) -> Result<()> {
+    fn start_controller_manager(&mut self, controllers: &[String], wanted: &Builder) -> Result<()> {
         let config = self.kubeconfig_as("system:kube-controller-manager", &["system:masters"])?;
+        let config = self.keep_file("controller-manager.kubeconfig", &config)?;
         let authority_key = self.keep_file("ca.key", &self.authority.key_pem())?;
         let authority = self.folder().join("ca.crt");
         let arguments = [
-            format!("--kubeconfig={}", self.keep_file("controller-manager.kubeconfig", &config)?),
+            format!("--kubeconfig={config}"),
             format!("--controllers={}", controllers.join(",")),
             format!("--root-ca-file={}", authority.display()),
             format!("--cluster-signing-cert-file={}", authority.display()),
             format!("--cluster-signing-key-file={authority_key}"),
             format!("--service-account-private-key-file={}", self.folder().join("accounts.key").display()),
-            // A test's bursts are not a cluster's: the usual 20 requests a second would only make it wait.
-            "--kube-api-qps=500".to_owned(),
-            "--kube-api-burst=1000".to_owned(),
         ];
-        self.start("kube-controller-manager", arguments.into_iter().chain(lonely()).chain(gates(features)))
+        let mut manner = manner(wanted, &config)?;
+        match wanted.earnest {
+            true => manner.extend(
+                ["--use-service-account-credentials=true", "--kube-api-qps=100", "--kube-api-burst=200"]
+                    .map(str::to_owned),
+            ),
+            // A test's bursts are not a cluster's: the usual 20 requests a second would only make it wait.
+            false => manner.extend(["--kube-api-qps=500", "--kube-api-burst=1000"].map(str::to_owned)),
+        }
+        self.start("kube-controller-manager", arguments.into_iter().chain(manner).chain(gates(&wanted.features)))
     }
 
-    fn start_scheduler(&mut self, features: &[String]) -> Result<()> {
+    fn start_scheduler(&mut self, wanted: &Builder) -> Result<()> {
         let config = self.kubeconfig_as("system:kube-scheduler", &[])?;
-        let config = [format!("--kubeconfig={}", self.keep_file("scheduler.kubeconfig", &config)?)];
-        self.start("kube-scheduler", config.into_iter().chain(lonely()).chain(gates(features)))
+        let config = self.keep_file("scheduler.kubeconfig", &config)?;
+        let arguments = [format!("--kubeconfig={config}")].into_iter().chain(manner(wanted, &config)?);
+        self.start("kube-scheduler", arguments.chain(gates(&wanted.features)))
     }
 
     fn start(&mut self, binary: &str, arguments: impl IntoIterator<Item = String>) -> Result<()> {
@@ -408,11 +448,19 @@ impl Drop for ControlPlane {
     }
 }
 
-/// Flags of a component that has no twin to elect a leader with and serves nobody.
-fn lonely() -> impl Iterator<Item = String> {
-    ["--leader-elect=false", "--secure-port=0", "--kube-api-content-type=application/json"]
-        .map(str::to_owned)
-        .into_iter()
+/// Whether a component elects a leader and answers somebody, or has no twin to elect one with and serves nobody.
+fn manner(wanted: &Builder, kubeconfig: &str) -> Result<Vec<String>> {
+    if !wanted.earnest {
+        let lonely = ["--leader-elect=false", "--secure-port=0", "--kube-api-content-type=application/json"];
+        return Ok(lonely.map(str::to_owned).to_vec());
+    }
+    Ok(vec![
+        "--leader-elect=true".to_owned(),
+        "--bind-address=127.0.0.1".to_owned(),
+        format!("--secure-port={}", free_port(Ipv4Addr::LOCALHOST.into())?),
+        format!("--authentication-kubeconfig={kubeconfig}"),
+        format!("--authorization-kubeconfig={kubeconfig}"),
+    ])
 }
 
 fn gates(features: &[String]) -> Option<String> {

@@ -1,15 +1,16 @@
 //! A cluster's data on a real meta cluster: snapshots that pods of our own image take, and a restore.
 
+use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use base64::Engine as _;
-use fleetwright_api::{Cluster, ClusterSpec, ClusterStatus, EndpointType, EtcdDatastore, names};
+use fleetwright_api::{Cluster, ClusterSpec, ClusterStatus, EndpointType, EtcdDatastore, Status, condition, names};
 use fleetwright_lab::hosts::Image;
 use fleetwright_lab::meta::{Meta, Options};
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, ResourceQuota, Secret};
+use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::json;
@@ -58,6 +59,32 @@ impl World {
         .await
     }
 
+    async fn change(&self, change: serde_json::Value) -> Result<()> {
+        self.clusters().patch("pay", &PatchParams::default(), &Patch::Merge(change)).await?;
+        Ok(())
+    }
+
+    async fn refer(&self, package: &str) -> Result<()> {
+        self.change(json!({ "spec": { "packageVersion": package } })).await
+    }
+
+    /// Waits until a condition is false for that reason; answers what it says.
+    async fn says(&self, type_: &str, reason: &str) -> Result<String> {
+        let so = |status: &ClusterStatus| {
+            let one = condition(&status.conditions, type_)?;
+            (one.status == Status::False && one.reason == reason).then(|| one.message.clone())
+        };
+        let status = self.until(&format!("{type_} to be false: {reason}"), |_, status| so(status).is_some()).await?;
+        so(&status).context("it was seen")
+    }
+
+    /// Its pods, and which ones these are.
+    async fn pods(&self) -> Result<BTreeMap<String, Option<String>>> {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), "fleet-pay");
+        let all = pods.list(&Default::default()).await?.items.into_iter();
+        Ok(all.map(|pod| (pod.name_any(), pod.uid())).collect())
+    }
+
     async fn maps(&self, endpoint: &str) -> Result<Api<ConfigMap>> {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), "fleet-pay");
         let data = secrets.get("operator-client").await?.data.unwrap_or_default();
@@ -85,7 +112,7 @@ fn ready(cluster: &Cluster, status: &ClusterStatus) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_comes_back_to_a_snapshot_and_to_nothing_that_came_after_on_hosts() -> Result<()> {
+async fn a_cluster_without_a_quorum_comes_back_to_a_snapshot_and_to_nothing_that_came_after_on_hosts() -> Result<()> {
     let meta = Meta::start(Options::default()).await?;
     meta.import(&Image::program(IMAGE, BINARY)?).await?;
     let client = meta.client();
@@ -104,7 +131,8 @@ async fn story(world: &World) -> Result<()> {
     world.run(&["install", "--image", IMAGE, "--replicas", "1", "--wait"])?;
     let packages = world.meta.package_versions("fleet")?;
     fleetwright_lab::hosts::apply(&world.client, &packages).await?;
-    let package = packages[0]["metadata"]["name"].as_str().context("a package version has a name")?;
+    let name = |number: usize| packages[number]["metadata"]["name"].as_str().context("a package version has a name");
+    let (package, next) = (name(0)?, name(1)?);
     let mut spec = ClusterSpec::of(package);
     spec.replicas = 1;
     spec.datastore.etcd = Some(EtcdDatastore { members: 3, ..EtcdDatastore::default() });
@@ -123,10 +151,11 @@ async fn story(world: &World) -> Result<()> {
     let last = last.context("the status tells of it")?;
     ensure!(last.checked && said.contains(&last.name), "{said}: {last:?}");
     maps.create(&PostParams::default(), &map("after")).await?;
+    held_back(world, package, next).await?;
+    without_a_quorum(world, package, next).await?;
 
     let begun = Instant::now();
-    let patch = json!({ "spec": { "restore": { "snapshot": last.name } } });
-    world.clusters().patch("pay", &PatchParams::default(), &Patch::Merge(patch)).await?;
+    world.change(json!({ "spec": { "restore": { "snapshot": last.name } } })).await?;
     let restored = |status: &ClusterStatus| status.restored.is_some() && status.restoring.is_none();
     let status = world.until("it to be restored", |cluster, status| restored(status) && ready(cluster, status)).await?;
     eprintln!("restored after {:?}", begun.elapsed());
@@ -135,5 +164,45 @@ async fn story(world: &World) -> Result<()> {
     ensure!(there.contains(&"before".to_owned()) && !there.contains(&"after".to_owned()), "{there:?}");
     // It is a cluster as any other: what is written now stays.
     maps.create(&PostParams::default(), &map("later")).await?;
+    Ok(())
+}
+
+/// No room for one more pod: an upgrade is held back, and nothing is touched.
+async fn held_back(world: &World, package: &str, next: &str) -> Result<()> {
+    let before = world.pods().await?;
+    let quotas: Api<ResourceQuota> = Api::namespaced(world.client.clone(), "fleet-pay");
+    let pods = before.len().to_string();
+    let quota = json!({ "metadata": { "name": "small" }, "spec": { "hard": { "pods": pods } } });
+    quotas.create(&PostParams::default(), &serde_json::from_value(quota)?).await?;
+    eventually("the quota to be counted", async || {
+        let used = quotas.get("small").await?.status.and_then(|status| status.used);
+        Ok(if used.as_ref().is_some_and(|used| !used.is_empty()) { Ok(()) } else { Err(format!("{used:?}")) })
+    })
+    .await?;
+    world.refer(next).await?;
+    let why = world.says(names::UPGRADABLE, names::reasons::NO_ROOM).await?;
+    ensure!(why.contains(&format!("ResourceQuota small allows pods {pods}")), "{why}");
+    world.refer(package).await?;
+    let status = world.until("it to be ready", ready).await?;
+    ensure!(status.previous.is_none(), "nothing was begun: {status:#?}");
+    ensure!(world.pods().await? == before, "{before:?} became {:?}", world.pods().await?);
+    quotas.delete("small", &DeleteParams::default()).await?;
+    Ok(())
+}
+
+/// Two of three members lose their data: that is told, an upgrade is held back, and nothing is touched.
+async fn without_a_quorum(world: &World, package: &str, next: &str) -> Result<()> {
+    let before = world.pods().await?;
+    let begun = Instant::now();
+    for member in ["etcd-1", "etcd-2"] {
+        world.meta.lose_member("fleet-pay", member).await?;
+    }
+    let why = world.says(names::DATASTORE_HEALTHY, names::reasons::QUORUM_LOST).await?;
+    eprintln!("a lost quorum told after {:?}: {why}", begun.elapsed());
+    world.refer(next).await?;
+    world.says(names::UPGRADABLE, names::reasons::QUORUM_LOST).await?;
+    world.refer(package).await?;
+    let now = world.pods().await?;
+    ensure!(now == before, "nothing is made worse: {before:?} became {now:?}");
     Ok(())
 }

@@ -21,7 +21,7 @@ use fleetwright_kit::{Operator, Settings};
 use fleetwright_lab::define;
 use fleetwright_lab::hosts::Image;
 use fleetwright_lab::meta::{self, Meta};
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, PersistentVolume, PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, PersistentVolume, Pod, Secret};
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, ResourceExt as _};
@@ -330,15 +330,11 @@ async fn a_member_of_etcd_that_lost_its_data_is_replaced_on_hosts() -> Result<()
         maps.create(&PostParams::default(), &map).await?;
 
         let pods: Api<Pod> = Api::namespaced(world.client.clone(), "fleet-pay");
-        let claims: Api<PersistentVolumeClaim> = Api::namespaced(world.client.clone(), "fleet-pay");
         // First as a member that began with the others, then as one that joined them, which fails in another way.
         for _ in 0..2 {
             let before = healthy_since(world).await?;
-            let volume = claims.get("data-etcd-2").await?.uid().context("a claim has a uid")?;
             let begun = Instant::now();
-            let kill = r#"tr '\0' ' ' <$p/cmdline | grep -q '^etcd .*--name=etcd-2 ' && kill -9 ${p#/proc/}"#;
-            let wipe = format!("rm -rf /var/lib/volumes/{volume}/data; for p in /proc/[0-9]*; do {kill}; done; true");
-            world.meta.node().run(&wipe).await?;
+            world.meta.lose_member("fleet-pay", "etcd-2").await?;
             eventually("all members to be healthy again", async || {
                 let now = healthy_since(world).await?;
                 Ok(if now.is_some() && now != before {

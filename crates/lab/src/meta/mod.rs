@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
@@ -223,6 +223,15 @@ impl Meta {
         let (name, image) = (image.name().to_owned(), image.clone());
         let imported = self.node.feed("ctr -n k8s.io images import -", move |to| image.write(to)).await;
         imported.with_context(|| format!("cannot import {name}")).map(drop)
+    }
+
+    /// Takes its data from a member of etcd and kills it, as a disk that fails does. There may be no other member of that name.
+    pub async fn lose_member(&self, namespace: &str, member: &str) -> Result<()> {
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client(), namespace);
+        let claim = claims.get(&format!("data-{member}")).await?.uid().context("a claim has a uid")?;
+        let kill = format!(r#"tr '\0' ' ' <$p/cmdline | grep -q '^etcd .*--name={member} ' && kill -9 ${{p#/proc/}}"#);
+        let lose = format!("rm -rf {}/{claim}/data; for p in /proc/[0-9]*; do {kill}; done; true", volumes::FOLDER);
+        self.node.run(&lose).await.map(drop)
     }
 
     /// Leaves all logs behind and says where they are, for a test that failed without a panic.

@@ -1,4 +1,4 @@
-//! Volumes: folders on the node, made when a pod that wants one has been scheduled, and removed with their claims.
+//! Volumes: folders on the node, made when they are claimed, and removed with their claims.
 //!
 //! It is a provisioner as any other: Kubernetes' own controllers ask it by an annotation of the claim and bind what it makes.
 
@@ -22,9 +22,10 @@ use crate::plane;
 pub(crate) const CLASS: &str = "local";
 const PROVISIONER: &str = "fleetwright.io/lab";
 /// Where the folders are on the node.
-const FOLDER: &str = "/var/lib/volumes";
+pub(super) const FOLDER: &str = "/var/lib/volumes";
 const ASKED: &str = "volume.kubernetes.io/storage-provisioner";
-const NODE: &str = "volume.kubernetes.io/selected-node";
+/// The one node.
+const NODE: &str = "meta";
 const MADE_BY: &str = "pv.kubernetes.io/provisioned-by";
 
 /// The object by which claims find the provisioner.
@@ -35,7 +36,8 @@ pub(crate) fn class() -> Value {
         "metadata": { "name": CLASS, "annotations": { "storageclass.kubernetes.io/is-default-class": "true" } },
         "provisioner": PROVISIONER,
         "reclaimPolicy": "Delete",
-        "volumeBindingMode": "WaitForFirstConsumer",
+        // There is one node, so that there is nothing to wait for: the scheduler would look only a second later whether a volume came.
+        "volumeBindingMode": "Immediate",
     })
 }
 
@@ -150,7 +152,7 @@ fn wanted(claim: &PersistentVolumeClaim) -> Option<PersistentVolume> {
     if !asked || claim.metadata.deletion_timestamp.is_some() {
         return None;
     }
-    let (node, uid) = (annotation(NODE)?, claim.uid()?);
+    let uid = claim.uid()?;
     let volume = json!({
         "metadata": { "name": format!("pvc-{uid}"), "annotations": { MADE_BY: PROVISIONER } },
         "spec": {
@@ -168,7 +170,7 @@ fn wanted(claim: &PersistentVolumeClaim) -> Option<PersistentVolume> {
             // Unlike a hostPath, it is given to the group of the pod.
             "local": { "path": format!("{FOLDER}/{uid}") },
             "nodeAffinity": { "required": { "nodeSelectorTerms": [{
-                "matchExpressions": [{ "key": "kubernetes.io/hostname", "operator": "In", "values": [node] }],
+                "matchExpressions": [{ "key": "kubernetes.io/hostname", "operator": "In", "values": [NODE] }],
             }] } },
         },
     });
@@ -196,11 +198,10 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_gets_a_volume_when_it_is_this_provisioners_turn_and_the_node_is_chosen() {
+    fn a_claim_gets_a_volume_when_it_is_this_provisioners_turn() {
         assert_eq!(wanted(&claim(json!({}))), None);
-        assert_eq!(wanted(&claim(json!({ ASKED: PROVISIONER }))), None);
-        assert_eq!(wanted(&claim(json!({ ASKED: "another.example", NODE: "meta" }))), None);
-        let mut asking = claim(json!({ ASKED: PROVISIONER, NODE: "meta" }));
+        assert_eq!(wanted(&claim(json!({ ASKED: "another.example" }))), None);
+        let mut asking = claim(json!({ ASKED: PROVISIONER }));
         let volume = wanted(&asking).unwrap();
         assert_eq!(volume.name_any(), "pvc-0-1-2");
         assert_eq!(path(&volume), Some("/var/lib/volumes/0-1-2"));
