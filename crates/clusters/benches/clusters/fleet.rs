@@ -22,6 +22,8 @@ use tokio::task::JoinHandle;
 pub(crate) const NAMESPACE: &str = "fleet";
 /// Requests at the same time while something is asked for of all.
 const AT_ONCE: usize = 32;
+/// So old are certificates of ten minutes that are due: those are back-dated by five, and due after two thirds of their life.
+const OLD_ENOUGH: Duration = Duration::from_secs(105);
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
@@ -33,6 +35,8 @@ pub(crate) struct Fleet {
     package: &'static str,
     /// The generation that all are to have.
     generation: i64,
+    /// When the last was added.
+    grown: Instant,
     seen: Arc<Seen>,
     watching: JoinHandle<()>,
 }
@@ -73,7 +77,7 @@ impl Fleet {
         }
         let seen = Arc::new(Seen::default());
         let watching = tokio::spawn(watch(client.clone(), seen.clone()));
-        Ok(Self { client, size: 0, package: "v1.36", generation: 1, seen, watching })
+        Ok(Self { client, size: 0, package: "v1.36", generation: 1, grown: Instant::now(), seen, watching })
     }
 
     pub(crate) fn size(&self) -> usize {
@@ -99,7 +103,7 @@ impl Fleet {
             .try_collect::<()>()
             .await
             .context("creating clusters")?;
-        self.size = self.size.max(size);
+        (self.size, self.grown) = (self.size.max(size), Instant::now());
         Ok(())
     }
 
@@ -139,6 +143,11 @@ impl Fleet {
         Ok(())
     }
 
+    /// Waits until all certificates are old enough for [`Fleet::rotate`].
+    pub(crate) async fn until_due(&self) {
+        tokio::time::sleep_until((self.grown + OLD_ENOUGH).into()).await;
+    }
+
     /// Certificates last as short as makes all of them due: those of servers and clients of all clusters are replaced.
     pub(crate) async fn rotate(&mut self) -> Result<()> {
         self.patch_all(json!({ "spec": { "certificates": { "leafLifetime": "10m" } } })).await?;
@@ -149,8 +158,7 @@ impl Fleet {
     /// Another version for all; returns when all have it.
     pub(crate) async fn upgrade(&mut self) -> Result<()> {
         self.package = "v1.36-next";
-        let certificates = json!({ "leafLifetime": "2160h" });
-        self.patch_all(json!({ "spec": { "packageVersion": self.package, "certificates": certificates } })).await?;
+        self.patch_all(json!({ "spec": { "packageVersion": self.package } })).await?;
         let generation = self.generation;
         self.ready_with(|seen| seen.generation >= generation).await
     }

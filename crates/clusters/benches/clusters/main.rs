@@ -1,4 +1,4 @@
-//! Thousands of clusters under one operator: all made and proven, one more, nothing, all certificates made anew, all brought to another version.
+//! Thousands of clusters under one operator: all made and proven, one more, all brought to another version, nothing, all certificates made anew.
 //!
 //! Three processes: the meta cluster (an API server, and the simulated nodes whose pods really listen and answer), the operator, and the bench that asks for changes and
 //! watches. So the operator's CPU time and memory are its own and nobody else's.
@@ -22,10 +22,11 @@ use serde_json::json;
 use crate::fleet::Fleet;
 use crate::subject::{MetaCluster, Subject};
 
-const USAGE: &str = "usage: cargo bench -p fleetwright-clusters --bench clusters -- [--quick] [--clusters N] [--idle SECONDS] [--json FILE]
+const USAGE: &str = "usage: cargo bench -p fleetwright-clusters --bench clusters -- [--quick] [--clusters N [--alone]] [--idle SECONDS] [--json FILE]
 
   --quick         300 clusters, and 30 to compare with
   --clusters N    so many [default: 3000], and a tenth of them to compare with
+  --alone         only so many, and none to compare with
   --idle SECONDS  for how long nothing happens [default: 600], with the tenth a fifth of it
   --json FILE     where the numbers go [default: target/bench-clusters.json]";
 
@@ -34,6 +35,7 @@ const ADDED: usize = 10;
 
 struct Options {
     clusters: usize,
+    alone: bool,
     idle: Duration,
     json: PathBuf,
 }
@@ -55,12 +57,13 @@ fn main() -> Result<()> {
 
 fn options(arguments: &[String]) -> Result<Options> {
     let json = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/bench-clusters.json");
-    let mut options = Options { clusters: 3_000, idle: Duration::from_secs(600), json: json.into() };
+    let mut options = Options { clusters: 3_000, alone: false, idle: Duration::from_secs(600), json: json.into() };
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
         match argument.as_str() {
             "--quick" => (options.clusters, options.idle) = (300, Duration::from_secs(120)),
             "--clusters" => options.clusters = rest.next().context("--clusters needs a number")?.parse()?,
+            "--alone" => options.alone = true,
             "--idle" => options.idle = Duration::from_secs(rest.next().context("--idle needs a number")?.parse()?),
             "--json" => options.json = rest.next().context("--json needs a file")?.into(),
             _ => bail!("unknown argument {argument:?}\n{USAGE}"),
@@ -72,15 +75,19 @@ fn options(arguments: &[String]) -> Result<Options> {
 async fn run(options: &Options) -> Result<()> {
     let about = machine::describe("cargo bench -p fleetwright-clusters --bench clusters")?;
     println!("{}\n", machine::line(&about));
-    let sizes = [options.clusters / 10, options.clusters];
+    let sizes: Vec<usize> =
+        [options.clusters / 10, options.clusters].into_iter().skip(usize::from(options.alone)).collect();
     let mut columns = Vec::new();
-    for size in sizes {
-        let idle = if size < options.clusters { options.idle / 5 } else { options.idle };
-        columns.push(measure(size, idle).await?);
+    for size in &sizes {
+        let idle = if *size < options.clusters { options.idle / 5 } else { options.idle };
+        columns.push(measure(*size, idle).await?);
     }
-    println!("| what | {} clusters | {} clusters |\n|---|--:|--:|", sizes[0], sizes[1]);
-    for (small, large) in columns[0].iter().zip(columns[1].iter()) {
-        println!("| {} | {} | {} |", small.name, small.told(), large.told());
+    let heads: Vec<String> = sizes.iter().map(|size| format!(" {size} clusters |")).collect();
+    println!("| what |{}\n|---|{}", heads.concat(), "--:|".repeat(sizes.len()));
+    for (number, row) in columns[0].iter().enumerate() {
+        let told: Vec<String> =
+            columns.iter().filter_map(|rows| rows.iter().nth(number)).map(|row| format!(" {} |", row.told())).collect();
+        println!("| {} |{}", row.name, told.concat());
     }
     let runs = columns.iter().zip(sizes).map(|(rows, size)| json!({ "clusters": size, "rows": rows.json() }));
     write(&options.json, &json!({ "machine": about, "runs": runs.collect::<Vec<_>>() }))
@@ -88,29 +95,36 @@ async fn run(options: &Options) -> Result<()> {
 
 const MIB: f64 = 1024.0 * 1024.0;
 
-/// What the operator spent between two moments.
+/// What the operator spent between two moments, and the simulated meta cluster.
 struct Spent {
     began: Instant,
     cpu: Duration,
+    of_meta: Duration,
     calls: Calls,
 }
 
 impl Spent {
-    async fn from(subject: &Subject) -> Result<Self> {
-        Ok(Self { began: Instant::now(), cpu: subject.cpu()?, calls: subject.calls().await? })
+    async fn from((subject, meta): Parts<'_>) -> Result<Self> {
+        let (cpu, of_meta) = (subject.cpu()?, meta.cpu()?);
+        Ok(Self { began: Instant::now(), cpu, of_meta, calls: subject.calls().await? })
     }
 
-    async fn tell(self, rows: &mut Rows, what: &str, until: &str, count: f64, subject: &Subject) -> Result<()> {
+    async fn tell(self, rows: &mut Rows, what: &str, until: &str, count: f64, parts: Parts<'_>) -> Result<()> {
+        let (subject, meta) = parts;
         let (took, cpu) = (self.began.elapsed().as_secs_f64(), (subject.cpu()? - self.cpu).as_secs_f64());
+        let of_meta = (meta.cpu()? - self.of_meta).as_secs_f64();
         let calls = subject.calls().await?.since(&self.calls);
         rows.add(format!("{what}: until {until}"), took, "s");
         rows.add(format!("{what}: CPU of the operator for a cluster"), 1000.0 * cpu / count, "ms");
+        rows.add(format!("{what}: CPU of the simulated meta cluster for a cluster"), 1000.0 * of_meta / count, "ms");
         rows.add(format!("{what}: writes for a cluster"), calls.writes / count, "");
         rows.add(format!("{what}: reads for a cluster"), calls.reads / count, "");
         rows.add(format!("{what}: passes for a cluster"), calls.passes / count, "");
         Ok(())
     }
 }
+
+type Parts<'a> = (&'a Subject, &'a MetaCluster);
 
 async fn measure(size: usize, idle: Duration) -> Result<Rows> {
     eprintln!("bench: {size} clusters");
@@ -119,13 +133,14 @@ async fn measure(size: usize, idle: Duration) -> Result<Rows> {
     let mut fleet = Fleet::new(meta.client().await?).await?;
     let subject = Subject::start(&meta).await?;
     subject.ready().await?;
+    let parts = (&subject, &meta);
     let empty = subject.memory()?;
     rows.add("memory of the operator, without a cluster", empty / MIB, "MiB");
 
-    let spent = Spent::from(&subject).await?;
+    let spent = Spent::from(parts).await?;
     fleet.grow_to(size).await?;
     fleet.all_ready().await?;
-    spent.tell(&mut rows, "made", "the last is proven", count, &subject).await?;
+    spent.tell(&mut rows, "made", "the last is proven", count, parts).await?;
     subject.settled().await?;
     let memory = subject.memory()?;
     rows.add("memory of the operator", memory / MIB, "MiB");
@@ -145,21 +160,25 @@ async fn measure(size: usize, idle: Duration) -> Result<Rows> {
     rows.add("one more: writes", cost.writes / ADDED as f64, "");
     rows.add("one more: CPU of the operator", (subject.cpu()? - cpu).as_secs_f64() * 1000.0 / ADDED as f64, "ms");
 
-    let spent = Spent::from(&subject).await?;
-    tokio::time::sleep(idle).await;
-    let cpu = (subject.cpu()? - spent.cpu).as_secs_f64();
-    let calls = subject.calls().await?.since(&spent.calls);
-    rows.add("nothing happens: CPU of the operator, of one core", 100.0 * cpu / idle.as_secs_f64(), "%");
-    rows.add("nothing happens: writes in a minute", calls.writes * 60.0 / idle.as_secs_f64(), "");
-
-    let (spent, count) = (Spent::from(&subject).await?, fleet.size() as f64);
-    fleet.rotate().await?;
-    spent.tell(&mut rows, "certificates made anew", "all of all are", count, &subject).await?;
+    let (spent, count) = (Spent::from(parts).await?, fleet.size() as f64);
+    fleet.upgrade().await?;
+    spent.tell(&mut rows, "another version", "the last is proven", count, parts).await?;
     subject.settled().await?;
 
-    let spent = Spent::from(&subject).await?;
-    fleet.upgrade().await?;
-    spent.tell(&mut rows, "another version", "the last is proven", count, &subject).await?;
+    let spent = Spent::from(parts).await?;
+    tokio::time::sleep(idle).await;
+    let cpu = (subject.cpu()? - spent.cpu).as_secs_f64();
+    let of_meta = (meta.cpu()? - spent.of_meta).as_secs_f64();
+    let calls = subject.calls().await?.since(&spent.calls);
+    rows.add("nothing happens: CPU of the operator, of one core", 100.0 * cpu / idle.as_secs_f64(), "%");
+    let share = 100.0 * of_meta / idle.as_secs_f64();
+    rows.add("nothing happens: CPU of the simulated meta cluster, of one core", share, "%");
+    rows.add("nothing happens: writes in a minute", calls.writes * 60.0 / idle.as_secs_f64(), "");
+
+    fleet.until_due().await;
+    let spent = Spent::from(parts).await?;
+    fleet.rotate().await?;
+    spent.tell(&mut rows, "certificates made anew", "all of all are", count, parts).await?;
     subject.settled().await?;
     let memory = subject.memory()?;
     rows.add("memory of the operator for a cluster, after all that", (memory - empty) / MIB / count, "MiB");

@@ -49,6 +49,11 @@ impl MetaCluster {
     pub(crate) fn memory(&self) -> Result<f64> {
         self.process.memory()
     }
+
+    /// CPU time so far.
+    pub(crate) fn cpu(&self) -> Result<Duration> {
+        self.process.cpu()
+    }
 }
 
 /// The operator.

@@ -12,7 +12,9 @@ use fleetwright_lab::hosts::Image;
 use fleetwright_lab::measure::{fleetwright, machine, shown, write};
 use fleetwright_lab::meta::{self, Meta};
 use fleetwright_lab::{ControlPlane, define};
-use k8s_openapi::api::core::v1::{ConfigMap, Container, Namespace, Pod, PodSpec, ServiceAccount};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, ResourceQuota, ResourceQuotaSpec};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
@@ -146,29 +148,29 @@ async fn until(what: &str, mut look: impl AsyncFnMut() -> Result<bool>) -> Resul
     Ok(())
 }
 
-/// The same four programs without pods, until they do what the operator asks of a cluster: an object is written, read and deleted, the
-/// controller-manager acts on a new namespace, and the scheduler says that there is no node for a pod.
+/// The same four programs with the same manners and without pods, until they do what the operator asks of a cluster: an object is written, read and deleted, the
+/// controller-manager acts on a quota in a new namespace, and the scheduler has its lease.
 async fn processes() -> Result<f64> {
     let begun = Instant::now();
-    let plane = ControlPlane::builder().minor(MINOR).controller_manager(["*"]).scheduler(true).start().await?;
+    let plane = ControlPlane::builder().minor(MINOR).controller_manager(["*"]).scheduler(true).earnest(true);
+    let plane = plane.start().await?;
     let client = plane.client();
     let maps: Api<ConfigMap> = Api::default_namespaced(client.clone());
     maps.create(&PostParams::default(), &named("proof")).await?;
     ensure!(maps.get_opt("proof").await?.is_some(), "what was written is not there");
     maps.delete("proof", &DeleteParams::default()).await?;
     Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &named("proof")).await?;
-    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), "proof");
-    until("a service account", async || Ok(accounts.get_opt("default").await?.is_some())).await?;
-    let pods: Api<Pod> = Api::namespaced(client, "proof");
-    let container = Container { name: "proof".to_owned(), image: Some("proof".to_owned()), ..Container::default() };
-    let mut pod: Pod = named("proof");
-    pod.spec = Some(PodSpec { containers: vec![container], ..PodSpec::default() });
-    pods.create(&PostParams::default(), &pod).await?;
-    until("the scheduler", async || {
-        let status = pods.get("proof").await?.status.and_then(|status| status.conditions).unwrap_or_default();
-        Ok(status.iter().any(|condition| condition.type_ == "PodScheduled"))
+    let quotas: Api<ResourceQuota> = Api::namespaced(client.clone(), "proof");
+    let mut quota: ResourceQuota = named("proof");
+    let hard = BTreeMap::from([("count/configmaps".to_owned(), Quantity("1000".to_owned()))]);
+    quota.spec = Some(ResourceQuotaSpec { hard: Some(hard), ..ResourceQuotaSpec::default() });
+    quotas.create(&PostParams::default(), &quota).await?;
+    until("the controller-manager", async || {
+        Ok(quotas.get("proof").await?.status.is_some_and(|status| status.hard.is_some()))
     })
     .await?;
+    let leases: Api<Lease> = Api::namespaced(client, "kube-system");
+    until("the scheduler", async || Ok(leases.get_opt("kube-scheduler").await?.is_some())).await?;
     Ok(begun.elapsed().as_secs_f64())
 }
 
