@@ -121,7 +121,7 @@ impl Meta {
 
     async fn join(&self, said: impl Fn(&str)) -> Result<()> {
         let mut objects = dns::objects();
-        objects.push(volumes::class());
+        objects.extend(volumes::objects());
         let client = self.client();
         tokio::try_join!(node::join(&self.node, &self.site.plane), self.route(), apply(&client, &objects))?;
         let nodes: Api<Node> = Api::all(client.clone());

@@ -15,6 +15,7 @@ use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
+use super::node;
 use crate::hosts::Host;
 use crate::plane;
 
@@ -24,21 +25,34 @@ const PROVISIONER: &str = "fleetwright.io/lab";
 /// Where the folders are on the node.
 pub(super) const FOLDER: &str = "/var/lib/volumes";
 const ASKED: &str = "volume.kubernetes.io/storage-provisioner";
-/// The one node.
-const NODE: &str = "meta";
 const MADE_BY: &str = "pv.kubernetes.io/provisioned-by";
 
-/// The object by which claims find the provisioner.
-pub(crate) fn class() -> Value {
-    json!({
-        "apiVersion": "storage.k8s.io/v1",
-        "kind": "StorageClass",
-        "metadata": { "name": CLASS, "annotations": { "storageclass.kubernetes.io/is-default-class": "true" } },
-        "provisioner": PROVISIONER,
-        "reclaimPolicy": "Delete",
-        // There is one node, so that there is nothing to wait for: the scheduler would look only a second later whether a volume came.
-        "volumeBindingMode": "Immediate",
-    })
+/// The objects by which claims find the provisioner, and the kubelet its claims.
+pub(crate) fn objects() -> Vec<Value> {
+    let rbac = "rbac.authorization.k8s.io";
+    let name = json!({ "name": "lab:volumes" });
+    vec![
+        json!({
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "StorageClass",
+            "metadata": { "name": CLASS, "annotations": { "storageclass.kubernetes.io/is-default-class": "true" } },
+            "provisioner": PROVISIONER,
+            "reclaimPolicy": "Delete",
+            // There is one node, so that there is nothing to wait for: the scheduler would look only a second later whether a volume came.
+            "volumeBindingMode": "Immediate",
+        }),
+        // The Node authorizer hears of a pod and so of its claims when the kubelet does, and on a busy machine a moment later: a kubelet that is refused then asks again only 15
+        // seconds after that.
+        json!({
+            "apiVersion": format!("{rbac}/v1"), "kind": "ClusterRole", "metadata": name,
+            "rules": [{ "apiGroups": [""], "resources": ["persistentvolumeclaims", "persistentvolumes"], "verbs": ["get"] }],
+        }),
+        json!({
+            "apiVersion": format!("{rbac}/v1"), "kind": "ClusterRoleBinding", "metadata": name,
+            "roleRef": { "apiGroup": rbac, "kind": "ClusterRole", "name": name["name"] },
+            "subjects": [{ "apiGroup": rbac, "kind": "Group", "name": "system:nodes" }],
+        }),
+    ]
 }
 
 /// The provisioner. Ends when it is dropped.
@@ -170,7 +184,7 @@ fn wanted(claim: &PersistentVolumeClaim) -> Option<PersistentVolume> {
             // Unlike a hostPath, it is given to the group of the pod.
             "local": { "path": format!("{FOLDER}/{uid}") },
             "nodeAffinity": { "required": { "nodeSelectorTerms": [{
-                "matchExpressions": [{ "key": "kubernetes.io/hostname", "operator": "In", "values": [NODE] }],
+                "matchExpressions": [{ "key": "kubernetes.io/hostname", "operator": "In", "values": [node::NAME] }],
             }] } },
         },
     });
