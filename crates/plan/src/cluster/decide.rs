@@ -308,10 +308,14 @@ fn components(seen: &Seen<'_>, step: &Step<'_>, decision: &mut Decision, now: Ti
         let template = wanted.iter().find_map(template_digest).unwrap_or_default().to_owned();
         decision.desired.insert(component, package.1.version_of(component).to_owned());
         decision.templates.insert(component, template.clone());
-        // The API server waits for etcd by itself, and quickly; the others do not wait for the API server.
         let begun = workload.is_some_and(|workload| workload.package.is_some());
-        let early = matches!(component, ControlPlaneComponent::Etcd | ControlPlaneComponent::Apiserver);
-        if begun || early || served(seen) {
+        let early = match component {
+            ControlPlaneComponent::Etcd => true,
+            ControlPlaneComponent::Apiserver => placed(seen),
+            // They do not wait for the API server.
+            _ => served(seen),
+        };
+        if begun || early {
             for object in wanted {
                 match (seen.object)(object.kind, &object.name) {
                     None => decision.apply.push((object, None)),
@@ -363,6 +367,13 @@ pub(super) fn named(mut objects: Vec<Object>, package: &str) -> Vec<Object> {
         }
     }
     objects
+}
+
+/// Whether etcd begins, so that it is there when an API server that begins now looks for it. That waits for it by itself, but looks again only a second later, and then later still.
+fn placed(seen: &Seen<'_>) -> bool {
+    let workload = seen.workloads.get(&ControlPlaneComponent::Etcd);
+    let placed = workload.map_or(0, |etcd| etcd.replicas.iter().filter(|replica| replica.node.is_some()).count());
+    seen.spec.datastore.etcd.is_none() || placed > count(seen.spec, ControlPlaneComponent::Etcd) / 2
 }
 
 /// Whether an API server answers already.

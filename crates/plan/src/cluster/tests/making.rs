@@ -22,17 +22,30 @@ fn a_namespace_comes_first_then_authorities_then_what_they_sign_then_the_rest() 
 }
 
 #[test]
-fn who_does_not_wait_for_the_api_server_comes_after_it() {
+fn each_begins_when_it_finds_those_whom_it_needs() {
     let mut world = World::new();
+    let of = |decision: &Decision| -> Vec<String> {
+        let all = kinds(decision).into_iter().filter(|(kind, _)| matches!(kind, Kind::StatefulSet | Kind::Deployment));
+        all.map(|(_, name)| name.to_owned()).collect()
+    };
     let decision = world.decide();
-    let first = kinds(&decision);
-    assert!(first.contains(&(Kind::StatefulSet, "etcd")) && first.contains(&(Kind::Deployment, "kube-apiserver")));
-    assert!(!first.iter().any(|(_, name)| name.contains("scheduler") || name.contains("controller-manager")));
+    assert_eq!(of(&decision), ["etcd"]);
     world.applied(&decision);
+    for member in &mut world.workloads.get_mut(&ControlPlaneComponent::Etcd).unwrap().replicas {
+        (member.node, member.ready) = (None, false);
+    }
+    assert!(of(&world.decide()).is_empty(), "an API server would look for it too early");
+    // A majority, on its nodes: ready or not.
+    for member in world.workloads.get_mut(&ControlPlaneComponent::Etcd).unwrap().replicas.iter_mut().skip(1) {
+        member.node = Some("meta".to_owned());
+    }
     let decision = world.decide();
-    let second = kinds(&decision);
-    assert!(second.contains(&(Kind::Deployment, "kube-scheduler")));
-    assert!(second.contains(&(Kind::Deployment, "kube-controller-manager")));
+    assert_eq!(of(&decision), ["kube-apiserver"]);
+    world.applied(&decision);
+    assert_eq!(of(&world.decide()), ["kube-controller-manager", "kube-scheduler"]);
+    for member in &mut world.workloads.get_mut(&ControlPlaneComponent::Etcd).unwrap().replicas {
+        (member.node, member.ready) = (Some("meta".to_owned()), true);
+    }
     world.settle();
     assert_eq!(world.status.phase, Some(ClusterPhase::Ready));
     assert_eq!(world.status.package_version.as_deref(), Some("v1.36"));
@@ -41,7 +54,7 @@ fn who_does_not_wait_for_the_api_server_comes_after_it() {
 #[test]
 fn a_new_cluster_is_proven_when_those_run_whom_its_proof_waits_for() {
     let mut world = World::new();
-    for _ in 0..2 {
+    for _ in 0..3 {
         let decision = world.decide();
         assert!(decision.prove.is_empty(), "nobody would act on what is made");
         world.applied(&decision);
