@@ -16,7 +16,7 @@ const SOURCES: [&str; 5] = [
 ];
 
 /// Words of the same form that are Kubernetes' or a field's, and no reasons.
-const NO_REASONS: [&str; 24] = [
+const NO_REASONS: [&str; 23] = [
     "Approved",
     "Claimed",
     "Converging",
@@ -33,7 +33,6 @@ const NO_REASONS: [&str; 24] = [
     "MemoryPressure",
     "NetworkUnavailable",
     "NoSchedule",
-    "Orphan",
     "PIDPressure",
     "Ready",
     "Reboot",
