@@ -9,6 +9,12 @@ use super::super::kubelet::room::Rooms;
 use super::super::services::{Fronts, selects};
 use super::super::view::{NAMESPACE, PodView, Text};
 
+/// What a name within the cluster begins with, up to the namespace; none if it is no such name.
+pub(super) fn within(host: &str) -> Option<&str> {
+    let host = host.trim_end_matches('.');
+    host.strip_suffix(".cluster.local").unwrap_or(host).strip_suffix(".svc")
+}
+
 /// Resolves names. Cheap to clone.
 #[derive(Clone)]
 pub(in super::super) struct Names {
@@ -24,9 +30,7 @@ impl Names {
         if let Ok(ip) = host.parse() {
             return vec![ip];
         }
-        let host = host.trim_end_matches('.');
-        let host = host.strip_suffix(".cluster.local").unwrap_or(host);
-        let Some(host) = host.strip_suffix(".svc") else { return Vec::new() };
+        let Some(host) = within(host) else { return Vec::new() };
         let labels: Vec<&str> = host.split('.').collect();
         match labels.as_slice() {
             [service, namespace] => self.service(&Key::new(namespace, service)),
@@ -37,9 +41,8 @@ impl Names {
 
     /// The pods that a name leads to in the end.
     pub(in super::super) fn backends(&self, host: &str) -> Vec<Ipv4Addr> {
-        let service = host.trim_end_matches('.').trim_end_matches(".cluster.local").strip_suffix(".svc");
         let key =
-            service.and_then(|service| service.split_once('.')).map(|(name, namespace)| Key::new(namespace, name));
+            within(host).and_then(|service| service.split_once('.')).map(|(name, namespace)| Key::new(namespace, name));
         let Some((key, view)) = key.and_then(|key| self.services.get(&key).map(|view| (key, view))) else {
             return self.resolve(host);
         };

@@ -23,6 +23,7 @@ use tokio_rustls::TlsAcceptor;
 use super::super::forward::listen;
 use super::super::kubelet::files::Files;
 use super::super::kubelet::room::Life;
+use super::names::within;
 use super::tls::{Pair, Serves, file, roots};
 use super::{Args, Bad, Exit, Machinery, Probe, Process, Start};
 pub(super) use cluster::Data;
@@ -58,9 +59,7 @@ impl News {
 
 /// Where a member is that is found by this name: the namespace of a Service, or an address.
 fn place(host: &str) -> &str {
-    let host = host.trim_end_matches('.');
-    let host = host.strip_suffix(".cluster.local").unwrap_or(host);
-    host.strip_suffix(".svc").and_then(|host| host.rsplit('.').next()).unwrap_or(host)
+    within(host).and_then(|host| host.rsplit('.').next()).unwrap_or(host)
 }
 
 impl Default for Etcds {
