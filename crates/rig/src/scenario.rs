@@ -18,7 +18,7 @@ use crate::{Crash, Ground, Rates, Side, Stage, Trouble, World};
 
 /// How many runs at the same time. They wait more than they compute.
 const AT_ONCE: usize = 4;
-/// How long a run goes on, in virtual time, after it has reached its end: what comes late comes within it.
+/// How long a run goes on, in virtual time, after it has reached its end and what comes late has come.
 const AFTERMATH: Duration = Duration::from_secs(45);
 
 /// Something an operator does from beginning to end.
@@ -166,7 +166,7 @@ async fn run_by<S: Scenario>(
         Disturbance::None => (Crash::never(), None),
         Disturbance::Crash(call, side) => (Crash::at(call, side), None),
         Disturbance::Trouble { seed, rates, gone } => {
-            let trouble = Trouble::new(seed, rates, clock.clone());
+            let trouble = Trouble::new(seed, rates, clock.clone(), world.namespace());
             if let Some((after, lasts)) = gone {
                 trouble.server_gone(start.checked_add(after)?, lasts);
             }
@@ -181,14 +181,14 @@ async fn run_by<S: Scenario>(
         let (scenario, outside) = (scenario.clone(), outside.path().to_owned());
         Arc::new(move |outfit| scenario.operator(outfit, &outside))
     };
-    let late = trouble.is_some();
+    let late = trouble.as_ref().map(Trouble::longest);
     let setup = Setup { world, clock, pace, quiet: ground.quiet(), crash, trouble, birth, outside };
     let stage = Stage::new(setup);
     let came = async {
         scenario.play(&stage).await?;
-        // Where time takes its time, only calls that are late are waited for.
-        if late || matches!(pace, Pace::FromTimerToTimer(_)) {
-            stage.linger(AFTERMATH).await?;
+        // Where time takes its time, only what is late is waited for.
+        if late.is_some() || matches!(pace, Pace::FromTimerToTimer(_)) {
+            stage.linger(AFTERMATH + late.unwrap_or_default()).await?;
         }
         anyhow::Ok(Came { end: scenario.end(&stage).await?, acts: scenario.acts(&stage)? })
     };

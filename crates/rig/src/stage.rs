@@ -385,9 +385,14 @@ impl Stage {
         let mut until = later(self.clock.now(), duration);
         loop {
             self.until_quiet(Instant::now() + PATIENCE).await;
-            if self.attend().await? {
+            let attended = self.attend().await?;
+            if attended || self.trouble.as_ref().is_some_and(Trouble::on_the_way) {
                 until = later(self.clock.now(), duration);
-            } else if self.clock.now() >= until || !(self.manual || self.pacing.is_some()) {
+            }
+            if attended {
+                continue;
+            }
+            if self.clock.now() >= until || !(self.manual || self.pacing.is_some()) {
                 return Ok(());
             } else if !self.manual {
                 tokio::time::sleep(LOOK_AGAIN).await;

@@ -29,7 +29,7 @@ const REMEMBERED: usize = 4;
 /// Loses, delays, refuses and falsifies calls as the seed says; cheap to clone, clones share what they did.
 ///
 /// Guarantees: what happens to a call depends on the seed, on what is called, and on how often it was called before: not on
-/// what else goes on. A stale answer is one that the server gave before.
+/// what else goes on, nor on how the namespace of the run is called. A stale answer is one that the server gave before.
 #[derive(Clone)]
 pub struct Trouble {
     state: Arc<State>,
@@ -39,6 +39,7 @@ struct State {
     seed: u64,
     rates: Rates,
     clock: Clock,
+    namespace: String,
     outage: watch::Sender<Option<Outage>>,
     memory: Mutex<Memory>,
 }
@@ -49,6 +50,7 @@ struct Memory {
     calls: usize,
     faults: Vec<(Call, Fault)>,
     gone: usize,
+    on_the_way: usize,
     answers: HashMap<String, VecDeque<Answer>>,
     initial: HashMap<String, VecDeque<Initial>>,
 }
@@ -80,10 +82,10 @@ impl Outage {
 }
 
 impl Trouble {
-    /// Trouble of that seed, in the time of that clock.
-    pub fn new(seed: u64, rates: Rates, clock: Clock) -> Self {
-        let outage = watch::Sender::new(None);
-        Self { state: Arc::new(State { seed, rates, clock, outage, memory: Mutex::default() }) }
+    /// Trouble of that seed, in the time of that clock, for a run in that namespace.
+    pub fn new(seed: u64, rates: Rates, clock: Clock, namespace: &str) -> Self {
+        let (outage, namespace) = (watch::Sender::new(None), namespace.to_owned());
+        Self { state: Arc::new(State { seed, rates, clock, namespace, outage, memory: Mutex::default() }) }
     }
 
     /// Puts it around an operator's client.
@@ -108,6 +110,16 @@ impl Trouble {
     /// Its seed.
     pub fn seed(&self) -> u64 {
         self.state.seed
+    }
+
+    /// The longest that anything is late.
+    pub fn longest(&self) -> Duration {
+        self.state.rates.longest
+    }
+
+    /// Whether a request that is late has not yet arrived.
+    pub fn on_the_way(&self) -> bool {
+        self.state.memory().on_the_way > 0
     }
 
     /// What was done to which call.
@@ -151,7 +163,12 @@ impl State {
         memory.calls += 1;
         let key = format!("{call}");
         let nth = memory.counts.entry(key).or_default();
-        let fault = decide(self.seed, &self.rates, call, query(uri, "continue").is_some(), *nth);
+        let alike = Call {
+            namespace: call.namespace.replace(&self.namespace, "NAMESPACE"),
+            name: call.name.replace(&self.namespace, "NAMESPACE"),
+            ..call.clone()
+        };
+        let fault = decide(self.seed, &self.rates, &alike, query(uri, "continue").is_some(), *nth);
         *nth += 1;
         let fault = fault.filter(|fault| match fault {
             Fault::Stale { .. } => memory.recalls(call, uri),
@@ -241,6 +258,7 @@ impl State {
             Some(Fault::LateRequest(late)) => {
                 // On its way it is out of the caller's hands.
                 let way = tokio::spawn(async move {
+                    let _way = OnTheWay::begin(&self);
                     self.clock.sleep(late).await;
                     self.forward(&call, request, &inner, plain()).await
                 });
@@ -281,6 +299,22 @@ impl State {
                 self.forward(&call, request, &inner, plan).await
             }
         }
+    }
+}
+
+/// A request that has been sent and has not arrived; none any more when this is dropped.
+struct OnTheWay(Arc<State>);
+
+impl OnTheWay {
+    fn begin(state: &Arc<State>) -> Self {
+        state.memory().on_the_way += 1;
+        Self(state.clone())
+    }
+}
+
+impl Drop for OnTheWay {
+    fn drop(&mut self) {
+        self.0.memory().on_the_way -= 1;
     }
 }
 

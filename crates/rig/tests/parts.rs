@@ -97,7 +97,7 @@ async fn a_process_behind_the_proxy_sees_events_at_once_and_is_seen_itself() {
 #[tokio::test]
 async fn a_lost_answer_is_an_error_and_the_write_has_happened() {
     let server = server().await;
-    let trouble = Trouble::new(1, Rates { answer_lost: 1.0, ..Rates::calm() }, clock());
+    let trouble = Trouble::new(1, Rates { answer_lost: 1.0, ..Rates::calm() }, clock(), "default");
     // Through the proxy a process must see it as well.
     let proxy = Proxy::start(trouble.around(server.client())).await.unwrap();
     for (number, client) in [trouble.around(server.client()), through(&proxy).await].into_iter().enumerate() {
@@ -121,7 +121,7 @@ async fn a_lost_answer_is_an_error_and_the_write_has_happened() {
 #[tokio::test]
 async fn a_lost_request_never_reaches_the_server() {
     let server = server().await;
-    let trouble = Trouble::new(1, Rates { request_lost: 1.0, ..Rates::calm() }, clock());
+    let trouble = Trouble::new(1, Rates { request_lost: 1.0, ..Rates::calm() }, clock(), "default");
     for attempt in 0..6 {
         let (made, params) = (map(&format!("map-{attempt}"), "1"), PostParams::default());
         let maps = maps(trouble.around(server.client()));
@@ -138,7 +138,7 @@ async fn a_lost_request_never_reaches_the_server() {
 #[tokio::test]
 async fn a_lagging_server_answers_what_it_answered_before() {
     let server = server().await;
-    let calm_first = Trouble::new(1, Rates { stale: 1.0, ..Rates::calm() }, clock());
+    let calm_first = Trouble::new(1, Rates { stale: 1.0, ..Rates::calm() }, clock(), "default");
     let client = calm_first.around(server.client());
     for number in ["1", "2", "3"] {
         write(server.client(), "a", number).await;
@@ -182,7 +182,7 @@ async fn streamed(client: Client, server: &Handle, after: &str) -> (Vec<String>,
 #[tokio::test]
 async fn a_lagging_server_begins_a_streamed_list_with_the_past_and_catches_up() {
     let server = server().await;
-    let trouble = Trouble::new(1, Rates { stale: 1.0, ..Rates::calm() }, clock());
+    let trouble = Trouble::new(1, Rates { stale: 1.0, ..Rates::calm() }, clock(), "default");
     let first = streamed(trouble.around(server.client()), &server, "a").await;
     assert_eq!(first, (vec![], vec!["a".to_owned()]));
     let second = streamed(trouble.around(server.client()), &server, "b").await;
@@ -199,7 +199,7 @@ async fn a_watch_is_cut_between_lines_and_inside_of_them() {
     }
     let (mut whole, mut torn, mut broken) = (0, 0, 0);
     for seed in 0..24 {
-        let trouble = Trouble::new(seed, Rates { cut: 1.0, ..Rates::calm() }, clock());
+        let trouble = Trouble::new(seed, Rates { cut: 1.0, ..Rates::calm() }, clock(), "default");
         let request =
             http::Request::get("/api/v1/namespaces/default/configmaps?watch=1&resourceVersion=0&timeoutSeconds=5");
         let stream = trouble.around(server.client()).request_stream(request.body(Vec::new()).unwrap()).await.unwrap();
@@ -218,7 +218,7 @@ async fn a_watch_is_cut_between_lines_and_inside_of_them() {
 async fn a_server_that_is_gone_breaks_watches_and_comes_back_when_its_time_has_come() {
     let server = server().await;
     let clock = clock();
-    let trouble = Trouble::new(1, Rates::calm(), clock.clone());
+    let trouble = Trouble::new(1, Rates::calm(), clock.clone(), "default");
     let client = trouble.around(server.client());
     write(server.client(), "a", "1").await;
     let watch = maps(client.clone()).watch(&WatchParams::default(), "0").await.unwrap();
@@ -249,7 +249,7 @@ async fn a_late_request_arrives_after_its_sender_gave_up() {
     let server = server().await;
     let clock = clock();
     // Half of what is late is late on its way there.
-    let trouble = Trouble::new(1, Rates { late: 1.0, ..Rates::calm() }, clock.clone());
+    let trouble = Trouble::new(1, Rates { late: 1.0, ..Rates::calm() }, clock.clone(), "default");
     let client = trouble.around(server.client());
     let names: Vec<String> = (0..8).map(|number| format!("map-{number}")).collect();
     for (number, name) in names.iter().enumerate() {

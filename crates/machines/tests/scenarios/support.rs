@@ -256,6 +256,7 @@ pub trait Telling {
     async fn policy(&self, name: &str, spec: Value) -> Result<()>;
     async fn operations(&self) -> Result<Vec<Operation>>;
     async fn closed(&self, machine: &str) -> Result<bool>;
+    async fn opened(&self, machine: &str) -> Result<()>;
 }
 
 impl Telling for Stage {
@@ -452,6 +453,15 @@ impl Telling for Stage {
         let node = self.nodes().get(&self.node_name(machine)).await?;
         let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
         Ok(taints.iter().any(|taint| taint.key == names::MAINTENANCE_TAINT))
+    }
+
+    /// A call to close it that arrives late closes it once more, until the operator sees that.
+    async fn opened(&self, machine: &str) -> Result<()> {
+        let reached = || async {
+            let closed = self.closed(machine).await.map_err(|error| error.to_string())?;
+            if closed { Err("it is closed".to_owned()) } else { Ok(()) }
+        };
+        self.settle(&format!("{machine} is open"), reached).await
     }
 }
 

@@ -120,7 +120,7 @@ pub enum Fault {
         /// With an error instead of in order.
         broken: bool,
     },
-    /// A watch whose events are each that late.
+    /// A watch whose events each come that late.
     Slow(Duration),
 }
 

@@ -8,6 +8,7 @@ use bytes::{Bytes, BytesMut};
 use futures::future::{Either, select};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
+use jiff::Timestamp;
 
 use super::{Initial, State};
 use crate::layer::{BoxError, Reply, broken};
@@ -17,7 +18,7 @@ use crate::layer::{BoxError, Reply, broken};
 pub(super) struct Plan {
     /// Ends after so many, in the middle of the next one, with an error.
     pub(super) cut: Option<(usize, bool, bool)>,
-    /// Each is that late.
+    /// Each comes that much later than the server sent it.
     pub(super) slow: Option<Duration>,
     /// Lines from before that come first.
     pub(super) first: VecDeque<Bytes>,
@@ -32,12 +33,23 @@ struct Lines {
     state: Arc<State>,
     sent: usize,
     kept: Vec<Bytes>,
+    /// What a slow watch has in its hands, each until its time; the last one may be the end.
+    held: VecDeque<(Timestamp, Option<Result<Bytes, BoxError>>)>,
     over: bool,
 }
 
 /// The body, with that plan; an outage of the server cuts it.
 pub(super) fn watched(inner: Reply, plan: Plan, state: Arc<State>) -> Reply {
-    let lines = Lines { inner, buffer: BytesMut::new(), plan, state, sent: 0, kept: Vec::new(), over: false };
+    let lines = Lines {
+        inner,
+        buffer: BytesMut::new(),
+        plan,
+        state,
+        sent: 0,
+        kept: Vec::new(),
+        held: VecDeque::new(),
+        over: false,
+    };
     let stream = futures::stream::unfold(lines, |mut lines| async move {
         let next = lines.next().await?;
         Some((next.map(Frame::data), lines))
@@ -50,7 +62,11 @@ impl Lines {
         if self.over {
             return None;
         }
-        let line = match self.line().await {
+        let next = match self.plan.slow {
+            None => self.line().await,
+            Some(late) => self.late_line(late).await,
+        };
+        let line = match next {
             Some(Ok(line)) => line,
             end => {
                 self.over = true;
@@ -58,16 +74,6 @@ impl Lines {
             }
         };
         self.keep(&line);
-        if let Some(late) = self.plan.slow {
-            let clock = self.state.clock.clone();
-            tokio::select! {
-                () = clock.sleep(late) => {}
-                () = self.state.outage() => {
-                    self.over = true;
-                    return Some(Err(broken("the API server is gone")));
-                }
-            }
-        }
         match self.plan.cut {
             Some((events, inside, error)) if events == self.sent => {
                 self.over = true;
@@ -84,7 +90,31 @@ impl Lines {
         }
     }
 
-    /// The next whole line, with its end.
+    /// The next line, when its time has come. Meanwhile the next ones are read: a slow watch is late, it does not fall behind.
+    async fn late_line(&mut self, late: Duration) -> Option<Result<Bytes, BoxError>> {
+        let state = self.state.clone();
+        loop {
+            let due = self.held.front().map(|(due, _)| *due);
+            let ended = self.held.back().is_some_and(|(_, line)| !matches!(line, Some(Ok(_))));
+            let wait = async {
+                match due {
+                    Some(due) => state.clock.sleep_until(due).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = wait => return self.held.pop_front().and_then(|(_, line)| line),
+                () = state.outage() => return Some(Err(broken("the API server is gone"))),
+                line = self.line(), if !ended => {
+                    let due = state.clock.now().checked_add(late).unwrap_or(Timestamp::MAX);
+                    self.held.push_back((due, line));
+                }
+            }
+        }
+    }
+
+    /// The next whole line, with its end. What was read is kept if this is given up.
     async fn line(&mut self) -> Option<Result<Bytes, BoxError>> {
         if let Some(line) = self.plan.first.pop_front() {
             return Some(Ok(line));
