@@ -33,6 +33,7 @@ mod transport;
 mod watch;
 mod write;
 
+pub use body::Body;
 pub use fleetwright_rbac::User;
 pub use gate::{Asked, Check, Gate, Passage, Removal};
 pub use server::{Clock, Config, Handle, Server, StartError, Version};

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use bytes::Bytes;
 use fleetwright_pki::{Authority, Identity, Leaf, ServiceAccountKey, kubeconfig};
 use fleetwright_rbac::User;
 use jiff::Timestamp;
@@ -11,7 +12,9 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::auth::{Authorizer, TokenIssuer};
+use crate::body::Body;
 use crate::gate::Gate;
+use crate::handlers::{self, Peer};
 use crate::metrics::Metrics;
 use crate::registry::Registry;
 use crate::storage::Storage;
@@ -378,6 +381,19 @@ impl Handle {
     /// A client that calls the server within the process, as this user.
     pub fn client_as(&self, user: User) -> kube::Client {
         local::client(self.inner.clone(), user)
+    }
+
+    /// Calls the server within the process, as this user, without a client.
+    pub fn call_as<B>(
+        &self,
+        user: User,
+        request: http::Request<B>,
+    ) -> impl Future<Output = http::Response<Body>> + Send + use<B>
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        handlers::serve(self.inner.clone(), request, Peer::Local(user))
     }
 
     /// Forgets the history of watches and lists up to now, as a compaction of etcd does.

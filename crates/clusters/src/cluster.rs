@@ -1,6 +1,7 @@
 //! The controller of clusters: what was decided is done and written down.
 
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fleetwright_api::{
@@ -14,7 +15,9 @@ use fleetwright_plan::cluster::certificates::Authority;
 use fleetwright_plan::cluster::objects::{Kind, Object};
 use fleetwright_plan::cluster::preflight::Known;
 use fleetwright_plan::cluster::snapshots::Backup;
-use fleetwright_plan::cluster::{self, Decision, Names, Outlook, Replica, Seen, certificates, datastore, extensions};
+use fleetwright_plan::cluster::{
+    self, AtRest, Decision, Names, Outlook, Replica, Seen, certificates, datastore, extensions,
+};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, ObjectReference, PersistentVolumeClaim};
 use kube::ResourceExt;
@@ -48,7 +51,12 @@ pub struct Clusters {
     pub image: &'static str,
     pub surveys: Surveys,
     pub meters: Meters,
+    /// Components that were as they should be in the last pass.
+    pub rested: Rested,
 }
+
+/// Of each cluster.
+pub type Rested = Mutex<HashMap<Key, BTreeMap<ControlPlaneComponent, AtRest>>>;
 
 /// Everything that is known of a cluster in a pass.
 pub struct Found {
@@ -169,6 +177,7 @@ impl Controller for Clusters {
             self.askers.forget(key);
             self.followers.forget(key);
             self.surveys.forget(key);
+            self.rested.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
             return Ok(None);
         };
         let names = Names::of(&key.namespace, &key.name);
@@ -279,6 +288,8 @@ impl Clusters {
         let packages = |name: &str| others.iter().find(|(known, _)| known == name).map(|(_, package)| &package.0.spec);
         let namespace = self.eyes.namespaces.get(&Key::cluster(&names.namespace));
         let object = |kind: Kind, name: &str| self.eyes.object(&names.namespace, kind, name);
+        let print = |kind: Kind, name: &str| self.eyes.content(&names.namespace, kind, name, |object| object.print);
+        let rested = self.rested.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned().unwrap_or_default();
         let Papers { authorities, anchors, service_account, due, due_next, ends } = papers;
         let (since, reports) = self.extenders.known(&key);
         let authority = self.eyes.secrets.get(&Key::new(&names.namespace, Authority::Cluster.secret()));
@@ -304,6 +315,8 @@ impl Clusters {
             due,
             due_next,
             object: &object,
+            print: &print,
+            rested,
             workloads,
             proofs,
             mendings,
@@ -323,6 +336,10 @@ impl Clusters {
             followers: self.followers.known(&key),
         };
         let mut decision = cluster::decide(&seen, now);
+        if decision.rested != seen.rested {
+            let rested = decision.rested.clone();
+            self.rested.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), rested);
+        }
         decision.next = decision.next.into_iter().chain(found.hold.as_ref().and_then(|hold| hold.next)).min();
         let outlook = Outlook {
             generation: found.cluster.0.metadata.generation,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use fleetwright_api::{ClusterPackageVersion, ControlPlaneComponent, EndpointType};
 use fleetwright_kit::{Cache, Change, Key, View, Whole};
 use fleetwright_plan::cluster::certificates::{self, Authority, Due, Held, Wanted};
-use fleetwright_plan::cluster::objects::{API_PORT, Kind, PACKAGE_VERSION};
+use fleetwright_plan::cluster::objects::{API_PORT, Kind};
 use fleetwright_plan::cluster::snapshots::Task;
 use fleetwright_plan::cluster::{Anchor, Names, Workload, anchor_digest};
 use jiff::{SignedDuration, Timestamp};
@@ -17,7 +17,7 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use serde_json::Value;
 
 use crate::secrets::NEXT_KEY;
-use crate::view::{Belongs, ClusterView, Content, NamespaceView, PodView, SecretView};
+use crate::view::{Belongs, ClusterView, Content, NamespaceView, PodView, Said, SecretView};
 
 /// Objects by their namespace.
 pub const BY_NAMESPACE: &str = "namespace";
@@ -46,17 +46,15 @@ pub fn of_cluster<V: View + Belongs>(fleet: &str, change: &Change<'_, V>) -> Opt
     Some(Key::new(fleet, name))
 }
 
-/// The workload of each component, of the objects and pods of its namespace.
+/// The workload of each component, of the package versions of its objects, and of the pods of its namespace.
 pub fn workloads<'a>(
-    object: impl Fn(Kind, &str) -> Option<Value>,
+    package: impl Fn(Kind, &str) -> Option<String>,
     pods: impl Iterator<Item = &'a PodView>,
 ) -> BTreeMap<ControlPlaneComponent, Workload> {
     let mut all: BTreeMap<ControlPlaneComponent, Workload> = BTreeMap::new();
     for component in ControlPlaneComponent::ALL {
         let kind = if component == ControlPlaneComponent::Etcd { Kind::StatefulSet } else { Kind::Deployment };
-        let package = object(kind, component.binary())
-            .map(|object| object["metadata"]["annotations"][PACKAGE_VERSION].as_str().unwrap_or_default().to_owned());
-        all.insert(component, Workload { package, replicas: Vec::new() });
+        all.insert(component, Workload { package: package(kind, component.binary()), replicas: Vec::new() });
     }
     for pod in pods {
         let component = pod.component.as_deref().and_then(ControlPlaneComponent::of_binary);
@@ -87,21 +85,29 @@ pub struct Papers {
 impl Eyes {
     /// The object of that kind, as it is.
     pub fn object(&self, namespace: &str, kind: Kind, name: &str) -> Option<Value> {
+        self.content(namespace, kind, name, |object| object.value())
+    }
+
+    /// What is kept of the object of that kind.
+    pub fn content<T>(&self, namespace: &str, kind: Kind, name: &str, of: impl Fn(&Said) -> T) -> Option<T> {
         let key = Key::new(namespace, name);
         match kind {
-            Kind::ConfigMap => self.config_maps.get(&key).map(|object| object.value()),
-            Kind::Service => self.services.get(&key).map(|object| object.value()),
-            Kind::NetworkPolicy => self.policies.get(&key).map(|object| object.value()),
-            Kind::PodDisruptionBudget => self.budgets.get(&key).map(|object| object.value()),
-            Kind::StatefulSet => self.stateful_sets.get(&key).map(|object| object.value()),
-            Kind::Deployment => self.deployments.get(&key).map(|object| object.value()),
+            Kind::ConfigMap => self.config_maps.get(&key).map(|object| of(&object.said)),
+            Kind::Service => self.services.get(&key).map(|object| of(&object.said)),
+            Kind::NetworkPolicy => self.policies.get(&key).map(|object| of(&object.said)),
+            Kind::PodDisruptionBudget => self.budgets.get(&key).map(|object| of(&object.said)),
+            Kind::StatefulSet => self.stateful_sets.get(&key).map(|object| of(&object.said)),
+            Kind::Deployment => self.deployments.get(&key).map(|object| of(&object.said)),
         }
     }
 
     /// The workload of each component.
     pub fn workloads(&self, namespace: &str) -> BTreeMap<ControlPlaneComponent, Workload> {
         let pods = self.pods.by(BY_NAMESPACE, namespace);
-        workloads(|kind, name| self.object(namespace, kind, name), pods.iter().map(|(_, pod)| &**pod))
+        let package = |kind: Kind, name: &str| {
+            self.content(namespace, kind, name, |object| object.package.as_deref().unwrap_or_default().to_owned())
+        };
+        workloads(package, pods.iter().map(|(_, pod)| &**pod))
     }
 
     /// The addresses of API servers that are ready.

@@ -139,6 +139,7 @@ pub fn add(operator: &mut Operator, namespace: &str, options: Options) {
         look_after: options.look_after,
         image: options.image,
         meters,
+        rested: cluster::Rested::default(),
     };
     let fleet = namespace.to_owned();
     let by_package = eyes.clone();

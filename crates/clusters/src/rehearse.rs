@@ -5,7 +5,7 @@ use std::fmt::Debug;
 
 use fleetwright_api::{Cluster, ClusterPackageVersion, ClusterPackageVersionSpec, ControlPlaneComponent};
 use fleetwright_kit::View;
-use fleetwright_plan::cluster::objects::Kind;
+use fleetwright_plan::cluster::objects::{Kind, PACKAGE_VERSION};
 use fleetwright_plan::cluster::preflight::Known;
 use fleetwright_plan::cluster::rehearse::{Rehearsal, rehearse};
 use fleetwright_plan::cluster::snapshots::Backup;
@@ -55,7 +55,9 @@ impl Present {
         let pods = Api::<Pod>::namespaced(client.clone(), &names.namespace).list(&ListParams::default()).await?;
         let pods: Vec<_> = pods.items.into_iter().map(PodView::of).collect();
         let object = |kind: Kind, name: &str| objects.get(&(kind, name.to_owned())).cloned();
-        let workloads = workloads(object, pods.iter());
+        let package =
+            |object: &Value| object["metadata"]["annotations"][PACKAGE_VERSION].as_str().unwrap_or_default().to_owned();
+        let workloads = workloads(|kind, name| object(kind, name).as_ref().map(package), pods.iter());
         let packages = packages.into_iter().map(|package| (package.name_any(), package.spec)).collect();
         Ok(Self { cluster, names, namespace, packages, objects, workloads })
     }
@@ -96,6 +98,8 @@ impl Present {
             due: Vec::new(),
             due_next: None,
             object: &object,
+            print: &|_, _| None,
+            rested: BTreeMap::new(),
             workloads: self.workloads.clone(),
             // What the operator wrote down counts.
             proofs: BTreeMap::new(),
@@ -128,7 +132,7 @@ where
 {
     let all = Api::<K>::namespaced(client.clone(), &names.namespace).list(&ListParams::default()).await?;
     for object in all.items {
-        objects.insert((kind, object.name_any()), Content::of(object).value());
+        objects.insert((kind, object.name_any()), Content::of(object).said.value());
     }
     Ok(())
 }

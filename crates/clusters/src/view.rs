@@ -6,10 +6,11 @@ use std::marker::PhantomData;
 use fleetwright_api::{Cluster, names};
 use fleetwright_kit::View;
 use fleetwright_pki::Certificate;
-use fleetwright_plan::cluster::Replica;
 use fleetwright_plan::cluster::borrowed::digest;
 use fleetwright_plan::cluster::extensions::EXTENSION;
+use fleetwright_plan::cluster::objects::PACKAGE_VERSION;
 use fleetwright_plan::cluster::snapshots::Task;
+use fleetwright_plan::cluster::{Replica, print};
 use k8s_openapi::api::core::v1::{ContainerStatus, Namespace, Pod, Secret};
 use kube::{Resource, ResourceExt};
 use serde::Serialize;
@@ -78,15 +79,26 @@ impl Belongs for NamespaceView {
     }
 }
 
-/// What an object says, as text: it is read when its cluster is looked at, and is smaller so.
+/// An object of a cluster.
 #[derive(Debug)]
 pub struct Content<K> {
     cluster: Option<Box<str>>,
-    text: Box<str>,
+    /// What it says.
+    pub said: Said,
     kind: PhantomData<fn() -> K>,
 }
 
-impl<K> Content<K> {
+/// What an object says, as text: it is read when its cluster is looked at, and is smaller so.
+#[derive(Debug)]
+pub struct Said {
+    text: Box<str>,
+    /// A number that is another one for another text.
+    pub print: u64,
+    /// The package version that it was made from, if it is a workload.
+    pub package: Option<Box<str>>,
+}
+
+impl Said {
     /// All that it says, status and bookkeeping aside.
     pub fn value(&self) -> Value {
         serde_json::from_str(&self.text).unwrap_or_default()
@@ -122,7 +134,9 @@ where
                 object.remove("status");
             }
         }
-        Self { cluster, text: value.to_string().into(), kind: PhantomData }
+        let text: Box<str> = value.to_string().into();
+        let package = value["metadata"]["annotations"][PACKAGE_VERSION].as_str().map(Into::into);
+        Self { cluster, said: Said { print: print(&text), text, package }, kind: PhantomData }
     }
 }
 

@@ -4,9 +4,20 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::*;
 
+/// An address of a pod that nobody reaches from outside its node, while its kubelet does; it ends with the node at the latest.
+async fn cut_off(world: &World, pod: &Pod, whether: bool) -> Result<()> {
+    let status = pods(world).get(&pod.name_any()).await?.status;
+    let ip = status.and_then(|status| status.pod_ip).context("it has an address")?;
+    let verb = if whether { "add" } else { "del" };
+    world.meta.node().run(&format!("ip rule {verb} iif eth0 to {ip} prohibit")).await.map(drop)
+}
+
+fn pods(world: &World) -> Api<Pod> {
+    Api::namespaced(world.client.clone(), "fleet-pay")
+}
+
 async fn servers(world: &World) -> Result<Vec<Pod>> {
-    let pods: Api<Pod> = Api::namespaced(world.client.clone(), "fleet-pay");
-    let mut all = pods.list(&Default::default()).await?.items;
+    let mut all = pods(world).list(&Default::default()).await?.items;
     all.retain(|pod| pod.name_any().starts_with("kube-apiserver") && pod.metadata.deletion_timestamp.is_none());
     Ok(all)
 }
@@ -21,21 +32,22 @@ async fn what_breaks_comes_back_and_beside_it_a_cluster_lives_on_an_etcd_of_some
     on_meta(async |world| tokio::try_join!(come_back(world), external::live_on(world)).map(drop)).await
 }
 
-/// A killed API server, a deleted pod and a deleted certificate come back.
+/// A killed API server, a deleted pod, a deleted certificate and an API server that works for nobody come back.
 async fn come_back(world: &World) -> Result<()> {
     let mut spec = ClusterSpec::of("v1.36");
     spec.datastore.etcd = Some(EtcdDatastore { members: 1, ..EtcdDatastore::default() });
     spec.deletion_protection = false;
+    spec.endpoint.type_ = EndpointType::NodePort;
+    spec.endpoint.host = Some(world.meta.address().to_string());
     world.clusters().create(&PostParams::default(), &Cluster::new("pay", spec)).await?;
     world.ready("pay").await?;
-    let pods: Api<Pod> = Api::namespaced(world.client.clone(), "fleet-pay");
 
     // As the kernel would, when memory is short.
     let victim = servers(world).await?.remove(0);
     let begun = Instant::now();
     kill(&victim)?;
     eventually("the container to begin anew", async || {
-        let pod = pods.get(&victim.name_any()).await?;
+        let pod = pods(world).get(&victim.name_any()).await?;
         Ok(if restarts(&pod) > restarts(&victim) { Ok(()) } else { Err(format!("{:?}", pod.status)) })
     })
     .await?;
@@ -44,15 +56,8 @@ async fn come_back(world: &World) -> Result<()> {
 
     let victim = servers(world).await?.remove(0);
     let begun = Instant::now();
-    pods.delete(&victim.name_any(), &DeleteParams::default()).await?;
-    let another = eventually("another pod", async || {
-        let all = servers(world).await?;
-        let known = all.iter().filter(|pod| pod.uid() != victim.uid()).count();
-        let newest = all.into_iter().max_by_key(|pod| pod.metadata.creation_timestamp.clone());
-        Ok(newest.filter(|_| known == 2).ok_or_else(|| format!("{known} of 2")))
-    })
-    .await?;
-    proven_again(world, &another.name_any()).await?;
+    pods(world).delete(&victim.name_any(), &DeleteParams::default()).await?;
+    proven_again(world, &another_than(world, &victim).await?.name_any()).await?;
     eprintln!("deleted API server replaced and proven after {:?}", begun.elapsed());
 
     let secrets: Api<Secret> = Api::namespaced(world.client.clone(), "fleet-pay");
@@ -66,7 +71,80 @@ async fn come_back(world: &World) -> Result<()> {
     .await?;
     eprintln!("deleted certificate made anew after {:?}", begun.elapsed());
     world.ready("pay").await?;
+    isolate(world).await
+}
+
+/// An API server that its kubelet finds well and that does not work for others gets no clients, and is made anew. The next one in a row waits for that, and none is taken out
+/// when there is no better one.
+async fn isolate(world: &World) -> Result<()> {
+    let victim = servers(world).await?.remove(0);
+    let begun = Instant::now();
+    cut_off(world, &victim, true).await?;
+    // So that it is not found out ten minutes later, at its next proof.
+    kill(&victim)?;
+    let replaced = eventually("it to be made anew", async || {
+        let status = world.clusters().get("pay").await?.status.unwrap_or_default();
+        let ours = status.replaced.clone().filter(|replaced| Some(&replaced.uid) == victim.uid().as_ref());
+        Ok(ours.ok_or_else(|| format!("{status:#?}")))
+    })
+    .await?;
+    ensure!(replaced.times == 1 && replaced.message.contains("its proof failed 3 times"), "{replaced:?}");
+    proven_again(world, &another_than(world, &victim).await?.name_any()).await?;
+    eprintln!("API server that does not work for others replaced and proven after {:?}", begun.elapsed());
+
+    let both = servers(world).await?;
+    let [second, last] = &both[..] else { bail!("{} API servers", both.len()) };
+    let begun = Instant::now();
+    cut_off(world, second, true).await?;
+    kill(second)?;
+    serving(world, &[(second, false), (last, true)]).await?;
+    eprintln!("API server that does not work for others without clients after {:?}", begun.elapsed());
+    let endpoint = world.clusters().get("pay").await?.status.and_then(|status| status.endpoint);
+    let endpoint = endpoint.context("it has an endpoint")?;
+    for number in 0..20 {
+        // Each with a connection of its own.
+        let client = world.business("pay", &endpoint).await?;
+        Api::<Namespace>::all(client).get("default").await.with_context(|| format!("connection {number}"))?;
+    }
+
+    cut_off(world, last, true).await?;
+    kill(last)?;
+    serving(world, &[(second, true), (last, true)]).await?;
+    let status = world.clusters().get("pay").await?.status.unwrap_or_default();
+    ensure!(status.replaced.as_ref() == Some(&replaced), "the second waits for its time: {:?}", status.replaced);
+    for pod in [second, last] {
+        cut_off(world, pod, false).await?;
+    }
+    for pod in [second, last] {
+        proven_again(world, &pod.name_any()).await?;
+    }
+    let now: Vec<_> = servers(world).await?.iter().map(Pod::uid).collect();
+    ensure!(now == [second.uid(), last.uid()], "no pod was made anew: {now:?}");
     Ok(())
+}
+
+/// Waits until these get clients, or do not.
+async fn serving(world: &World, wanted: &[(&Pod, bool)]) -> Result<()> {
+    eventually("the endpoint to lead to others", async || {
+        let all = servers(world).await?;
+        let serves = |pod: &Pod| pod.labels().get(names::SERVES).is_none_or(|value| value == "true");
+        let now = |pod: &Pod| all.iter().find(|one| one.uid() == pod.uid()).map(serves);
+        let told: Vec<_> = wanted.iter().map(|(pod, _)| (pod.name_any(), now(pod))).collect();
+        let right = wanted.iter().zip(&told).all(|((_, wanted), (_, now))| *now == Some(*wanted));
+        Ok(if right { Ok(()) } else { Err(format!("{told:?}")) })
+    })
+    .await
+}
+
+/// Waits until there are two API servers without that one; says which is the newest.
+async fn another_than(world: &World, gone: &Pod) -> Result<Pod> {
+    eventually("another pod", async || {
+        let all = servers(world).await?;
+        let known = all.iter().filter(|pod| pod.uid() != gone.uid()).count();
+        let newest = all.into_iter().max_by_key(|pod| pod.metadata.creation_timestamp.clone());
+        Ok(newest.filter(|_| known == 2).ok_or_else(|| format!("{known} of 2")))
+    })
+    .await
 }
 
 /// Waits until that pod is proven with the container that runs now.

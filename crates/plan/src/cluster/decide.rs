@@ -16,6 +16,7 @@ use super::extensions;
 use super::heal::{self, Heal};
 use super::objects::{Blueprint, Kind, Object, as_begun, objects, template_digest};
 use super::preflight::{self, Preflight};
+use super::rest::{AtRest, Prints};
 use super::restore;
 use super::rotation::{Anchor, Follow, Followers, Turn, rotate, trusts};
 use super::snapshots::{self, Backup, Taking, Task};
@@ -59,6 +60,10 @@ pub struct Seen<'a> {
     pub due_next: Option<Timestamp>,
     /// The object of that kind and name, as it is.
     pub object: &'a dyn Fn(Kind, &str) -> Option<serde_json::Value>,
+    /// A number that is another one when that object says something else.
+    pub print: &'a dyn Fn(Kind, &str) -> Option<u64>,
+    /// Components that were as they should be when they were looked at last.
+    pub rested: BTreeMap<ControlPlaneComponent, AtRest>,
     /// The workload of each component.
     pub workloads: BTreeMap<ControlPlaneComponent, Workload>,
     /// What was proven of each pod since this process began, by uid.
@@ -219,6 +224,8 @@ pub struct Decision {
     pub templates: BTreeMap<ControlPlaneComponent, String>,
     /// Components that are not yet as they should be, and why, in the order in which they will be.
     pub waiting: Vec<(ControlPlaneComponent, String)>,
+    /// Components that are as they should be.
+    pub rested: BTreeMap<ControlPlaneComponent, AtRest>,
     /// What to do with its extensions.
     pub extensions: extensions::Choice,
     /// When to look again, if nothing happens before.
@@ -276,6 +283,7 @@ fn components(seen: &Seen<'_>, step: &Step<'_>, decision: &mut Decision, now: Ti
     let (down, replaces) = (restore::down(seen), restore::replaces(seen));
     let mute = !replaces && datastore::quorum(seen, now).is_some_and(|quorum| quorum.missing);
     let trusts = trusts(&seen.anchors);
+    let mut prints = Prints::of(seen, (&trusts, down));
     for component in ControlPlaneComponent::ALL {
         if component == ControlPlaneComponent::Etcd && seen.spec.datastore.etcd.is_none() {
             continue;
@@ -300,37 +308,41 @@ fn components(seen: &Seen<'_>, step: &Step<'_>, decision: &mut Decision, now: Ti
             emulates,
             trusts: &trusts,
         };
-        let mut wanted = named(objects(&blueprint, component), package.0);
-        if down {
-            stopped(&mut wanted);
-        }
-        heal::select(seen, component, &mut wanted);
-        let template = wanted.iter().find_map(template_digest).unwrap_or_default().to_owned();
+        let from = prints.with(package, (component, emulates, heal::selects(seen, component)));
         decision.desired.insert(component, package.1.version_of(component).to_owned());
-        decision.templates.insert(component, template.clone());
-        let begun = workload.is_some_and(|workload| workload.package.is_some());
-        let early = match component {
-            ControlPlaneComponent::Etcd => true,
-            ControlPlaneComponent::Apiserver => placed(seen),
-            // They do not wait for the API server.
-            _ => served(seen),
-        };
-        if begun || early {
-            for object in wanted {
-                match (seen.object)(object.kind, &object.name) {
-                    None => decision.apply.push((object, None)),
-                    // New ones could not begin without etcd, and the old ones would go for them.
-                    Some(live) if mute && object.kind == Kind::Deployment && moves(&live, &object) => {}
-                    Some(live) => {
-                        if let Some(place) = difference(&live, &object.body) {
-                            // That etcd goes on from now is no repair.
-                            let place = difference(&live, &as_begun(&object.body)).map(|_| place);
-                            decision.apply.push((object, place));
-                        }
+        let rested = seen.rested.get(&component).filter(|rested| !mute && rested.still(seen, from));
+        let template = match rested {
+            Some(rested) => {
+                decision.rested.insert(component, rested.clone());
+                rested.template.to_string()
+            }
+            None => {
+                let mut wanted = named(objects(&blueprint, component), package.0);
+                if down {
+                    stopped(&mut wanted);
+                }
+                heal::select(seen, component, &mut wanted);
+                let template = wanted.iter().find_map(template_digest).unwrap_or_default().to_owned();
+                let begun = workload.is_some_and(|workload| workload.package.is_some());
+                let early = match component {
+                    ControlPlaneComponent::Etcd => true,
+                    ControlPlaneComponent::Apiserver => placed(seen),
+                    // They do not wait for the API server.
+                    _ => served(seen),
+                };
+                if begun || early {
+                    let all = wanted.iter().map(|object| (object.kind, object.name.as_str()));
+                    let rested = AtRest::of(seen, from, all, &template);
+                    let before = decision.apply.len();
+                    apply(seen, wanted, mute, decision);
+                    if let Some(rested) = rested.filter(|_| !mute && decision.apply.len() == before) {
+                        decision.rested.insert(component, rested);
                     }
                 }
+                template
             }
-        }
+        };
+        decision.templates.insert(component, template.clone());
         if down {
             decision.waiting.push((component, format!("{component} is stopped")));
             continue;
@@ -342,6 +354,24 @@ fn components(seen: &Seen<'_>, step: &Step<'_>, decision: &mut Decision, now: Ti
         }
         if component == ControlPlaneComponent::Etcd {
             decision.replace = replaced(seen, workload, &template);
+        }
+    }
+}
+
+/// Applies those of the objects that are not as they should be.
+fn apply(seen: &Seen<'_>, wanted: Vec<Object>, mute: bool, decision: &mut Decision) {
+    for object in wanted {
+        match (seen.object)(object.kind, &object.name) {
+            None => decision.apply.push((object, None)),
+            // New ones could not begin without etcd, and the old ones would go for them.
+            Some(live) if mute && object.kind == Kind::Deployment && moves(&live, &object) => {}
+            Some(live) => {
+                if let Some(place) = difference(&live, &object.body) {
+                    // That etcd goes on from now is no repair.
+                    let place = difference(&live, &as_begun(&object.body)).map(|_| place);
+                    decision.apply.push((object, place));
+                }
+            }
         }
     }
 }

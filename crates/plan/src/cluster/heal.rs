@@ -79,10 +79,15 @@ pub(super) fn heal(seen: &Seen<'_>, decision: &Decision, now: Timestamp) -> Heal
     heal
 }
 
-/// The Service selects by the label once every pod has it.
-pub(super) fn select(seen: &Seen<'_>, component: ControlPlaneComponent, objects: &mut [Object]) {
+/// Whether the Service selects by the label: once every pod has it.
+pub(super) fn selects(seen: &Seen<'_>, component: ControlPlaneComponent) -> bool {
     let all = seen.workloads.get(&component).is_none_or(|workload| here(workload).all(|one| one.serves.is_some()));
-    if component == ControlPlaneComponent::Apiserver && all {
+    component == ControlPlaneComponent::Apiserver && all
+}
+
+/// Lets the Service select by the label, if it does.
+pub(super) fn select(seen: &Seen<'_>, component: ControlPlaneComponent, objects: &mut [Object]) {
+    if selects(seen, component) {
         for object in objects.iter_mut().filter(|object| object.kind == Kind::Service) {
             object.body["spec"]["selector"][names::SERVES] = json!("true");
         }

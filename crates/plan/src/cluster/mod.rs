@@ -14,6 +14,7 @@ mod pods;
 pub mod preflight;
 pub mod reach;
 pub mod rehearse;
+mod rest;
 pub mod restore;
 mod rotation;
 pub mod snapshots;
@@ -30,6 +31,7 @@ use fleetwright_api::names;
 use sha2::{Digest, Sha256};
 
 pub use decide::{Decision, Failing, PROVE_EVERY, Proof, Prover, Replica, Seen, Workload, decide};
+pub use rest::{AtRest, print};
 pub use rotation::{Anchor, Follow, Followers, Turn, anchor_digest};
 pub use snapshots::Taking;
 pub use status::{Outlook, status, troubled};

@@ -10,6 +10,7 @@ mod rehearsing;
 mod restores;
 mod trusting;
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use fleetwright_api::{
@@ -50,6 +51,7 @@ struct World {
     known: preflight::Known,
     extensions: extensions::Known,
     followers: Option<Followers>,
+    rested: RefCell<BTreeMap<ControlPlaneComponent, AtRest>>,
 }
 
 impl World {
@@ -76,6 +78,7 @@ impl World {
             known: preflight::Known::default(),
             extensions: extensions::Known::default(),
             followers: None,
+            rested: RefCell::default(),
         }
     }
 
@@ -93,6 +96,7 @@ impl World {
     fn look<T>(&self, with: impl FnOnce(&Seen<'_>) -> T) -> T {
         let packages = |name: &str| self.packages.get(name);
         let object = |kind: Kind, name: &str| self.live.get(&(kind, name.to_owned())).cloned();
+        let print = |kind: Kind, name: &str| self.live.get(&(kind, name.to_owned())).map(print);
         with(&Seen {
             names: &self.names,
             spec: &self.spec,
@@ -108,6 +112,8 @@ impl World {
             due: self.due.clone(),
             due_next: None,
             object: &object,
+            print: &print,
+            rested: self.rested.borrow().clone(),
             workloads: self.workloads.clone(),
             proofs: self.proofs.clone(),
             endpoint: None,
@@ -127,7 +133,12 @@ impl World {
     }
 
     fn decide(&self) -> Decision {
-        self.look(|seen| decide(seen, self.now))
+        let decision = self.look(|seen| decide(seen, self.now));
+        // It is no matter whether one who looks remembers what was at rest.
+        self.rested.take();
+        assert_eq!(self.look(|seen| decide(seen, self.now)), decision);
+        self.rested.replace(decision.rested.clone());
+        decision
     }
 
     /// What the meta cluster does with what is applied: everything is ready at once, if it can be.

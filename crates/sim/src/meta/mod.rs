@@ -521,9 +521,9 @@ fn add_kubelet(operator: &mut Operator, eyes: &Eyes, kubelet: Kubelet, waker: &W
         .controller(Kept(kubelet), options())
         .on(&eyes.pods, move |change| {
             // Where a pod goes, one that found no place may find one.
-            let mut woken = if change.new.is_none() { keys(for_pods.by(NODE, "")) } else { Vec::new() };
-            woken.push(change.key.clone());
-            woken
+            let waiting = change.new.is_none().then(|| for_pods.by(NODE, "")).into_iter().flatten();
+            let waiting = waiting.filter(|(_, pod)| pod.unplaced.is_some()).map(|(key, _)| key);
+            waiting.chain([change.key.clone()]).collect()
         })
         .on(&eyes.secrets, move |change| keys(for_secrets.by(MOUNTED, &mounted(SECRET, change.key))))
         .on(&eyes.maps, move |change| keys(for_maps.by(MOUNTED, &mounted(MAP, change.key))))

@@ -125,3 +125,20 @@ fn one_member_is_enough_where_one_is_asked_for() {
     world.settle();
     assert_eq!(world.status.phase, Some(ClusterPhase::Ready));
 }
+
+#[test]
+fn what_is_as_it_should_be_is_remembered_until_something_of_it_changes() {
+    let mut world = World::new();
+    world.settle();
+    let all: Vec<_> = world.decide().rested.into_keys().collect();
+    assert_eq!(all, ControlPlaneComponent::ALL);
+    let deployment = (Kind::Deployment, "kube-scheduler".to_owned());
+    world.live.get_mut(&deployment).unwrap()["spec"]["replicas"] = 7.into();
+    let decision = world.decide();
+    assert_eq!(decision.apply.len(), 1);
+    assert!(!decision.rested.contains_key(&ControlPlaneComponent::Scheduler));
+    assert_eq!(decision.rested.len(), 3);
+    world.settle();
+    world.spec.network.pods = "10.99.0.0/16".to_owned();
+    assert!(!world.decide().rested.contains_key(&ControlPlaneComponent::ControllerManager));
+}

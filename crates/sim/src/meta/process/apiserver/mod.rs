@@ -8,11 +8,14 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
-use fleetwright_apiserver::{Config, Gate, Handle, Server, Serving, StartError, Storage, User, Version};
+use bytes::Bytes;
+use fleetwright_apiserver::{Body, Config, Gate, Handle, Server, Serving, StartError, Storage, User, Version};
 use fleetwright_kit::Clock;
 use fleetwright_pki::ServiceAccountKey;
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use http::{Request, Response};
+use http_body_util::Full;
 use tokio::task::AbortHandle;
 
 use super::super::kubelet::files::Files;
@@ -39,9 +42,10 @@ impl Apis {
         self.all().get(&ip)?.upgrade()
     }
 
-    /// The objects of the server at an address.
-    pub(super) fn storage(&self, ip: Ipv4Addr) -> Option<Storage> {
-        self.at(ip)?.handle().as_ref().map(|handle| handle.storage().clone())
+    /// The first of these addresses where a server answers.
+    pub(super) fn reach(&self, ips: impl IntoIterator<Item = Ipv4Addr>) -> Option<Reached> {
+        let answers = |ip| self.at(ip).filter(|server| server.handle().is_some());
+        ips.into_iter().find_map(answers).map(|server| Reached(Arc::downgrade(&server)))
     }
 
     /// A client of the server at an address, within the process.
@@ -52,6 +56,25 @@ impl Apis {
     /// How many there are.
     pub(in super::super) fn count(&self) -> usize {
         self.all().len()
+    }
+}
+
+/// A server that was reached, and answers as long as it runs.
+pub(super) struct Reached(Weak<ApiServer>);
+
+impl Reached {
+    /// Its objects; none if it is over.
+    pub(super) fn storage(&self) -> Option<Storage> {
+        self.0.upgrade()?.handle().as_ref().map(|handle| handle.storage().clone())
+    }
+
+    /// Calls it within the process; none if it is over.
+    pub(super) fn call(
+        &self,
+        user: &User,
+        request: Request<Full<Bytes>>,
+    ) -> Option<impl Future<Output = Response<Body>> + Send + use<>> {
+        self.0.upgrade()?.handle().as_ref().map(|handle| handle.call_as(user.clone(), request))
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use fleetwright_apiserver::User;
+use fleetwright_apiserver::{Storage, User};
 use fleetwright_kit::Clock;
 use http::{Method, Request, header};
 use http_body_util::{BodyExt, Full};
@@ -21,7 +21,8 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::super::super::kubelet::files::Files;
-use super::super::apiserver::Apis;
+use super::super::Machinery;
+use super::super::apiserver::{Apis, Reached};
 use super::super::etcd::{host, port};
 use super::super::names::Names;
 use super::super::tls::{Time, file, provider, roots};
@@ -39,8 +40,11 @@ pub(super) struct Caller {
     /// Whether the connection is kept for the next call.
     pub(super) keeps: bool,
     /// There is none: the server is called within the process, as that user.
-    pub(super) near: Option<(Apis, User)>,
+    pub(super) near: Option<User>,
     open: Option<SendRequest<Full<Bytes>>>,
+    apis: Apis,
+    /// The server that was found last.
+    reached: Option<Reached>,
 }
 
 /// Why there is no answer.
@@ -60,7 +64,8 @@ impl Caller {
     ///
     /// # Errors
     /// It names no server or no user, or something in it cannot be read.
-    pub(super) fn new(files: &Files, path: &str, names: Names, clock: Clock, keeps: bool) -> Result<Self, String> {
+    pub(super) fn new(files: &Files, path: &str, machinery: &Machinery, keeps: bool) -> Result<Self, String> {
+        let (names, apis, clock) = (machinery.names.clone(), machinery.apis.clone(), machinery.clock.clone());
         let text = file(files, path)?;
         let config: Value =
             serde_saphyr::from_str(&text).map_err(|error| format!("error loading config file {path:?}: {error}"))?;
@@ -95,12 +100,22 @@ impl Caller {
             _ => builder.with_no_client_auth(),
         };
         let tls = TlsConnector::from(Arc::new(tls));
-        Ok(Self { host: host(server).to_owned(), port: port(server), tls, names, clock, keeps, near: None, open: None })
+        let (host, port) = (host(server).to_owned(), port(server));
+        Ok(Self { host, port, tls, names, clock, keeps, near: None, open: None, apis, reached: None })
     }
 
-    /// The host that it talks to.
-    pub(super) fn host(&self) -> &str {
-        &self.host
+    /// The objects of the server that is called; none if there is no server.
+    pub(super) fn storage(&mut self) -> Option<Storage> {
+        self.reach(|server| server.storage())
+    }
+
+    /// Asks the server that was found last, and another if that one is over: names need not be looked up as long as it is there.
+    fn reach<T>(&mut self, ask: impl Fn(&Reached) -> Option<T>) -> Option<T> {
+        if let Some(answer) = self.reached.as_ref().and_then(&ask) {
+            return Some(answer);
+        }
+        self.reached = self.apis.reach(self.names.backends(&self.host));
+        self.reached.as_ref().and_then(&ask)
     }
 
     /// Calls the API server.
@@ -122,44 +137,40 @@ impl Caller {
     }
 
     async fn call_near(
-        &self,
-        (apis, user): &(Apis, User),
+        &mut self,
+        user: &User,
         method: Method,
         path: &str,
         body: Option<&Value>,
     ) -> Result<(u16, Value), String> {
-        let backends = self.names.backends(&self.host);
-        let client = backends.into_iter().find_map(|ip| apis.client(ip, user.clone()));
-        let client = client.ok_or_else(|| format!("dial tcp: {}: connect: connection refused", self.host))?;
-        let bytes = body.map(|body| body.to_string()).unwrap_or_default();
         let request = Request::builder()
             .method(method)
             .uri(path)
             .header(header::CONTENT_TYPE, "application/json")
-            .body(kube::client::Body::from(bytes.into_bytes()))
+            .body(content(body))
             .map_err(|error| error.to_string())?;
-        let answer = client.send(request).await.map_err(|error| error.to_string())?;
+        let answer = self.reach(|server| server.call(user, request.clone()));
+        let answer = answer.ok_or_else(|| format!("dial tcp: {}: connect: connection refused", self.host))?.await;
         let status = answer.status().as_u16();
         let bytes = answer.into_body().collect().await.map_err(|error| error.to_string())?.to_bytes();
         Ok((status, serde_json::from_slice(&bytes).unwrap_or_default()))
     }
 
     async fn try_call(&mut self, method: Method, path: &str, body: Option<&Value>) -> Result<(u16, Value), String> {
-        if let Some(near) = &self.near {
-            return self.call_near(near, method, path, body).await;
+        if let Some(user) = self.near.clone() {
+            return self.call_near(&user, method, path, body).await;
         }
         let mut sender = match self.open.take().filter(|sender| !sender.is_closed()) {
             Some(sender) => sender,
             None => self.connect().await?,
         };
         sender.ready().await.map_err(|error| error.to_string())?;
-        let bytes = body.map(|body| body.to_string()).unwrap_or_default();
         let request = Request::builder()
             .method(method)
             .uri(path)
             .header(header::HOST, format!("{}:{}", self.host, self.port))
             .header(header::CONTENT_TYPE, "application/json")
-            .body(Full::new(Bytes::from(bytes)))
+            .body(content(body))
             .map_err(|error| error.to_string())?;
         let answer = sender.send_request(request).await.map_err(|error| error.to_string())?;
         let (status, closes) = (answer.status().as_u16(), answer.headers().contains_key(header::CONNECTION));
@@ -185,4 +196,8 @@ impl Caller {
         tokio::spawn(connection);
         Ok(sender)
     }
+}
+
+fn content(body: Option<&Value>) -> Full<Bytes> {
+    Full::new(Bytes::from(body.map(Value::to_string).unwrap_or_default()))
 }

@@ -20,8 +20,6 @@ use tokio::task::JoinHandle;
 use super::super::kubelet::files::Files;
 use super::super::kubelet::room::Life;
 use super::super::names::suffix;
-use super::apiserver::Apis;
-use super::names::Names;
 use super::tls::file;
 use super::{Args, Bad, Exit, Machinery, Probe, Process, Start};
 use caller::{Caller, NoAnswer};
@@ -48,11 +46,9 @@ pub(super) async fn start(machinery: &Machinery, start: Start) -> Result<Arc<dyn
     args.check_files(&files)?;
     let settings = Settings::read(&files, &args)?;
     let keeps = machinery.lease <= KEPT;
-    let mut caller = Caller::new(&files, &settings.kubeconfig, machinery.names.clone(), machinery.clock.clone(), keeps)
-        .map_err(Exit::command_failed)?;
+    let mut caller = Caller::new(&files, &settings.kubeconfig, machinery, keeps).map_err(Exit::command_failed)?;
     if machinery.near {
-        let user = User::new(format!("system:{component}"), ["system:authenticated"]);
-        caller.near = Some((machinery.apis.clone(), user));
+        caller.near = Some(User::new(format!("system:{component}"), ["system:authenticated"]));
     }
     let manages = component == "kube-controller-manager" && bad != Some(Bad::WrongAnswers);
     let manager = manages.then(|| signer(&files, &args).map(|signer| Manager { signer, quotas: true })).transpose()?;
@@ -76,8 +72,6 @@ pub(super) async fn start(machinery: &Machinery, start: Start) -> Result<Arc<dyn
         renewed: None,
         manager,
         managing: None,
-        names: machinery.names.clone(),
-        apis: machinery.apis.clone(),
         clock: machinery.clock.clone(),
         bad,
         connected: leader.connected.clone(),
@@ -213,8 +207,6 @@ struct Term {
     renewed: Option<Duration>,
     manager: Option<Manager>,
     managing: Option<Managing>,
-    names: Names,
-    apis: Apis,
     clock: Clock,
     bad: Option<Bad>,
     connected: Arc<AtomicBool>,
@@ -331,8 +323,7 @@ impl Term {
     /// Looks after the objects of the cluster, as the one that leads.
     fn manage(&mut self) {
         let Some(manager) = &self.manager else { return };
-        let ips = self.names.backends(self.caller.host());
-        let Some(storage) = ips.into_iter().find_map(|ip| self.apis.storage(ip)) else { return };
+        let Some(storage) = self.caller.storage() else { return };
         // One who held the lease for a moment may have taken over, and be gone again.
         if !self.managing.as_ref().is_some_and(|managing| managing.works_on(&storage)) {
             self.managing = Some(storage.manage(manager.clone()));
