@@ -25,9 +25,9 @@ use crate::subject::{MetaCluster, Subject};
 const USAGE: &str = "usage: cargo bench -p fleetwright-clusters --bench clusters -- [--quick] [--clusters N [--alone]] [--idle SECONDS] [--json FILE]
 
   --quick         300 clusters, and 30 to compare with
-  --clusters N    so many [default: 3000], and a tenth of them to compare with
+  --clusters N    so many [default: 3000], and a tenth of them before and after, to compare with
   --alone         only so many, and none to compare with
-  --idle SECONDS  for how long nothing happens [default: 600], with the tenth a fifth of it
+  --idle SECONDS  for how long nothing happens [default: 600], with the tenth a tenth of it
   --json FILE     where the numbers go [default: target/bench-clusters.json]";
 
 /// So many clusters are added to each fleet, one after the other.
@@ -75,11 +75,12 @@ fn options(arguments: &[String]) -> Result<Options> {
 async fn run(options: &Options) -> Result<()> {
     let about = machine::describe("cargo bench -p fleetwright-clusters --bench clusters")?;
     println!("{}\n", machine::line(&about));
-    let sizes: Vec<usize> =
-        [options.clusters / 10, options.clusters].into_iter().skip(usize::from(options.alone)).collect();
+    // The few come before and after the many: where those two differ, it is the machine that does.
+    let (few, many) = (options.clusters / 10, options.clusters);
+    let sizes = if options.alone { vec![many] } else { vec![few, many, few] };
     let mut columns = Vec::new();
     for size in &sizes {
-        let idle = if *size < options.clusters { options.idle / 5 } else { options.idle };
+        let idle = if *size < options.clusters { options.idle / 10 } else { options.idle };
         columns.push(measure(*size, idle).await?);
     }
     let heads: Vec<String> = sizes.iter().map(|size| format!(" {size} clusters |")).collect();
@@ -98,6 +99,7 @@ const MIB: f64 = 1024.0 * 1024.0;
 /// What the operator spent between two moments, and the simulated meta cluster.
 struct Spent {
     began: Instant,
+    machine: machine::Time,
     cpu: Duration,
     of_meta: Duration,
     calls: Calls,
@@ -106,7 +108,8 @@ struct Spent {
 impl Spent {
     async fn from((subject, meta): Parts<'_>) -> Result<Self> {
         let (cpu, of_meta) = (subject.cpu()?, meta.cpu()?);
-        Ok(Self { began: Instant::now(), cpu, of_meta, calls: subject.calls().await? })
+        let calls = subject.calls().await?;
+        Ok(Self { began: Instant::now(), machine: machine::Time::now()?, cpu, of_meta, calls })
     }
 
     async fn tell(self, rows: &mut Rows, what: &str, until: &str, count: f64, parts: Parts<'_>) -> Result<()> {
@@ -115,6 +118,8 @@ impl Spent {
         let of_meta = (meta.cpu()? - self.of_meta).as_secs_f64();
         let calls = subject.calls().await?.since(&self.calls);
         rows.add(format!("{what}: until {until}"), took, "s");
+        let stolen = machine::Time::stolen_since(self.machine)?;
+        rows.add(format!("{what}: time of the machine that others had"), stolen, "%");
         rows.add(format!("{what}: CPU of the operator for a cluster"), 1000.0 * cpu / count, "ms");
         rows.add(format!("{what}: CPU of the simulated meta cluster for a cluster"), 1000.0 * of_meta / count, "ms");
         rows.add(format!("{what}: writes for a cluster"), calls.writes / count, "");

@@ -52,6 +52,36 @@ pub fn line(machine: &Value) -> String {
     )
 }
 
+/// What became of the machine's CPU time so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Time {
+    all: u64,
+    stolen: u64,
+}
+
+impl Time {
+    /// As the kernel counts it.
+    ///
+    /// # Errors
+    /// /proc cannot be read.
+    pub fn now() -> Result<Self> {
+        let text = fs::read_to_string("/proc/stat")?;
+        let line = text.lines().next().and_then(|line| line.strip_prefix("cpu ")).unwrap_or_default();
+        // user, nice, system, idle, iowait, irq, softirq, steal; what guests had is in the first two.
+        let spent: Vec<u64> = line.split_whitespace().take(8).filter_map(|part| part.parse().ok()).collect();
+        Ok(Self { all: spent.iter().sum(), stolen: spent.get(7).copied().unwrap_or_default() })
+    }
+
+    /// The share of it since then that other virtual machines had while this one wanted to work, in percent.
+    ///
+    /// # Errors
+    /// /proc cannot be read.
+    pub fn stolen_since(before: Self) -> Result<f64> {
+        let now = Self::now()?;
+        Ok(100.0 * (now.stolen - before.stolen) as f64 / (now.all - before.all).max(1) as f64)
+    }
+}
+
 /// The version that a binary of the real control plane tells; nothing when it is not there.
 fn version(binary: &str) -> Option<String> {
     let path = Binaries::find(DEFAULT_MINOR).ok()?.path(binary).ok()?;
