@@ -101,11 +101,17 @@ async fn isolate(world: &World) -> Result<()> {
     eprintln!("API server that does not work for others without clients after {:?}", begun.elapsed());
     let endpoint = world.clusters().get("pay").await?.status.and_then(|status| status.endpoint);
     let endpoint = endpoint.context("it has an endpoint")?;
-    for number in 0..20 {
-        // Each with a connection of its own.
-        let client = world.business("pay", &endpoint).await?;
-        Api::<Namespace>::all(client).get("default").await.with_context(|| format!("connection {number}"))?;
-    }
+    // kube-proxy follows.
+    eventually("every connection to reach one that works", async || {
+        for number in 0..20 {
+            let client = world.business("pay", &endpoint).await?;
+            if let Err(error) = Api::<Namespace>::all(client).get("default").await {
+                return Ok(Err(format!("connection {number}: {error}")));
+            }
+        }
+        Ok(Ok(()))
+    })
+    .await?;
 
     cut_off(world, last, true).await?;
     kill(last)?;
