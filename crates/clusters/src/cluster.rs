@@ -1,7 +1,7 @@
 //! The controller of clusters: what was decided is done and written down.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fleetwright_api::{
@@ -52,11 +52,11 @@ pub struct Clusters {
     pub surveys: Surveys,
     pub meters: Meters,
     /// Components that were as they should be in the last pass.
-    pub rested: Rested,
+    pub rested: Mutex<Rested>,
 }
 
 /// Of each cluster.
-pub type Rested = Mutex<HashMap<Key, BTreeMap<ControlPlaneComponent, AtRest>>>;
+pub type Rested = HashMap<Key, BTreeMap<ControlPlaneComponent, AtRest>>;
 
 /// Everything that is known of a cluster in a pass.
 pub struct Found {
@@ -177,7 +177,7 @@ impl Controller for Clusters {
             self.askers.forget(key);
             self.followers.forget(key);
             self.surveys.forget(key);
-            self.rested.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+            self.rested().remove(key);
             return Ok(None);
         };
         let names = Names::of(&key.namespace, &key.name);
@@ -262,6 +262,11 @@ impl Controller for Clusters {
 }
 
 impl Clusters {
+    fn rested(&self) -> MutexGuard<'_, Rested> {
+        // Every change is whole before the lock is given back.
+        self.rested.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn choose(&self, found: &Found, package: &Whole<ClusterPackageVersion>, now: Timestamp) -> Choice {
         let (spec, names) = (&found.cluster.0.spec, &found.names);
         let status = found.cluster.0.status.clone().unwrap_or_default();
@@ -289,7 +294,7 @@ impl Clusters {
         let namespace = self.eyes.namespaces.get(&Key::cluster(&names.namespace));
         let object = |kind: Kind, name: &str| self.eyes.object(&names.namespace, kind, name);
         let print = |kind: Kind, name: &str| self.eyes.content(&names.namespace, kind, name, |object| object.print);
-        let rested = self.rested.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned().unwrap_or_default();
+        let rested = self.rested().get(&key).cloned().unwrap_or_default();
         let Papers { authorities, anchors, service_account, due, due_next, ends } = papers;
         let (since, reports) = self.extenders.known(&key);
         let authority = self.eyes.secrets.get(&Key::new(&names.namespace, Authority::Cluster.secret()));
@@ -337,8 +342,7 @@ impl Clusters {
         };
         let mut decision = cluster::decide(&seen, now);
         if decision.rested != seen.rested {
-            let rested = decision.rested.clone();
-            self.rested.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), rested);
+            self.rested().insert(key.clone(), decision.rested.clone());
         }
         decision.next = decision.next.into_iter().chain(found.hold.as_ref().and_then(|hold| hold.next)).min();
         let outlook = Outlook {

@@ -30,6 +30,7 @@ mod survey;
 mod view;
 mod words;
 
+use std::sync::Mutex;
 use std::time::Duration;
 
 use fleetwright_api::{Cluster, ClusterPackageVersion};
@@ -139,7 +140,7 @@ pub fn add(operator: &mut Operator, namespace: &str, options: Options) {
         look_after: options.look_after,
         image: options.image,
         meters,
-        rested: cluster::Rested::default(),
+        rested: Mutex::default(),
     };
     let fleet = namespace.to_owned();
     let by_package = eyes.clone();

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 
 use fleetwright_api::{Cluster, ClusterPackageVersion, ClusterPackageVersionSpec, ControlPlaneComponent};
 use fleetwright_kit::View;
-use fleetwright_plan::cluster::objects::{Kind, PACKAGE_VERSION};
+use fleetwright_plan::cluster::objects::Kind;
 use fleetwright_plan::cluster::preflight::Known;
 use fleetwright_plan::cluster::rehearse::{Rehearsal, rehearse};
 use fleetwright_plan::cluster::snapshots::Backup;
@@ -23,7 +23,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::eyes::workloads;
-use crate::view::{Content, PodView};
+use crate::view::{Content, PodView, package};
 
 /// A cluster as it is, without its Secrets.
 pub struct Present {
@@ -55,8 +55,7 @@ impl Present {
         let pods = Api::<Pod>::namespaced(client.clone(), &names.namespace).list(&ListParams::default()).await?;
         let pods: Vec<_> = pods.items.into_iter().map(PodView::of).collect();
         let object = |kind: Kind, name: &str| objects.get(&(kind, name.to_owned())).cloned();
-        let package =
-            |object: &Value| object["metadata"]["annotations"][PACKAGE_VERSION].as_str().unwrap_or_default().to_owned();
+        let package = |object: &Value| package(object).unwrap_or_default().to_owned();
         let workloads = workloads(|kind, name| object(kind, name).as_ref().map(package), pods.iter());
         let packages = packages.into_iter().map(|package| (package.name_any(), package.spec)).collect();
         Ok(Self { cluster, names, namespace, packages, objects, workloads })

@@ -135,9 +135,14 @@ where
             }
         }
         let text: Box<str> = value.to_string().into();
-        let package = value["metadata"]["annotations"][PACKAGE_VERSION].as_str().map(Into::into);
+        let package = package(&value).map(Into::into);
         Self { cluster, said: Said { print: print(&text), text, package }, kind: PhantomData }
     }
+}
+
+/// The package version that a workload was made from.
+pub fn package(object: &Value) -> Option<&str> {
+    object["metadata"]["annotations"][PACKAGE_VERSION].as_str()
 }
 
 impl<K> Belongs for Content<K> {

@@ -257,8 +257,9 @@ impl State {
             }
             Some(Fault::LateRequest(late)) => {
                 // On its way it is out of the caller's hands.
+                let on_the_way = OnTheWay::begin(&self);
                 let way = tokio::spawn(async move {
-                    let _way = OnTheWay::begin(&self);
+                    let _on_the_way = on_the_way;
                     self.clock.sleep(late).await;
                     self.forward(&call, request, &inner, plain()).await
                 });
