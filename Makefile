@@ -74,9 +74,8 @@ generate: deps k8s ## Make the generated files again: facts of the built-in kind
 	CONFORMANCE_REPORT=$(CURDIR)/docs/conformance.md $(CARGO) test --locked -p fleetwright-conformance --test conformance
 
 .PHONY: deny
-deny: ## Check licences, bans and sources of all dependencies
-	@command -v cargo-deny >/dev/null || { echo "make deny: installing cargo-deny (some minutes, once)"; $(CARGO) install --locked cargo-deny@0.20.2; }
-	cargo-deny --all-features check bans licenses sources
+deny: ## Check licences, bans, sources and security advisories of all dependencies; the last line says what could not be checked
+	@hack/deny.sh
 
 .PHONY: k8s
 k8s: ## Build real Kubernetes and etcd into the cache (MINOR=1.36 for the other minor)

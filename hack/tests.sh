@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
-# Runs tests, several programs at once: most of them wait most of the time. Each says everything in a file of its own; of one that fails the
-# end is shown.
+# Runs tests, several programs at once: most of them wait most of the time. Each writes its output to a log file of its own; the end of a
+# failed one is shown. At the end the slowest twenty are listed.
+#
+# Tests on hosts boot machines and have timeouts of real programs in them: at most one per core runs at a time. One that fails runs once more,
+# alone. If it passes then, the run passes, and its last lines say FLAKY with both logs. No other level is retried.
 #
 #   hack/tests.sh LEVEL… [-- FILTER]     levels: unit, scenario, real, hosts; FILTER is a part of the names of programs or of tests on hosts
 #   hack/tests.sh build                  builds what all levels need, and runs nothing
@@ -50,7 +53,7 @@ fi
 
 logs="${CARGO_TARGET_DIR:-$PWD/target}/tests"
 mkdir -p "$logs"
-rm -f "$logs"/*.log "$logs/failed"
+rm -f "$logs"/*.log "$logs/failed" "$logs/flaky" "$logs/took"
 
 # NAME FOLDER PROGRAM ARGUMENT… of each run. What is built is the same for all levels, so that nothing is built twice; `fleetwright` itself is
 # among it. (`cargo build` would make all crates anew, for features that only tests need.)
@@ -94,12 +97,14 @@ touch "$logs/times"
 awk 'FILENAME == ARGV[1] {took[$1] = $2; next} {print ($1 in took ? took[$1] : 999), $0}' "$logs/times" "$logs/all" |
   sort -s -k1,1nr | cut -d' ' -f2- >"$logs/order"
 
+# one FAILED NAME FOLDER PROGRAM ARGUMENT…: runs a program; appends its name to the file FAILED if it fails.
 one() {
-  local name=$1 folder=$2 log="$logs/$1.log" begun=$SECONDS status=0 took
-  shift 2
+  local failed=$1 name=$2 folder=$3 log="$logs/$2.log" begun=$SECONDS status=0 took
+  shift 3
   # Whoever hangs is killed; what it started ends with it.
   (cd "$folder" && TIMEFORMAT='tests: %R s, CPU %U s and %S s of the kernel' && time timeout --foreground --signal=KILL 1200 "$@") >"$log" 2>&1 || status=$?
   took=$((SECONDS - begun))
+  echo "$took $name" >>"$logs/took"
   if [ $status = 0 ]; then
     echo "$name $took" >>"$logs/times"
     echo "tests: $name: ok in $took s$(sed -n 's/^test result: ok\. \([0-9]*\) passed.*/, \1 passed/p' "$log" | tail -1)"
@@ -107,9 +112,26 @@ one() {
     tail -n 80 "$log" | sed 's/^/    /'
     [ $status != 137 ] || echo "tests: $name was killed after 1200 s"
     echo "tests: $name: FAILED in $took s; all that it said is in $log"
-    echo "$name" >>"$logs/failed"
+    echo "$name" >>"$failed"
     return 1
   fi
+}
+
+# Runs each failed test on hosts once more, alone. Those that fail again stay in $logs/failed.
+again() {
+  local name line
+  mv "$logs/failed" "$logs/first"
+  while read -r name; do
+    if ! line=$(grep -m 1 "^$name " "$logs/order.hosts"); then
+      echo "$name" >>"$logs/failed"
+      continue
+    fi
+    echo "tests: $name: failed; running it once more, alone"
+    mv "$logs/$name.log" "$logs/$name.first.log"
+    # shellcheck disable=SC2086 # the line is split into words on purpose, as xargs does
+    ! one "$logs/failed" $line </dev/null || echo "$name" >>"$logs/flaky"
+  done <"$logs/first"
+  rm -f "$logs/first"
 }
 
 # Links, network namespaces, mounts, cgroups and processes of runs that ended: all of them have the number of the process that made them in
@@ -130,10 +152,26 @@ left() {
 
 export -f one
 export logs
-begun=$SECONDS failed=0 at_once=${FLEETWRIGHT_TESTS_AT_ONCE:-$((2 * $(getconf _NPROCESSORS_ONLN)))}
+begun=$SECONDS
 before=$(left)
-echo "tests: $(wc -l <"$logs/order") programs at$levels, $at_once at once; each says everything in $logs"
-xargs -P "$at_once" -L 1 bash -c 'one "$@"' one <"$logs/order" || failed=1
+places=${FLEETWRIGHT_TESTS_AT_ONCE:-$((2 * $(getconf _NPROCESSORS_ONLN)))}
+grep ' --exact ' "$logs/order" >"$logs/order.hosts" || true
+grep -v ' --exact ' "$logs/order" >"$logs/order.others" || true
+# Who fails is in $logs/failed.
+at_once() {
+  xargs -r -P "$1" -L 1 bash -c 'one "$@"' one "$logs/failed" <"$2" || true
+}
+[ ! -s "$logs/order.hosts" ] || places=$(((places + 1) / 2))
+echo "tests:$levels: $(wc -l <"$logs/order.others") programs and $(wc -l <"$logs/order.hosts") tests on hosts, $places of each at once; logs are in $logs"
+at_once "$places" "$logs/order.hosts" &
+at_once "$places" "$logs/order.others"
+wait
+[ ! -s "$logs/failed" ] || again
+failed=0
+[ ! -s "$logs/failed" ] || failed=1
+while read -r name; do
+  echo "tests: $name was not run to its end" && failed=1
+done < <(comm -23 <(cut -d' ' -f1 "$logs/order" | sort) <(cut -d' ' -f2 "$logs/took" | sort -u))
 # The last time that each of them took.
 awk '{took[$1] = $2} END {for (test in took) print test, took[test]}' "$logs/times" >"$logs/times.new"
 mv "$logs/times.new" "$logs/times"
@@ -145,6 +183,8 @@ for _ in $(seq 50); do
   sleep 0.2
 done
 [ -z "$behind" ] || { echo "tests: left behind: $behind" && failed=1; }
+echo "tests: the slowest twenty:"
+sort -nr "$logs/took" | head -n 20 | awk '{printf "  %5d s  %s\n", $1, $2}'
 if [ $failed != 0 ]; then
   # Once more at the end, where it is seen: which of them, and what each said first.
   [ ! -e "$logs/failed" ] || while read -r name; do
@@ -155,4 +195,7 @@ if [ $failed != 0 ]; then
   exit 1
 fi
 echo "tests: all passed in $((SECONDS - begun)) s"
+[ ! -e "$logs/flaky" ] || while read -r name; do
+  echo "tests: FLAKY: $name failed beside others and passed alone; logs: $logs/$name.first.log and $logs/$name.log"
+done <"$logs/flaky"
 [ -z "$not_here" ] || echo "tests: hosts: NOT RUN: $not_here"
