@@ -1,6 +1,8 @@
 //! Response bodies: whole or streamed, and the plain answers.
 
 use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures::Stream;
@@ -24,6 +26,36 @@ pub fn full(bytes: impl Into<Bytes>) -> Body {
 pub fn stream(pieces: impl Stream<Item = Bytes> + Send + 'static) -> Body {
     use futures::StreamExt;
     StreamBody::new(pieces.map(|piece| Ok(Frame::data(piece)))).boxed_unsync()
+}
+
+/// A body that holds something until it is sent or dropped.
+pub fn holding(body: Body, held: impl Send + Unpin + 'static) -> Body {
+    Holding { body, _held: held }.boxed_unsync()
+}
+
+struct Holding<T> {
+    body: Body,
+    _held: T,
+}
+
+impl<T: Unpin> http_body::Body for Holding<T> {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        self.body.size_hint()
+    }
 }
 
 /// An answer of this type.

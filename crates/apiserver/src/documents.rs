@@ -95,7 +95,7 @@ pub(crate) fn answer(call: &Call) -> Result<Response<Body>, ApiError> {
         ["version"] => Ok(body::json(200, &discovery::version(call.server.version.as_ref()))),
         ["metrics"] => {
             let removals = server.gate.as_ref().map(|gate| gate.removals()).unwrap_or_default();
-            let page = server.metrics.page(&server.store, &removals);
+            let page = server.metrics.page(&server.store, &server.seats, &removals);
             Ok(body::respond(200, "text/plain; version=0.0.4; charset=utf-8", body::full(page)))
         }
         [".well-known", "openid-configuration"] => {

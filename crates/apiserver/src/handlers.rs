@@ -9,6 +9,7 @@ use fleetwright_rbac::{Attributes, User};
 use futures::FutureExt;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, header};
+use http_body::Body as _;
 use http_body_util::{BodyExt, Limited};
 use serde_json::{Value, json};
 
@@ -62,9 +63,10 @@ where
     let query = Query::parse(parts.uri.query());
     let info = Arc::new(RequestInfo::new(&parts.method, parts.uri.path(), &query));
     let mut known = !info.is_resource;
-    let mut answer = match admit(&server, &parts, &peer, &info) {
+    let admitted = admit(&server, &parts, &peer, &info).and_then(|user| Ok((server.seats.take(&user, &info)?, user)));
+    let mut answer = match admitted {
         Err(error) => body::error(&error),
-        Ok(user) => match read(&server, &info, &parts.method, incoming).await {
+        Ok((seat, user)) => match read(&server, &info, &parts.method, incoming).await {
             Err(error) => body::error(&error),
             Ok((bytes, pretend)) => {
                 let Parts { method, headers, .. } = parts;
@@ -86,7 +88,14 @@ where
                         Err(ApiError::internal("this request caused an apiserver panic. Look in the logs for details"))
                     })
                     .unwrap_or_else(|error| call.refuse(&error));
-                with_warnings(answer, &call.warnings)
+                let answer = with_warnings(answer, &call.warnings);
+                // A stream, which a watch is, takes its seat for as long as it lasts.
+                match seat {
+                    Some(seat) if !answer.body().is_end_stream() && answer.body().size_hint().exact().is_none() => {
+                        answer.map(|stream| body::holding(stream, seat))
+                    }
+                    _ => answer,
+                }
             }
         },
     };
@@ -152,7 +161,11 @@ where
         return Ok(Bytes::new());
     }
     let limit = server.body_limit;
-    let collected = Box::pin(Limited::new(incoming, limit).collect()).await;
+    let patience = server.connections.body;
+    let collected = tokio::time::timeout(patience, Box::pin(Limited::new(incoming, limit).collect())).await;
+    let Ok(collected) = collected else {
+        return Err(ApiError::new(504, "Timeout", "Timeout: request did not complete within the allotted timeout"));
+    };
     match collected {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(ApiError::too_large(limit)),

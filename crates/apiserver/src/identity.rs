@@ -80,7 +80,7 @@ impl Inner {
         auth::authorize(&self.policy(), attributes)
     }
 
-    /// An apply that finds nothing creates, and that is a right of its own.
+    /// An apply or a PUT that finds nothing creates the object, which needs the right to create as well.
     pub(crate) fn authorize_create(&self, op: &Operation<'_>, name: &str) -> Result<(), ApiError> {
         let attributes = Attributes::resource(op.user, "create", &op.resource.group, &op.resource.plural)
             .in_namespace(op.namespace)

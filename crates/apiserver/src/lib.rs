@@ -16,6 +16,7 @@ mod error;
 mod gate;
 mod handlers;
 mod identity;
+mod in_flight;
 mod list;
 mod local;
 mod metrics;
@@ -36,10 +37,11 @@ mod write;
 pub use body::Body;
 pub use fleetwright_rbac::User;
 pub use gate::{Asked, Check, Gate, Passage, Removal};
+pub use in_flight::InFlight;
 pub use server::{Clock, Config, Handle, Server, StartError, Version};
 pub use storage::{Manager, Managing, Storage};
 pub use store::Limits;
-pub use transport::Serving;
+pub use transport::{ConnectionLimits, Serving};
 
 /// The version of Kubernetes whose API is served.
 pub const KUBERNETES_VERSION: &str = "v1.37.1";

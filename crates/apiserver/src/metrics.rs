@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::gate::Removal;
+use crate::in_flight::Seats;
 use crate::request::RequestInfo;
 use crate::store::Store;
 
@@ -35,9 +36,18 @@ pub(crate) struct Metrics {
     requests: Mutex<BTreeMap<(&'static str, u16), Vec<Row>>>,
     /// Watches that run now.
     pub(crate) watches: AtomicI64,
+    /// Connections that were closed at once because there were too many.
+    pub(crate) refused_connections: AtomicU64,
+    /// Panics of controllers, by controller.
+    panics: Mutex<BTreeMap<&'static str, u64>>,
 }
 
 impl Metrics {
+    /// Counts a panic of a controller.
+    pub(crate) fn panicked(&self, controller: &'static str) {
+        *self.panics.lock().unwrap_or_else(PoisonError::into_inner).entry(controller).or_default() += 1;
+    }
+
     /// Counts an answered request. Paths that name no known resource share one row, so that a client cannot make rows.
     pub(crate) fn answered(&self, info: &RequestInfo, known: bool, code: u16, took: Duration) {
         let texts = [&info.group, &info.version, &info.resource, &info.subresource];
@@ -68,7 +78,7 @@ impl Metrics {
     }
 
     /// The page that Prometheus reads.
-    pub(crate) fn page(&self, store: &Store, removals: &[Removal]) -> String {
+    pub(crate) fn page(&self, store: &Store, seats: &Seats, removals: &[Removal]) -> String {
         let mut out = String::new();
         let requests: Vec<Row> = {
             let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
@@ -114,6 +124,20 @@ impl Metrics {
         section("apiserver_request_duration_seconds_count", "summary", help, rows);
         let rows = vec![(String::new(), self.watches.load(Ordering::Relaxed).to_string())];
         section("apiserver_longrunning_requests", "gauge", "Watches that run now.", rows);
+        let rows =
+            seats.taken().map(|(kind, taken)| (format!("{{request_kind=\"{kind}\"}}"), taken.to_string())).into();
+        section("apiserver_current_inflight_requests", "gauge", "Requests that are worked on now, by kind.", rows);
+        let rows = vec![(String::new(), self.refused_connections.load(Ordering::Relaxed).to_string())];
+        section(
+            "apiserver_refused_connections_total",
+            "counter",
+            "Connections beyond the limit, closed at once.",
+            rows,
+        );
+        let panics = self.panics.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let rows =
+            panics.iter().map(|(name, count)| (format!("{{controller=\"{name}\"}}"), count.to_string())).collect();
+        section("apiserver_controller_panics_total", "counter", "Panics of controllers, which then start again.", rows);
         let rows =
             store.resources().iter().map(|r| (format!("{{resource=\"{r}\"}}"), store.len(r).to_string())).collect();
         section("apiserver_storage_objects", "gauge", "Objects held, by resource.", rows);

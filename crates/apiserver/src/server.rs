@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytes::Bytes;
 use fleetwright_pki::{Authority, Identity, Leaf, ServiceAccountKey, kubeconfig};
@@ -15,15 +16,21 @@ use crate::auth::{Authorizer, TokenIssuer};
 use crate::body::Body;
 use crate::gate::Gate;
 use crate::handlers::{self, Peer};
+use crate::in_flight::{InFlight, Seats};
 use crate::metrics::Metrics;
 use crate::registry::Registry;
 use crate::storage::Storage;
 use crate::store::{Limits, Store};
-use crate::transport::{Serving, Tls};
+use crate::transport::{ConnectionLimits, Serving, Tls};
 use crate::{bootstrap, controllers, local, transport};
 
 /// The issuer and the audience of service-account tokens.
 const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
+
+/// How long running requests have when the server stops.
+const GRACE: Duration = Duration::from_secs(5);
+/// How long aborted tasks have to notice.
+const ABORT: Duration = Duration::from_secs(1);
 
 /// Where the time comes from; a simulation brings its own.
 #[derive(Clone)]
@@ -84,6 +91,10 @@ pub struct Config {
     pub history: Limits,
     /// The largest request body.
     pub body_limit: usize,
+    /// The most requests that are worked on at the same time.
+    pub in_flight: InFlight,
+    /// What one connection, and all of them, may take of the server.
+    pub connections: ConnectionLimits,
     /// Where cluster IPs of services come from.
     pub service_cidr: String,
     /// Where the time comes from.
@@ -105,6 +116,8 @@ impl Default for Config {
             names: Vec::new(),
             history: Limits::default(),
             body_limit: 3 * 1024 * 1024,
+            in_flight: InFlight::default(),
+            connections: ConnectionLimits::default(),
             service_cidr: "10.96.0.0/16".into(),
             clock: Clock::default(),
         }
@@ -156,6 +169,8 @@ pub(crate) struct Inner {
     pub(crate) networks: Arc<crate::admission::Networks>,
     pub(crate) clock: Clock,
     pub(crate) body_limit: usize,
+    pub(crate) seats: Seats,
+    pub(crate) connections: ConnectionLimits,
     /// True when the server is asked to stop.
     pub(crate) stop: watch::Sender<bool>,
     /// True when it will be, and clients should look for another.
@@ -292,6 +307,8 @@ impl Server {
             networks,
             clock: config.clock,
             body_limit: config.body_limit,
+            seats: Seats::new(config.in_flight),
+            connections: config.connections,
             stop: watch::Sender::new(false),
             drain: watch::Sender::new(false),
         });
@@ -406,15 +423,21 @@ impl Handle {
         self.inner.drain.send_replace(true);
     }
 
-    /// Stops the server: watches end, running requests are answered, tasks are over when this returns.
+    /// Stops the server: watches end, running requests are answered, tasks are over when this returns. A task that does not end within
+    /// five seconds is aborted; one that does not end then, because it never yields, is left behind.
     pub async fn stop(mut self) {
         self.drain();
         let _ = self.inner.stop.send(true);
-        let grace = std::time::Duration::from_secs(5);
-        let drained = tokio::time::timeout(grace, async { while self.tasks.join_next().await.is_some() {} }).await;
-        if drained.is_err() {
-            self.tasks.shutdown().await;
+        if !self.ended_within(GRACE).await {
+            self.tasks.abort_all();
+            if !self.ended_within(ABORT).await {
+                tracing::error!("a task of the server does not yield and was left behind when the server stopped");
+            }
         }
+    }
+
+    async fn ended_within(&mut self, patience: Duration) -> bool {
+        tokio::time::timeout(patience, async { while self.tasks.join_next().await.is_some() {} }).await.is_ok()
     }
 }
 

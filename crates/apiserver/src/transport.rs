@@ -4,28 +4,63 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use fleetwright_pki::{Authority, Leaf};
 use http::{HeaderValue, header};
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use rustls::server::WebPkiClientVerifier;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 use crate::auth::ClientCertificate;
+use crate::body;
 use crate::handlers::{self, Peer};
 use crate::server::{Clock, Inner, StartError};
 
 /// A client that does not finish its TLS handshake within this time is cut off.
-const HANDSHAKE: std::time::Duration = std::time::Duration::from_secs(10);
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// How often an HTTP/2 connection is asked whether its client still answers, and how long that client has.
+const PING: Duration = Duration::from_secs(30);
+const PONG: Duration = Duration::from_secs(20);
+
+/// The requests that one HTTP/2 connection may carry at the same time: as many as Go's servers allow.
+const STREAMS: u32 = 250;
+
+/// What clients may take of a listener. Each limit ends what a client could otherwise hold for ever by sending slowly, or nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionLimits {
+    /// The most connections at the same time; one more is closed at once.
+    pub connections: usize,
+    /// How long a connection may take until its first request was received, without its body.
+    pub first_request: Duration,
+    /// How long a connection may have no request in flight. Longer than the 90 seconds after which the usual clients close theirs, so that
+    /// no client loses a request to a connection that is just being closed.
+    pub idle: Duration,
+    /// How long the body of a request may take.
+    pub body: Duration,
+}
+
+impl Default for ConnectionLimits {
+    fn default() -> Self {
+        Self {
+            connections: 16_384,
+            first_request: Duration::from_secs(32),
+            idle: Duration::from_secs(180),
+            body: Duration::from_secs(60),
+        }
+    }
+}
 
 /// How long a connection that was made just before a stop may wait for its first request.
-const FIRST_REQUEST: std::time::Duration = std::time::Duration::from_secs(1);
+const FIRST_REQUEST: Duration = Duration::from_secs(1);
 
 /// The certificates of a listener, as PEM.
 #[derive(Clone)]
@@ -140,19 +175,31 @@ fn config(serving: &Serving, clock: &Clock) -> Result<rustls::ServerConfig, Star
 /// Accepts connections until the server stops.
 pub(crate) async fn serve(inner: Arc<Inner>, listener: TcpListener) {
     let mut connections = JoinSet::new();
+    let free = Arc::new(Semaphore::new(inner.connections.connections.min(Semaphore::MAX_PERMITS)));
     let stopping = inner.stopping();
     tokio::pin!(stopping);
     loop {
         tokio::select! {
             () = &mut stopping => break,
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => if let Some(acceptor) = inner.tls.acceptor() {
-                    connections.spawn(connection(inner.clone(), stream, acceptor));
+                Ok((stream, peer)) => match (inner.tls.acceptor(), free.clone().try_acquire_owned()) {
+                    (Some(acceptor), Ok(place)) => {
+                        let connection = connection(inner.clone(), stream, acceptor);
+                        connections.spawn(async move {
+                            connection.await;
+                            drop(place);
+                        });
+                    }
+                    (None, _) => {}
+                    (_, Err(_)) => {
+                        inner.metrics.refused_connections.fetch_add(1, Ordering::Relaxed);
+                        tracing::debug!(%peer, "too many connections: one was closed at once");
+                    }
                 },
                 // Out of file descriptors, most likely: give others the time to close theirs.
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
-                    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                    tokio::time::sleep(Duration::from_millis(50)).await;
                 }
             },
             Some(_) = connections.join_next() => {}
@@ -177,14 +224,18 @@ async fn connection(inner: Arc<Inner>, stream: TcpStream, acceptor: TlsAcceptor)
             Some(Err(error)) => return tracing::debug!(error, "client certificate cannot be read"),
         };
     let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-    let (stopping, draining) = (inner.stopping(), inner.draining());
+    let (stopping, draining, limits) = (inner.stopping(), inner.draining(), inner.connections);
+    let open = Open(Arc::new(watch::Sender::new(0)));
+    let unused = open.unused(limits);
     let asked = Arc::new(AtomicBool::new(false));
     let first = asked.clone();
     let service = service_fn(move |request| {
         let (inner, peer) = (inner.clone(), Peer::Remote(certificate.clone()));
         first.store(true, Ordering::Relaxed);
+        let request_open = open.request();
         async move {
-            let mut answer = handlers::serve(inner.clone(), request, peer).await;
+            let mut answer =
+                handlers::serve(inner.clone(), request, peer).await.map(|sent| body::holding(sent, request_open));
             if !http2 && *inner.drain.borrow() {
                 answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
@@ -192,7 +243,14 @@ async fn connection(inner: Arc<Inner>, stream: TcpStream, acceptor: TlsAcceptor)
         }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http2().max_concurrent_streams(1000).initial_stream_window_size(256 * 1024);
+    builder = if http2 { builder.http2_only() } else { builder.http1_only() };
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING)
+        .keep_alive_timeout(PONG)
+        .max_concurrent_streams(STREAMS)
+        .initial_stream_window_size(256 * 1024);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
     // HTTP/2 has a way to say that no more requests should come; an idle connection of HTTP/1.1 could only be closed, while a request is on its way perhaps.
@@ -205,14 +263,67 @@ async fn connection(inner: Arc<Inner>, stream: TcpStream, acceptor: TlsAcceptor)
             () = draining, if http2 => {}
         }
     };
+    tokio::pin!(unused);
     let ended = tokio::select! {
         ended = &mut connection => ended,
+        () = &mut unused => {
+            tracing::debug!("closing a connection without requests");
+            // HTTP/1.1 has no way to end a connection other than to close it, and a client that sent no request may not speak HTTP/2 at all.
+            if !http2 || !asked.load(Ordering::Relaxed) {
+                return;
+            }
+            connection.as_mut().graceful_shutdown();
+            match tokio::time::timeout(limits.idle, connection).await {
+                Ok(ended) => ended,
+                Err(_) => return,
+            }
+        }
         () = leaving => {
             connection.as_mut().graceful_shutdown();
-            connection.await
+            tokio::select! {
+                ended = connection => ended,
+                () = unused => return,
+            }
         }
     };
     if let Err(error) = ended {
         tracing::debug!(%error, "connection ended");
+    }
+}
+
+/// The number of requests of a connection that are not answered in full.
+#[derive(Clone)]
+struct Open(Arc<watch::Sender<usize>>);
+
+/// One of them, until it is dropped.
+struct OpenRequest(Open);
+
+impl Open {
+    fn request(&self) -> OpenRequest {
+        self.0.send_modify(|open| *open += 1);
+        OpenRequest(self.clone())
+    }
+
+    /// Resolves when no request came for too long. A request in flight, as a watch is for hours, keeps its connection.
+    fn unused(&self, limits: ConnectionLimits) -> impl Future<Output = ()> + Send + use<> {
+        let mut open = self.0.subscribe();
+        async move {
+            let mut patience = limits.first_request;
+            loop {
+                if open.wait_for(|open| *open == 0).await.is_err() {
+                    return std::future::pending().await;
+                }
+                if tokio::time::timeout(patience, open.changed()).await.is_err() {
+                    return;
+                }
+                patience = limits.idle;
+            }
+        }
+    }
+}
+
+impl Drop for OpenRequest {
+    fn drop(&mut self) {
+        self.0.0.send_modify(|open| *open = open.saturating_sub(1));
     }
 }

@@ -183,7 +183,7 @@ fn main_update(group: &str, kind: &str, old: &Value, new: &mut Value) {
         ("apps", "DaemonSet") => {
             let was = generation_of_template(old);
             let changed = get(old, "spec.template") != get(new, "spec.template");
-            template_generation(new, was + i64::from(changed));
+            template_generation(new, was.wrapping_add(i64::from(changed)));
         }
         (CERTIFICATES, "CertificateSigningRequest") => keep(new, old, "spec"),
         _ => {}
@@ -254,7 +254,7 @@ fn count_generation(group: &str, kind: &str, old: &Value, new: &mut Value) {
         }
     };
     if bump && let Some(meta) = object(new, "metadata") {
-        set(meta, "generation", int(old, "metadata.generation").unwrap_or(0) + 1);
+        set(meta, "generation", int(old, "metadata.generation").unwrap_or(0).wrapping_add(1));
     }
 }
 

@@ -1,5 +1,7 @@
 //! Cluster roles that gather the rules of others.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use crate::Rule;
@@ -7,28 +9,53 @@ use crate::policy::text;
 
 /// The aggregated cluster roles whose rules are out of date, by name, with the rules they should have.
 ///
-/// Call it again until it returns nothing: a role may gather one that gathers itself (`view` in `edit` in `admin`).
+/// The rules of an aggregated role come from the roles without an `aggregationRule` that its selectors reach, directly or through other
+/// aggregated roles (`view` in `edit` in `admin`). The `rules` of aggregated roles are never an input. So one call finds the fixed point,
+/// also when roles select each other: writing the result and calling again returns nothing, whatever the rules were before.
+/// kube-controller-manager merges the present rules of the selected roles instead, once for each change. Both give the same rules in the same
+/// order when no role reaches itself. When roles select each other, kube-controller-manager keeps a rule that was removed from its source, and
+/// a cycle of three roles can rotate its rules without an end.
 pub fn aggregate(cluster_roles: &[Value]) -> Vec<(String, Vec<Rule>)> {
     let mut sorted = cluster_roles.iter().collect::<Vec<_>>();
     sorted.sort_by_key(|role| text(role, "/metadata/name"));
-    let stale = |role: &&Value| {
-        let selectors = role.pointer("/aggregationRule/clusterRoleSelectors");
-        role.get("aggregationRule").filter(|rule| !rule.is_null())?;
-        let selectors = selectors.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-        let name = text(role, "/metadata/name");
-        let mut rules: Vec<Rule> = Vec::new();
-        for selector in selectors {
-            let chosen =
-                sorted.iter().filter(|other| text(other, "/metadata/name") != name && selects(selector, other));
-            for rule in chosen.flat_map(|other| Rule::of_role(other)) {
-                if !rules.contains(&rule) {
-                    rules.push(rule);
-                }
-            }
-        }
-        (rules != Rule::of_role(role)).then(|| (name.to_owned(), rules))
+    let selected: Vec<Option<Vec<usize>>> = sorted.iter().map(|role| selected(role, &sorted)).collect();
+    let stale = |at: usize| {
+        selected.get(at)?.as_ref()?;
+        let role = sorted.get(at)?;
+        let rules = reached(at, &sorted, &selected);
+        (rules != Rule::of_role(role)).then(|| (text(role, "/metadata/name").to_owned(), rules))
     };
-    sorted.iter().filter_map(stale).collect()
+    (0..sorted.len()).filter_map(stale).collect()
+}
+
+/// The roles that an aggregated role selects, in the order of its selectors and of their names; none for a role that is not aggregated.
+fn selected(role: &Value, sorted: &[&Value]) -> Option<Vec<usize>> {
+    role.get("aggregationRule").filter(|rule| !rule.is_null())?;
+    let selectors = role.pointer("/aggregationRule/clusterRoleSelectors").and_then(Value::as_array);
+    let chosen = |selector: &Value| {
+        let all = sorted.iter().enumerate();
+        all.filter(|(_, other)| selects(selector, other)).map(|(at, _)| at).collect::<Vec<_>>()
+    };
+    Some(selectors.into_iter().flatten().flat_map(chosen).collect())
+}
+
+/// The rules of the roles without an `aggregationRule` that can be reached from this one, each once, depth first.
+fn reached(from: usize, sorted: &[&Value], selected: &[Option<Vec<usize>>]) -> Vec<Rule> {
+    let mut rules = Vec::new();
+    let mut known = HashSet::new();
+    let mut visited = HashSet::new();
+    // A stack of our own: the depth of the graph is the client's to choose.
+    let mut next = vec![from];
+    while let Some(at) = next.pop() {
+        if !visited.insert(at) {
+            continue;
+        }
+        match selected.get(at).and_then(Option::as_ref) {
+            Some(others) => next.extend(others.iter().rev()),
+            None => rules.extend(Rule::of_role(sorted[at]).into_iter().filter(|rule| known.insert(rule.clone()))),
+        }
+    }
+    rules
 }
 
 /// Whether a label selector chooses the object; one that cannot be read chooses nothing.
@@ -61,17 +88,62 @@ mod tests {
     use super::*;
     use crate::bootstrap;
 
-    /// Runs aggregation until it settles, as the controller does.
+    /// Writes what aggregation wants. A second look must find nothing to write.
     fn settle(mut roles: Vec<Value>) -> Vec<Value> {
-        for _ in 0..5 {
-            for (name, rules) in aggregate(&roles) {
-                for role in roles.iter_mut().filter(|role| text(role, "/metadata/name") == name) {
-                    role["rules"] = json!(rules);
-                }
+        for (name, rules) in aggregate(&roles) {
+            for role in roles.iter_mut().filter(|role| text(role, "/metadata/name") == name) {
+                role["rules"] = json!(rules);
             }
         }
-        assert!(aggregate(&roles).is_empty());
+        assert_eq!(aggregate(&roles), []);
         roles
+    }
+
+    /// An aggregated role with a label of its own name, which selects the roles with these labels.
+    fn aggregated(name: &str, selects: &[&str], rules: &[&str]) -> Value {
+        let selectors: Vec<Value> = selects.iter().map(|label| json!({"matchLabels": {*label: "true"}})).collect();
+        let mut role = plain(name, rules);
+        role["aggregationRule"] = json!({"clusterRoleSelectors": selectors});
+        role
+    }
+
+    fn plain(name: &str, rules: &[&str]) -> Value {
+        let rules: Vec<Value> =
+            rules.iter().map(|what| json!({"verbs": ["get"], "apiGroups": [""], "resources": [what]})).collect();
+        json!({"metadata": {"name": name, "labels": {name: "true"}}, "rules": rules})
+    }
+
+    fn resources(roles: &[Value], name: &str) -> Vec<String> {
+        let role = roles.iter().find(|role| text(role, "/metadata/name") == name).unwrap();
+        role["rules"].as_array().unwrap().iter().map(|rule| text(rule, "/resources/0").to_owned()).collect()
+    }
+
+    #[test]
+    fn roles_that_select_each_other_settle_whatever_they_held_before() {
+        let roles = vec![
+            aggregated("a", &["b", "base-a"], &["x"]),
+            aggregated("b", &["c", "base-b"], &["y"]),
+            aggregated("c", &["a"], &["z"]),
+            plain("base-a", &["pods", "nodes"]),
+            plain("base-b", &["secrets", "pods"]),
+        ];
+        let settled = settle(roles);
+        assert_eq!(resources(&settled, "a"), ["secrets", "pods", "nodes"]);
+        assert_eq!(resources(&settled, "b"), ["pods", "nodes", "secrets"]);
+        assert_eq!(resources(&settled, "c"), ["secrets", "pods", "nodes"]);
+    }
+
+    #[test]
+    fn rules_that_no_source_has_any_more_do_not_survive_in_a_cycle() {
+        let settled = settle(vec![aggregated("a", &["b"], &["x"]), aggregated("b", &["a"], &["y"])]);
+        assert!(resources(&settled, "a").is_empty() && resources(&settled, "b").is_empty());
+    }
+
+    #[test]
+    fn a_chain_of_many_roles_settles_in_one_pass() {
+        let chain = (0..50).map(|n| aggregated(&format!("r{n}"), &[&format!("r{}", n + 1)], &[]));
+        let settled = settle(chain.chain([plain("r50", &["pods"])]).collect());
+        assert_eq!(resources(&settled, "r0"), ["pods"]);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::Attributes;
 use crate::words::quote_list;
 
 /// A rule of a Role or ClusterRole. Rules only add; nothing is ever denied by one.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Rule {
     /// The verbs; `*` is all.

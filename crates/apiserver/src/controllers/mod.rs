@@ -4,6 +4,9 @@
 //! One task follows everything that changes and hands each change to those whom it concerns; they note what to do and do
 //! it after the batch. Nobody polls, and a server in which nothing happens does nothing. Of servers that share their objects one does all of it, and another
 //! when that one stops; only custom resources are each server's own business.
+//!
+//! A panic of one controller stops neither the others nor itself for good: it is counted and logged, the others go on, and after a backoff all of them
+//! start again from the stored objects.
 
 pub(crate) mod accounts;
 mod actor;
@@ -18,11 +21,14 @@ mod roles;
 mod tokens;
 mod volumes;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::registry::{Registry, Resource};
 use crate::server::Inner;
@@ -32,20 +38,65 @@ use crate::store::{Event, Object};
 /// How often the store forgets what is older than its limits.
 const TRIM: Duration = Duration::from_secs(60);
 
+/// After that many batches of changes, others on the same thread get a turn.
+const YIELD_EVERY: u32 = 32;
+
+/// The number of custom resources that are remembered after their definition is gone.
+const MOST_GONE: usize = 64;
+
+/// How long controllers wait after a panic before they start again: the first time, and at most.
+const BACKOFF: Duration = Duration::from_secs(1);
+const LONGEST_BACKOFF: Duration = Duration::from_secs(60);
+
 /// Starts the controllers of a server; they end when it stops. What the first client counts on is there when this
 /// returns.
 pub(crate) fn spawn(inner: &Arc<Inner>) -> JoinSet<()> {
     let settled = roles::settle(inner);
     accounts::settle(inner);
     let mut tasks = JoinSet::new();
-    tasks.spawn(until_stop(inner.clone(), crds::run(inner.clone())));
-    let turn = inner.storage.turn();
-    let follow = follow(inner.clone(), settled);
-    tasks.spawn(until_stop(inner.clone(), async move {
-        let _turn = turn.lock().await;
-        follow.await;
-    }));
+    let server = inner.clone();
+    tasks.spawn(until_stop(inner.clone(), supervise(inner.clone(), "definitions", move || crds::run(server.clone()))));
+    let server = inner.clone();
+    let lead = move || {
+        let (inner, turn) = (server.clone(), server.storage.turn());
+        async move {
+            let _turn = turn.lock().await;
+            follow(inner, settled).await;
+        }
+    };
+    tasks.spawn(until_stop(inner.clone(), supervise(inner.clone(), "controllers", lead)));
     tasks
+}
+
+/// Runs a task, and starts it again when it panics.
+async fn supervise<W: Future<Output = ()> + Send>(inner: Arc<Inner>, name: &'static str, start: impl Fn() -> W + Send) {
+    let mut failures = 0;
+    loop {
+        let started = Instant::now();
+        if guard(&inner, name, start()).await {
+            return;
+        }
+        failures = if started.elapsed() > LONGEST_BACKOFF { 1 } else { failures + 1 };
+        tokio::time::sleep(backoff(failures)).await;
+    }
+}
+
+/// Does a controller's work; false if it panicked, which is counted and logged.
+async fn guard(inner: &Inner, name: &'static str, work: impl Future<Output = ()> + Send) -> bool {
+    let done = AssertUnwindSafe(work).catch_unwind().await;
+    if done.is_err() {
+        panicked(inner, name);
+    }
+    done.is_ok()
+}
+
+fn panicked(inner: &Inner, controller: &'static str) {
+    inner.metrics.panicked(controller);
+    tracing::error!(controller, "a controller panicked; it starts again from the stored objects after a backoff");
+}
+
+fn backoff(failures: u32) -> Duration {
+    BACKOFF.saturating_mul(1 << failures.saturating_sub(1).min(6)).min(LONGEST_BACKOFF)
 }
 
 async fn until_stop(inner: Arc<Inner>, work: impl Future<Output = ()> + Send) {
@@ -74,6 +125,8 @@ struct Controllers {
     certificates: certificates::Certificates,
     quotas: quotas::Quotas,
     manager: Option<Arc<Manager>>,
+    /// Whether a controller panicked, so that what it knew may be wrong.
+    restart: bool,
 }
 
 /// `settled` is what [`roles::settle`] returned at the start.
@@ -81,13 +134,21 @@ async fn follow(inner: Arc<Inner>, settled: u64) {
     let mut trim = tokio::time::interval_at(tokio::time::Instant::now() + TRIM, TRIM);
     trim.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut managers = inner.storage.manager();
+    // Panics since all was well.
+    let mut failures = 0;
+    let mut batches = 0_u32;
     loop {
         let from = inner.store.revision();
         let manager = managers.borrow_and_update().clone();
         let mut state = Controllers { roles: roles::Roles::settled(settled), manager, ..Controllers::default() };
         state.look_at_everything(&inner);
-        let Ok(mut cursor) = inner.store.watch_all(from) else { continue };
+        let Ok(mut cursor) = inner.store.watch_all(from) else {
+            tokio::task::yield_now().await;
+            continue;
+        };
         state.work(&inner).await;
+        failures = if state.restart { failures + 1 } else { 0 };
+        let mut restart = state.restart.then(|| Instant::now() + backoff(failures));
         loop {
             tokio::select! {
                 batch = cursor.next() => {
@@ -104,10 +165,24 @@ async fn follow(inner: Arc<Inner>, settled: u64) {
                     state.work(&inner).await;
                 }
                 _ = trim.tick() => {
-                    inner.store.trim();
-                    events::sweep(&inner);
-                    certificates::sweep(&inner);
+                    let swept = guard(&inner, "sweep", async {
+                        inner.store.trim();
+                        events::sweep(&inner);
+                        certificates::sweep(&inner);
+                    });
+                    swept.await;
                 }
+                () = tokio::time::sleep_until(restart.unwrap_or_else(Instant::now)), if restart.is_some() => break,
+            }
+            if state.restart && restart.is_none() {
+                failures += 1;
+                restart = Some(Instant::now() + backoff(failures));
+            }
+            // Changes may come without an end, also from the controllers themselves. A stop, and everybody else on this thread, must come between. Not after
+            // every batch: what is collected needs the kinds that a deleted definition still has in the registry.
+            batches = batches.wrapping_add(1);
+            if batches.is_multiple_of(YIELD_EVERY) {
+                tokio::task::yield_now().await;
             }
         }
     }
@@ -117,7 +192,7 @@ impl Controllers {
     fn look_at_everything(&mut self, inner: &Arc<Inner>) {
         for resource in inner.registry.stored() {
             for object in all(inner, &resource.storage) {
-                self.changed(&resource, None, Some(&object));
+                self.note(inner, &resource, None, Some(&object));
             }
         }
     }
@@ -126,7 +201,7 @@ impl Controllers {
     fn look_at(&mut self, inner: &Arc<Inner>, resources: &[(&str, &str)]) {
         for resource in resources.iter().filter_map(|(group, plural)| inner.registry.by_plural(group, plural)) {
             for object in all(inner, &resource.storage) {
-                self.changed(&resource, None, Some(&object));
+                self.note(inner, &resource, None, Some(&object));
             }
         }
     }
@@ -134,7 +209,15 @@ impl Controllers {
     fn see(&mut self, inner: &Arc<Inner>, event: &Event) {
         let Some(any) = event.now.as_ref().or(event.prev.as_ref()) else { return };
         let Some(resource) = self.kinds.of(inner, any) else { return };
-        self.changed(&resource, event.prev.as_ref(), event.now.as_ref());
+        self.note(inner, &resource, event.prev.as_ref(), event.now.as_ref());
+    }
+
+    /// Lets the controllers note a change.
+    fn note(&mut self, inner: &Inner, resource: &Arc<Resource>, prev: Option<&Arc<Object>>, now: Option<&Arc<Object>>) {
+        if panic::catch_unwind(AssertUnwindSafe(|| self.changed(resource, prev, now))).is_err() {
+            panicked(inner, "changes");
+            self.restart = true;
+        }
     }
 
     fn changed(&mut self, resource: &Arc<Resource>, prev: Option<&Arc<Object>>, now: Option<&Arc<Object>>) {
@@ -152,17 +235,20 @@ impl Controllers {
     }
 
     async fn work(&mut self, inner: &Arc<Inner>) {
-        self.accounts.work(inner);
-        self.tokens.work(inner);
-        self.roles.work(inner);
-        self.garbage.work(inner).await;
-        self.volumes.work(inner);
         let manager = self.manager.as_deref();
-        self.certificates.work(inner, manager.and_then(|manager| manager.signer.as_ref()));
+        let signer = manager.and_then(|manager| manager.signer.as_ref());
         // A server with an authority of its own is all of a control plane that there is.
-        self.quotas.work(inner, inner.authority.is_some() || manager.is_some_and(|manager| manager.quotas));
-        self.namespaces.work(inner).await;
-        self.cleanup.work(inner).await;
+        let fills_quotas = inner.authority.is_some() || manager.is_some_and(|manager| manager.quotas);
+        let mut sound = guard(inner, "accounts", async { self.accounts.work(inner) }).await;
+        sound &= guard(inner, "tokens", async { self.tokens.work(inner) }).await;
+        sound &= guard(inner, "roles", async { self.roles.work(inner) }).await;
+        sound &= guard(inner, "garbage", self.garbage.work(inner)).await;
+        sound &= guard(inner, "volumes", async { self.volumes.work(inner) }).await;
+        sound &= guard(inner, "certificates", async { self.certificates.work(inner, signer) }).await;
+        sound &= guard(inner, "quotas", async { self.quotas.work(inner, fills_quotas) }).await;
+        sound &= guard(inner, "namespaces", self.namespaces.work(inner)).await;
+        sound &= guard(inner, "cleanup", self.cleanup.work(inner)).await;
+        self.restart |= !sound;
     }
 }
 
@@ -171,6 +257,8 @@ impl Controllers {
 struct Kinds {
     generation: Option<u64>,
     by_kind: HashMap<Box<str>, Vec<Arc<Resource>>>,
+    /// Custom resources that are served no more, the last ones only: events of their last instances may come after their definition is gone.
+    gone: VecDeque<Arc<Resource>>,
 }
 
 impl Kinds {
@@ -187,7 +275,7 @@ impl Kinds {
         if !self.is_fresh(inner) {
             self.rebuild(inner);
         }
-        found(self)
+        found(self).or_else(|| self.gone.iter().rev().find(|r| &*r.kind == kind && &*r.group == group).cloned())
     }
 
     fn is_fresh(&self, inner: &Inner) -> bool {
@@ -197,7 +285,11 @@ impl Kinds {
     fn rebuild(&mut self, inner: &Inner) {
         let (customs, generation) = inner.registry.customs();
         self.generation = Some(generation);
-        self.by_kind.clear();
+        let same = |a: &Resource, b: &Resource| a.group == b.group && a.kind == b.kind;
+        let old = self.by_kind.drain().flat_map(|(_, resources)| resources);
+        let lost = old.filter(|old| old.custom().is_some() && !customs.iter().any(|now| same(now, old)));
+        self.gone.extend(lost);
+        self.gone.drain(..self.gone.len().saturating_sub(MOST_GONE));
         for resource in Registry::builtins().iter().chain(&customs).filter(|r| r.verbs.contains(&"list")) {
             self.by_kind.entry((*resource.kind).into()).or_default().push(resource.clone());
         }

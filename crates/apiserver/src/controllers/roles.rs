@@ -10,8 +10,8 @@ use crate::registry::Resource;
 use crate::server::Inner;
 
 const GROUP: &str = fleetwright_rbac::GROUP;
-/// A chain of roles that gather each other is this long at most; longer ones are finished by their own events.
-const ROUNDS: usize = 8;
+/// One round writes, the next one finds nothing left to do unless a client wrote in between; that client's event starts the next look.
+const ROUNDS: usize = 3;
 
 /// Whether a cluster role changed.
 #[derive(Default)]

@@ -76,7 +76,7 @@ pub fn prepare_update(subresource: Option<&str>, old: &Value, new: &mut Value) {
     }
     keep(old, object, "status");
     if old.get("spec") != object.get("spec") {
-        set_generation(object, old["metadata"]["generation"].as_i64().unwrap_or(0) + 1);
+        set_generation(object, old["metadata"]["generation"].as_i64().unwrap_or(0).wrapping_add(1));
     }
     let Some(storage) = storage_version(new).map(str::to_owned) else { return };
     if let Some(stored) = new.pointer_mut("/status/storedVersions").and_then(Value::as_array_mut)

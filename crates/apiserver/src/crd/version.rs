@@ -117,7 +117,7 @@ impl CustomVersion {
         let differs = |name: &String| name != "metadata" && fields.get(name) != old.get(name);
         let old_names = old.as_object().into_iter().flat_map(|old| old.keys());
         if fields.keys().chain(old_names).any(differs) {
-            set_generation(fields, old["metadata"]["generation"].as_i64().unwrap_or(0) + 1);
+            set_generation(fields, old["metadata"]["generation"].as_i64().unwrap_or(0).wrapping_add(1));
         }
     }
 

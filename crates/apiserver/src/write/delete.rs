@@ -151,12 +151,12 @@ fn grace(op: &Operation<'_>, old: &Value, options: &DeleteOptions, now: Timestam
     let requested = options.grace_seconds.map(|seconds| if seconds < 0 { 1 } else { seconds });
     let seconds = strategy::graceful_deletion(kind, old, requested);
     let Some(at) = old["metadata"]["deletionTimestamp"].as_str().and_then(|text| text.parse::<Timestamp>().ok()) else {
-        return Grace::Seconds { seconds, at: now + SignedDuration::from_secs(seconds), first: true };
+        return Grace::Seconds { seconds, at: later(now, seconds), first: true };
     };
     match (old["metadata"]["deletionGracePeriodSeconds"].as_i64(), requested) {
         (None | Some(0), _) => Grace::None,
         (Some(before), Some(shorter)) if shorter < before => {
-            let moved = at - SignedDuration::from_secs(before) + SignedDuration::from_secs(shorter);
+            let moved = later(at, shorter.wrapping_sub(before));
             let (seconds, at) = match moved < now {
                 true => (if shorter == 0 { 0 } else { 1 }, now),
                 false => (shorter, moved),
@@ -167,9 +167,15 @@ fn grace(op: &Operation<'_>, old: &Value, options: &DeleteOptions, now: Timestam
     }
 }
 
+/// The time that many seconds later, for any number that a client sends. kube-apiserver does not limit grace periods and counts them in nanoseconds that wrap:
+/// 9223372036854775807 seconds are -1 second.
+fn later(at: Timestamp, seconds: i64) -> Timestamp {
+    at.saturating_add(SignedDuration::from_nanos(seconds.wrapping_mul(1_000_000_000))).unwrap_or(at)
+}
+
 fn bump_generation(object: &mut Value) {
     if let Some(generation) = object["metadata"]["generation"].as_i64().filter(|g| *g > 0) {
-        metadata(object).insert("generation".into(), (generation + 1).into());
+        metadata(object).insert("generation".into(), generation.wrapping_add(1).into());
     }
 }
 

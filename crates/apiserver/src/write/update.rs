@@ -34,6 +34,7 @@ pub(crate) fn update(op: &Operation<'_>, name: &str, mut object: Value) -> Resul
             return Err(uid_conflict(op, name, uid, ""));
         }
         if op.subresource.is_empty() && allows_create_on_update(op) {
+            op.server.authorize_create(op, name)?;
             metadata(&mut object).remove("resourceVersion");
             return Ok((super::create::create(op, object, false)?, true));
         }

@@ -73,6 +73,24 @@ impl Cluster {
         (code, serde_json::from_slice(&bytes).unwrap_or_else(|_| json!(String::from_utf8_lossy(&bytes))))
     }
 
+    /// Sends a request as a user of no group, with a body of this type.
+    pub async fn typed_as(&self, user: &str, method: &str, path: &str, ty: &str, body: &Value) -> Answer {
+        let client = self.handle.client_as(User::new(user, ["system:authenticated"]));
+        self.send_typed(&client, method, path, ty, Some(body.clone())).await
+    }
+
+    /// The number of panics of controllers.
+    pub async fn panics(&self) -> u64 {
+        self.metric("apiserver_controller_panics_total").await
+    }
+
+    /// The sum of a metric over its labels.
+    pub async fn metric(&self, name: &str) -> u64 {
+        let page = self.get("/metrics").await.1;
+        let rows = page.as_str().unwrap_or_default().lines().filter(|row| row.starts_with(name));
+        rows.filter_map(|row| row.rsplit(' ').next()?.parse::<u64>().ok()).sum()
+    }
+
     pub async fn get(&self, path: &str) -> Answer {
         self.send("GET", path, None).await
     }

@@ -36,6 +36,8 @@ fn own_cases() -> Vec<Case> {
         the_default_roles_are_there,
         view_reads_all_but_secrets,
         an_aggregated_role_collects_rules,
+        roles_that_aggregate_each_other_settle,
+        put_and_apply_need_the_right_to_create,
         nobody_grants_what_they_do_not_have,
         nobody_binds_what_they_do_not_have,
         escalate_and_bind_are_verbs,
@@ -370,6 +372,48 @@ async fn an_aggregated_role_collects_rules(ctx: Ctx) -> Result<()> {
         Ok(())
     })
     .await
+}
+
+async fn roles_that_aggregate_each_other_settle(ctx: Ctx) -> Result<()> {
+    let path = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
+    let (one, two, base) = (ctx.unique("one"), ctx.unique("two"), ctx.unique("base"));
+    let label = |name: &str| json!({format!("fleetwright.io/{name}"): "yes"});
+    for (name, other) in [(&one, &two), (&two, &one)] {
+        let selectors = json!([{"matchLabels": label(other)}, {"matchLabels": label(&base)}]);
+        let rule = json!({"clusterRoleSelectors": selectors});
+        let body = json!({"metadata": {"name": name, "labels": label(name)}, "rules": [], "aggregationRule": rule});
+        ctx.post(path, &body).await?.code(201)?;
+    }
+    let rules = json!([{"apiGroups": ["fleetwright.io"], "resources": ["machines"], "verbs": ["get"]}]);
+    ctx.post(path, &json!({"metadata": {"name": base, "labels": label(&base)}, "rules": rules})).await?.code(201)?;
+    for name in [&one, &two] {
+        eventually("the rules arrive", async || {
+            let role = ctx.get(format!("{path}/{name}")).await?.ok()?;
+            ensure!(role["rules"] == rules, "{role}");
+            Ok(())
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+async fn put_and_apply_need_the_right_to_create(ctx: Ctx) -> Result<()> {
+    let name = ctx.unique("user");
+    let rule =
+        |verbs: &[&str]| json!([{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": verbs}]);
+    role(&ctx, "updater", rule(&["get", "list", "update", "patch"])).await?;
+    bind(&ctx, "Role", "updater", user(&name)).await?;
+    let updater = ctx.as_user(&name, &[]).await?;
+    let path = ctx.group("coordination.k8s.io/v1", "leases");
+    allowed(&updater, &path).await?;
+    let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "a", "namespace": ctx.ns},
+        "spec": {"leaseDurationSeconds": 10}});
+    updater.put(format!("{path}/a"), &lease).await?.refused(403, "Forbidden")?;
+    updater.apply(&format!("{path}/a"), "updater", &lease).await?.refused(403, "Forbidden")?;
+    ctx.get(format!("{path}/a")).await?.refused(404, "NotFound")?;
+    ctx.put(format!("{path}/a"), &lease).await?.code(201)?;
+    updater.apply(&format!("{path}/a"), "updater", &lease).await?.code(200)?;
+    Ok(())
 }
 
 /// A user who may write roles and bindings here, and read config maps.

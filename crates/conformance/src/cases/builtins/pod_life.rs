@@ -20,6 +20,7 @@ pub(super) fn cases() -> Vec<Case> {
         a_bound_pod_ends_gracefully,
         a_pod_without_a_node_ends_at_once,
         a_grace_period_can_only_shrink,
+        the_longest_grace_period_is_accepted,
         a_pod_is_evicted_when_no_budget_guards_it,
         a_budget_that_nobody_has_counted_yet_blocks_an_eviction,
         a_spent_budget_blocks_an_eviction,
@@ -161,6 +162,23 @@ async fn a_grace_period_can_only_shrink(ctx: Ctx) -> Result<()> {
     for (asked, given) in [(20, 20), (5, 5), (50, 5)] {
         let ending = ctx.delete_with(ctx.core("pods/a"), &json!({"gracePeriodSeconds": asked})).await?.code(200)?;
         assert_eq!(ending["metadata"]["deletionGracePeriodSeconds"], given);
+    }
+    Ok(())
+}
+
+async fn the_longest_grace_period_is_accepted(ctx: Ctx) -> Result<()> {
+    let longest = json!({"gracePeriodSeconds": i64::MAX});
+    bound(&ctx, "a", json!({})).await?;
+    let ending = ctx.delete_with(ctx.core("pods/a"), &longest).await?.code(200)?;
+    assert_eq!(ending["metadata"]["deletionGracePeriodSeconds"], i64::MAX);
+    assert!(ending["metadata"]["deletionTimestamp"].is_string(), "{ending}");
+    bound(&ctx, "b", json!({})).await?;
+    evict(&ctx, "b", longest).await?.code(201)?;
+    let ending = ctx.get(ctx.core("pods/b")).await?.code(200)?;
+    assert_eq!(ending["metadata"]["deletionGracePeriodSeconds"], i64::MAX);
+    for name in ["a", "b"] {
+        ctx.delete(ctx.core(&format!("pods/{name}?gracePeriodSeconds=0"))).await?.code(200)?;
+        ctx.get(ctx.core(&format!("pods/{name}"))).await?.refused(404, "NotFound")?;
     }
     Ok(())
 }

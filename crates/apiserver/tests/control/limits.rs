@@ -1,0 +1,235 @@
+//! Clients that take more than their share: they send slowly or nothing, connect too often, ask for too much at once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use fleetwright_apiserver::{Asked, Check, Config, ConnectionLimits, Gate, InFlight, Passage, User};
+use fleetwright_pki::{Authority, Leaf};
+use futures::future::BoxFuture;
+use http::Request;
+use http_body_util::BodyExt;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use crate::support::{CONFIG_MAPS, Cluster, config_map};
+
+/// Nobody in these tests waits longer for what must happen.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Listener {
+    cluster: Cluster,
+    authority: Arc<Authority>,
+}
+
+impl Listener {
+    async fn start(connections: ConnectionLimits) -> Self {
+        let authority = Arc::new(Authority::new("test").unwrap());
+        let config = Config {
+            listen: Some(([127, 0, 0, 1], 0).into()),
+            authority: Some(authority.clone()),
+            connections,
+            ..Config::default()
+        };
+        Self { cluster: Cluster::with(config).await, authority }
+    }
+
+    /// A connection of an administrator.
+    async fn connect(&self, protocol: &[u8]) -> std::io::Result<TlsStream<TcpStream>> {
+        let pair = self.authority.issue(Leaf::client("amy", ["system:masters"])).unwrap();
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(self.authority.cert_pem().as_bytes()).unwrap()).unwrap();
+        let chain = vec![CertificateDer::from_pem_slice(pair.cert_pem.as_bytes()).unwrap()];
+        let key = PrivateKeyDer::from_pem_slice(pair.key_pem.as_bytes()).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let mut config = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_client_auth_cert(chain, key)
+            .unwrap();
+        config.alpn_protocols = vec![protocol.to_vec()];
+        let stream = TcpStream::connect(self.cluster.handle().address().unwrap()).await?;
+        TlsConnector::from(Arc::new(config)).connect(ServerName::try_from("localhost").unwrap(), stream).await
+    }
+}
+
+/// What the server sends until it closes the connection.
+async fn until_closed(stream: &mut TlsStream<TcpStream>) -> String {
+    let mut said = Vec::new();
+    let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut said)).await;
+    // A connection that is cut off without a close of TLS is an error, and closed too.
+    assert!(read.is_ok(), "the server keeps the connection: {:?}", String::from_utf8_lossy(&said));
+    String::from_utf8_lossy(&said).into_owned()
+}
+
+/// Sends one byte after the other for as long as the server takes them.
+async fn trickle(stream: &mut TlsStream<TcpStream>) {
+    let sent = tokio::time::timeout(PATIENCE, async {
+        while stream.write_all(b"x").await.is_ok() && stream.flush().await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    assert!(sent.await.is_ok(), "the server reads on");
+}
+
+fn short() -> ConnectionLimits {
+    let some = Duration::from_millis(300);
+    ConnectionLimits { first_request: some, idle: some, body: some, ..ConnectionLimits::default() }
+}
+
+#[tokio::test]
+async fn connections_without_a_request_are_closed() {
+    let server = Listener::start(short()).await;
+    for protocol in [b"http/1.1".as_slice(), b"h2"] {
+        let mut silent = server.connect(protocol).await.unwrap();
+        until_closed(&mut silent).await;
+    }
+    let mut preface = server.connect(b"h2").await.unwrap();
+    preface.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+    until_closed(&mut preface).await;
+    let mut again = server.connect(b"http/1.1").await.unwrap();
+    again.write_all(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+    let said = until_closed(&mut again).await;
+    assert!(said.starts_with("HTTP/1.1 200"), "{said}");
+}
+
+#[tokio::test]
+async fn slow_headers_are_cut_off() {
+    let server = Listener::start(short()).await;
+    let mut first = server.connect(b"http/1.1").await.unwrap();
+    first.write_all(b"GET /livez HTTP/1.1\r\nX-Slow: ").await.unwrap();
+    trickle(&mut first).await;
+    let mut second = server.connect(b"http/1.1").await.unwrap();
+    second.write_all(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\nGET /livez HTTP/1.1\r\nX-Slow: ").await.unwrap();
+    trickle(&mut second).await;
+}
+
+#[tokio::test]
+async fn slow_bodies_are_cut_off() {
+    let server = Listener::start(short()).await;
+    let mut slow = server.connect(b"http/1.1").await.unwrap();
+    let head = format!(
+        "POST {CONFIG_MAPS} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{{"
+    );
+    slow.write_all(head.as_bytes()).await.unwrap();
+    let said = until_closed(&mut slow).await;
+    assert!(said.starts_with("HTTP/1.1 504") && said.contains("\"reason\":\"Timeout\""), "{said}");
+}
+
+#[tokio::test]
+async fn a_watch_keeps_its_connection_while_nothing_happens() {
+    let server = Listener::start(short()).await;
+    let mut stream = server.connect(b"http/1.1").await.unwrap();
+    let head = format!("GET {CONFIG_MAPS}?watch=true HTTP/1.1\r\nHost: a\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    // Longer than an idle connection would live.
+    tokio::time::sleep(short().idle * 4).await;
+    server.cluster.created(CONFIG_MAPS, config_map("seen")).await;
+    let mut said = String::new();
+    while !said.contains("\"name\":\"seen\"") {
+        let mut piece = [0; 4096];
+        let read = tokio::time::timeout(PATIENCE, stream.read(&mut piece)).await.expect("an event").unwrap();
+        assert_ne!(read, 0, "the watch ended: {said}");
+        said.push_str(&String::from_utf8_lossy(&piece[..read]));
+    }
+}
+
+#[tokio::test]
+async fn connections_beyond_the_limit_are_closed_and_places_come_back() {
+    let limits = ConnectionLimits { connections: 2, ..ConnectionLimits::default() };
+    let server = Listener::start(limits).await;
+    let one = server.connect(b"http/1.1").await.unwrap();
+    let two = server.connect(b"http/1.1").await.unwrap();
+    assert!(server.connect(b"http/1.1").await.is_err());
+    assert_eq!(server.cluster.metric("apiserver_refused_connections_total").await, 1);
+    drop(one);
+    let again = async {
+        while server.connect(b"http/1.1").await.is_err() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, again).await.expect("a place comes back");
+    drop(two);
+}
+
+/// Holds back requests for configmaps until it opens.
+struct Closed {
+    open: watch::Sender<bool>,
+    waiting: AtomicUsize,
+}
+
+impl Gate for Closed {
+    fn pass<'a>(&'a self, asked: Asked<'a>) -> BoxFuture<'a, Passage> {
+        let mut open = self.open.subscribe();
+        let waits = asked.resource == "configmaps" && asked.verb != "watch";
+        Box::pin(async move {
+            if waits {
+                self.waiting.fetch_add(1, Ordering::SeqCst);
+                let _ = open.wait_for(|open| *open).await;
+            }
+            Passage::Go
+        })
+    }
+
+    fn checks(&self) -> Vec<Check> {
+        Vec::new()
+    }
+}
+
+#[tokio::test]
+async fn requests_beyond_the_limit_in_flight_are_asked_to_come_later() {
+    let gate = Arc::new(Closed { open: watch::Sender::new(false), waiting: AtomicUsize::new(0) });
+    let in_flight = InFlight { reads: 2, writes: 1, watches: 1 };
+    let cluster = Cluster::with(Config { gate: Some(gate.clone()), in_flight, ..Config::default() }).await;
+    let rules = json!([{"verbs": ["*"], "apiGroups": [""], "resources": ["configmaps", "secrets"]}]);
+    let roles = "/apis/rbac.authorization.k8s.io/v1";
+    cluster.created(&format!("{roles}/clusterroles"), json!({"metadata": {"name": "amy"}, "rules": rules})).await;
+    let group = "rbac.authorization.k8s.io";
+    let binding = json!({"metadata": {"name": "amy"}, "roleRef": {"kind": "ClusterRole", "name": "amy", "apiGroup": group},
+        "subjects": [{"kind": "User", "name": "amy", "apiGroup": group}]});
+    cluster.created(&format!("{roles}/clusterrolebindings"), binding).await;
+
+    let send = |method: &str, path: &str, body: serde_json::Value| {
+        let user = User::new("amy", ["system:authenticated"]);
+        let bytes = if method == "GET" { Vec::new() } else { body.to_string().into_bytes() };
+        let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
+        cluster.handle().call_as(user, request.body(http_body_util::Full::new(bytes.into())).unwrap())
+    };
+    let get = |path: &str| send("GET", path, json!(null));
+    let secrets = "/api/v1/namespaces/default/secrets";
+    let waiting = [tokio::spawn(get(CONFIG_MAPS)), tokio::spawn(get(CONFIG_MAPS))];
+    let written = tokio::spawn(send("POST", CONFIG_MAPS, config_map("a")));
+    while gate.waiting.load(Ordering::SeqCst) < 3 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(cluster.metric("apiserver_current_inflight_requests").await, 3);
+    for refused in [get(secrets).await, send("POST", secrets, json!({"metadata": {"name": "s"}})).await] {
+        assert_eq!((refused.status().as_u16(), &refused.headers()["retry-after"]), (429, &"1".parse().unwrap()));
+        let status: serde_json::Value =
+            serde_json::from_slice(&refused.into_body().collect().await.unwrap().to_bytes()).unwrap();
+        assert_eq!(status["reason"], "TooManyRequests");
+    }
+    // A watch is counted by itself, for as long as it lives.
+    let watched = get(&format!("{secrets}?watch=true")).await;
+    assert_eq!(watched.status(), 200);
+    assert_eq!(get(&format!("{secrets}?watch=true")).await.status(), 429);
+    drop(watched);
+    assert_eq!(get(&format!("{secrets}?watch=true")).await.status(), 200);
+    // Administrators and health checks are answered.
+    assert_eq!(cluster.get(secrets).await.0, 200);
+    assert_eq!(get("/readyz").await.status(), 200);
+
+    gate.open.send_replace(true);
+    for done in waiting {
+        assert_eq!(done.await.unwrap().status(), 200);
+    }
+    assert_eq!(written.await.unwrap().status(), 201);
+    assert_eq!(get(secrets).await.status(), 200);
+}
