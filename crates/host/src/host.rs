@@ -3,22 +3,22 @@
 use std::time::Duration;
 
 use fleetwright_wire::{
-    Answer, Apply, Bytes, ComponentSeen, Failure, FailureKind, HOME, OPT, Observation, Observe, Outcome, Progress,
-    Request, Step, StepRecord,
+    Answer, Apply, Bytes, Claim, ComponentSeen, Failure, FailureKind, HOME, OPT, Observation, Observe, Outcome,
+    Package, Progress, Request, Step, StepRecord,
 };
 
 use crate::journal::{Begin, Begun, Journal, LOG};
 use crate::steps::{Doing, How};
 use crate::system::Coming;
 use crate::text::{Tail, clip};
-use crate::{System, folders, observe, store};
+use crate::{System, folders, observe, owner, store};
 
 /// A host that is asked.
 ///
 /// # Guarantees
 /// - The record of a step is on disk before anything of it happens; the same id never runs twice, whoever asks, in whatever process.
 /// - One step runs at a time.
-/// - Whoever leads with a lower number than the highest that was heard changes nothing.
+/// - Only its owner changes anything, and of its owner's leaders none with a lower fencing token than the highest that was heard.
 /// - Nothing is kept in here that counts: another process on the same host answers the same.
 ///
 /// # Caveats
@@ -59,14 +59,23 @@ impl<S: System> Host<S> {
                 self.apply(&apply, tell).map(Answer::Ended)
             }
             Request::Recall { id } => self.recall(&id).map(Answer::Recalled),
-            Request::Refuse { id, fence } => match self.unsaved_record(&id) {
+            Request::Refuse { id, claim } => match self.unsaved_record(&id) {
                 Some(record) => Ok(Answer::Recalled(Some(record))),
-                None => Journal::of(&mut self.system).refuse(&id, fence).map(|record| Answer::Recalled(Some(record))),
+                None => Journal::of(&mut self.system).refuse(&id, &claim).map(|record| Answer::Recalled(Some(record))),
             },
             Request::Log { id, bytes } => {
                 Journal::of(&mut self.system).log(&id, bytes).map(|log| Answer::Log(Bytes(log)))
             }
-            Request::Clean { fence } => self.clean(fence).map(|()| Answer::Cleaned),
+            Request::Clean { claim } => self.clean(&claim).map(|()| Answer::Cleaned),
+            Request::Release { claim } => self
+                .alone(|system| {
+                    owner::admit(system, &claim)?;
+                    owner::release(system)
+                })
+                .map(|()| Answer::Released),
+            Request::Adopt { claim, from } => {
+                self.alone(|system| owner::adopt(system, &claim, &from)).map(Answer::Adopted)
+            }
         }
     }
 
@@ -95,8 +104,12 @@ impl<S: System> Host<S> {
             message: format!("the host cannot be looked at: {error}"),
         };
         let facts = self.system.facts().map_err(other)?;
-        self.system.foresee(observe::coming(&asked.packages, asked.health));
-        let components = self.components(asked, tell);
+        // What was restored is compared with what the host keeps of it: the operator may not be able to render it any more.
+        let kept: Vec<Package> =
+            asked.installed.iter().filter_map(|component| observe::installed(&self.system, component)).collect();
+        let packages = || asked.packages.iter().chain(&kept);
+        self.system.foresee(observe::coming(packages(), asked.health));
+        let components = self.components(packages(), asked.health, tell);
         self.system.foresee(Coming::default());
         let components = components.map_err(other)?;
         let mut records = Vec::new();
@@ -114,19 +127,25 @@ impl<S: System> Host<S> {
         {
             records.push(running);
         }
-        Ok(Observation { facts, components, records })
+        let owner = owner::mark(&self.system)?;
+        Ok(Observation { facts, owner, components, records })
     }
 
-    fn components(&self, asked: &Observe, tell: &mut dyn FnMut(Answer)) -> std::io::Result<Vec<ComponentSeen>> {
-        let mut components = Vec::with_capacity(asked.packages.len());
-        for package in &asked.packages {
-            if asked.health && !package.health.checks.is_empty() {
+    fn components<'p>(
+        &self,
+        packages: impl Iterator<Item = &'p Package>,
+        health: bool,
+        tell: &mut dyn FnMut(Answer),
+    ) -> std::io::Result<Vec<ComponentSeen>> {
+        let mut components: Vec<ComponentSeen> = Vec::new();
+        for package in packages {
+            if health && !package.health.checks.is_empty() {
                 tell(Answer::Progress(Progress { doing: format!("checking {}", clip(&package.component, 63)) }));
             }
-            components.push(observe::component(&self.system, package, asked.health));
+            components.push(observe::component(&self.system, package, health));
         }
         for name in store::components(&self.system)? {
-            if asked.packages.iter().all(|package| package.component != name) {
+            if components.iter().all(|seen| seen.component != name) {
                 components.extend(observe::unasked(&self.system, &name));
             }
         }
@@ -187,7 +206,19 @@ impl<S: System> Host<S> {
         record
     }
 
-    fn clean(&mut self, fence: u64) -> Result<(), Failure> {
+    /// Changes the owner while no step runs.
+    fn alone<T>(&mut self, change: impl FnOnce(&mut S) -> Result<T, Failure>) -> Result<T, Failure> {
+        if !Journal::of(&mut self.system).lock()? {
+            return Err(Failure { kind: FailureKind::Busy, message: "a step runs".to_owned() });
+        }
+        let changed = Journal::of(&mut self.system).hold_lock().and_then(|()| change(&mut self.system));
+        let mut journal = Journal::of(&mut self.system);
+        journal.release_lock();
+        journal.unlock();
+        changed
+    }
+
+    fn clean(&mut self, claim: &Claim) -> Result<(), Failure> {
         // Nobody was ever here: nothing is made just to be removed.
         let failed = |error: std::io::Error| Failure {
             kind: FailureKind::Other,
@@ -197,7 +228,7 @@ impl<S: System> Host<S> {
             return Ok(());
         }
         let mut journal = Journal::of(&mut self.system);
-        journal.hold(|journal| journal.heard(fence))?;
+        journal.hold(|journal| journal.admit(claim))?;
         if !journal.lock()? {
             return Err(Failure { kind: FailureKind::Busy, message: "a step runs".to_owned() });
         }
@@ -222,6 +253,14 @@ impl<S: System> Host<S> {
         folders::tidy(&mut self.system)?;
         if self.system.stat(OPT)?.is_some() && self.system.list(OPT)?.is_empty() {
             self.system.remove(OPT)?;
+        }
+        // The mark goes last: a host that is half clean is still its owner's.
+        let mark = owner::path();
+        for name in self.system.list(HOME)? {
+            let path = format!("{HOME}/{name}");
+            if path != mark {
+                self.system.remove(&path)?;
+            }
         }
         self.system.remove(HOME)?;
         Ok(None)

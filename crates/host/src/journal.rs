@@ -6,11 +6,11 @@
 
 use std::io;
 
-use fleetwright_wire::{Apply, Failure, FailureKind, HOME, LONGEST_TAIL, Outcome, Step, StepRecord, Verb};
+use fleetwright_wire::{Apply, Claim, Failure, FailureKind, HOME, LONGEST_TAIL, Outcome, Step, StepRecord, Verb};
 use serde::{Deserialize, Serialize};
 
-use crate::System;
 use crate::text::{Tail, clip, last};
+use crate::{System, owner};
 
 /// So many records are kept whole at least, and twice as many at most.
 pub const RECORDS: usize = 64;
@@ -142,7 +142,7 @@ impl<'s> Journal<'s> {
     /// Puts a step's record on disk, unless its id is known. What was begun must be ended.
     pub(crate) fn begin(&mut self, apply: &Apply) -> Result<Begin, Failure> {
         checked(&apply.id)?;
-        self.hold(|journal| journal.heard(apply.fence))?;
+        self.hold(|journal| owner::claim(journal.system, &apply.claim))?;
         if let Some(record) = self.recall(&apply.id)? {
             return Ok(Begin::Known(record));
         }
@@ -161,7 +161,7 @@ impl<'s> Journal<'s> {
 
     fn begin_locked(&mut self, apply: &Apply) -> Result<Begin, Failure> {
         // Somebody may have led, begun or refused it between the two locks.
-        self.heard(apply.fence)?;
+        self.admit(&apply.claim)?;
         if let Some(record) = self.recall(&apply.id)? {
             return Ok(Begin::Known(record));
         }
@@ -331,10 +331,10 @@ impl<'s> Journal<'s> {
     }
 
     /// See [`fleetwright_wire::Request::Refuse`].
-    pub(crate) fn refuse(&mut self, id: &str, fence: u64) -> Result<StepRecord, Failure> {
+    pub(crate) fn refuse(&mut self, id: &str, claim: &Claim) -> Result<StepRecord, Failure> {
         checked(id)?;
         self.hold(|journal| {
-            journal.heard(fence)?;
+            journal.admit(claim)?;
             if let Some(record) = journal.recall(id)? {
                 return Ok(record);
             }
@@ -370,44 +370,35 @@ impl<'s> Journal<'s> {
         Ok(log)
     }
 
-    /// Listens to a leader, unless a newer one was heard.
-    pub(crate) fn heard(&mut self, fence: u64) -> Result<(), Failure> {
-        let path = format!("{}/fence", folder());
-        let bytes = self.system.read(&path, 64).map_err(no_journal)?;
-        let highest: u64 = match &bytes {
-            None => 0,
-            Some(bytes) => std::str::from_utf8(bytes).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0),
-        };
-        if fence < highest {
-            return Err(Failure {
-                kind: FailureKind::Fenced,
-                message: format!("a newer leader was heard: this one has the number {fence}, the highest is {highest}"),
-            });
-        }
-        if fence > highest || bytes.is_none() {
-            self.system.write(&path, format!("{fence}\n").as_bytes(), 0o600, "root", "root").map_err(no_journal)?;
-            // The journal and what is kept may hold secrets: nobody else looks into it.
-            if self.system.stat(HOME).map_err(no_journal)?.is_none_or(|home| home.mode != 0o700) {
-                self.system.set_mode(HOME, 0o700, "root", "root").map_err(no_journal)?;
-            }
-        }
-        Ok(())
+    /// Listens to the owner of the host and its newest leader.
+    pub(crate) fn admit(&mut self, claim: &Claim) -> Result<(), Failure> {
+        owner::admit(self.system, claim)
     }
 
     /// Changes the journal while no other process does.
     pub(crate) fn hold<T>(&mut self, change: impl FnOnce(&mut Self) -> Result<T, Failure>) -> Result<T, Failure> {
-        let lock = journal_lock();
+        self.hold_lock()?;
+        let changed = change(self);
+        self.release_lock();
+        changed
+    }
+
+    /// Keeps other processes from changing the journal and the owner mark.
+    pub(crate) fn hold_lock(&mut self) -> Result<(), Failure> {
         let mut tries = 0;
-        while !self.system.lock(&lock).map_err(no_journal)? {
+        while !self.system.lock(&journal_lock()).map_err(no_journal)? {
             tries += 1;
             if tries > 50 {
                 return Err(busy("another process changes the journal".to_owned()));
             }
             self.system.pause(std::time::Duration::from_millis(20));
         }
-        let changed = change(self);
-        let _ = self.system.unlock(&lock);
-        changed
+        Ok(())
+    }
+
+    pub(crate) fn release_lock(&mut self) {
+        // It is given back with the process at the latest.
+        let _ = self.system.unlock(&journal_lock());
     }
 
     /// Takes the place of a step, for as long as nothing may run; false if one runs.

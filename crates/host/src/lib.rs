@@ -11,6 +11,7 @@ mod host;
 mod journal;
 pub mod method;
 mod observe;
+mod owner;
 mod serve;
 mod steps;
 mod store;

@@ -19,7 +19,7 @@ pub(crate) fn deviations(system: &dyn System, package: &Package) -> Result<Vec<D
 }
 
 /// What looking at these packages will ask about.
-pub(crate) fn coming(packages: &[Package], health: bool) -> Coming<'_> {
+pub(crate) fn coming<'p>(packages: impl Iterator<Item = &'p Package>, health: bool) -> Coming<'p> {
     let mut coming = Coming::default();
     for package in packages {
         coming.units.extend(package.units.iter().map(|unit| unit.name.as_str()));
@@ -70,6 +70,7 @@ fn look(system: &dyn System, package: &Package, seen: &mut ComponentSeen) -> Res
     seen.installed = state.installed;
     seen.previous = state.previous;
     seen.deviations = deviations(system, package)?;
+    seen.down = units::down(system, package)?;
     let is_this = |installed: &Installed| installed.digest == package.digest();
     if let Some(found) = unfinished
         && seen.installed.as_ref().is_some_and(is_this)
@@ -97,6 +98,13 @@ fn unfinished(state: &store::State) -> Option<String> {
     }
     let trying = state.trying.last()?;
     Some(format!("a step to {} that did not end", trying.reference))
+}
+
+/// The package of a component as the host keeps it since it installed it.
+pub(crate) fn installed(system: &dyn System, component: &str) -> Option<Package> {
+    crate::steps::checked_component(component).ok()?;
+    let installed = store::state(system, component).ok()?.installed?;
+    store::package(system, component, &installed.digest).ok().flatten()
 }
 
 /// What is seen of a component that nobody asked about. One of which only parts are there has no installed version.

@@ -48,6 +48,17 @@ pub(crate) fn deviations(system: &dyn System, package: &Package) -> Result<Vec<D
     Ok(deviations)
 }
 
+/// The units that a package wants running and that do not run.
+pub(crate) fn down(system: &dyn System, package: &Package) -> Result<Vec<String>, MethodError> {
+    let mut down = Vec::new();
+    for unit in package.units.iter().filter(|unit| unit.running == Some(true)) {
+        if !runs(&system.unit(&unit.name).map_err(MethodError::io(&unit.name))?) {
+            down.push(unit.name.clone());
+        }
+    }
+    Ok(down)
+}
+
 fn runs(state: &UnitState) -> bool {
     matches!(state.active.as_str(), "active" | "activating" | "reloading")
 }

@@ -128,7 +128,7 @@ fn ends_as_declared(
     done(&apply(host, "remove", Step::Remove { component: component.to_owned() }));
     assert_eq!(shown(host), *bare, "after {then:?}");
     assert!(observe(host, &[]).components.is_empty());
-    assert_eq!(ask(host, Request::Clean { fence: 1 }), Answer::Cleaned);
+    assert_eq!(ask(host, Request::Clean { claim: claim(1) }), Answer::Cleaned);
 }
 
 /// Dies at every call of a step from version 1 to 2, and goes on in each way from there.
@@ -303,7 +303,7 @@ proptest! {
             done(&apply(&mut host, &format!("gone-{number}"), Step::Remove { component: (*component).to_owned() }));
         }
         prop_assert_eq!(shown(&host).0, bare.0);
-        prop_assert_eq!(ask(&mut host, Request::Clean { fence: 1 }), Answer::Cleaned);
+        prop_assert_eq!(ask(&mut host, Request::Clean { claim: claim(1) }), Answer::Cleaned);
         prop_assert!(!host.system().host().tree().keys().any(|path| path.starts_with(HOME) || path.starts_with(OPT)));
     }
 }

@@ -27,7 +27,7 @@ fn a_package_is_installed_seen_and_removed_again() {
 
     done(&apply(&mut host, "b", Step::Remove { component: "kubelet".to_owned() }));
     assert!(observe(&mut host, &[]).components.is_empty());
-    assert_eq!(ask(&mut host, Request::Clean { fence: 1 }), Answer::Cleaned);
+    assert_eq!(ask(&mut host, Request::Clean { claim: claim(1) }), Answer::Cleaned);
     assert_eq!(host.system().host().tree(), before);
     assert!(!host.system().host().unit("kubelet.service").exists);
 }
@@ -106,7 +106,7 @@ fn what_was_there_before_us_is_kept_and_put_back() {
     done(&apply(&mut host, "c", Step::Remove { component: "kubelet".to_owned() }));
     let unit = host.system().host().unit("kubelet.service");
     assert_eq!((unit.enabled.as_str(), unit.active.as_str()), ("disabled", "active"));
-    assert_eq!(ask(&mut host, Request::Clean { fence: 1 }), Answer::Cleaned);
+    assert_eq!(ask(&mut host, Request::Clean { claim: claim(1) }), Answer::Cleaned);
     assert_eq!(host.system().host().tree(), before);
 }
 
@@ -131,6 +131,33 @@ fn a_bad_version_fails_and_the_host_goes_back_by_what_it_keeps() {
     let seen = observe(&mut host, &[kubelet("1")]);
     assert_eq!(seen.components[0].deviations, []);
     assert!(seen.components[0].health[0].holds);
+}
+
+#[test]
+fn what_is_installed_is_compared_with_what_the_host_keeps_of_it() {
+    let mut host = host();
+    done(&apply(&mut host, "a", Step::Install(kubelet("1"))));
+    done(&apply(&mut host, "b", Step::Install(kubelet("2"))));
+    done(&apply(&mut host, "c", Step::Back { component: "kubelet".to_owned(), to: kubelet("1").digest() }));
+    let look = |host: &mut Host<Memory>| {
+        let installed = vec!["kubelet".to_owned(), "absent".to_owned(), "../../etc".to_owned()];
+        match ask(host, Request::Observe(Box::new(Observe { installed, health: true, ..Observe::default() }))) {
+            Answer::Observed(seen) => seen.components,
+            other => panic!("{other:?}"),
+        }
+    };
+    let seen = look(&mut host);
+    assert_eq!(seen.len(), 1, "{seen:?}");
+    assert_eq!(seen[0].deviations, []);
+    assert!(!seen[0].health.is_empty() && seen[0].health.iter().all(|check| check.holds), "{seen:?}");
+    host.system().host().put("/etc/kubernetes/kubelet.yaml", b"by hand", 0o644);
+    let seen = look(&mut host);
+    assert!(seen[0].deviations.iter().any(|found| found.what.contains("/etc/kubernetes/kubelet.yaml")), "{seen:?}");
+    // Back to what is there repairs it.
+    done(&apply(&mut host, "d", Step::Back { component: "kubelet".to_owned(), to: kubelet("1").digest() }));
+    let seen = look(&mut host);
+    assert_eq!(seen[0].deviations, []);
+    assert_eq!(seen[0].installed.as_ref().map(|installed| installed.version.as_str()), Some("1"));
 }
 
 #[test]
@@ -177,8 +204,8 @@ fn an_older_leader_is_not_heard() {
     assert!(matches!(ask(&mut host, request("a", 7, Step::Install(kubelet("1")))), Answer::Ended(_)));
     for asked in [
         request("b", 6, Step::Install(kubelet("2"))),
-        Request::Refuse { id: "c".to_owned(), fence: 6 },
-        Request::Clean { fence: 6 },
+        Request::Refuse { id: "c".to_owned(), claim: claim(6) },
+        Request::Clean { claim: claim(6) },
     ] {
         let answer = ask(&mut Host::new(host.system().process()), asked);
         let Answer::Failed(failure) = answer else { panic!("{answer:?}") };
@@ -188,14 +215,144 @@ fn an_older_leader_is_not_heard() {
     assert_eq!(recall(&mut host, "b"), None);
 }
 
+/// Who asks as that Machine, in that epoch.
+fn claims(uid: &str, epoch: u64, fence: u64) -> Claim {
+    Claim { owner: owner(uid), epoch, fence }
+}
+
+fn step(id: &str, claim: Claim, step: Step) -> Request {
+    Request::Apply(Box::new(Apply { id: id.to_owned(), claim, step, within: 60 }))
+}
+
+#[track_caller]
+fn refused(host: &mut Host<Memory>, asked: Request, kind: FailureKind) {
+    let answer = ask(host, asked.clone());
+    let Answer::Failed(failure) = answer else { panic!("{asked:?}: {answer:?}") };
+    assert_eq!(failure.kind, kind, "{asked:?}: {}", failure.message);
+}
+
+#[test]
+fn a_host_belongs_to_who_changed_it_first_and_others_change_nothing() {
+    let mut host = host();
+    assert_eq!(observe(&mut host, &[]).owner, None);
+    done(&apply(&mut host, "a", Step::Install(kubelet("1"))));
+    let mark = observe(&mut host, &[]).owner.unwrap();
+    assert_eq!(mark, Mark { owner: owner("machine-1"), epoch: 1, fence: 1 });
+    let before = host.system().host().tree();
+    let mut other_cluster = claims("machine-1", 1, 9);
+    other_cluster.owner.cluster = "cluster-2".to_owned();
+    for claim in [claims("machine-2", 0, 9), claims("machine-2", 1, 9), other_cluster, claims("machine-1", 2, 9)] {
+        for asked in [
+            step("b", claim.clone(), Step::Install(kubelet("2"))),
+            step("b", claim.clone(), Step::Remove { component: "kubelet".to_owned() }),
+            step("b", claim.clone(), Step::Reboot),
+            Request::Refuse { id: "b".to_owned(), claim: claim.clone() },
+            Request::Clean { claim: claim.clone() },
+            Request::Release { claim: claim.clone() },
+            // Of an owner that it is not, and in an epoch that it is not in.
+            Request::Adopt { claim: claim.clone(), from: owner("machine-3") },
+            Request::Adopt { claim: Claim { epoch: 7, ..claim.clone() }, from: owner("machine-1") },
+        ] {
+            refused(&mut host, asked, FailureKind::NotOwner);
+        }
+    }
+    assert_eq!(host.system().host().tree(), before, "not even a record is written for others");
+    assert_eq!(recall(&mut host, "b"), None);
+}
+
+#[test]
+fn an_adoption_takes_the_host_from_exactly_one_owner_and_begins_another_epoch() {
+    let mut host = host();
+    assert!(matches!(ask(&mut host, request("a", 500, Step::Install(kubelet("1")))), Answer::Ended(_)));
+    let adopt = Request::Adopt { claim: claims("machine-2", 1, 3), from: owner("machine-1") };
+    let adopted = Mark { owner: owner("machine-2"), epoch: 2, fence: 3 };
+    assert_eq!(ask(&mut host, adopt.clone()), Answer::Adopted(adopted.clone()));
+    // The answer was lost: asking again is the same.
+    assert_eq!(ask(&mut host, adopt), Answer::Adopted(adopted.clone()));
+    refused(&mut host, step("b", claims("machine-1", 1, 501), Step::Reboot), FailureKind::NotOwner);
+    // The fencing tokens of another API server may be lower: they count from the adoption.
+    let record = ask(&mut host, step("c", claims("machine-2", 2, 3), Step::Install(kubelet("2"))));
+    assert!(matches!(record, Answer::Ended(record) if record.outcome == Outcome::Done));
+    refused(&mut host, step("d", claims("machine-2", 2, 2), Step::Reboot), FailureKind::Fenced);
+    // Back again is a third epoch; what was sent in the first one is not followed.
+    let back = Request::Adopt { claim: claims("machine-1", 2, 502), from: owner("machine-2") };
+    assert!(matches!(ask(&mut host, back), Answer::Adopted(mark) if mark.epoch == 3));
+    refused(&mut host, step("e", claims("machine-1", 1, 502), Step::Reboot), FailureKind::NotOwner);
+}
+
+#[test]
+fn a_released_host_keeps_everything_and_belongs_to_the_next_who_asks() {
+    let mut host = host();
+    done(&apply(&mut host, "a", Step::Install(kubelet("1"))));
+    assert_eq!(ask(&mut host, Request::Release { claim: claims("machine-1", 1, 1) }), Answer::Released);
+    assert_eq!(observe(&mut host, &[]).owner, None);
+    assert_eq!(version(&mut host), Some("1".to_owned()));
+    // Who still believes to own it looks again first.
+    refused(&mut host, step("b", claims("machine-1", 1, 1), Step::Install(kubelet("2"))), FailureKind::NotOwner);
+    let answer = ask(&mut host, step("b", claims("machine-2", 0, 1), Step::Install(kubelet("2"))));
+    assert!(matches!(answer, Answer::Ended(_)), "{answer:?}");
+    assert_eq!(observe(&mut host, &[]).owner.unwrap().owner, owner("machine-2"));
+}
+
+#[test]
+fn a_fence_from_the_wall_clock_is_not_compared_and_its_operators_are_refused_from_then_on() {
+    let mut host = host();
+    let fence = format!("{HOME}/journal/fence");
+    host.system().host().put(&fence, b"1794963600\n", 0o600);
+    // A young API server has low numbers.
+    assert!(matches!(ask(&mut host, request("a", 12, Step::Install(kubelet("1")))), Answer::Ended(_)));
+    let kept = host.system().host().read(&fence, 64).unwrap().unwrap();
+    assert_eq!(String::from_utf8(kept).unwrap().trim(), u64::MAX.to_string());
+}
+
+#[test]
+fn a_damaged_mark_lets_nobody_in_until_it_is_adopted() {
+    let mut host = host();
+    done(&apply(&mut host, "a", Step::Install(kubelet("1"))));
+    host.system().host().put(&format!("{HOME}/owner.json"), b"{", 0o600);
+    refused(&mut host, request("b", 2, Step::Reboot), FailureKind::NotOwner);
+    let seen = observe(&mut host, &[]).owner.unwrap();
+    let adopt = Request::Adopt { claim: claims("machine-1", seen.epoch, 2), from: seen.owner };
+    assert!(matches!(ask(&mut host, adopt), Answer::Adopted(mark) if mark.epoch == 1));
+    let Answer::Ended(record) = ask(&mut host, request("c", 2, Step::Install(kubelet("2")))) else {
+        panic!("its owner is let in")
+    };
+    done(&record);
+}
+
+#[test]
+fn the_mark_is_there_before_anything_else_and_goes_last() {
+    for change in 1.. {
+        let mut host = host();
+        host.system().host().set_faults(Faults { crash_at: Some(change), ..Faults::default() });
+        ask(&mut host, request("a", 1, Step::Install(kubelet("1"))));
+        ask(&mut host, request("b", 1, Step::Remove { component: "kubelet".to_owned() }));
+        ask(&mut host, Request::Clean { claim: claim(1) });
+        let tree = host.system().host().tree();
+        let mark = format!("{HOME}/owner.json");
+        let ours = |path: &&String| {
+            path.starts_with(&format!("{HOME}/journal/steps/"))
+                || path.starts_with("/etc/kubernetes/")
+                || path.starts_with(&format!("{HOME}/packages/"))
+        };
+        let left: Vec<_> = tree.keys().filter(ours).collect();
+        assert!(left.is_empty() || tree.contains_key(&mark), "without an owner at change {change}: {left:?}");
+        if !host.system().gone() {
+            assert!(!tree.contains_key(HOME), "it was cleaned: {tree:?}");
+            return;
+        }
+    }
+}
+
 #[test]
 fn a_refused_step_never_runs_and_one_that_ran_is_told() {
     let mut host = host();
     done(&apply(&mut host, "a", Step::Install(kubelet("1"))));
-    let refuse = |host: &mut Host<Memory>, id: &str| match ask(host, Request::Refuse { id: id.to_owned(), fence: 1 }) {
-        Answer::Recalled(Some(record)) => record.outcome,
-        other => panic!("{other:?}"),
-    };
+    let refuse =
+        |host: &mut Host<Memory>, id: &str| match ask(host, Request::Refuse { id: id.to_owned(), claim: claim(1) }) {
+            Answer::Recalled(Some(record)) => record.outcome,
+            other => panic!("{other:?}"),
+        };
     assert_eq!(refuse(&mut host, "a"), Outcome::Done);
     assert_eq!(refuse(&mut host, "b"), Outcome::Refused);
     assert_eq!(apply(&mut host, "b", Step::Install(kubelet("2"))).outcome, Outcome::Refused);
@@ -310,7 +467,7 @@ fn names_that_lead_elsewhere_are_refused() {
 fn a_host_with_components_is_not_cleaned() {
     let mut host = host();
     done(&apply(&mut host, "a", Step::Install(kubelet("1"))));
-    let answer = ask(&mut host, Request::Clean { fence: 1 });
+    let answer = ask(&mut host, Request::Clean { claim: claim(1) });
     assert!(
         matches!(&answer, Answer::Failed(failure) if failure.kind == FailureKind::InUse && failure.message.contains("kubelet"))
     );

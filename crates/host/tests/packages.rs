@@ -98,7 +98,7 @@ fn packages_come_with_what_they_need_are_held_and_leave_nothing() {
     assert_eq!(told(&mut host, &package), [""; 0]);
     remove(&mut host, "b", "tool");
     assert!(debs(&host).is_empty());
-    assert_eq!(ask(&mut host, Request::Clean { fence: 1 }), Answer::Cleaned);
+    assert_eq!(ask(&mut host, Request::Clean { claim: claim(1) }), Answer::Cleaned);
     assert_eq!(host.system().host().tree(), before);
 }
 
@@ -273,7 +273,7 @@ fn rpm_packages_are_installed_held_put_right_and_leave_nothing() {
         assert!(text.contains(if plugin { "tool-1-1.*\n" } else { "excludepkgs=tool\n" }), "{text}");
         remove(&mut host, "d", "tool");
         assert!(host.system().host().packages.rpms.is_empty());
-        assert_eq!(ask(&mut host, Request::Clean { fence: 1 }), Answer::Cleaned);
+        assert_eq!(ask(&mut host, Request::Clean { claim: claim(1) }), Answer::Cleaned);
         assert_eq!(host.system().host().tree(), before);
     }
 }
@@ -388,7 +388,7 @@ fn a_kernel_is_in_place_once_it_runs_and_the_old_one_boots_again_when_it_is_remo
 
         remove(&mut host, "d", "kernel");
         assert!(debs(&host).is_empty());
-        assert_eq!(ask(&mut host, Request::Clean { fence: 1 }), Answer::Cleaned);
+        assert_eq!(ask(&mut host, Request::Clean { claim: claim(1) }), Answer::Cleaned);
         let mut after = host.system().host().tree();
         let mut before = before;
         if way == Boot::Grub {

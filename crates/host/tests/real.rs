@@ -125,7 +125,7 @@ fn steps_work_on_real_files_and_leave_none_behind() {
 
     done(&apply(&mut host, "g", Step::Remove { component: "tool".to_owned() }));
     done(&apply(&mut host, "h", Step::Remove { component: "kubelet".to_owned() }));
-    assert_eq!(ask(&mut host, Request::Clean { fence: 1 }), Answer::Cleaned);
+    assert_eq!(ask(&mut host, Request::Clean { claim: claim(1) }), Answer::Cleaned);
     assert_eq!(tree(root.path()), before);
 }
 
@@ -331,7 +331,7 @@ fn a_source_over_https_comes_from_a_server_that_the_host_trusts_and_from_no_othe
         let Method::Tarball(tarball) = &mut tool.method else { panic!("an archive") };
         tarball.source.sha256 = fleetwright_host::text::sha256(&bytes);
         tarball.source.urls = vec![format!("https://{name}:{port}/tool.tar.gz")];
-        let apply = Apply { id: id.to_owned(), fence: 1, step: Step::Install(tool), within: 60 };
+        let apply = Apply { id: id.to_owned(), claim: claim(1), step: Step::Install(tool), within: 60 };
         let mut child = Command::new(env!("CARGO_BIN_EXE_fleetwright-host"))
             .args(["serve", "--root"])
             .arg(root.path())

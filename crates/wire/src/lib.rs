@@ -5,10 +5,12 @@
 //! its input, but never in the middle of a step: a step whose connection is cut goes on, and can be asked after by its id.
 
 mod observation;
+mod owner;
 mod package;
 mod step;
 
 pub use observation::{CheckSeen, ComponentSeen, Deviation, Facts, Installed, Observation};
+pub use owner::{Claim, Mark, Owner};
 pub use package::{
     Boot, Bytes, Check, Content, Deb, File, Health, Kernel, Method, Package, Remove, Rpm, Script, Source, Tarball, Unit,
 };
@@ -17,7 +19,7 @@ pub use step::{Apply, Failure, FailureKind, Observe, Outcome, Progress, Step, St
 use serde::{Deserialize, Serialize};
 
 /// Both sides speak the same; a helper of another protocol is replaced.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// Where everything that is ours lives on a host.
 pub const HOME: &str = "/var/lib/fleetwright";
@@ -35,7 +37,7 @@ pub const LONGEST_TAIL: usize = 4 << 10;
 pub enum Request {
     /// Every managed fact, in one round trip. Changes nothing.
     Observe(Box<Observe>),
-    /// Run one step, at most once for its id. The answer is [`Answer::Ended`].
+    /// Run one step, at most once for its id. A host without an owner belongs to who asks, from then on. The answer is [`Answer::Ended`].
     Apply(Box<Apply>),
     /// What became of that step. The answer is [`Answer::Recalled`].
     Recall {
@@ -46,8 +48,8 @@ pub enum Request {
     Refuse {
         /// Its id.
         id: String,
-        /// Who leads.
-        fence: u64,
+        /// Who asks.
+        claim: Claim,
     },
     /// The kept output of that step, its last bytes. The answer is [`Answer::Log`].
     Log {
@@ -56,10 +58,23 @@ pub enum Request {
         /// At most so many bytes.
         bytes: u64,
     },
-    /// Leave nothing behind: journal, kept versions, the helper itself. Refused while components are installed.
+    /// Leave nothing behind: journal, kept versions, the helper itself, and last the owner mark. Refused while components are installed.
     Clean {
-        /// Who leads.
-        fence: u64,
+        /// Who asks.
+        claim: Claim,
+    },
+    /// The host belongs to nobody any more; everything else on it stays. The answer is [`Answer::Released`].
+    Release {
+        /// Who asks.
+        claim: Claim,
+    },
+    /// The host of exactly that owner, in the epoch of the claim, belongs to who asks from now on, in the next epoch. The answer is
+    /// [`Answer::Adopted`].
+    Adopt {
+        /// Who asks. Its fencing token is the first of the new epoch.
+        claim: Claim,
+        /// Whose it is.
+        from: Owner,
     },
 }
 
@@ -80,6 +95,10 @@ pub enum Answer {
     Log(Bytes),
     /// To [`Request::Clean`].
     Cleaned,
+    /// To [`Request::Release`].
+    Released,
+    /// To [`Request::Adopt`].
+    Adopted(Mark),
     /// The request was not carried out. Nothing was begun.
     Failed(Failure),
 }

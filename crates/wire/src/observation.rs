@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::StepRecord;
+use crate::{Mark, StepRecord};
 
 /// Every managed fact of a host, at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -10,6 +10,9 @@ use crate::StepRecord;
 pub struct Observation {
     /// What it is.
     pub facts: Facts,
+    /// Who it belongs to; none if nobody claimed it.
+    #[serde(default)]
+    pub owner: Option<Mark>,
     /// The components that were asked about, in the order of the request, and after them those that we installed and that were not asked about.
     pub components: Vec<ComponentSeen>,
     /// The records that were asked for, as far as they exist, and that of a step that runs now.
@@ -36,6 +39,9 @@ pub struct Facts {
     pub boot_id: String,
     /// Stays the same until the host is installed anew.
     pub machine_id: String,
+    /// The serial numbers of the machine and its board, as its firmware tells them; none if it does not, or only placeholders.
+    #[serde(default)]
+    pub serials: Vec<String>,
     /// Seconds since 1970, by its clock.
     pub clock: i64,
     /// Free bytes where our files are.
@@ -60,6 +66,9 @@ pub struct ComponentSeen {
     /// How it differs from the package that was asked about; empty if it was not asked about.
     #[serde(default)]
     pub deviations: Vec<Deviation>,
+    /// Units that the package wants running and that do not run.
+    #[serde(default)]
+    pub down: Vec<String>,
     /// It is in place only after a boot.
     #[serde(default)]
     pub needs_reboot: bool,

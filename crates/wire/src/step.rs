@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Package;
+use crate::{Claim, Package};
 
 /// What to look at.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -10,6 +10,9 @@ use crate::Package;
 pub struct Observe {
     /// The packages that the host should carry.
     pub packages: Vec<Package>,
+    /// Components that are compared with the package that the host itself keeps of what is installed: versions that were restored.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub installed: Vec<String>,
     /// Also run their health checks.
     #[serde(default)]
     pub health: bool,
@@ -31,8 +34,8 @@ fn is_zero(number: &u32) -> bool {
 pub struct Apply {
     /// The step's id: the same id never runs twice. Letters, digits, `-` and `.`, at most 128.
     pub id: String,
-    /// Grows with each change of the leader. A host does not listen to one that is lower than the highest that it heard.
-    pub fence: u64,
+    /// Who asks.
+    pub claim: Claim,
     /// What to do.
     pub step: Step,
     /// After so many seconds whatever the step runs is killed and the step failed.
@@ -180,6 +183,8 @@ pub enum FailureKind {
     NoJournal,
     /// The host is none that we can serve.
     Unsupported,
+    /// The host belongs to another Machine, or to the same one in another epoch.
+    NotOwner,
     /// It has components of ours: remove them first.
     InUse,
     /// Anything else.

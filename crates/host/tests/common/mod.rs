@@ -97,9 +97,20 @@ pub fn ask<S: System>(host: &mut Host<S>, request: Request) -> Answer {
     host.answer(request, &mut |_| ())
 }
 
+/// The Machine that the hosts of these tests belong to.
+pub fn owner(uid: &str) -> Owner {
+    let [cluster, namespace, name, uid] = ["cluster-1", "fleet", "host", uid].map(str::to_owned);
+    Owner { cluster, namespace, name, uid }
+}
+
+/// Who asks, with that fencing token.
+pub fn claim(fence: u64) -> Claim {
+    Claim { owner: owner("machine-1"), epoch: 0, fence }
+}
+
 /// A step.
 pub fn request(id: &str, fence: u64, step: Step) -> Request {
-    Request::Apply(Box::new(Apply { id: id.to_owned(), fence, step, within: 60 }))
+    Request::Apply(Box::new(Apply { id: id.to_owned(), claim: claim(fence), step, within: 60 }))
 }
 
 /// Runs a step, and answers its record.
@@ -126,7 +137,7 @@ pub fn done(record: &StepRecord) {
 
 /// Looks at everything.
 pub fn observe<S: System>(host: &mut Host<S>, packages: &[Package]) -> Observation {
-    let observe = Observe { packages: packages.to_vec(), health: true, records: Vec::new(), recent: 0 };
+    let observe = Observe { packages: packages.to_vec(), health: true, ..Observe::default() };
     match ask(host, Request::Observe(Box::new(observe))) {
         Answer::Observed(seen) => *seen,
         other => panic!("{other:?}"),

@@ -11,6 +11,12 @@ use anyhow::{Context as _, Result, bail, ensure};
 use fleetwright_lab::hosts::{Network, PackageServer};
 use fleetwright_wire::*;
 
+/// Who asks, with that fencing token.
+fn claim(fence: u64) -> Claim {
+    let [cluster, namespace, name, uid] = ["lab", "fleet", "host", "machine-1"].map(str::to_owned);
+    Claim { owner: Owner { cluster, namespace, name, uid }, epoch: 0, fence }
+}
+
 /// Where the helper is put: before anything is compared.
 const HELPER: &str = "/usr/local/lib/fleetwright-host";
 
@@ -102,7 +108,7 @@ impl Reached {
 
     /// Runs a step, and answers its record.
     pub fn apply(&self, id: &str, step: Step) -> Result<StepRecord> {
-        match self.ask(&Request::Apply(Box::new(Apply { id: id.to_owned(), fence: 1, step, within: 3000 })))? {
+        match self.ask(&Request::Apply(Box::new(Apply { id: id.to_owned(), claim: claim(1), step, within: 3000 })))? {
             Answer::Ended(record) => Ok(record),
             other => bail!("{id}: {other:?}"),
         }
@@ -144,7 +150,7 @@ impl Reached {
 
     /// Leaves nothing of ours.
     pub fn clean(&self) -> Result<()> {
-        let answer = self.ask(&Request::Clean { fence: 1 })?;
+        let answer = self.ask(&Request::Clean { claim: claim(1) })?;
         ensure!(answer == Answer::Cleaned, "{answer:?}");
         Ok(())
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use fleetwright_wire::{Answer, LONGEST_LINE, LONGEST_TAIL, Observation, Progress, Request, StepRecord};
+use fleetwright_wire::{Answer, LONGEST_LINE, LONGEST_TAIL, Observation, Owner, Progress, Request, StepRecord};
 use futures::FutureExt as _;
 use russh::client::Msg;
 use russh::{Channel, ChannelMsg, ChannelReadHalf, ChannelWriteHalf};
@@ -324,7 +324,8 @@ fn understand(request: &Request, line: &[u8]) -> Result<Answer, Trouble> {
     let fits = match (request, &answer) {
         (_, Answer::Progress(_) | Answer::Failed(_)) => true,
         (Request::Observe(_), Answer::Observed(_)) | (Request::Log { .. }, Answer::Log(_)) => true,
-        (Request::Clean { .. }, Answer::Cleaned) => true,
+        (Request::Clean { .. }, Answer::Cleaned) | (Request::Release { .. }, Answer::Released) => true,
+        (Request::Adopt { .. }, Answer::Adopted(_)) => true,
         (Request::Apply(apply), Answer::Ended(record)) => record.id == apply.id,
         (Request::Recall { id } | Request::Refuse { id, .. }, Answer::Recalled(record)) => {
             record.as_ref().is_none_or(|record| record.id == *id)
@@ -350,11 +351,24 @@ fn bounded(answer: Answer) -> Answer {
             bound_observation(&mut observation);
             Answer::Observed(observation)
         }
-        Answer::Log(_) | Answer::Cleaned => answer,
+        Answer::Adopted(mut mark) => {
+            bound_owner(&mut mark.owner);
+            Answer::Adopted(mark)
+        }
+        Answer::Log(_) | Answer::Cleaned | Answer::Released => answer,
+    }
+}
+
+fn bound_owner(owner: &mut Owner) {
+    for text in [&mut owner.cluster, &mut owner.namespace, &mut owner.name, &mut owner.uid] {
+        bound(text, LONGEST_NAME);
     }
 }
 
 fn bound_observation(observation: &mut Observation) {
+    observation.owner.iter_mut().for_each(|mark| bound_owner(&mut mark.owner));
+    observation.facts.serials.truncate(MOST_PARTS);
+    observation.facts.serials.iter_mut().for_each(|serial| bound(serial, LONGEST_NAME));
     let facts = &mut observation.facts;
     for fact in [
         &mut facts.hostname,
@@ -384,6 +398,8 @@ fn bound_observation(observation: &mut Observation) {
                 bound(text, LONGEST_MESSAGE);
             }
         }
+        component.down.truncate(MOST_PARTS);
+        component.down.iter_mut().for_each(|unit| bound(unit, LONGEST_NAME));
         component.health.truncate(MOST_PARTS);
         for check in &mut component.health {
             bound(&mut check.check, LONGEST_MESSAGE);

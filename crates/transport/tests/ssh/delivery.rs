@@ -84,9 +84,9 @@ async fn helpers_of_other_versions_are_taken_away() {
 #[tokio::test]
 async fn a_helper_of_another_protocol_is_not_used() {
     let sshd = Setup::new().start();
-    let text = refused(&sshd, &HELPER.replace("protocol 1", "protocol 99")).await;
+    let text = refused(&sshd, &HELPER.replace("protocol 2", "protocol 99")).await;
     assert!(text.contains("protocol 99") && text.contains("operator's version"), "{text}");
-    let text = refused(&sshd, &HELPER.replace("protocol 1", "of somebody")).await;
+    let text = refused(&sshd, &HELPER.replace("protocol 2", "of somebody")).await;
     assert!(text.contains("of somebody"), "{text}");
 }
 

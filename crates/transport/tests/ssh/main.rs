@@ -14,7 +14,7 @@ use fleetwright_wire::{Answer, Request};
 
 /// A helper that does what the id of a recall says.
 const HELPER: &str = r#"#!/bin/sh
-case $1 in version) echo "fleetwright-host 0.1.0 protocol 1"; exit;; esac
+case $1 in version) echo "fleetwright-host 0.1.0 protocol 2"; exit;; esac
 here=$(dirname "$0")
 while read -r line; do
   case $line in

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fleetwright_transport::{LinkError, Route, Transport as _};
-use fleetwright_wire::{Answer, Apply, Content, File, Method, Package, Request, Step};
+use fleetwright_wire::{Answer, Apply, Claim, Content, File, Method, Package, Request, Step};
 
 use crate::sshd::{Setup, Sshd, limits, route};
 use crate::{HELPER, LONG, ask, until};
@@ -129,7 +129,7 @@ async fn a_large_request_arrives_whole() {
     let file = File { path: "/etc/large".into(), content, ..File::default() };
     let package =
         Package { component: "large".into(), method: Method::Config, files: vec![file], ..Package::default() };
-    let apply = Apply { id: "size-1".into(), fence: 1, step: Step::Install(package), within: 60 };
+    let apply = Apply { id: "size-1".into(), claim: Claim::default(), step: Step::Install(package), within: 60 };
     let request = Request::Apply(Box::new(apply));
     let size = serde_json::to_string(&request).unwrap().len();
     let told = std::sync::Mutex::new(Vec::new());

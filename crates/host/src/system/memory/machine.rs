@@ -86,6 +86,11 @@ impl Machine {
         }
     }
 
+    /// Its firmware tells that serial number from now on.
+    pub fn set_serial(&mut self, serial: &str) {
+        Arc::make_mut(&mut self.facts).serials = vec![serial.to_owned()];
+    }
+
     /// What the host says of itself.
     pub fn facts(&self) -> Facts {
         let mut facts = (*self.facts).clone();

@@ -25,9 +25,35 @@ pub(super) fn facts(ours: &Path, clock: i64) -> io::Result<Facts> {
         memory: memory(),
         boot_id: boot_id(),
         machine_id: line("/etc/machine-id"),
+        serials: serials(|name| line(&format!("/sys/class/dmi/id/{name}"))),
         clock,
         free: free(ours)?,
     })
+}
+
+/// What firmware says that has no serial number, in lower case.
+const PLACEHOLDERS: [&str; 10] = [
+    "to be filled by o.e.m.",
+    "default string",
+    "system serial number",
+    "base board serial number",
+    "not specified",
+    "not applicable",
+    "not available",
+    "none",
+    "unknown",
+    "n/a",
+];
+
+/// The serial numbers that the firmware tells.
+fn serials(line: impl Fn(&str) -> String) -> Vec<String> {
+    let mut serials: Vec<String> = ["product_serial", "board_serial", "chassis_serial"].map(line).to_vec();
+    serials.retain(|serial| {
+        !PLACEHOLDERS.contains(&&*serial.to_lowercase())
+            && serial.chars().any(|one| one.is_alphanumeric() && one != '0')
+    });
+    serials.dedup();
+    serials
 }
 
 /// `ID-VERSION_ID` of os-release.

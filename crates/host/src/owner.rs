@@ -1,0 +1,132 @@
+//! The owner mark: which Machine may change this host.
+//!
+//! # Guarantees
+//! - The mark is on disk before anything else of the first step happens, and its removal is the last change of a clean-up.
+//! - Of two that ask at the same time one gets it: it is read and written under the journal's lock.
+//! - Nothing is changed for anybody else than the owner, in the epoch of the mark, with a fencing token that is not lower than the highest.
+//!
+//! A mark that cannot be read belongs to somebody whom nobody knows: the host is only looked at until a person adopts it.
+//!
+//! Helpers before the mark compared a fencing token that came from the wall clock, in `journal/fence`. It is not read any more: tokens of the API
+//! server are smaller. Once the host has an owner it holds the largest number, so that an old operator with its old helper is refused.
+
+use std::io;
+
+use fleetwright_wire::{Claim, Failure, FailureKind, HOME, Mark, Owner};
+
+use crate::System;
+
+const LIMIT: u64 = 64 << 10;
+
+/// Where the mark is.
+pub(crate) fn path() -> String {
+    format!("{HOME}/owner.json")
+}
+
+fn no_mark(error: io::Error) -> Failure {
+    Failure {
+        kind: FailureKind::NoJournal,
+        message: format!("{} cannot be read or written, and without it nothing is begun: {error}", path()),
+    }
+}
+
+/// The mark; none if the host has no owner.
+pub(crate) fn mark(system: &dyn System) -> Result<Option<Mark>, Failure> {
+    let damaged = || Mark {
+        owner: Owner { name: "(the owner mark is damaged)".to_owned(), ..Owner::default() },
+        ..Mark::default()
+    };
+    match system.read(&path(), LIMIT) {
+        Ok(bytes) => Ok(bytes.map(|bytes| serde_json::from_slice(&bytes).unwrap_or_else(|_| damaged()))),
+        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => Ok(Some(damaged())),
+        Err(error) => Err(no_mark(error)),
+    }
+}
+
+/// Lets the owner pass, with its newest leader. To be called under the journal's lock.
+pub(crate) fn admit(system: &mut dyn System, claim: &Claim) -> Result<(), Failure> {
+    let Some(mark) = mark(system)? else { return Ok(()) };
+    owns(&mark, claim)?;
+    if claim.fence == 0 {
+        return Ok(());
+    }
+    if claim.fence < mark.fence {
+        return Err(Failure {
+            kind: FailureKind::Fenced,
+            message: format!(
+                "a newer leader was heard: this one has the fencing token {}, the highest is {}",
+                claim.fence, mark.fence
+            ),
+        });
+    }
+    if claim.fence > mark.fence {
+        write(system, &Mark { fence: claim.fence, ..mark })?;
+    }
+    Ok(())
+}
+
+/// The same, and a host without an owner gets one.
+pub(crate) fn claim(system: &mut dyn System, claim: &Claim) -> Result<(), Failure> {
+    if mark(system)?.is_some() {
+        return admit(system, claim);
+    }
+    if claim.epoch != 0 {
+        return Err(Failure {
+            kind: FailureKind::NotOwner,
+            message: format!(
+                "the host has no owner any more: look at it again before it is claimed for {}",
+                claim.owner
+            ),
+        });
+    }
+    write(system, &Mark { owner: claim.owner.clone(), epoch: 1, fence: claim.fence })
+}
+
+/// Gives the host of exactly that owner, in the epoch of the claim, to who asks.
+pub(crate) fn adopt(system: &mut dyn System, claim: &Claim, from: &Owner) -> Result<Mark, Failure> {
+    let refused = |message| Err(Failure { kind: FailureKind::NotOwner, message });
+    let adopted = Mark { owner: claim.owner.clone(), epoch: claim.epoch.saturating_add(1), fence: claim.fence };
+    match mark(system)? {
+        // Asked again because the answer was lost.
+        Some(mark) if mark.owner.is(&claim.owner) && mark.epoch == adopted.epoch => Ok(mark),
+        Some(mark) if mark.owner.is(from) && mark.epoch == claim.epoch => {
+            write(system, &adopted)?;
+            Ok(adopted)
+        }
+        Some(mark) => refused(format!("the host belongs to {} in epoch {}, not to {from}", mark.owner, mark.epoch)),
+        None => refused("the host has no owner: it needs no adoption".to_owned()),
+    }
+}
+
+/// Takes the mark away.
+pub(crate) fn release(system: &mut dyn System) -> Result<(), Failure> {
+    system.remove(&path()).map(drop).map_err(no_mark)
+}
+
+fn owns(mark: &Mark, claim: &Claim) -> Result<(), Failure> {
+    // Who saw no owner may have claimed it since, and lost the answer.
+    if mark.owner.is(&claim.owner) && mark.epoch == claim.epoch.max(1) {
+        return Ok(());
+    }
+    let message = if mark.owner.is(&claim.owner) {
+        format!("the host is in epoch {} of {}, not {}: look at it again", mark.epoch, mark.owner, claim.epoch)
+    } else {
+        format!("the host belongs to {} in epoch {}, not to {}", mark.owner, mark.epoch, claim.owner)
+    };
+    Err(Failure { kind: FailureKind::NotOwner, message })
+}
+
+fn write(system: &mut dyn System, mark: &Mark) -> Result<(), Failure> {
+    let bytes = serde_json::to_vec(mark).map_err(|error| no_mark(io::Error::other(error)))?;
+    let old = format!("{HOME}/journal/fence");
+    let never = format!("{}\n", u64::MAX);
+    if system.read(&old, 64).ok().flatten().as_deref() != Some(never.as_bytes()) {
+        system.write(&old, never.as_bytes(), 0o600, "root", "root").map_err(no_mark)?;
+    }
+    system.write(&path(), &bytes, 0o600, "root", "root").map_err(no_mark)?;
+    // The journal and what is kept may hold secrets: nobody else looks into it.
+    if system.stat(HOME).map_err(no_mark)?.is_none_or(|home| home.mode != 0o700) {
+        system.set_mode(HOME, 0o700, "root", "root").map_err(no_mark)?;
+    }
+    Ok(())
+}
