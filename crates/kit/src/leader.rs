@@ -148,17 +148,19 @@ fn overtaken(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if matches!(status.code, 404 | 409))
 }
 
-/// Annotation of the Lease: the number of its last leader, see [`Fence::number`].
-pub const FENCE: &str = "fleetwright.io/fence";
+/// Annotation of Leases that older versions wrote: a fencing token from the wall clock. It is removed.
+const OLD_FENCE: &str = "fleetwright.io/fence";
 
-/// The number of the next leader: higher than that of the last, and, should the Lease have been deleted, still higher than all before, as long
-/// as the clock was not set back by more than there were changes. Counting the Lease's transitions would begin anew then, and no host would
-/// listen any more.
-pub(crate) fn fence_number(record: Option<&Record>, now: Timestamp) -> u64 {
-    let annotations = record.and_then(|record| record.metadata.annotations.as_ref());
-    let last = annotations.and_then(|all| all.get(FENCE)).and_then(|number| number.parse::<u64>().ok());
-    let now = u64::try_from(now.as_second()).unwrap_or(0);
-    last.map_or(now, |last| now.max(last.saturating_add(1)))
+/// The fencing token of the leader whose write made that version of the Lease: see [`Fence::number`]. The API server counts resourceVersions up
+/// with every write, also when the Lease was deleted in between, so each leader has a higher one than all before.
+fn fencing_token(held: &Record) -> Result<u64, Setback> {
+    let version = held.metadata.resource_version.as_deref().unwrap_or_default();
+    let token = version.parse::<u64>().ok().filter(|token| *token > 0);
+    token.ok_or_else(|| {
+        Setback::Trouble(format!(
+            "the API server's resourceVersion {version:?} is no number: leaders cannot be told apart"
+        ))
+    })
 }
 
 fn holder(record: &Record) -> Option<&str> {
@@ -272,8 +274,8 @@ impl Leader {
         }
         let sent = self.sent();
         let spec = self.taken(record.as_ref().and_then(|record| record.spec.clone()), sent.wall);
-        self.fence.set_number(fence_number(record.as_ref(), sent.wall));
         let held = self.limited(third, self.put(record.map(|record| record.metadata), spec)).await?;
+        self.fence.set_number(fencing_token(&held)?);
         self.hold(sent);
         Ok(Some((held, sent)))
     }
@@ -429,8 +431,9 @@ impl Leader {
         let exists = meta.is_some();
         let mut metadata =
             meta.unwrap_or_else(|| ObjectMeta { name: Some(self.lease.name.clone()), ..ObjectMeta::default() });
-        let annotations = metadata.annotations.get_or_insert_default();
-        annotations.insert(FENCE.to_owned(), self.fence.number().to_string());
+        if let Some(annotations) = &mut metadata.annotations {
+            annotations.remove(OLD_FENCE);
+        }
         if exists {
             return self.api.replace(&self.lease.name, &by, &Record { metadata, spec }).await;
         }
@@ -442,9 +445,12 @@ impl Leader {
             let ours = old.holder_identity.as_deref() == Some(&self.lease.identity);
             old.lease_transitions.unwrap_or_default().saturating_add(i32::from(!ours))
         });
+        // A write that changes nothing has the resourceVersion, and so the fencing token, of the leader before: another process of the same identity.
+        let same = old.as_ref().is_some_and(|old| old.acquire_time == Some(MicroTime(now)));
+        let acquired = if same { now + Duration::from_micros(1) } else { now };
         LeaseSpec {
             holder_identity: Some(self.lease.identity.clone()),
-            acquire_time: Some(MicroTime(now)),
+            acquire_time: Some(MicroTime(acquired)),
             lease_transitions: Some(transitions),
             ..self.renewed(old.unwrap_or_default(), now)
         }

@@ -390,6 +390,25 @@ impl Writer {
         }
     }
 
+    /// Deletes an object whose name is enough to know that it is ours, and nothing that it owns; `Ok(false)` if there is none.
+    ///
+    /// # Errors
+    /// See [`WriteError`].
+    pub async fn orphan<K>(&self, key: &Key) -> Result<bool, WriteError>
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        let what = what::<K>(key);
+        let uri = format!("{}/{}", path::<K>(key), key.name);
+        let body = json!({ "propagationPolicy": PropagationPolicy::Orphan });
+        let request = request(&what, Method::DELETE, &uri, "application/json", &body)?;
+        match self.client.request::<Value>(request).await.map_err(|error| WriteError::of(what, error)) {
+            Ok(_) => Ok(true),
+            Err(WriteError::Gone(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     async fn patch<V: View>(
         &self,
         cache: &Cache<V>,

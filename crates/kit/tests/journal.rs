@@ -17,7 +17,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{ConfigMap, Event};
 use kube::Client;
-use kube::api::ListParams;
+use kube::api::{DeleteParams, ListParams};
 use kube::client::Body;
 use serde_json::json;
 use tokio::sync::watch;
@@ -59,6 +59,11 @@ on_both! {
     a_person_can_end_what_nobody_drives_any_more
     a_target_that_was_labelled_is_asked_for_anew
     who_waits_is_written_to_once_however_many_end_meanwhile
+    a_running_operation_that_is_deleted_stays_until_its_act_ended
+    an_unknown_operation_that_is_deleted_stays_until_a_person_resolved_it
+    a_waiting_operation_that_is_deleted_is_replaced
+    a_finalizer_that_somebody_removed_is_added_again
+    a_crash_at_any_call_around_a_deletion_starts_an_act_once
 }
 
 mod scenarios {
@@ -313,7 +318,11 @@ mod scenarios {
         drop(ann);
         // Nobody watches while a person deletes both.
         shop.delete::<ConfigMap>("tea").await;
-        shop.delete::<Operation>(&operation.metadata.name.unwrap_or_default()).await;
+        let name = operation.metadata.name.unwrap_or_default();
+        shop.delete::<Operation>(&name).await;
+        assert_eq!(shop.operations("tea").await.len(), 1, "a deletion alone does not remove what was started");
+        shop.merge::<Operation>(&name, json!({ "metadata": { "finalizers": null } })).await;
+        assert_eq!(shop.operations("tea").await.len(), 0, "without an operator, a person removes the finalizer");
         shop.order("bob", "salt").await;
         let prompt = Yard::new(Style::Prompt);
         let _bob = shop.start("bob", &prompt);
@@ -525,5 +534,174 @@ mod scenarios {
         // Refused because the policy is new, refused because it is full, granted, claimed, ended.
         assert!(writes.values().all(|count| *count <= 5), "{writes:?}");
         assert_eq!(writes.len(), parcels.len());
+    }
+
+    /// The one operation on a parcel, which somebody deleted and which is still there.
+    async fn terminating(shop: &Shop, parcel: &str) -> Operation {
+        let operation = shop.operations(parcel).await.pop().expect("it stays");
+        assert!(operation.metadata.deletion_timestamp.is_some(), "{:?}", operation.metadata);
+        operation
+    }
+
+    async fn removed(shop: &Shop, parcel: &str) {
+        shop.until("the operation is removed", async || shop.operations(parcel).await.is_empty().then_some(())).await;
+    }
+
+    pub(super) async fn a_running_operation_that_is_deleted_stays_until_its_act_ended(ground: Ground) {
+        let shop = Shop::new(&ground).await;
+        shop.policy("carries", 1).await;
+        shop.order("ann", "tea").await;
+        let yard = Yard::new(Style::Held);
+        let _ann = shop.start("ann", &yard);
+        let (operation, _) = shop.reaches("tea", OperationPhase::Running).await;
+        let name = operation.metadata.name.unwrap_or_default();
+        assert_eq!(operation.metadata.finalizers.unwrap_or_default(), [names::OPERATION_FINALIZER]);
+        shop.until("it is started", async || (yard.started().len() == 1).then_some(())).await;
+        shop.delete::<Operation>(&name).await;
+        // As `kubectl delete --all`, and as often as somebody likes.
+        shop.api::<Operation>()
+            .delete_collection(&DeleteParams::default(), &ListParams::default())
+            .await
+            .expect("deleted");
+        // What comes later waits: the deleted one still holds its place.
+        shop.order("ann", "salt").await;
+        let why = shop
+            .until("salt waits", async || {
+                let status = shop.operations("salt").await.pop()?.status?;
+                condition(&status.conditions, names::GRANTED).cloned()
+            })
+            .await;
+        assert_eq!((why.status, why.reason.as_str()), (Status::False, "LimitReached"), "{}", why.message);
+        assert_eq!(terminating(&shop, "tea").await.status.expect("a status").phase, OperationPhase::Running);
+        assert_eq!(shop.held("carries", 1).await, [name]);
+        yard.open_door();
+        removed(&shop, "tea").await;
+        shop.reaches("salt", OperationPhase::Succeeded).await;
+        shop.held("carries", 0).await;
+        assert_eq!(yard.arrived(), ["salt", "tea"], "each once");
+    }
+
+    pub(super) async fn an_unknown_operation_that_is_deleted_stays_until_a_person_resolved_it(ground: Ground) {
+        let shop = Shop::new(&ground).await;
+        shop.policy("carries", 5).await;
+        shop.order("ann", "tea").await;
+        let yard = Yard::new(Style::Vanishes);
+        let ann = shop.start("ann", &yard);
+        let (operation, _) = shop.reaches("tea", OperationPhase::Unknown).await;
+        let name = operation.metadata.name.unwrap_or_default();
+        shop.delete::<Operation>(&name).await;
+        drop(ann);
+        // A new process, which remembers nothing, and which has come as far as another act of the same kind.
+        let _ann = shop.start("ann", &yard);
+        shop.order("ann", "salt").await;
+        shop.reaches("salt", OperationPhase::Unknown).await;
+        assert_eq!(terminating(&shop, "tea").await.status.expect("a status").phase, OperationPhase::Unknown);
+        shop.held("carries", 2).await;
+        let started = || yard.started().into_iter().filter(|id| *id.key.name == *name).count();
+        assert_eq!(started(), 1, "it is not started again");
+        shop.delete::<ConfigMap>("tea").await;
+        let annotations = json!({ names::OUTCOME: "Failed", names::OUTCOME_BECAUSE: "the yard is empty" });
+        shop.merge::<Operation>(&name, json!({ "metadata": { "annotations": annotations } })).await;
+        removed(&shop, "tea").await;
+        shop.held("carries", 1).await;
+        assert_eq!(started(), 1);
+    }
+
+    pub(super) async fn a_waiting_operation_that_is_deleted_is_replaced(ground: Ground) {
+        let shop = Shop::new(&ground).await;
+        shop.policy("carries", 0).await;
+        shop.order("ann", "tea").await;
+        let yard = Yard::new(Style::Prompt);
+        let _ann = shop.start("ann", &yard);
+        async fn waiting(shop: &Shop) -> Option<Operation> {
+            shop.operations("tea").await.pop().filter(|op| op.status.is_some())
+        }
+        let first = shop.until("tea waits", async || waiting(&shop).await).await.metadata;
+        shop.delete::<Operation>(first.name.as_deref().unwrap_or_default()).await;
+        shop.until("a new one waits", async || waiting(&shop).await.filter(|op| op.metadata.uid != first.uid)).await;
+        assert_eq!(yard.started(), []);
+        shop.merge::<OperationPolicy>("carries", json!({ "spec": { "max": 1 } })).await;
+        shop.reaches("tea", OperationPhase::Succeeded).await;
+        assert_eq!(yard.started().len(), 1);
+    }
+
+    pub(super) async fn a_finalizer_that_somebody_removed_is_added_again(ground: Ground) {
+        let shop = Shop::new(&ground).await;
+        shop.policy("carries", 1).await;
+        shop.order("ann", "tea").await;
+        let yard = Yard::new(Style::Held);
+        let _ann = shop.start("ann", &yard);
+        let (operation, _) = shop.reaches("tea", OperationPhase::Running).await;
+        let name = operation.metadata.name.unwrap_or_default();
+        shop.merge::<Operation>(&name, json!({ "metadata": { "finalizers": null } })).await;
+        shop.until("it is protected again", async || {
+            let finalizers = shop.operations("tea").await.pop()?.metadata.finalizers?;
+            (finalizers == [names::OPERATION_FINALIZER]).then_some(())
+        })
+        .await;
+        shop.delete::<Operation>(&name).await;
+        terminating(&shop, "tea").await;
+        yard.open_door();
+        removed(&shop, "tea").await;
+        assert_eq!((yard.started().len(), yard.arrived()), (1, vec!["tea".to_owned()]));
+    }
+
+    pub(super) async fn a_crash_at_any_call_around_a_deletion_starts_an_act_once(ground: Ground) {
+        let (mut call, mut crashes) = (0, 0);
+        loop {
+            let mut missed = 0;
+            for side in [Side::Before, Side::After] {
+                let shop = Shop::new(&ground).await;
+                shop.policy("carries", 1).await;
+                shop.order("ann", "tea").await;
+                let yard = Yard::new(Style::Prompt);
+                // Somebody deletes the Operation while its act runs. By the test's own runtime: a crash of the operator does not stop it.
+                let (deleted, api) = (Arc::new(AtomicUsize::new(0)), shop.api::<Operation>());
+                let look: Look = {
+                    let (deleted, here) = (deleted.clone(), tokio::runtime::Handle::current());
+                    Arc::new(move |id| {
+                        let (deleted, api) = (deleted.clone(), api.clone());
+                        here.spawn(async move {
+                            api.delete(&id.key.name, &DeleteParams::default()).await.expect("deleted");
+                            deleted.fetch_add(1, Ordering::SeqCst);
+                        });
+                        std::future::ready(()).boxed()
+                    })
+                };
+                let settled = async || {
+                    shop.until("the act is done and its operation is removed", async || {
+                        let left = shop.operations("tea").await;
+                        // One that turned out never to have been started is kept; nobody deleted it.
+                        let ended = left.iter().all(|op| {
+                            let over = op.status.as_ref().is_some_and(|status| status.phase == OperationPhase::Failed);
+                            over && op.metadata.deletion_timestamp.is_none()
+                        });
+                        (ended && deleted.load(Ordering::SeqCst) == 1 && yard.arrived() == ["tea"]).then_some(())
+                    })
+                    .await;
+                    shop.held("carries", 0).await;
+                };
+                let crash = Crash::at(call, side);
+                let around = crash.clone();
+                let first = Extras::between(move |client| around.around(client)).and_look(look.clone());
+                let first = shop.start_with("ann", &yard, first);
+                tokio::select! {
+                    () = crash.happened() => crashes += 1,
+                    () = settled() => missed += 1,
+                }
+                drop(first);
+                let _second = shop.start_with("ann", &yard, Extras::look(look));
+                settled().await;
+                let at = format!("crash {side} call {call} ({:?})", crash.at_call());
+                assert_eq!((yard.started().len(), yard.arrived()), (1, vec!["tea".to_owned()]), "{at}");
+            }
+            if missed == 2 {
+                break;
+            }
+            call += 1;
+        }
+        eprintln!("crashed {crashes} times, before and after each of {call} calls");
+        // As without a deletion, and the finalizer that is removed.
+        assert!(call >= 10, "{call}");
     }
 }

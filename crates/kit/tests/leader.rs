@@ -396,8 +396,15 @@ async fn each_leader_has_a_higher_number_than_all_before() {
     let again = Contender::start(server.client(), "two", clock, None);
     again.leading().await;
     assert!(again.fence.number() > second);
-    let annotations = records(server.client()).get("test").await.unwrap().metadata.annotations.unwrap();
-    assert_eq!(annotations["fleetwright.io/fence"], again.fence.number().to_string());
+    let third = again.fence.number();
+    // Also when somebody deleted the Lease: its own counters begin again, those of the API server do not.
+    again.kill();
+    records(server.client()).delete("test", &Default::default()).await.unwrap();
+    let last = Contender::start(server.client(), "three", Clock::manual(noon() - 3600 * Duration::from_secs(1)), None);
+    last.leading().await;
+    assert!(last.fence.number() > third, "{} after {third}", last.fence.number());
+    let record = records(server.client()).get("test").await.unwrap();
+    assert_eq!(record.spec.unwrap().lease_transitions, Some(0), "it begins again");
 }
 
 #[tokio::test]

@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 use super::read::{Page, Read};
 use super::{Cache, Told, View};
 use crate::metrics::Metrics;
+use crate::outages::Outages;
 use crate::{Clock, Key, Random};
 
 /// The size of a page, as client-go has it.
@@ -45,6 +46,8 @@ pub(crate) struct Filling {
     pub metrics: Metrics,
     /// Woken when the cache has become full.
     pub synced: Arc<Notify>,
+    /// Told of when this cache is not kept up to date because the API server does not answer.
+    pub outages: Outages,
 }
 
 /// A cache of any view.
@@ -72,6 +75,7 @@ impl<V: View> Fill for Cache<V> {
             expired: false,
             lagging: 0,
             out: false,
+            unanswered: false,
         };
         watch.run().boxed()
     }
@@ -122,6 +126,18 @@ impl Fault {
         (seconds > 0).then(|| Duration::from_secs(seconds.into()))
     }
 
+    /// Whether the API server did not answer: a refusal is an answer, one of a proxy before a server that is gone is none.
+    fn is_unanswered(&self) -> bool {
+        match self {
+            Self::Silent => true,
+            Self::Failed(kube::Error::Api(_)) | Self::Refused(_) => {
+                self.status().is_some_and(|status| status.code >= 500)
+            }
+            Self::Failed(_) => true,
+            Self::Expired | Self::Lagging | Self::Ended => false,
+        }
+    }
+
     fn why(&self) -> &'static str {
         match self {
             Self::Expired => "expired",
@@ -152,6 +168,8 @@ struct Watch<V: View> {
     lagging: u32,
     /// Whether an outage was logged and has not ended.
     out: bool,
+    /// Whether the API server does not answer since.
+    unanswered: bool,
 }
 
 impl<V: View> Watch<V> {
@@ -160,6 +178,9 @@ impl<V: View> Watch<V> {
             let Err(fault) = self.round().await else { continue };
             self.faults += 1;
             self.filling.metrics.watch_restart(&self.kind, fault.why());
+            if fault.is_unanswered() && !std::mem::replace(&mut self.unanswered, true) {
+                self.filling.outages.begin(self.filling.clock.now());
+            }
             if let Some(status) = fault.status() {
                 // A version that is too new is one from before the API server was set back.
                 let too_new = status.code == 400 || status.message.contains("Too large resource version");
@@ -375,6 +396,9 @@ impl<V: View> Watch<V> {
     fn recovered(&mut self) {
         if std::mem::take(&mut self.out) {
             tracing::info!(kind = self.kind, "watching again");
+        }
+        if std::mem::take(&mut self.unanswered) {
+            self.filling.outages.end(self.filling.clock.now());
         }
     }
 }

@@ -40,7 +40,7 @@ impl Fence {
         Self { inner: Arc::new(Mutex::new(state)), number: Arc::default() }
     }
 
-    /// Tells leaders apart: it grows with each one that takes the lease. What is acted on outside the API server remembers the highest that it
+    /// The fencing token, from the API server: it grows with each leader that takes the lease, and is 0 without a lease. What is acted on outside the API server remembers the highest that it
     /// heard and does not listen to a lower one, so that a leader that was paused is refused when it goes on.
     pub fn number(&self) -> u64 {
         self.number.load(Ordering::Acquire)

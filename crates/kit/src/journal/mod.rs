@@ -11,6 +11,8 @@
 //! Guarantees:
 //! - the act is started at most once for each Operation, across crashes, lost answers and two leaders for a moment: only by the process whose
 //!   token the API server confirmed, only while that process leads, and only if it remembers not to have started it;
+//! - an Operation that was started cannot be removed before its outcome is known: it has a finalizer from its creation on, which the journal removes
+//!   when somebody deleted the Operation and either its act was never started, or it ended;
 //! - never more are under way than each policy allows, since places are taken with a precondition on the policy's version;
 //! - an outcome that is known to this process is written until it stays written.
 //!
@@ -19,6 +21,8 @@
 //!   is paused just there starts its act when it goes on. So nobody else ever starts *the same* Operation;
 //!   what never began is recorded as failed, and a controller that still wants it asks for a new one, with the number of the attempt
 //!   in its fingerprint. What is acted on should refuse a key that it was told of before.
+//! - a person who may write Operations can remove the finalizer too. The journal adds it again, unless the Operation is being deleted, when the API
+//!   server takes no new finalizer.
 //! - an Operation that is gone is forgotten: one of the same intent is a new act. Drive only what the world still needs.
 
 mod act;
@@ -33,8 +37,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fleetwright_api::{
-    Operation, OperationPhase, OperationPolicy, OperationPolicyStatus, OperationSpec, OperationStatus, Span, condition,
-    names,
+    Operation, OperationPhase, OperationPolicy, OperationPolicySpec, OperationPolicyStatus, OperationSpec,
+    OperationStatus, Span, condition, names,
 };
 use fleetwright_plan::gate::{self, Population, Verdict};
 use fleetwright_plan::operation::{self, Said, Step};
@@ -94,9 +98,9 @@ const LONGEST_PROBE: Duration = Duration::from_secs(60);
 
 impl Journal {
     /// What [`Journal::drive`] may need of a pass's calls, when two policies name the type: an intent, two places, a grant, a claim and an
-    /// outcome, after an intent with other labels was taken back; and looks at what was in the way. Each further policy needs one
-    /// write more.
-    pub const BUDGET: Budget = Budget { reads: 2, writes: 7 };
+    /// outcome, after an intent with other labels was deleted and released, or a finalizer that somebody removed was added again; and looks at
+    /// what was in the way. Each further policy needs one write more.
+    pub const BUDGET: Budget = Budget { reads: 2, writes: 8 };
 
     /// Adds a journal for that namespace to an operator: its caches, and the controllers that forget old operations, hear what
     /// people say about them, and keep the policies' counts true. `population` says of how many a percentage is.
@@ -186,6 +190,25 @@ impl Journal {
         Key::new(&self.inner.namespace, &name::of(intent))
     }
 
+    /// Writes this policy, unless some policy names one of its types: an operator whose acts nobody limited yet brings a limit of its own, which people may change. The gate
+    /// counts by it when it was observed.
+    ///
+    /// # Errors
+    /// See [`JournalError`].
+    pub async fn limit(&self, pass: &Pass, name: &str, spec: OperationPolicySpec) -> Result<(), JournalError> {
+        let known = |type_: &String| {
+            let policies = self.inner.policies.by(TYPE, type_);
+            policies.iter().any(|(key, _)| *key.namespace == *self.inner.namespace)
+        };
+        if spec.operations.iter().any(known) {
+            return Ok(());
+        }
+        let mut policy = OperationPolicy::new(name, spec);
+        policy.metadata.namespace = Some(self.inner.namespace.clone());
+        pass.writer().create_in(&self.inner.policies, &policy).await?;
+        Ok(())
+    }
+
     /// The intent with the number of the attempt in its fingerprint: one more than those that are known never to have started.
     ///
     /// For acts that may be asked for again although a process that was paused right before its start could still go on
@@ -210,7 +233,7 @@ impl Journal {
             ..PolicyRule::default()
         };
         vec![
-            rule("operations", &["get", "list", "watch", "create", "delete"]),
+            rule("operations", &["get", "list", "watch", "create", "patch", "delete"]),
             rule("operations/status", &["patch"]),
             rule("operationpolicies", &["get", "list", "watch"]),
             rule("operationpolicies/status", &["patch"]),
@@ -232,6 +255,13 @@ impl Journal {
             let memory = self.inner.attempts.memory(&id, status.started_by.as_deref());
             let now = pass.clock().now();
             match operation::next(&status, &memory, &said(&operation), now) {
+                Step::Ask | Step::Claim if is_terminating(&operation) => {
+                    self.release(pass, &operation).await?;
+                    let why =
+                        format!("Operation {key} was deleted before it was started; a new one follows when it is gone");
+                    return Ok(Progress::Waiting { why, until: None });
+                }
+                Step::Claim if !is_protected(&operation) => self.protect(pass, &operation).await?,
                 Step::Ask => {
                     if let Some(waiting) = self.ask(pass, &id, &operation, &status).await? {
                         return Ok(waiting);
@@ -303,6 +333,9 @@ impl Journal {
             let (uid, version) = (meta.uid.as_deref(), meta.resource_version.as_deref());
             let (uid, version) = (uid.unwrap_or_default(), version.unwrap_or_default());
             pass.writer().delete(&self.inner.operations, &key, uid, version).await?;
+            if let Some(marked) = self.inner.operations.get(&key) {
+                self.release(pass, &marked).await?;
+            }
         }
         if known.is_none() {
             let object = self.written_down(&key, intent);
@@ -339,6 +372,7 @@ impl Journal {
         let metadata = ObjectMeta {
             name: Some(key.name.to_string()),
             namespace: Some(key.namespace.to_string()),
+            finalizers: Some(vec![names::OPERATION_FINALIZER.to_owned()]),
             ..ObjectMeta::default()
         };
         Operation { metadata, spec, status: None }
@@ -422,6 +456,51 @@ impl Journal {
         self.inner.operations.get(key).ok_or_else(|| JournalError::Behind(key.clone()))
     }
 
+    /// Adds the finalizer to an Operation that lacks it: one of an older version, or one whose finalizers somebody edited.
+    async fn protect(&self, pass: &Pass, operation: &CachedOperation) -> Result<(), JournalError> {
+        let meta = &operation.0.metadata;
+        let test = json!({ "op": "test", "path": "/metadata/resourceVersion", "value": meta.resource_version });
+        let add = match &meta.finalizers {
+            Some(_) => json!({ "op": "add", "path": "/metadata/finalizers/-", "value": names::OPERATION_FINALIZER }),
+            None => json!({ "op": "add", "path": "/metadata/finalizers", "value": [names::OPERATION_FINALIZER] }),
+        };
+        self.patch(pass, operation, json!([test, add])).await
+    }
+
+    /// Removes the finalizer, if the Operation is still the version that was decided on: a claim that came in between keeps it.
+    async fn release(&self, pass: &Pass, operation: &CachedOperation) -> Result<(), JournalError> {
+        let meta = &operation.0.metadata;
+        let mut finalizers = meta.finalizers.iter().flatten();
+        let Some(index) = finalizers.position(|name| name == names::OPERATION_FINALIZER) else { return Ok(()) };
+        let path = format!("/metadata/finalizers/{index}");
+        let patch = json!([
+            { "op": "test", "path": "/metadata/resourceVersion", "value": meta.resource_version },
+            { "op": "test", "path": path, "value": names::OPERATION_FINALIZER },
+            { "op": "remove", "path": path },
+        ]);
+        match self.patch(pass, operation, patch).await {
+            // Somebody was faster.
+            Err(JournalError::Write(WriteError::Gone(_))) => Ok(()),
+            done => done,
+        }
+    }
+
+    async fn patch(
+        &self,
+        pass: &Pass,
+        operation: &CachedOperation,
+        patch: serde_json::Value,
+    ) -> Result<(), JournalError> {
+        let (cache, key) = (&self.inner.operations, Key::of(&operation.0));
+        match pass.writer().json_patch(cache, &key, patch).await {
+            Err(error @ WriteError::Conflict { .. }) => {
+                refresh(pass, cache, &key).await?;
+                Err(error.into())
+            }
+            done => Ok(done?),
+        }
+    }
+
     async fn write(
         &self,
         pass: &Pass,
@@ -492,6 +571,15 @@ fn phase(operation: &CachedOperation) -> OperationPhase {
 
 fn labels_changed(operation: &CachedOperation, intent: &Intent) -> bool {
     operation.0.spec.target.labels != intent.target.labels
+}
+
+fn is_terminating(operation: &CachedOperation) -> bool {
+    operation.0.metadata.deletion_timestamp.is_some()
+}
+
+/// Whether the finalizer keeps it from being removed.
+fn is_protected(operation: &CachedOperation) -> bool {
+    operation.0.metadata.finalizers.iter().flatten().any(|name| name == names::OPERATION_FINALIZER)
 }
 
 fn never_started(operation: &CachedOperation) -> bool {

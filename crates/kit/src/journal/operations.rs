@@ -1,4 +1,5 @@
-//! Forgets operations that ended long ago, and hears what people say about those whose outcome nobody else knows.
+//! Deletes operations that ended long ago, protects the others from being removed, and hears what people say about those whose outcome nobody else
+//! knows.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use fleetwright_plan::operation::{self, Memory, Step};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 
-use super::{CachedOperation, Journal, JournalError, OperationKey, phase, said};
+use super::{CachedOperation, Journal, JournalError, OperationKey, is_protected, is_terminating, phase, said};
 use crate::controller::{Budget, Controller, Next, Options, Outcome};
 use crate::events::reference;
 use crate::{Change, Key, Operator, Pass, WriteError};
@@ -71,6 +72,10 @@ enum Decision {
     Hear(Box<OperationStatus>),
     /// It is kept no longer.
     Forget,
+    /// Add the finalizer.
+    Protect,
+    /// Somebody deleted it, and nothing more needs to be known about it: remove the finalizer.
+    Release,
 }
 
 impl Controller for Operations {
@@ -112,6 +117,12 @@ impl Controller for Operations {
             return Decision::Rest(None);
         }
         let status = operation.0.status.clone().unwrap_or_default();
+        if is_terminating(operation) && operation::may_be_removed(&status) {
+            return if is_protected(operation) { Decision::Release } else { Decision::Rest(None) };
+        }
+        if !is_terminating(operation) && !is_protected(operation) && !status.phase.ended() {
+            return Decision::Protect;
+        }
         if let Some(due) = operation::prune_at(&status, spec.keep_for.0) {
             return if due <= now { Decision::Forget } else { Decision::Rest(Some(due)) };
         }
@@ -126,6 +137,8 @@ impl Controller for Operations {
         match decision {
             Decision::Rest(_) => Ok(()),
             Decision::Hear(status) => self.journal.write(pass, operation, status).await,
+            Decision::Protect => self.journal.protect(pass, operation).await,
+            Decision::Release => self.journal.release(pass, operation).await,
             Decision::Forget => {
                 let meta = &operation.0.metadata;
                 let (uid, version) = (meta.uid.as_deref(), meta.resource_version.as_deref());

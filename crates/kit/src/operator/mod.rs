@@ -20,8 +20,9 @@ use tokio::task::JoinSet;
 use crate::cache::{Fill, Filling, Told};
 use crate::client::{self, Fence};
 use crate::events::Events;
-use crate::leader::{self, Lease};
+use crate::leader::Lease;
 use crate::metrics::Metrics;
+use crate::outages::Outages;
 use crate::pass::{Means, PassRecord};
 use crate::queue::Priority;
 use crate::serve::Health;
@@ -89,6 +90,7 @@ pub struct Operator {
     background: Mutex<Vec<BoxFuture<'static, ()>>>,
     idle: Idle,
     health: Health,
+    outages: Outages,
 }
 
 impl Operator {
@@ -96,20 +98,24 @@ impl Operator {
     pub fn new(settings: Settings) -> Self {
         let Settings { name, client, clock, metrics, lease, .. } = &settings;
         let fence = if lease.is_some() { Fence::closed() } else { Fence::open() };
-        // Without a lease the one that was started last leads.
-        fence.set_number(leader::fence_number(None, clock.now()));
         let client = client::wrap(client.clone(), fence.clone(), clock.clone(), metrics.clone(), name);
         let identity = lease.as_ref().map_or(name, |lease| &lease.identity).clone();
         let events = Events::new(client.clone(), clock.clone(), metrics.clone(), name, &identity);
         let idle = Idle::new(clock.clone(), events.clone());
         let health = Health::new(clock.clone());
         let (caches, drivers, background) = (HashMap::new(), Vec::new(), Mutex::default());
-        Self { identity, client, fence, events, caches, drivers, background, idle, health, settings }
+        let outages = Outages::default();
+        Self { identity, client, fence, events, caches, drivers, background, idle, health, outages, settings }
     }
 
     /// The client with fence and counting, for making [`kube::Api`]s.
     pub fn client(&self) -> kube::Client {
         self.client.clone()
+    }
+
+    /// The fence of the lease, for clients of other servers: what a task sends after a wait is sent only while we lead.
+    pub fn fence(&self) -> Fence {
+        self.fence.clone()
     }
 
     /// Who we are: the identity of the lease, or the operator's name without one.
@@ -145,6 +151,11 @@ impl Operator {
     /// Says when there is nothing to do; also after [`Operator::run`] has begun.
     pub fn watch_idle(&self) -> Idle {
         self.idle.clone()
+    }
+
+    /// When the API server did not answer.
+    pub fn outages(&self) -> &Outages {
+        &self.outages
     }
 
     /// What the probes are answered from, see [`crate::serve::Endpoint`].
@@ -215,6 +226,7 @@ impl Operator {
             random: self.settings.random.clone(),
             metrics: self.settings.metrics.clone(),
             synced: synced.clone(),
+            outages: self.outages.clone(),
         };
         let caches = self.idle.caches();
         for cache in &caches {

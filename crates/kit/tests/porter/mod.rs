@@ -286,6 +286,12 @@ impl Extras {
         Self { look: Some(look), ..Self::default() }
     }
 
+    /// As [`Extras::look`], besides what was given before.
+    pub fn and_look(mut self, look: Look) -> Self {
+        self.look = Some(look);
+        self
+    }
+
     /// A lease of ten seconds that it holds under that identity.
     pub fn leads_as(mut self, identity: &str) -> Self {
         self.identity = Some(identity.to_owned());
