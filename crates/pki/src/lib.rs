@@ -1,4 +1,4 @@
-//! Certificate authorities, leaf certificates, service-account keys and kubeconfigs.
+//! Certificate authorities, leaf certificates, service-account keys and kubeconfigs; and sealed (encrypted) copies of keys.
 //!
 //! Everything is ECDSA P-256 and PEM: small, quick to make, and read by kube-apiserver, etcd, kubectl and rustls alike.
 
@@ -8,12 +8,14 @@ mod der;
 mod files;
 mod kubeconfig;
 mod request;
+mod seal;
 
 pub use authority::{Authority, Leaf, Pair, ServiceAccountKey, Usage};
 pub use certificate::Certificate;
 pub use files::write_private;
 pub use kubeconfig::{Identity, kubeconfig};
 pub use request::Request;
+pub use seal::{SealKey, fingerprint};
 
 /// What can go wrong while making or reading certificates.
 #[derive(Debug, thiserror::Error)]
@@ -30,4 +32,7 @@ pub enum Error {
     /// A name that a certificate cannot carry.
     #[error("{0:?} cannot be a DNS name in a certificate")]
     DnsName(String),
+    /// Something could not be encrypted or decrypted.
+    #[error("{0}")]
+    Seal(&'static str),
 }

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use fleetwright_plan::cluster::snapshots::Report;
 
 use crate::etcd::{Etcd, Source};
-use crate::store::{Described, Place};
+use crate::store::{Described, Encryption, Place};
 use crate::take::Taken;
 
 /// The scratch etcd begins within this time.
@@ -26,6 +26,8 @@ pub struct Keep {
     pub scratch: String,
     /// Where it goes.
     pub place: Place,
+    /// With what it is encrypted.
+    pub encryption: Encryption,
     /// How many are kept.
     pub keep: usize,
     /// One that is not removed, whatever its age.
@@ -40,9 +42,11 @@ pub async fn keep(keep: &Keep) -> Result<Report> {
     let taken = Taken::read(&keep.work)?;
     let (revision, keys) = compare(keep, &taken).await?;
     let described = Described { name: keep.name.clone(), taken: taken.clone(), revision, keys };
-    keep.place.put(&keep.work.join(crate::FILE), &described, keep.spare.as_deref()).await?;
+    let file = keep.work.join(crate::FILE);
+    let key_id = keep.place.put(&keep.encryption, &file, &described, keep.spare.as_deref()).await?;
     let kept = prune(keep).await?;
-    Ok(Report { name: keep.name.clone(), at: taken.at, bytes: taken.bytes, revision, keys, kept })
+    let name = keep.name.clone();
+    Ok(Report { name, at: taken.at, bytes: taken.bytes, revision, keys, kept, key_id: Some(key_id) })
 }
 
 /// The revision and the number of keys that both agree on.

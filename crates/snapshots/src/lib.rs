@@ -5,12 +5,15 @@
 //! - [`place`]: what a file was restored to becomes the data of a member, and what it had before is set aside until [`clean`];
 //! - [`keep`]: what a scratch etcd made of that file is compared with what etcd says, the file is put in its place, and old ones go.
 //!
+//! What is kept is encrypted and authenticated (`seal`).
+//!
 //! A snapshot counts from the moment its description is beside it: a file without one is what an attempt before left behind.
 
 mod etcd;
 mod keep;
 mod place;
 mod s3;
+mod seal;
 mod sign;
 mod store;
 mod take;
@@ -19,7 +22,8 @@ pub use etcd::Source;
 pub use keep::{Keep, keep};
 pub use place::{clean, clear, place};
 pub use s3::Bucket;
-pub use store::{Described, Place};
+pub use seal::Keys;
+pub use store::{Described, Encryption, Place};
 pub use take::{Taken, take};
 
 /// The file of a snapshot that is being worked on.

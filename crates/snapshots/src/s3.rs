@@ -31,6 +31,8 @@ pub struct Bucket {
     pub prefix: String,
     /// The folder with `accessKeyId`, `secretAccessKey` and perhaps `ca.crt`.
     pub keys: PathBuf,
+    /// The store may be asked without TLS.
+    pub insecure: bool,
 }
 
 struct Answer {
@@ -54,6 +56,11 @@ impl Bucket {
     }
 
     async fn client(&self) -> Result<Client> {
+        ensure!(
+            self.insecure || self.endpoint.starts_with("https://"),
+            "{} is not https: use https, or set spec.snapshots.s3.insecure to true",
+            self.endpoint
+        );
         let mut cluster = json!({ "server": self.endpoint });
         if self.keys.join("ca.crt").exists() {
             cluster["certificate-authority"] = json!(self.keys.join("ca.crt"));

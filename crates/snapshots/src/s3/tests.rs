@@ -11,6 +11,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 
 use super::*;
+use crate::store::tests::encryption;
 use crate::store::{Described, Place};
 use crate::take::Taken;
 
@@ -118,7 +119,7 @@ fn bucket(endpoint: String, keys: &Path, secret: &str) -> Bucket {
     std::fs::write(keys.join("accessKeyId"), "id\n").unwrap();
     std::fs::write(keys.join("secretAccessKey"), secret).unwrap();
     let (bucket, region, prefix) = ("backups".to_owned(), "here".to_owned(), "fleet/pay/".to_owned());
-    Bucket { endpoint, bucket, region, prefix, keys: keys.to_owned() }
+    Bucket { endpoint, bucket, region, prefix, keys: keys.to_owned(), insecure: true }
 }
 
 #[tokio::test]
@@ -126,6 +127,7 @@ async fn snapshots_go_to_a_store_and_come_back_also_those_that_go_in_pieces() {
     let (keys, work) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (url, objects) = store().await;
     let place = Place::Bucket(bucket(url, keys.path(), "hidden"));
+    let encryption = encryption(keys.path());
     let (file, back) = (work.path().join("db"), work.path().join("back"));
     for (name, size) in [("20260101-000000", 10), ("20260102-000000", PIECE + 7), ("20260103-000000", 1)] {
         let bytes: Vec<u8> = (0..size).map(|at| u8::try_from(at % 251).unwrap()).collect();
@@ -134,16 +136,20 @@ async fn snapshots_go_to_a_store_and_come_back_also_those_that_go_in_pieces() {
         let at = Timestamp::constant(1_800_000_000, 0);
         let taken = Taken { at, revision: 7, bytes: size as u64, sha256 };
         let described = Described { name: name.to_owned(), taken, revision: 8, keys: 3 };
-        place.put(&file, &described, None).await.unwrap();
-        assert_eq!(place.fetch(name, &back).await.unwrap(), described);
+        let key = place.put(&encryption, &file, &described, None).await.unwrap();
+        assert_eq!(place.fetch(&encryption, name, &back, false).await.unwrap(), (described, Some(key)));
         assert_eq!(std::fs::read(&back).unwrap(), bytes, "{name}");
     }
     assert_eq!(place.list().await.unwrap(), ["20260101-000000", "20260102-000000", "20260103-000000"]);
     place.remove("20260102-000000").await.unwrap();
+    // Another Cluster whose prefix is deeper: none of its snapshots counts as one of this Cluster, and none is removed.
+    objects.lock().unwrap().insert("fleet/pay/fleet/shop/20270101-000000.json".to_owned(), Vec::new());
+    assert_eq!(place.list().await.unwrap(), ["20260101-000000", "20260103-000000"]);
+    objects.lock().unwrap().remove("fleet/pay/fleet/shop/20270101-000000.json");
     let left: Vec<_> = objects.lock().unwrap().keys().cloned().collect();
     assert_eq!(left.len(), 4, "{left:?}");
     assert!(left.iter().all(|key| key.starts_with("fleet/pay/2026010") && !key.contains("20260102")));
-    let missing = place.fetch("other", &back).await.unwrap_err().to_string();
+    let missing = place.fetch(&encryption, "other", &back, false).await.unwrap_err().to_string();
     assert!(missing.contains("there is no snapshot other"), "{missing}");
 }
 
@@ -155,4 +161,14 @@ async fn a_store_that_refuses_is_quoted() {
     let refused = place.list().await.unwrap_err().to_string();
     assert!(refused.contains("the store answers 403: The signature does not match"), "{refused}");
     assert!(!refused.contains("wrong"));
+}
+
+#[tokio::test]
+async fn a_store_without_tls_is_not_asked_unless_that_is_allowed() {
+    let keys = tempfile::tempdir().unwrap();
+    let (url, objects) = store().await;
+    let place = Place::Bucket(Bucket { insecure: false, ..bucket(url, keys.path(), "hidden") });
+    let refused = place.list().await.unwrap_err().to_string();
+    assert!(refused.contains("is not https") && refused.contains("spec.snapshots.s3.insecure"), "{refused}");
+    assert!(objects.lock().unwrap().is_empty());
 }
