@@ -38,6 +38,9 @@ use crate::{
     .message("an external datastore is snapshotted by who runs it: leave snapshots out, or use datastore.etcd")
     .field_path(".snapshots")
     .reason(Reason::FieldValueForbidden))]
+#[x_kube(validation = Rule::new("!has(self.restore) || !has(self.restore.cluster) || (has(self.snapshots) && has(self.snapshots.s3))")
+    .message("snapshots of another Cluster can be had from a bucket alone: name that bucket in snapshots.s3, or leave restore.cluster out")
+    .field_path(".restore.cluster"))]
 #[x_kube(validation = Rule::new("!has(self.datastore.external) || !has(self.restore)")
     .message("an external datastore is restored by who runs it: leave restore out, or use datastore.etcd")
     .field_path(".restore")

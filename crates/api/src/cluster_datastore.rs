@@ -31,7 +31,7 @@ impl Default for Datastore {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EtcdDatastore {
-    /// How many members it has: 1, 3 or 5. With three, one may be lost and nothing stops; with one, losing it loses what no snapshot holds.
+    /// How many members it has: 1, 3, 5 or 7. With three, one may be lost and nothing stops; with one, losing it loses what no snapshot holds. A new number is reached one member at a time, while the others are healthy.
     #[serde(default = "EtcdDatastore::default_members")]
     #[schemars(schema_with = "cluster_text::members")]
     pub members: u32,
@@ -99,6 +99,7 @@ pub struct ExternalDatastore {
     #[schemars(schema_with = "cluster_text::endpoints")]
     pub endpoints: Vec<String>,
     /// The Secret, in the same namespace, with the client certificate (`tls.crt`, `tls.key`) and the authority of the servers (`ca.crt`).
+    /// Its annotation `fleetwright.io/allowed-clusters` must name this Cluster.
     pub secret_ref: SecretRef,
     /// What the keys of this cluster begin with. `/NAMESPACE/NAME` of the Cluster if left out, so that several can share one etcd. It
     /// cannot be changed.
@@ -128,6 +129,19 @@ pub struct Snapshots {
     /// A bucket of an S3-compatible store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub s3: Option<SnapshotBucket>,
+    /// The key that snapshots are encrypted with. If left out, the operator generates one, once, in the Secret `NAME-snapshot-key` of the Cluster's
+    /// namespace: keep a copy of it elsewhere, without it no snapshot can be restored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encryption: Option<SnapshotEncryption>,
+}
+
+/// The key that snapshots are encrypted with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SnapshotEncryption {
+    /// The Secret, in the same namespace, with 32 random bytes in `key`. After a change of `key` older snapshots can be restored while the old bytes are
+    /// in `previous`. Its annotation `fleetwright.io/allowed-clusters` must name this Cluster.
+    pub secret_ref: SecretRef,
 }
 
 impl Snapshots {
@@ -142,7 +156,7 @@ impl Snapshots {
 
 impl Default for Snapshots {
     fn default() -> Self {
-        Self { every: Self::default_every(), keep: Self::default_keep(), volume: None, s3: None }
+        Self { every: Self::default_every(), keep: Self::default_keep(), volume: None, s3: None, encryption: None }
     }
 }
 
@@ -175,6 +189,9 @@ impl Default for SnapshotVolume {
 /// A bucket for snapshots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("self.endpoint.startsWith('https://') || (has(self.insecure) && self.insecure)")
+    .message("without TLS everybody on the way to the store can read and replace what is sent: use https, or set insecure to true")
+    .field_path(".endpoint"))]
 pub struct SnapshotBucket {
     /// Where the store answers, such as `https://s3.example.com`.
     #[schemars(schema_with = "cluster_text::store")]
@@ -186,12 +203,16 @@ pub struct SnapshotBucket {
     #[serde(default = "SnapshotBucket::default_region")]
     #[schemars(schema_with = "text::dns_label")]
     pub region: String,
-    /// What the names of snapshots begin with. `NAMESPACE/NAME/` of the Cluster if left out.
+    /// Prefix of object names, before `NAMESPACE/NAME/` of the Cluster, which always follows: no Cluster reads or writes another one's snapshots.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "cluster_text::object_prefix")]
     pub prefix: Option<String>,
     /// The Secret, in the same namespace, with `accessKeyId`, `secretAccessKey` and, if the store's certificate is not publicly trusted, `ca.crt`.
+    /// Its annotation `fleetwright.io/allowed-clusters` must name this Cluster.
     pub secret_ref: SecretRef,
+    /// Allows an endpoint without TLS.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub insecure: bool,
 }
 
 impl SnapshotBucket {
@@ -203,8 +224,20 @@ impl SnapshotBucket {
 /// Brings a datastore back to a snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!has(self.cluster) || !has(self.allowUnencrypted) || !self.allowUnencrypted")
+    .message("a snapshot of another Cluster is restored with the key that its owner shares: leave allowUnencrypted out")
+    .field_path(".allowUnencrypted")
+    .reason(Reason::FieldValueForbidden))]
 pub struct Restore {
     /// The snapshot's name, as `status.lastSnapshot` tells it. To restore the same one again, take `restore` out before.
     #[schemars(schema_with = "cluster_text::snapshot")]
     pub snapshot: String,
+    /// Another Cluster of the namespace that the snapshot was taken of, in the same bucket. The Secret with the key of that Cluster's snapshots must
+    /// name this Cluster in its annotation `fleetwright.io/allowed-clusters`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "text::object_name")]
+    pub cluster: Option<String>,
+    /// Restores a snapshot that is not encrypted. Nothing shows that such a snapshot is what was taken: who can write where it is kept can replace it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub allow_unencrypted: bool,
 }

@@ -55,6 +55,9 @@ pub struct ClusterStatus {
     #[schemars(length(max = 8))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["component".to_owned()]))]
     pub components: Vec<ClusterComponentStatus>,
+    /// The members of etcd: how many run, and which one is being added, removed or replaced. Nothing where etcd is external.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub etcd: Option<EtcdStatus>,
     /// The replica that was last made anew because it did not work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaced: Option<ReplacedReplica>,
@@ -68,6 +71,12 @@ pub struct ClusterStatus {
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
     pub certificates: Vec<CertificateStatus>,
+    /// The authorities and the key of service-account tokens that the cluster runs with. Each is recorded before it is first used. Of a recorded key no
+    /// new one is made in place: a lost Secret is restored from the sealed copy, with the same key.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
+    pub keys: Vec<KeyStatus>,
     /// The value of `certificates.rotateAuthorities` that was last followed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
@@ -94,7 +103,7 @@ pub struct ClusterStatus {
     pub restoring: Option<Restoring>,
     /// The value of `spec.restore.snapshot` that was last followed; forgotten when `spec.restore` is taken out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 253))]
+    #[schemars(length(max = 512))]
     pub restore_followed: Option<String>,
     /// The value of the annotation `fleetwright.io/retry` that was last followed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -261,6 +270,21 @@ pub struct CertificateStatus {
     pub not_after: Timestamp,
 }
 
+/// One authority, or the key of service-account tokens.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct KeyStatus {
+    /// The Secret that holds it.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+    /// The SHA-256 fingerprint of the certificate that signs, or of the public key.
+    #[schemars(length(max = 64))]
+    pub fingerprint: String,
+    /// The digest of everything in the Secret that belongs to the key: also what is trusted beside it, and the authority that signs next.
+    #[schemars(length(max = 64))]
+    pub digest: String,
+}
+
 /// How far authorities are replaced.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -283,6 +307,72 @@ pub enum RotationPhase {
     Signing,
     /// Only the new ones are trusted.
     Dropping,
+}
+
+/// The members of an etcd.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct EtcdStatus {
+    /// Number of members that run. It follows `spec.datastore.etcd.members` one member at a time.
+    #[schemars(range(min = 0))]
+    pub members: u32,
+    /// Number of members that the API servers connect to. It follows `members` when all members are as declared.
+    #[schemars(range(min = 0))]
+    pub serving: u32,
+    /// The change of one member that is under way. It is written before the first step of the change is taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub change: Option<MemberChange>,
+}
+
+/// A change of one member of an etcd.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct MemberChange {
+    /// Which change.
+    #[serde(rename = "type")]
+    pub type_: MemberChangeType,
+    /// The name of the member, which is the name of its pod.
+    #[schemars(length(max = 63))]
+    pub member: String,
+    /// The etcd id of the member that is removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub member_id: Option<String>,
+    /// The uid of the pod of the member that is removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub pod_uid: Option<String>,
+    /// The uid of the volume claim of the member that is removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub claim_uid: Option<String>,
+    /// Since when.
+    pub since: Timestamp,
+}
+
+/// The kind of a change of one member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum MemberChangeType {
+    /// A member is added as a learner, starts, catches up and is promoted.
+    Add,
+    /// A member is removed from etcd; then its pod, and last its volume, are deleted.
+    Remove,
+    /// A member is removed from etcd, its volume and pod are recreated, and it is added again.
+    Replace,
+    /// As `Replace`, for a healthy member whose volume is smaller than declared and cannot grow.
+    Renew,
+}
+
+impl MemberChangeType {
+    /// As the status has it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Add => "Add",
+            Self::Remove => "Remove",
+            Self::Replace => "Replace",
+            Self::Renew => "Renew",
+        }
+    }
 }
 
 /// A snapshot.
@@ -309,6 +399,10 @@ pub struct SnapshotStatus {
     /// Whether it was seen to be whole by restoring it into an etcd of its own.
     #[serde(default)]
     pub checked: bool,
+    /// The id of the key that it is encrypted with. It tells nothing of the key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub key_id: Option<String>,
 }
 
 /// A snapshot that a datastore was brought back to.
@@ -316,7 +410,7 @@ pub struct SnapshotStatus {
 #[serde(rename_all = "camelCase")]
 pub struct Restored {
     /// Its name.
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(length(min = 1, max = 512))]
     pub snapshot: String,
     /// When it was brought back.
     pub at: Timestamp,
@@ -329,7 +423,7 @@ pub struct Restored {
 #[serde(rename_all = "camelCase")]
 pub struct Restoring {
     /// Its name.
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(length(min = 1, max = 512))]
     pub snapshot: String,
     /// How far it is.
     pub stage: RestoreStage,

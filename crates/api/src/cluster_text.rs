@@ -199,8 +199,8 @@ pub(crate) fn members(_: &mut SchemaGenerator) -> Schema {
         "type": "integer",
         "format": "int32",
         "x-kubernetes-validations": [{
-            "rule": "self in [1, 3, 5]",
-            "message": "must be 1, 3 or 5: an even number tolerates no more losses than the odd one below it, and more than five are slower",
+            "rule": "self in [1, 3, 5, 7]",
+            "message": "must be 1, 3, 5 or 7: an even number tolerates no more losses than the odd one below it, and more than seven are slower",
         }],
     })
 }

@@ -20,6 +20,7 @@ mod package_text;
 mod readiness_gates;
 mod reference;
 mod report;
+mod sharing;
 mod span;
 pub mod templates;
 mod text;
@@ -29,15 +30,17 @@ pub use cluster::{
     Endpoint, EndpointType, ExtensionChoice, PodToleration, TolerationOperator, UpgradePolicy,
 };
 pub use cluster_datastore::{
-    Datastore, EtcdDatastore, EtcdStorage, ExternalDatastore, Restore, SnapshotBucket, SnapshotVolume, Snapshots,
+    Datastore, EtcdDatastore, EtcdStorage, ExternalDatastore, Restore, SnapshotBucket, SnapshotEncryption,
+    SnapshotVolume, Snapshots,
 };
 pub use cluster_package_version::{
     ClusterPackageVersion, ClusterPackageVersionSpec, ComponentPackages, Extension, ExtensionCheck, ExtensionHealth,
     ExtensionPlacement,
 };
 pub use cluster_status::{
-    CertificateStatus, ClusterComponentStatus, ClusterPhase, ClusterStatus, ExtensionStatus, FailedChange,
-    ReplacedReplica, ReplicaStatus, RestoreStage, Restored, Restoring, Rotation, RotationPhase, SnapshotStatus,
+    CertificateStatus, ClusterComponentStatus, ClusterPhase, ClusterStatus, EtcdStatus, ExtensionStatus, FailedChange,
+    KeyStatus, MemberChange, MemberChangeType, ReplacedReplica, ReplicaStatus, RestoreStage, Restored, Restoring,
+    Rotation, RotationPhase, SnapshotStatus,
 };
 pub use condition::{Condition, Status, condition, is_true};
 pub use control_plane::{
@@ -45,9 +48,9 @@ pub use control_plane::{
 };
 pub use definition::{crds, crds_json, crds_yaml};
 pub use machine::{
-    Bootstrapped, Component, ComponentState, Drift, DriftItem, Facts, Hardware, HostKeyPolicy, HostKeys, Jump,
-    LastDrift, Machine, MachineSpec, MachineStatus, NodeRef, OnDelete, PackageRef, Phase, Role, SecretRef, Ssh,
-    StepProgress, Taint, TaintEffect,
+    Bootstrapped, Component, ComponentState, DrainOptions, Drift, DriftItem, Facts, Hardware, HostKeyPolicy, HostKeys,
+    HostOwner, Jump, LastDrift, Machine, MachineSpec, MachineStatus, NodeBinding, NodeRef, OnDelete, PackageRef, Phase,
+    Role, Rollback, SecretRef, Ssh, StepProgress, Taint, TaintEffect,
 };
 pub use machine_package_version::{
     Boot, Config, Disruption, Kernel, KeyRef, MachinePackageVersion, MachinePackageVersionSpec, OnFailure, OsPackages,
@@ -61,6 +64,7 @@ pub use readiness_gates::{
 };
 pub use reference::kinds_markdown;
 pub use report::{Broken, Report, SubCondition};
+pub use sharing::is_shared;
 pub use span::Span;
 
 /// The API group of all kinds.

@@ -36,7 +36,7 @@ use crate::{Condition, Span, text};
     printcolumn = r#"{"name": "OS", "type": "string", "jsonPath": ".status.facts.os", "priority": 1}"#,
     printcolumn = r#"{"name": "Kernel", "type": "string", "jsonPath": ".status.facts.kernel", "priority": 1}"#,
     printcolumn = r#"{"name": "Reachable", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Reachable\")].reason", "priority": 1}"#,
-    printcolumn = r#"{"name": "Installed", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"PackagesReady\")].reason", "priority": 1}"#,
+    printcolumn = r#"{"name": "UpToDate", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"UpToDate\")].reason", "priority": 1}"#,
     printcolumn = r#"{"name": "Shape", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"InShape\")].reason", "priority": 1}"#
 )]
 #[serde(rename_all = "camelCase")]
@@ -92,6 +92,49 @@ pub struct MachineSpec {
     /// While true nothing is done to the host or its Node; the status is kept up to date.
     #[serde(default)]
     pub paused: bool,
+    /// How pods are evicted from the Node before something that disrupts them.
+    #[serde(default)]
+    pub drain: DrainOptions,
+}
+
+/// How pods are evicted from a Node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DrainOptions {
+    /// The grace period of every pod that is evicted, instead of its own `terminationGracePeriodSeconds`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = text::positive())]
+    pub grace_period: Option<Span>,
+    /// Also evict pods without a controller, which no one creates again elsewhere.
+    #[serde(default)]
+    pub force: bool,
+    /// A pod whose eviction is still refused that long after the window started is deleted, whatever its disruption budget says.
+    /// Never, if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = text::positive())]
+    pub delete_after: Option<Span>,
+    /// A pod that is still terminating that long after its grace period ended is not waited for: its kubelet or container runtime
+    /// does not work, or a finalizer is stuck.
+    #[serde(default = "DrainOptions::default_skip_terminating_after")]
+    #[x_kube(validation = text::positive())]
+    pub skip_terminating_after: Span,
+}
+
+impl DrainOptions {
+    fn default_skip_terminating_after() -> Span {
+        Span::minutes(5)
+    }
+}
+
+impl Default for DrainOptions {
+    fn default() -> Self {
+        Self {
+            grace_period: None,
+            force: false,
+            delete_after: None,
+            skip_terminating_after: Self::default_skip_terminating_after(),
+        }
+    }
 }
 
 /// What a machine is for.
@@ -332,6 +375,14 @@ pub struct MachineStatus {
     /// How often it is looked at though nothing happens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub check_every: Option<Span>,
+    /// Who the host belongs to, as its owner mark says; none if nobody claimed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_owner: Option<HostOwner>,
+    /// The boot that the host must leave: a reboot was due in it and the host did not come back within `timeouts.reboot`. Cleared when
+    /// the host is seen in another boot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub reboot_due_from: Option<String>,
     /// The host keys that are trusted since their first use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "text::host_keys")]
@@ -340,9 +391,13 @@ pub struct MachineStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub retried: Option<String>,
-    /// The Node that this machine became.
+    /// The Node that is bound to this machine, by uid. Nothing is done to any other Node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_ref: Option<NodeRef>,
+    /// When the machine's own bootstrap token first requested the client certificate of its Node, which was approved. A Node of the machine's
+    /// name that was created later is bound to the machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certified_at: Option<Timestamp>,
     /// The digest of the authorities of the API server that its kubelet joined with, as `cluster-values` had them in `caBundle`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
@@ -371,6 +426,34 @@ pub enum Phase {
     Leaving,
     /// It does not answer.
     Lost,
+}
+
+/// Who a host belongs to, as its owner mark says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HostOwner {
+    /// The API server that has the Machine: the uid of its namespace kube-system.
+    #[schemars(length(max = 253))]
+    pub cluster: String,
+    /// The Machine's namespace.
+    #[schemars(length(max = 253))]
+    pub namespace: String,
+    /// The Machine's name.
+    #[schemars(length(max = 253))]
+    pub name: String,
+    /// The Machine's uid.
+    #[schemars(length(max = 253))]
+    pub uid: String,
+    /// How often the host changed hands: 1 for who claimed it, one more with each adoption.
+    #[schemars(range(min = 0))]
+    pub epoch: i64,
+}
+
+impl HostOwner {
+    /// The value of the annotation `fleetwright.io/adopt-host` that takes the host from exactly this owner in this epoch.
+    pub fn adoption(&self) -> String {
+        format!("{}/{}/{}", self.cluster, self.uid, self.epoch)
+    }
 }
 
 /// What is being done to a host.
@@ -484,10 +567,36 @@ pub struct Component {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub failed: Option<String>,
+    /// The rollback after the failure of `failed`: which version the host carries instead, and why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollback: Option<Rollback>,
+    /// What of the installed package was rendered (files, units, scripts), each with the beginning of its digest: a declared package
+    /// of the same version whose inputs differ is a change. Of files from Secrets there is no digest, because short secrets could be guessed from it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "text::inputs")]
+    pub inputs: BTreeMap<String, String>,
     /// How many changes were tried, so that each has an id of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub attempts: Option<u32>,
+}
+
+/// An earlier version that was restored because the declared version failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Rollback {
+    /// The restored version.
+    #[schemars(length(max = 256))]
+    pub version: String,
+    /// The digest of the restored package, as the host keeps it.
+    #[schemars(length(max = 64))]
+    pub digest: String,
+    /// When the host had restored it.
+    pub at: Timestamp,
+    /// Why the declared version failed.
+    #[serde(default)]
+    #[schemars(length(max = 4096))]
+    pub why: String,
 }
 
 /// What is happening to a component.
@@ -509,7 +618,7 @@ pub enum ComponentState {
     Drifted,
     /// It does not work.
     Failed,
-    /// A change failed and the version that worked is back.
+    /// A change failed, and the version that worked before is restored and healthy.
     RolledBack,
 }
 
@@ -523,6 +632,25 @@ pub struct NodeRef {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub uid: Option<String>,
+    /// How the Node was bound to the machine. A reference without it was written by an earlier version, and binds nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub binding: Option<NodeBinding>,
+}
+
+/// How a Node was bound to a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum NodeBinding {
+    /// It registered after the machine's own bootstrap token got its client certificate.
+    Joined,
+    /// A person who may write `machines/status` bound it: `fleetwright machine bind-node`.
+    Adopted,
+}
+
+impl MachineStatus {
+    /// The uid of the bound Node.
+    pub fn bound_uid(&self) -> Option<&str> {
+        self.node_ref.as_ref().filter(|node| node.binding.is_some()).and_then(|node| node.uid.as_deref())
+    }
 }
 
 /// When all gates held for the first time.

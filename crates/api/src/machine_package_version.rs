@@ -170,7 +170,7 @@ pub struct PackageSource {
     /// A key of a ConfigMap in the same namespace (`binaryData` or `data`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map: Option<KeyRef>,
-    /// A key of a Secret in the same namespace.
+    /// A key of a Secret in the same namespace, whose annotation `fleetwright.io/allowed-machines` names the Machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<KeyRef>,
     /// The digest of what is fetched, 64 digits of lower-case hex.
@@ -305,7 +305,7 @@ pub struct PackageFile {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "package_text::template")]
     pub template: Option<String>,
-    /// A key of a Secret. Never shown anywhere.
+    /// A key of a Secret, whose annotation `fleetwright.io/allowed-machines` names the Machine. Never shown anywhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<KeyRef>,
     /// A key of a ConfigMap.

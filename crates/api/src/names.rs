@@ -7,6 +7,9 @@ pub const REPORTER: &str = "fleetwright.io/reporter";
 /// The key of `data` in such a ConfigMap that holds the conditions, as a JSON list.
 pub const REPORT_DATA: &str = "conditions";
 
+/// Finalizer of operations: the knowledge that an act was started stays until its outcome is known.
+pub const OPERATION_FINALIZER: &str = "fleetwright.io/journal";
+
 /// Key of the taint that keeps pods from a machine whose gates do not hold. Kubelets register with it.
 pub const UNREADY_TAINT: &str = "fleetwright.io/unready";
 
@@ -21,8 +24,10 @@ pub const SCHEDULABLE: &str = "Schedulable";
 pub const REPORTS_VALID: &str = "ReportsValid";
 /// Condition of a machine: does the host answer?
 pub const REACHABLE: &str = "Reachable";
-/// Condition of a machine: does the host carry the packages it should?
+/// Condition of a machine: are the packages that the host carries installed and healthy? Readiness gates use it.
 pub const PACKAGES_READY: &str = "PackagesReady";
+/// Condition of a machine: does the host carry what the specification asks for? False after a rollback, while the restored version works.
+pub const UP_TO_DATE: &str = "UpToDate";
 
 /// Condition of any object: its specification is understood and acted on.
 pub const ACCEPTED: &str = "Accepted";
@@ -46,6 +51,10 @@ pub const MACHINE_FINALIZER: &str = "fleetwright.io/machine";
 pub const CLUSTER_VALUES: &str = "cluster-values";
 /// Condition of a machine: is its host key the one that is trusted?
 pub const HOST_KEY_TRUSTED: &str = "HostKeyTrusted";
+/// Condition of a machine: does its host belong to it?
+pub const HOST_OWNED: &str = "HostOwned";
+/// Annotation of a machine by which a person takes its host from exactly that owner: `CLUSTER/UID/EPOCH`, as in `status.hostOwner`.
+pub const ADOPT_HOST: &str = "fleetwright.io/adopt-host";
 /// Condition of a machine: is the host as declared, beyond what was just changed?
 pub const IN_SHAPE: &str = "InShape";
 /// Annotation of a Node: the labels that its machine gave it, and that are taken back when the machine declares them no more.
@@ -65,9 +74,19 @@ pub const SERVES: &str = "fleetwright.io/serves";
 pub const APPLIED: &str = "fleetwright.io/applied";
 /// Annotation of a Secret that is a copy of what a cluster refers to: the digest of it.
 pub const COPY: &str = "fleetwright.io/copy";
+/// Annotation of a Secret: the Clusters of its namespace whose control planes may have what it holds, such as `pay-01,shop-*`. See
+/// [`is_shared`](crate::is_shared).
+pub const ALLOWED_CLUSTERS: &str = "fleetwright.io/allowed-clusters";
+/// Annotation of a Secret: the Machines of its namespace whose hosts may have what it holds, such as `rack-1-*`. See [`is_shared`](crate::is_shared).
+pub const ALLOWED_MACHINES: &str = "fleetwright.io/allowed-machines";
 /// Annotation of a cluster by which a person says that what was found before an upgrade does not matter: `REASON@PACKAGE-VERSION`, separated by
 /// commas. It counts for that package version alone.
 pub const OVERRIDE: &str = "fleetwright.io/override";
+/// Annotation of the Secret with the sealed copy of a cluster's keys: by which key it is sealed, and the digest of each that it holds.
+pub const SEALED: &str = "fleetwright.io/sealed";
+/// Annotation of a cluster by which a person says that a key may be replaced although everything that trusts the old one is cut off:
+/// `SECRET@FINGERPRINT`, with the first 16 characters of the fingerprint of the lost key, or of the one that is to take its place.
+pub const REPLACE_KEY: &str = "fleetwright.io/replace-key";
 /// Annotation of a cluster by which a person asks for a snapshot: any value that it did not have before.
 pub const SNAPSHOT: &str = "fleetwright.io/snapshot";
 /// Finalizer of clusters: everything of a cluster is gone before its Cluster is.
@@ -79,6 +98,8 @@ pub const CLUSTERS_MANAGER: &str = "fleetwright-clusters";
 pub const READY: &str = "Ready";
 /// Condition of a cluster: do all members of its datastore answer and agree?
 pub const DATASTORE_HEALTHY: &str = "DatastoreHealthy";
+/// Condition of a cluster: does its etcd have the members, with the volumes, that are declared?
+pub const MEMBERS_AS_DECLARED: &str = "MembersAsDeclared";
 /// Condition of a cluster: are its certificates there, as they should be, and far from their end?
 pub const CERTIFICATES_VALID: &str = "CertificatesValid";
 /// Condition of a cluster: are its extensions in place and healthy?
@@ -118,12 +139,20 @@ pub mod reasons {
     pub const BAD_EXTENSION: &str = "BadExtension";
     /// Accepted: a Secret that it refers to is not there or lacks a key.
     pub const NO_SECRET: &str = "NoSecret";
+    /// Accepted: a Secret that it refers to is not shared with it.
+    pub const SECRET_NOT_SHARED: &str = "SecretNotShared";
     /// DatastoreHealthy: all members answer and agree on their leader.
     pub const ALL_MEMBERS_HEALTHY: &str = "AllMembersHealthy";
     /// DatastoreHealthy: so many members are missing that one more would stop it.
     pub const MEMBERS_MISSING: &str = "MembersMissing";
     /// DatastoreHealthy: fewer than half of the members answer; nothing can be written.
     pub const QUORUM_LOST: &str = "QuorumLost";
+    /// MembersAsDeclared: number and volumes of the members are as declared.
+    pub const ALL_MEMBERS: &str = "AllMembers";
+    /// MembersAsDeclared: a member is being added, removed or replaced.
+    pub const CHANGING_MEMBERS: &str = "ChangingMembers";
+    /// MembersAsDeclared: members are not changed while the other members are not healthy.
+    pub const MEMBERS_UNHEALTHY: &str = "MembersUnhealthy";
     /// DatastoreHealthy: it is being brought back to a snapshot.
     pub const RESTORING: &str = "Restoring";
     /// DatastoreHealthy: it does not answer at all.
@@ -132,6 +161,14 @@ pub mod reasons {
     pub const ALL_VALID: &str = "AllValid";
     /// CertificatesValid: some are being replaced.
     pub const ROTATING: &str = "Rotating";
+    /// CertificatesValid: the Secret of an authority is lost, and no sealed copy of it can be used.
+    pub const AUTHORITY_LOST: &str = "AuthorityLost";
+    /// CertificatesValid: the Secret of an authority holds something else than what the cluster runs with.
+    pub const AUTHORITY_CHANGED: &str = "AuthorityChanged";
+    /// CertificatesValid: the Secret with the key of service-account tokens is lost, and no sealed copy of it can be used.
+    pub const SERVICE_ACCOUNT_KEY_LOST: &str = "ServiceAccountKeyLost";
+    /// CertificatesValid: the Secret with the key of service-account tokens holds something else than what the cluster runs with.
+    pub const SERVICE_ACCOUNT_KEY_CHANGED: &str = "ServiceAccountKeyChanged";
     /// CertificatesValid: one has ended or is about to.
     pub const EXPIRING: &str = "Expiring";
     /// ExtensionsReady: all are in place and healthy.
@@ -156,6 +193,12 @@ pub mod reasons {
     pub const CALLERS_UNKNOWN: &str = "CallersUnknown";
     /// Upgradable: callers still use APIs that the package version no longer has.
     pub const REMOVED_APIS_IN_USE: &str = "RemovedApisInUse";
+    /// Upgradable: kubelets are newer than the package version asked for, and a kubelet is never newer than its API server.
+    pub const KUBELET_TOO_NEW: &str = "KubeletTooNew";
+    /// Upgradable: kubelets are more than three minors older than the package version asked for.
+    pub const KUBELET_TOO_OLD: &str = "KubeletTooOld";
+    /// Upgradable: the versions of the kubelets could not be read.
+    pub const KUBELETS_UNKNOWN: &str = "KubeletsUnknown";
     /// Upgradable: the meta cluster has no room for one more replica.
     pub const NO_ROOM: &str = "NoRoom";
     /// Upgradable: no snapshot could be taken.

@@ -46,8 +46,8 @@ pub struct ReadinessGatesSpec {
     .message("Schedulable and ReportsValid follow from the gates and cannot be gates themselves: name a condition that something else decides")
     .field_path(".type")
     .reason(Reason::FieldValueForbidden))]
-#[x_kube(validation = Rule::new("!has(self.from) || !has(self.from.reporter) || !(self.type in ['Reachable', 'PackagesReady'])")
-    .message("Reachable and PackagesReady are Fleetwright's own and no reporter may speak of them: leave from out, or choose another type")
+#[x_kube(validation = Rule::new("!has(self.from) || !has(self.from.reporter) || !(self.type in ['Reachable', 'PackagesReady', 'UpToDate'])")
+    .message("Reachable, PackagesReady and UpToDate are Fleetwright's own and no reporter may speak of them: leave from out, or choose another type")
     .field_path(".type")
     .reason(Reason::FieldValueForbidden))]
 #[x_kube(validation = Rule::new("self.status != 'Unknown'")

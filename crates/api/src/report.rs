@@ -59,7 +59,8 @@ const MAX_MESSAGE: usize = 1024;
 /// Clocks differ a little.
 const MAX_AHEAD: SignedDuration = SignedDuration::from_mins(1);
 /// Nobody but Fleetwright speaks of these.
-const RESERVED: [&str; 4] = [names::SCHEDULABLE, names::REPORTS_VALID, names::REACHABLE, names::PACKAGES_READY];
+const RESERVED: [&str; 5] =
+    [names::SCHEDULABLE, names::REPORTS_VALID, names::REACHABLE, names::PACKAGES_READY, names::UP_TO_DATE];
 const FIELDS: [&str; 5] = ["type", "status", "reason", "message", "heartbeat"];
 
 impl Report {

@@ -111,6 +111,15 @@ pub(crate) fn labels(generator: &mut SchemaGenerator) -> Schema {
     })
 }
 
+/// Rendered inputs, by name, with the beginning of their digests.
+pub(crate) fn inputs(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "maxProperties": 128,
+        "additionalProperties": { "type": "string", "maxLength": 256 },
+    })
+}
+
 /// One word in CamelCase: a type of condition or operation, a kind.
 pub(crate) fn camel_case(_: &mut SchemaGenerator) -> Schema {
     ruled(64, "self.matches('^[A-Z][A-Za-z0-9]*$')", CAMEL_CASE)

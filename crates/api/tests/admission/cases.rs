@@ -229,12 +229,12 @@ fn defaults() -> Vec<(Value, Value)> {
     vec![
         (
             machine(json!({})),
-            json!({"role": "Worker", "hardware": {}, "drift": "Repair", "onDelete": "Uninstall", "paused": false}),
+            json!({"role": "Worker", "hardware": {}, "drain": {"force": false, "skipTerminatingAfter": "5m"}, "drift": "Repair", "onDelete": "Uninstall", "paused": false}),
         ),
         (
             machine(json!({"ssh": {"keyRef": {"name": "k"}, "hostKeys": {"keys": [KEY]}}})),
             json!({
-                "role": "Worker", "hardware": {}, "drift": "Repair", "onDelete": "Uninstall", "paused": false,
+                "role": "Worker", "hardware": {}, "drain": {"force": false, "skipTerminatingAfter": "5m"}, "drift": "Repair", "onDelete": "Uninstall", "paused": false,
                 "ssh": {"port": 22, "user": "root", "keyRef": {"name": "k"}, "hostKeys": {"policy": "Pinned", "keys": [KEY]}},
             }),
         ),

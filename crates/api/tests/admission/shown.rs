@@ -74,7 +74,7 @@ async fn tables(server: &Server) {
     let host = machine(json!({"addresses": ["10.0.0.17"], "hardware": {"zone": "z1", "rack": "r3"}}));
     let status = json!({
         "phase": "Degraded", "nodeRef": {"name": "host-17"}, "facts": {"os": "debian-12", "kernel": "6.1.0-54-amd64"},
-        "conditions": [condition("PackagesReady", "True", "AllInPlace", ""), condition("Reachable", "False", "NoAnswer", "10.0.0.17: no answer within 10s"), condition("InShape", "False", "Drifted", "sysctl: vm.swappiness is 60, wanted 0"), condition("Schedulable", "False", "GateClosed", "LogAgentReady is False")],
+        "conditions": [condition("PackagesReady", "True", "AllInPlace", ""), condition("UpToDate", "False", "RolledBack", "kubelet"), condition("Reachable", "False", "NoAnswer", "10.0.0.17: no answer within 10s"), condition("InShape", "False", "Drifted", "sysctl: vm.swappiness is 60, wanted 0"), condition("Schedulable", "False", "GateClosed", "LogAgentReady is False")],
     });
     make(server, host, status).await;
     let machines = table(server, "machines", "shown").await;
@@ -92,7 +92,7 @@ async fn tables(server: &Server) {
             ("+OS", json!("debian-12")),
             ("+Kernel", json!("6.1.0-54-amd64")),
             ("+Reachable", json!("NoAnswer")),
-            ("+Installed", json!("AllInPlace")),
+            ("+UpToDate", json!("RolledBack")),
             ("+Shape", json!("Drifted")),
         ]
     );
