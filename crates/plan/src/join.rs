@@ -1,14 +1,19 @@
 //! Whether a kubelet gets the certificate that it asks for.
 //!
 //! A machine's first request comes with a bootstrap token of its own, which says for which machine it was made; later ones come from the
-//! node itself. Either gets a certificate for its own name and for nothing else.
+//! node itself. Either gets a certificate for its own name and for nothing else. [`bind()`] decides which Node is a machine's own.
 
+mod bind;
+mod reserved;
 #[cfg(test)]
 mod tests;
 
 use std::net::IpAddr;
 
 use fleetwright_pki::Request;
+
+pub use bind::{Binding, NOT_BOUND, RegisteredNode, bind, not_bound};
+pub use reserved::{ApiAddresses, reserved};
 
 /// The signer of certificates with which kubelets call the API server.
 pub const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
@@ -98,6 +103,8 @@ pub struct Joiner {
     pub deleted: bool,
     /// Nothing is to be done to it.
     pub paused: bool,
+    /// Its bootstrap token got a client certificate before.
+    pub certified: bool,
 }
 
 /// What is known around it.
@@ -107,10 +114,10 @@ pub struct Around<'a> {
     pub machine: Option<&'a Joiner>,
     /// Other machines that say their Node has the same name.
     pub rivals: &'a [String],
-    /// The addresses and names that its Node says it has.
-    pub node_addresses: &'a [String],
-    /// Whether another machine declares that address or name.
-    pub taken: &'a dyn Fn(&str) -> bool,
+    /// The Node of the machine's name, and whether it is bound to the machine.
+    pub node: &'a Binding,
+    /// Whose that address or name is, if no kubelet of this machine may serve under it: see [`reserved()`].
+    pub reserved: &'a dyn Fn(&str) -> Option<String>,
 }
 
 /// What to do with a request.
@@ -168,10 +175,14 @@ pub fn decide(requestor: &Requestor, asked: &Asked<'_>, around: &Around<'_>) -> 
     if machine.deleted {
         return denied("MachineDeleted", format!("Machine {} is being deleted and joins no more", machine.name));
     }
+    if let Some(verdict) = refuse_foreign(requestor, machine, around.node) {
+        return verdict;
+    }
     if let Some(verdict) = refuse(requestor, asked, machine, serving, around) {
         return verdict;
     }
-    if !around.rivals.is_empty() {
+    let bound = matches!(around.node, Binding::Bound(_));
+    if !bound && !around.rivals.is_empty() {
         let message = format!(
             "Machines {} and {} both claim the Node {}: set spec.hostname of all but one, or delete them",
             machine.name,
@@ -191,6 +202,19 @@ pub fn decide(requestor: &Requestor, asked: &Asked<'_>, around: &Around<'_>) -> 
 
 fn denied(reason: &'static str, message: String) -> Verdict {
     Verdict::Denied { reason, message }
+}
+
+/// A Node of the machine's name that is not bound to the machine is somebody else's: its name is not given away, and its own requests are
+/// left to others.
+fn refuse_foreign(requestor: &Requestor, machine: &Joiner, node: &Binding) -> Option<Verdict> {
+    let Joiner { name, node: node_name, .. } = machine;
+    match (requestor, node) {
+        (Requestor::Token { .. }, Binding::Foreign) => Some(denied(NOT_BOUND, not_bound(name, node_name))),
+        (Requestor::Node { .. }, Binding::Foreign) => Some(Verdict::Waits { message: not_bound(name, node_name) }),
+        // The holder of a certificate that was not requested with this machine's token.
+        (Requestor::Node { .. }, Binding::Missing) if !machine.certified => Some(Verdict::LeftAlone),
+        _ => None,
+    }
 }
 
 /// What is wrong with the request itself, if anything.
@@ -251,8 +275,9 @@ fn unwanted_names(request: &Request) -> Option<Verdict> {
     request.has_names().then(|| denied("WrongNames", message.to_owned()))
 }
 
-/// A serving certificate names what the machine is, as declared; and what its Node says, as long as that is nobody else's: a node writes its
-/// addresses itself.
+/// A serving certificate names the machine's Node and the addresses that the machine declares. What the Node says of itself in
+/// `status.addresses` does not count: the node writes it. What is reserved is refused even if it is declared: who may write Machines must not
+/// get a certificate of the API server or of another kubelet.
 fn wrong_names(request: &Request, machine: &Joiner, around: &Around<'_>) -> Option<Verdict> {
     if !request.other_names.is_empty() {
         let message = format!("only DNS names and IP addresses are allowed, not {}", shown(&request.other_names));
@@ -262,26 +287,41 @@ fn wrong_names(request: &Request, machine: &Joiner, around: &Around<'_>) -> Opti
         let message = "a serving certificate must name at least one DNS name or IP address of the machine";
         return Some(denied("WrongNames", message.to_owned()));
     }
-    let own = |name: &str| name == machine.node || machine.addresses.iter().any(|address| same(address, name));
-    let said = |name: &str| around.node_addresses.iter().any(|address| same(address, name)) && !(around.taken)(name);
-    let ips = request.ips.iter().map(IpAddr::to_string);
-    let wrong: Vec<String> =
-        request.dns_names.iter().cloned().chain(ips).filter(|name| !own(name) && !said(name)).collect();
-    if wrong.is_empty() {
-        return None;
+    let declared = |name: &str| machine.addresses.iter().any(|address| same(address, name));
+    let dns = request.dns_names.iter().map(|name| (name.clone(), *name == machine.node || declared(name)));
+    let ips = request.ips.iter().map(IpAddr::to_string).map(|ip| (ip.clone(), declared(&ip)));
+    let (mut undeclared, mut refused, mut reason) = (Vec::new(), Vec::new(), "WrongNames");
+    for (name, own) in dns.chain(ips) {
+        match (around.reserved)(&name) {
+            Some(whose) => {
+                if own {
+                    reason = "ReservedNames";
+                }
+                refused.push(format!("{name} ({whose})"));
+            }
+            None if !own => undeclared.push(name),
+            None => {}
+        }
     }
-    let message = format!(
-        "{} are not of Machine {}: list them in its spec.addresses if they should be",
-        shown(&wrong),
-        machine.name
-    );
-    Some(denied("WrongNames", message))
+    let mut parts = Vec::new();
+    if !refused.is_empty() {
+        parts.push(format!("no kubelet gets a certificate for {}: leave these out", shown(&refused)));
+    }
+    if !undeclared.is_empty() {
+        parts.push(format!(
+            "{} not declared: if the host has these addresses, add them to spec.addresses of Machine {}",
+            shown(&undeclared),
+            machine.name
+        ));
+    }
+    (!parts.is_empty()).then(|| denied(reason, parts.join("; ")))
 }
 
 /// Whether two texts are the same address or name.
 pub fn same(one: &str, two: &str) -> bool {
     match (one.parse::<IpAddr>(), two.parse::<IpAddr>()) {
-        (Ok(one), Ok(two)) => one == two,
+        // An IPv4 address in the form of IPv6 is the same address to who checks a certificate.
+        (Ok(one), Ok(two)) => one.to_canonical() == two.to_canonical(),
         _ => one.eq_ignore_ascii_case(two),
     }
 }

@@ -7,3 +7,4 @@ pub mod machine;
 pub mod operation;
 pub mod package;
 pub mod readiness;
+pub mod skew;

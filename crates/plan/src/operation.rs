@@ -222,6 +222,12 @@ pub fn withdrawn(status: &OperationStatus, why: &str, now: Timestamp) -> Option<
         .then(|| end(status, OperationPhase::Failed, WITHDRAWN, &format!("given up before it was started: {why}"), now))
 }
 
+/// Whether an operation that somebody deleted may be removed: its act was never started, or its outcome is known. Until then it holds its
+/// places and its name, so that nothing starts the act again.
+pub fn may_be_removed(status: &OperationStatus) -> bool {
+    !matches!(status.phase, OperationPhase::Running | OperationPhase::Unknown)
+}
+
 /// How long to wait before the world is asked again: longer the longer it takes.
 pub fn ask_again_after(status: &OperationStatus, now: Timestamp) -> Duration {
     let running = status.started_at.map_or(0, |start| now.as_second().saturating_sub(start.as_second()));

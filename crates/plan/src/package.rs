@@ -4,6 +4,7 @@ mod check;
 mod places;
 mod render;
 mod set;
+mod shell;
 pub mod shipped;
 mod template;
 #[cfg(test)]
@@ -14,6 +15,7 @@ use std::collections::BTreeMap;
 
 use fleetwright_api::{Disruption, Facts, Machine, OnFailure};
 use fleetwright_wire as wire;
+use sha2::{Digest as _, Sha256};
 
 pub use check::check;
 pub use render::render;
@@ -44,10 +46,22 @@ pub struct Values<'a> {
     pub cluster: &'a BTreeMap<String, String>,
 }
 
+/// Why a Secret's content is not to be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoSecret {
+    /// The Secret, or the key in it, does not exist.
+    Missing,
+    /// The Secret does not name the Machine in its annotation [`names::ALLOWED_MACHINES`](fleetwright_api::names::ALLOWED_MACHINES).
+    NotShared,
+}
+
 /// Where referred contents come from.
 pub trait Lookup {
-    /// The key of a Secret; none if one of both does not exist.
-    fn secret(&self, name: &str, key: &str) -> Option<Vec<u8>>;
+    /// The key of a Secret, if it is shared with that Machine.
+    ///
+    /// # Errors
+    /// It does not exist, or it is not shared with the Machine.
+    fn secret(&self, machine: &str, name: &str, key: &str) -> Result<Vec<u8>, NoSecret>;
     /// The key of a ConfigMap; none if one of both does not exist.
     fn config_map(&self, name: &str, key: &str) -> Option<Vec<u8>>;
 }
@@ -115,6 +129,59 @@ pub enum RenderErrorKind {
     WaitsForFacts,
     /// Whoever brings the Secret, ConfigMap, label or cluster value that it refers to.
     Missing,
+    /// The owner of the Secret that it refers to, which is not shared with the machine.
+    NotShared,
     /// Nobody: it needs another package version.
     Wrong,
+}
+
+/// The most inputs that are told apart; the others count as one.
+const MOST_INPUTS: usize = 96;
+
+impl Rendered {
+    /// Everything that was rendered, by name, each with the beginning of its digest: what differs between two packages of one version.
+    /// Files from Secrets have no digest: short secrets could be guessed from it.
+    pub fn inputs(&self) -> BTreeMap<String, String> {
+        let package = &self.package;
+        let mut parts: Vec<(String, String)> = Vec::new();
+        for file in &package.files {
+            let shape = format!("{:04o} {}:{}", file.mode, file.owner, file.group);
+            let digest = match file.secret {
+                true => format!("secret {shape}"),
+                false => short(&[shape.as_bytes(), file.content.bytes()]),
+            };
+            parts.push((format!("file {}", file.path), digest));
+        }
+        for unit in &package.units {
+            parts.push((format!("unit {}", unit.name), short(&[&json(unit)])));
+        }
+        match &package.method {
+            wire::Method::Script(script) => {
+                let all = [("check", &script.check), ("apply", &script.apply), ("remove", &script.remove)];
+                parts.extend(all.map(|(name, text)| (format!("script {name}"), short(&[text.as_bytes()]))));
+            }
+            method => parts.push(("method".to_owned(), short(&[&json(method)]))),
+        }
+        let settings = (&package.reference, &package.version, &package.health, &package.remove, package.keep);
+        parts.push(("settings".to_owned(), short(&[&json(&settings)])));
+        if parts.len() > MOST_INPUTS {
+            let rest = parts.split_off(MOST_INPUTS);
+            parts.push(("others".to_owned(), short(&[&json(&rest)])));
+        }
+        parts.into_iter().collect()
+    }
+}
+
+fn json(value: &impl serde::Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).unwrap_or_default()
+}
+
+/// The beginning of a digest: enough to tell two contents apart, and short enough for a status.
+fn short(parts: &[&[u8]]) -> String {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    hash.finalize().iter().take(6).map(|byte| format!("{byte:02x}")).collect()
 }

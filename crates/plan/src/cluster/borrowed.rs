@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use fleetwright_api::{ClusterSpec, ControlPlaneComponent, SnapshotBucket};
+use fleetwright_api::{ClusterSpec, ClusterStatus, ControlPlaneComponent, SnapshotBucket};
 use sha2::{Digest, Sha256};
 
-use super::snapshots::pods::STORE;
+use super::Names;
+use super::snapshots::pods::{KEY, STORE};
 
 /// The Secret with which API servers log in at an external datastore.
 pub const DATASTORE: &str = "etcd-external";
@@ -50,6 +51,40 @@ pub fn store(bucket: &SnapshotBucket) -> Borrowed {
     };
     let parts = [("accessKeyId", true), ("secretAccessKey", true), ("ca.crt", false)].map(part).into();
     Borrowed { secret: STORE.to_owned(), parts }
+}
+
+/// The Secret with the generated key of a Cluster's snapshots, in the namespace of the Cluster.
+pub fn generated_key(cluster: &str) -> String {
+    format!("{cluster}-snapshot-key")
+}
+
+/// The Secret with the key that a Cluster's snapshots are encrypted with, and whether it is the generated one.
+pub fn key_secret(names: &Names, spec: &ClusterSpec) -> (String, bool) {
+    let named = spec.snapshots.as_ref().and_then(|policy| policy.encryption.as_ref());
+    match named {
+        Some(named) => (named.secret_ref.name.clone(), false),
+        None => (generated_key(&names.name), true),
+    }
+}
+
+/// The keys that snapshots are encrypted and restored with. A snapshot of another Cluster also has that Cluster's key, if its Secret exists.
+pub fn snapshot_keys(names: &Names, spec: &ClusterSpec, status: &ClusterStatus) -> Borrowed {
+    let (secret, generated) = key_secret(names, spec);
+    let field = if generated { "spec.snapshots" } else { "spec.snapshots.encryption.secretRef" };
+    let part = |from: &str, key: &str, to: &str, field: &str, needed: bool| Part {
+        from: from.to_owned(),
+        key: key.to_owned(),
+        to: to.to_owned(),
+        field: field.to_owned(),
+        needed,
+    };
+    let mut parts = vec![part(&secret, "key", "key", field, true), part(&secret, "previous", "previous", field, false)];
+    // While it is restored and no longer: what is not shared any more stops no snapshot.
+    let other = status.restoring.as_ref().and_then(|restoring| Some(restoring.snapshot.split_once('/')?.0));
+    if let Some(other) = other {
+        parts.push(part(&generated_key(other), "key", "other", "spec.restore.cluster", false));
+    }
+    Borrowed { secret: KEY.to_owned(), parts }
 }
 
 /// All copies that pods of a control plane may have.

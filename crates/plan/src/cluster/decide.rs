@@ -4,16 +4,19 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fleetwright_api::{
-    ClusterPackageVersionSpec, ClusterSpec, ClusterStatus, ControlPlaneComponent, FailedChange, Rotation, StepProgress,
+    ClusterPackageVersionSpec, ClusterSpec, ClusterStatus, ControlPlaneComponent, EtcdStatus, FailedChange, Rotation,
+    Status, StepProgress, condition, names,
 };
 use jiff::Timestamp;
 
 use super::Names;
 use super::certificates::{Authority, Due, Wanted};
 use super::contains::difference;
-use super::datastore::{self, Mending, Suspect};
+use super::datastore;
 use super::extensions;
 use super::heal::{self, Heal};
+use super::keys;
+use super::members::{Asked, Claim, Next};
 use super::objects::{Blueprint, Kind, Object, as_begun, objects, template_digest};
 use super::preflight::{self, Preflight};
 use super::rest::{AtRest, Prints};
@@ -48,12 +51,10 @@ pub struct Seen<'a> {
     pub packages: &'a dyn Fn(&str) -> Option<&'a ClusterPackageVersionSpec>,
     /// Whether its namespace is there.
     pub namespace: bool,
-    /// The authorities that are missing.
-    pub authorities: Vec<Authority>,
-    /// Those that are there.
+    /// What is known of its authorities and of the key of service-account tokens; none if whoever looks may not see Secrets.
+    pub keys: Option<keys::Known>,
+    /// The authorities that are there.
     pub anchors: Vec<Anchor>,
-    /// The key of service-account tokens is missing.
-    pub service_account: bool,
     /// The certificates that are due, and why.
     pub due: Vec<(Wanted, Due)>,
     /// When the next one will be.
@@ -68,8 +69,10 @@ pub struct Seen<'a> {
     pub workloads: BTreeMap<ControlPlaneComponent, Workload>,
     /// What was proven of each pod since this process began, by uid.
     pub proofs: BTreeMap<String, Proof>,
-    /// What became of attempts to have members of etcd replaced, by the uid of their pods.
-    pub mendings: BTreeMap<String, Mending>,
+    /// What the members of etcd said when they were last asked.
+    pub members: Option<Asked>,
+    /// The volume claims of its members.
+    pub claims: Vec<Claim>,
     /// What is known for its snapshots.
     pub backup: Backup<'a>,
     /// Whether its address is known, where it has to be given by the meta cluster.
@@ -172,10 +175,8 @@ pub struct Prover {
 pub struct Decision {
     /// Make the namespace.
     pub namespace: bool,
-    /// Make these authorities.
-    pub authorities: Vec<Authority>,
-    /// Make the key of service-account tokens.
-    pub service_account: bool,
+    /// What to do with its authorities and the key of service-account tokens.
+    pub keys: keys::Choice,
     /// Make these certificates, and why.
     pub certificates: Vec<(Wanted, Due)>,
     /// Do this to these authorities.
@@ -190,10 +191,14 @@ pub struct Decision {
     pub apply: Vec<(Object, Option<String>)>,
     /// Delete this pod, so that it is made anew from the present template.
     pub replace: Option<Replica>,
-    /// Have the other members of etcd let this one be replaced, if they agree.
-    pub mend: Option<Suspect>,
-    /// Delete this member's pod and its volume: a place is kept for a new one.
-    pub anew: Option<Replica>,
+    /// The next step towards the members of etcd that are declared.
+    pub members: Next,
+    /// Let these volume claims of members ask for that size.
+    pub expand: Vec<(Claim, String)>,
+    /// Delete the StatefulSet of etcd but not its pods: its volume claim template cannot be changed, and it is applied again.
+    pub orphan: bool,
+    /// What is recorded of the members of etcd.
+    pub etcd: Option<EtcdStatus>,
     /// Take a snapshot.
     pub snapshot: Option<Taking>,
     /// Take these pods away, which have done their work.
@@ -235,19 +240,28 @@ pub struct Decision {
 /// Says what to do next. Nothing of it is done twice if it is done already.
 pub fn decide(seen: &Seen<'_>, now: Timestamp) -> Decision {
     let mut decision = Decision { next: seen.due_next, rotation: seen.status.rotation.clone(), ..Decision::default() };
+    // What is recorded of keys stays, whatever else is missing.
+    decision.keys.record.clone_from(&seen.status.keys);
     if !seen.namespace {
         decision.namespace = true;
         return decision;
     }
-    decision.authorities.clone_from(&seen.authorities);
-    decision.service_account = seen.service_account;
-    if !decision.authorities.is_empty() {
-        // What they sign comes when they are there.
-        return decision;
+    if let Some(known) = &seen.keys {
+        decision.keys = keys::choose(seen, known);
+        if decision.keys.blocked.is_some() {
+            // New pods would find no key, or another one. Those that run are proven all the same, and what they hold is kept.
+            prove(seen, &mut decision, now);
+            snapshots::keep(seen, &mut decision, now);
+            return decision;
+        }
+        // What they sign comes when they are there, and recorded.
+        if !decision.keys.settled(&seen.status.keys) && !seen.spec.paused {
+            return decision;
+        }
     }
     decision.certificates.clone_from(&seen.due);
     // Pods whose Secrets are missing would only wait, and be slow to notice that they came.
-    if decision.service_account || decision.certificates.iter().any(|(_, why)| *why == Due::Missing) {
+    if decision.certificates.iter().any(|(_, why)| *why == Due::Missing) {
         return decision;
     }
     let (step, preflight) = preflight::hold(seen, step(seen, now), now);
@@ -255,7 +269,14 @@ pub fn decide(seen: &Seen<'_>, now: Timestamp) -> Decision {
     decision.preflight = preflight;
     decision.next = decision.next.into_iter().chain(seen.status.soak_until.filter(|until| *until > now)).min();
     components(seen, &step, &mut decision, now);
-    datastore::keep(seen, &mut decision, now);
+    datastore::keep(seen, step.package.0, &mut decision, now);
+    let declared = seen.spec.datastore.etcd.as_ref().map_or(0, |etcd| etcd.members);
+    // A change of version does not wait for members: they wait for it.
+    if seen.status.package_version.as_deref() == Some(step.package.0)
+        && let Some(why) = datastore::unsettled(&decision, declared)
+    {
+        decision.waiting.push((ControlPlaneComponent::Etcd, why));
+    }
     prove(seen, &mut decision, now);
     stage(seen, &step, &mut decision, now);
     // They follow the control plane: while it changes, they stay those of before.
@@ -283,7 +304,8 @@ fn components(seen: &Seen<'_>, step: &Step<'_>, decision: &mut Decision, now: Ti
     let (down, replaces) = (restore::down(seen), restore::replaces(seen));
     let mute = !replaces && datastore::quorum(seen, now).is_some_and(|quorum| quorum.missing);
     let trusts = trusts(&seen.anchors);
-    let mut prints = Prints::of(seen, (&trusts, down));
+    let etcd = datastore::record(seen);
+    let mut prints = Prints::of(seen, (&trusts, down, etcd.members, etcd.serving, etcd.change.is_some()));
     for component in ControlPlaneComponent::ALL {
         if component == ControlPlaneComponent::Etcd && seen.spec.datastore.etcd.is_none() {
             continue;
@@ -307,6 +329,7 @@ fn components(seen: &Seen<'_>, step: &Step<'_>, decision: &mut Decision, now: Ti
             etcd_exists: seen.status.package_version.is_some(),
             emulates,
             trusts: &trusts,
+            members: (etcd.members, etcd.serving),
         };
         let from = prints.with(package, (component, emulates, heal::selects(seen, component)));
         decision.desired.insert(component, package.1.version_of(component).to_owned());
@@ -335,7 +358,8 @@ fn components(seen: &Seen<'_>, step: &Step<'_>, decision: &mut Decision, now: Ti
                     let rested = AtRest::of(seen, from, all, &template);
                     let before = decision.apply.len();
                     apply(seen, wanted, mute, decision);
-                    if let Some(rested) = rested.filter(|_| !mute && decision.apply.len() == before) {
+                    if let Some(rested) = rested.filter(|_| !mute && !decision.orphan && decision.apply.len() == before)
+                    {
                         decision.rested.insert(component, rested);
                     }
                 }
@@ -360,20 +384,44 @@ fn components(seen: &Seen<'_>, step: &Step<'_>, decision: &mut Decision, now: Ti
 
 /// Applies those of the objects that are not as they should be.
 fn apply(seen: &Seen<'_>, wanted: Vec<Object>, mute: bool, decision: &mut Decision) {
-    for object in wanted {
-        match (seen.object)(object.kind, &object.name) {
+    // What follows a change of members is no repair.
+    let changing = condition(&seen.status.conditions, names::MEMBERS_AS_DECLARED);
+    let changing = changing.is_some_and(|one| one.status == Status::False);
+    for mut object in wanted {
+        let live = (seen.object)(object.kind, &object.name);
+        if let Some(live) = live.as_ref().filter(|live| claims_differ(live, &object)) {
+            let record = seen.status.etcd.as_ref();
+            if record.is_some_and(|record| record.change.is_none()) && !mute {
+                decision.orphan = true;
+                continue;
+            }
+            object.body["spec"]["volumeClaimTemplates"] = live["spec"]["volumeClaimTemplates"].clone();
+        }
+        match live {
             None => decision.apply.push((object, None)),
             // New ones could not begin without etcd, and the old ones would go for them.
             Some(live) if mute && object.kind == Kind::Deployment && moves(&live, &object) => {}
             Some(live) => {
                 if let Some(place) = difference(&live, &object.body) {
                     // That etcd goes on from now is no repair.
-                    let place = difference(&live, &as_begun(&object.body)).map(|_| place);
+                    let place = difference(&live, &as_begun(&object.body)).filter(|_| !changing).map(|_| place);
                     decision.apply.push((object, place));
                 }
             }
         }
     }
+}
+
+/// Whether it is the StatefulSet of etcd, with other volume claims than are there: that field cannot be changed.
+fn claims_differ(live: &serde_json::Value, object: &Object) -> bool {
+    let (place, name) = ("volumeClaimTemplates", ControlPlaneComponent::Etcd.binary());
+    object.kind == Kind::StatefulSet
+        && object.name == name
+        && difference(
+            &serde_json::json!({ place: live["spec"][place] }),
+            &serde_json::json!({ place: object.body["spec"][place] }),
+        )
+        .is_some()
 }
 
 /// Without any pod.
@@ -403,7 +451,7 @@ pub(super) fn named(mut objects: Vec<Object>, package: &str) -> Vec<Object> {
 fn placed(seen: &Seen<'_>) -> bool {
     let workload = seen.workloads.get(&ControlPlaneComponent::Etcd);
     let placed = workload.map_or(0, |etcd| etcd.replicas.iter().filter(|replica| replica.node.is_some()).count());
-    seen.spec.datastore.etcd.is_none() || placed > count(seen.spec, ControlPlaneComponent::Etcd) / 2
+    seen.spec.datastore.etcd.is_none() || placed > count(seen, ControlPlaneComponent::Etcd) / 2
 }
 
 /// Whether an API server answers already.
@@ -413,10 +461,12 @@ fn served(seen: &Seen<'_>) -> bool {
         .is_some_and(|workload| workload.replicas.iter().any(|replica| replica.ready && !replica.ending))
 }
 
-pub(super) fn count(spec: &ClusterSpec, component: ControlPlaneComponent) -> usize {
+/// How many pods of a component there should be now.
+pub(super) fn count(seen: &Seen<'_>, component: ControlPlaneComponent) -> usize {
     let count = match component {
-        ControlPlaneComponent::Etcd => spec.datastore.etcd.as_ref().map_or(0, |etcd| etcd.members),
-        _ => spec.replicas,
+        ControlPlaneComponent::Etcd if seen.spec.datastore.etcd.is_none() => 0,
+        ControlPlaneComponent::Etcd => datastore::record(seen).members,
+        _ => seen.spec.replicas,
     };
     usize::try_from(count).unwrap_or(usize::MAX)
 }
@@ -429,7 +479,7 @@ fn unsettled(
     package: &str,
     template: &str,
 ) -> Option<String> {
-    let wanted = count(seen.spec, component);
+    let wanted = count(seen, component);
     let Some(workload) = workload.filter(|workload| workload.package.is_some()) else {
         return Some(format!("{component} is about to be made"));
     };
@@ -474,7 +524,11 @@ pub(super) fn proven_at(seen: &Seen<'_>, replica: &Replica) -> Option<Timestamp>
 /// The member of etcd that is made anew next: one that is of before, while all others are well.
 fn replaced(seen: &Seen<'_>, workload: Option<&Workload>, template: &str) -> Option<Replica> {
     let replicas = &workload?.replicas;
-    let wanted = count(seen.spec, ControlPlaneComponent::Etcd);
+    // One at a time, whatever the reason.
+    if seen.status.etcd.as_ref().is_some_and(|etcd| etcd.change.is_some()) {
+        return None;
+    }
+    let wanted = count(seen, ControlPlaneComponent::Etcd);
     if replicas.len() != wanted || replicas.iter().any(|replica| replica.ending) {
         return None;
     }

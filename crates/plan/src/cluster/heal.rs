@@ -11,6 +11,7 @@ use serde_json::json;
 
 use super::datastore::quorum;
 use super::decide::{Decision, Replica, Seen, Workload, count, proven_at};
+use super::members::Next;
 use super::objects::{Kind, Object};
 
 /// So many proofs fail before a replica is taken out: once may be a moment's trouble.
@@ -167,7 +168,7 @@ fn replace(seen: &Seen<'_>, decision: &Decision, now: Timestamp, heal: &mut Heal
     // While something else changes, pods come and go for that.
     let still = seen.status.package_version.as_ref() == Some(&decision.package)
         && decision.replace.is_none()
-        && decision.anew.is_none()
+        && !matches!(decision.members, Next::Act(_) | Next::Recreate(_))
         && decision.certificates.is_empty();
     if !still {
         return;
@@ -175,7 +176,7 @@ fn replace(seen: &Seen<'_>, decision: &Decision, now: Timestamp, heal: &mut Heal
     for component in ControlPlaneComponent::ALL.into_iter().filter(|one| *one != ControlPlaneComponent::Etcd) {
         let Some(workload) = seen.workloads.get(&component) else { continue };
         let template = decision.templates.get(&component);
-        let whole = workload.replicas.len() == count(seen.spec, component)
+        let whole = workload.replicas.len() == count(seen, component)
             && workload.replicas.iter().all(|one| !one.ending && one.template.as_ref() == template);
         if !whole || workload.package.as_ref() != Some(&decision.package) {
             continue;

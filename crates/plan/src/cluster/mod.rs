@@ -9,11 +9,14 @@ mod decide;
 pub mod diff;
 pub mod extensions;
 pub mod heal;
+pub mod keys;
+pub mod members;
 pub mod objects;
 mod pods;
 pub mod preflight;
 pub mod reach;
 pub mod rehearse;
+pub mod release;
 mod rest;
 pub mod restore;
 mod rotation;
@@ -34,7 +37,7 @@ pub use decide::{Decision, Failing, PROVE_EVERY, Proof, Prover, Replica, Seen, W
 pub use rest::{AtRest, print};
 pub use rotation::{Anchor, Follow, Followers, Turn, anchor_digest};
 pub use snapshots::Taking;
-pub use status::{Outlook, status, troubled};
+pub use status::{Outlook, deletion_paused, not_accepted, status, troubled};
 
 /// The longest name of a namespace.
 const LONGEST: usize = 63;

@@ -99,6 +99,8 @@ pub struct Blueprint<'a> {
     pub emulates: Option<&'a str>,
     /// The digest of the authorities that are trusted and that sign.
     pub trusts: &'a str,
+    /// The number of members of etcd that run, and of those that API servers connect to.
+    pub members: (u32, u32),
 }
 
 /// The annotation of a component's pods that says which authorities they trust, as a digest.
@@ -220,7 +222,7 @@ impl Blueprint<'_> {
                     ("advertise-client-urls", format!("https://{member}:{ETCD_PORT}")),
                     ("listen-peer-urls", "https://0.0.0.0:2380".into()),
                     ("initial-advertise-peer-urls", format!("https://{member}:2380")),
-                    ("initial-cluster", self.names.etcd_peers(self.members())),
+                    ("initial-cluster", self.names.etcd_peers(self.members.0)),
                     ("initial-cluster-state", if self.etcd_exists { "existing" } else { "new" }.into()),
                     ("initial-cluster-token", namespace.clone()),
                     ("listen-metrics-urls", "http://0.0.0.0:2381".into()),
@@ -272,7 +274,7 @@ impl Blueprint<'_> {
                         ]);
                     }
                     _ => own.extend([
-                        ("etcd-servers", self.names.etcd_clients(self.members()).join(",")),
+                        ("etcd-servers", self.names.etcd_clients(self.members.1).join(",")),
                         ("etcd-cafile", file("etcd-ca", "ca.crt")),
                         ("etcd-certfile", file("apiserver-etcd-client", "tls.crt")),
                         ("etcd-keyfile", file("apiserver-etcd-client", "tls.key")),
@@ -307,10 +309,6 @@ impl Blueprint<'_> {
         let emulated = self.emulates.filter(|_| component != ControlPlaneComponent::Etcd);
         let own = own.into_iter().chain(emulated.map(|minor| ("emulated-version", minor.to_owned())));
         own.map(|(name, value)| (name.to_owned(), value)).collect()
-    }
-
-    fn members(&self) -> u32 {
-        self.spec.datastore.etcd.as_ref().map_or(0, |etcd| etcd.members)
     }
 
     /// The files of component configuration, by name: those of the package version, those of the cluster over them. The scheduler always has
@@ -441,7 +439,10 @@ impl Blueprint<'_> {
         }
         // Files are read when a component starts, and some read what they trust only then, too.
         // Whether etcd begins or goes on is no reason to begin anew.
-        let text = json!([template, self.config_files(component), self.trusts]).to_string().replace(GOES_ON, BEGINS);
+        // How many members there are does not matter to one that has its data.
+        let peers = format!("--initial-cluster={}", self.names.etcd_peers(self.members.0));
+        let text = json!([template, self.config_files(component), self.trusts]).to_string();
+        let text = text.replace(GOES_ON, BEGINS).replace(&peers, "--initial-cluster=");
         let digest = super::digest(&text, 8);
         template["metadata"]["annotations"] = json!({ names::APPLIED: digest, TRUSTS: self.trusts });
         template
@@ -491,7 +492,7 @@ fn etcd(of: &Blueprint<'_>) -> Vec<Object> {
     }
     let set = json!({ "spec": {
         "serviceName": component.binary(),
-        "replicas": etcd.members,
+        "replicas": of.members.0,
         "podManagementPolicy": "Parallel",
         "revisionHistoryLimit": 2,
         // The operator replaces members itself, one at a time, and only while the others agree.

@@ -2,7 +2,7 @@
 //!
 //! Expected flow: a change is asked for; what callers use and what the quotas allow is asked once, at every API server; while something is found, nothing is
 //! touched and `Upgradable` says what and what to do; when nothing is found any more, or a person overrides it for exactly this change, it begins. What has
-//! begun is not looked at again, and going back is never held back.
+//! begun is not looked at again. Going back is held back by nothing but kubelets that are known to be newer than what it goes back to.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,6 +17,7 @@ use super::reach::Stop;
 use super::restore;
 use super::step::Step;
 use super::survey::{Ask, Survey};
+use crate::skew::{self, Skew};
 
 /// What was found out is asked again after this long while it holds a change back: quotas are not watched.
 const AGAIN: SignedDuration = SignedDuration::from_mins(5);
@@ -70,8 +71,11 @@ pub(super) fn hold<'a>(seen: &Seen<'a>, step: Step<'a>, now: Timestamp) -> (Step
     // The snapshot is taken when nothing else stands against it: where there is no room, there is none for its pod either.
     let snapshot = step.refused.as_ref().is_some_and(|(reason, _)| *reason == names::reasons::NO_SNAPSHOT);
     let target = if snapshot { seen.package } else { step.package };
-    let Some(at) = begins(seen, target) else { return (step, Preflight::default()) };
-    let preflight = preflight(seen, target, now);
+    let (at, preflight) = match (begins(seen, target), goes_back(seen, target)) {
+        (Some(at), _) => (at, preflight(seen, target, now)),
+        (None, Some(at)) => (at, before_rollback(seen, target, now)),
+        (None, None) => return (step, Preflight::default()),
+    };
     let against: Vec<_> = preflight.findings.iter().filter(|finding| !finding.overridden).collect();
     let refused = match (against.first(), &preflight.checking) {
         (Some(first), _) => (first.reason, told(target.0, &against)),
@@ -93,13 +97,114 @@ pub(super) fn begins<'a>(seen: &Seen<'a>, target: Package<'a>) -> Option<Package
     if from.name == to.name || to.is_older_than(&from) {
         return None;
     }
-    let still = seen.workloads.iter().all(|(component, workload)| match (component, workload.package.as_deref()) {
+    untouched(seen, at.0, to.name).then_some(at)
+}
+
+/// Where a rollback to an older minor begins from, if one is about to.
+fn goes_back<'a>(seen: &Seen<'a>, target: Package<'a>) -> Option<Package<'a>> {
+    if restore::replaces(seen) || seen.status.restoring.is_some() {
+        return None;
+    }
+    let name = seen.status.package_version.as_deref()?;
+    let at = (name, (seen.packages)(name)?);
+    let (from, to) = (Stop::of(at.0, at.1), Stop::of(target.0, target.1));
+    let older = to.is_older_than(&from) && from.minor() != to.minor();
+    (older && untouched(seen, at.0, to.name)).then_some(at)
+}
+
+/// Whether everything is of that package version, and nothing of the other one was applied.
+fn untouched(seen: &Seen<'_>, name: &str, to: &str) -> bool {
+    seen.workloads.iter().all(|(component, workload)| match (component, workload.package.as_deref()) {
         // It may be newer than the rest after a rollback.
-        (ControlPlaneComponent::Etcd, Some(package)) => package != to.name,
+        (ControlPlaneComponent::Etcd, Some(package)) => package != to,
         (_, Some(package)) => package == name,
         (_, None) => true,
-    });
-    still.then_some(at)
+    })
+}
+
+/// What stands against a rollback: nothing but kubelets that are known to be newer than the API servers would be. A control plane that does not
+/// answer can be rolled back.
+fn before_rollback(seen: &Seen<'_>, target: Package<'_>, now: Timestamp) -> Preflight {
+    let mut preflight = Preflight { begins: true, ..Preflight::default() };
+    // API servers may come and go in a rollback: an answer counts whichever pods there are.
+    let ask = Ask { of: format!("back to {}", target.0), ..ask(seen, target.0) };
+    if ask.servers.is_empty() {
+        return preflight;
+    }
+    let survey = seen.preflight.survey.as_ref().filter(|survey| survey.of == ask.of);
+    match survey {
+        Some(survey) => {
+            let newer = kubelets(survey, target).filter(|one| one.reason == names::reasons::KUBELET_TOO_NEW);
+            preflight.findings.extend(newer);
+        }
+        None => preflight.checking = Some("the versions of the kubelets are being read".to_owned()),
+    }
+    let holds = !preflight.findings.is_empty();
+    settle(&mut preflight, seen, ask, survey, holds, target, now);
+    preflight
+}
+
+/// What is asked again and when, and what a person has overridden.
+fn settle(
+    preflight: &mut Preflight,
+    seen: &Seen<'_>,
+    ask: Ask,
+    survey: Option<&Survey>,
+    holds: bool,
+    target: Package<'_>,
+    now: Timestamp,
+) {
+    // An answer that holds the change back may have changed since.
+    let again = survey.filter(|_| holds).and_then(|survey| survey.at.checked_add(AGAIN).ok());
+    preflight.next = again.filter(|again| *again > now);
+    let due = survey.is_none() || again.is_some_and(|again| again <= now);
+    preflight.ask = due.then_some(ask);
+    let overrides = overrides(seen.preflight.overrides.as_deref(), target.0);
+    for finding in &mut preflight.findings {
+        finding.overridden = finding.overridable && overrides.contains(finding.reason);
+    }
+}
+
+/// Nodes that would fall out of the skew that Kubernetes supports. Nodes say their version themselves: one that lies can hold a change back until
+/// a person overrides it.
+fn kubelets(survey: &Survey, target: Package<'_>) -> Option<Finding> {
+    let version = &target.1.kubernetes;
+    let nodes = match &survey.kubelets {
+        Ok(nodes) => nodes,
+        Err(why) => {
+            let message = format!("the versions of the kubelets could not be read: {why}");
+            return Some(finding(names::reasons::KUBELETS_UNKNOWN, message, "it is tried again"));
+        }
+    };
+    let server = skew::minor(version)?;
+    for (kind, reason, what, advice) in [
+        (
+            Skew::TooNew,
+            names::reasons::KUBELET_TOO_NEW,
+            "are newer than",
+            "bring their kubelets to the minor asked for, or an older one, first",
+        ),
+        (
+            Skew::TooOld,
+            names::reasons::KUBELET_TOO_OLD,
+            "are more than three minors older than",
+            "bring their kubelets to a newer minor first",
+        ),
+    ] {
+        let out: Vec<String> = nodes
+            .iter()
+            .filter(|(_, kubelet)| skew::skew(kubelet, server) == Some(kind))
+            .map(|(node, kubelet)| format!("{node} ({kubelet})"))
+            .collect();
+        if out.is_empty() {
+            continue;
+        }
+        let more = out.len().saturating_sub(NAMED);
+        let more = if more > 0 { format!(" and {more} others") } else { String::new() };
+        let named = out[..out.len().min(NAMED)].join(", ");
+        return Some(finding(reason, format!("the kubelets of Nodes {named}{more} {what} {version}"), advice));
+    }
+    None
 }
 
 /// What stands against bringing the cluster to that package version.
@@ -119,20 +224,16 @@ pub(super) fn preflight(seen: &Seen<'_>, target: Package<'_>, now: Timestamp) ->
     let survey = seen.preflight.survey.as_ref().filter(|survey| survey.of == ask.of);
     let asked = findings.len();
     match survey {
-        Some(survey) => findings.extend(callers(seen, survey, target)),
+        Some(survey) => {
+            findings.extend(callers(seen, survey, target));
+            findings.extend(kubelets(survey, target));
+        }
         None => preflight.checking = Some("which APIs callers use is being looked at".to_owned()),
     }
     findings.extend(room(seen, survey, target));
-    // An answer that holds the change back may have changed since.
-    let again = survey.filter(|_| findings.len() > asked).and_then(|survey| survey.at.checked_add(AGAIN).ok());
-    preflight.next = again.filter(|again| *again > now);
-    let due = survey.is_none() || again.is_some_and(|again| again <= now);
-    preflight.ask = due.then_some(ask);
-    let overrides = overrides(seen.preflight.overrides.as_deref(), target.0);
-    for finding in &mut findings {
-        finding.overridden = finding.overridable && overrides.contains(finding.reason);
-    }
+    let holds = findings.len() > asked;
     preflight.findings = findings;
+    settle(&mut preflight, seen, ask, survey, holds, target, now);
     preflight
 }
 
@@ -171,7 +272,7 @@ fn here<'a>(seen: &'a Seen<'_>, component: ControlPlaneComponent) -> impl Iterat
 
 /// Members that are missing. Without a quorum the step is refused before this.
 fn datastore(seen: &Seen<'_>) -> Option<Finding> {
-    let members = count(seen.spec, ControlPlaneComponent::Etcd);
+    let members = count(seen, ControlPlaneComponent::Etcd);
     let ready = here(seen, ControlPlaneComponent::Etcd).filter(|replica| replica.ready).count();
     (ready < members).then(|| {
         let message = format!("{ready} of {members} members of etcd are ready");
@@ -180,7 +281,7 @@ fn datastore(seen: &Seen<'_>) -> Option<Finding> {
 }
 
 fn servers(seen: &Seen<'_>) -> Option<Finding> {
-    let wanted = count(seen.spec, ControlPlaneComponent::Apiserver);
+    let wanted = count(seen, ControlPlaneComponent::Apiserver);
     let all = here(seen, ControlPlaneComponent::Apiserver);
     let proven = all.filter(|replica| replica.ready && proven_at(seen, replica).is_some()).count();
     (proven < wanted).then(|| {
@@ -255,6 +356,7 @@ fn requests(seen: &Seen<'_>, target: Package<'_>) -> Vec<BTreeMap<String, String
         etcd_exists: true,
         emulates: None,
         trusts: "",
+        members: (0, 0),
     };
     let components = ControlPlaneComponent::ALL.into_iter().filter(|one| *one != ControlPlaneComponent::Etcd);
     let deployments =

@@ -208,6 +208,7 @@ fn stage(seen: &Seen<'_>, step: &Step<'_>, component: ControlPlaneComponent) -> 
     let kind = if component == ControlPlaneComponent::Etcd { Kind::StatefulSet } else { Kind::Deployment };
     let live = (seen.object)(kind, component.binary()).unwrap_or_default();
     let trusts = live["spec"]["template"]["metadata"]["annotations"][TRUSTS].as_str().unwrap_or_default().to_owned();
+    let etcd = super::datastore::record(seen);
     let of = Blueprint {
         names: seen.names,
         spec: seen.spec,
@@ -215,6 +216,7 @@ fn stage(seen: &Seen<'_>, step: &Step<'_>, component: ControlPlaneComponent) -> 
         etcd_exists: seen.status.package_version.is_some(),
         emulates: step.emulates.as_deref().filter(|_| stays.is_none()),
         trusts: &trusts,
+        members: (etcd.members, etcd.serving),
     };
     let mut wanted = named(objects(&of, component), package.0);
     heal::select(seen, component, &mut wanted);
@@ -230,7 +232,7 @@ fn stage(seen: &Seen<'_>, step: &Step<'_>, component: ControlPlaneComponent) -> 
         .collect();
     let here = workload.into_iter().flat_map(|workload| &workload.replicas).filter(|replica| !replica.ending);
     let old = here.clone().filter(|replica| replica.template != template).count();
-    let missing = count(seen.spec, component).saturating_sub(here.clone().count());
+    let missing = count(seen, component).saturating_sub(here.clone().count());
     let from = running.and_then(|name| (seen.packages)(name)).map(|spec| spec.version_of(component).to_owned());
     let from = from.or_else(|| here.clone().find_map(|replica| replica.runs.clone()));
     let (how, risk) = manner(seen, component, old, missing, step.emulates.as_deref());
@@ -246,7 +248,7 @@ fn manner(
     missing: usize,
     emulates: Option<&str>,
 ) -> (String, Option<String>) {
-    let wanted = count(seen.spec, component);
+    let wanted = count(seen, component);
     if old == 0 {
         let how = match missing {
             0 => "nothing restarts".to_owned(),

@@ -5,7 +5,8 @@
 //! Cleaning: what the members had before goes.
 
 use fleetwright_api::{
-    ClusterPackageVersionSpec, ClusterPhase, ClusterStatus, ControlPlaneComponent, RestoreStage, Restored, Restoring,
+    ClusterPackageVersionSpec, ClusterPhase, ClusterStatus, ControlPlaneComponent, EtcdStatus, RestoreStage, Restored,
+    Restoring,
 };
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
@@ -23,6 +24,8 @@ const AGAIN: SignedDuration = SignedDuration::from_secs(30);
 pub struct Restore {
     /// The snapshot.
     pub snapshot: String,
+    /// The Cluster that it was taken of, if that is another one.
+    pub cluster: Option<String>,
     /// What tells it from others, also of the same snapshot.
     pub id: String,
 }
@@ -30,7 +33,10 @@ pub struct Restore {
 impl Restore {
     fn of(restoring: &Restoring) -> Self {
         let id = super::digest(&format!("{} {}", restoring.snapshot, restoring.began), 4);
-        Self { snapshot: restoring.snapshot.clone(), id }
+        match restoring.snapshot.split_once('/') {
+            Some((cluster, snapshot)) => Self { snapshot: snapshot.to_owned(), cluster: Some(cluster.to_owned()), id },
+            None => Self { snapshot: restoring.snapshot.clone(), cluster: None, id },
+        }
     }
 
     /// The pod that has the snapshot as an etcd.
@@ -64,11 +70,15 @@ pub(super) fn replaces(seen: &Seen<'_>) -> bool {
     down(seen) || stage(seen) == Some(RestoreStage::Starting)
 }
 
-/// The snapshot that is asked for and not followed yet.
-fn wanted<'a>(seen: &'a Seen<'_>) -> Option<&'a str> {
+/// The snapshot that is asked for and not followed yet: its name, or `CLUSTER/NAME` of another Cluster's.
+fn wanted(seen: &Seen<'_>) -> Option<String> {
     seen.spec.datastore.etcd.as_ref()?;
-    let asked = seen.spec.restore.as_ref()?.snapshot.as_str();
-    (seen.status.restore_followed.as_deref() != Some(asked)).then_some(asked)
+    let restore = seen.spec.restore.as_ref()?;
+    let asked = match &restore.cluster {
+        Some(cluster) if *cluster != seen.names.name => format!("{cluster}/{}", restore.snapshot),
+        _ => restore.snapshot.clone(),
+    };
+    (seen.status.restore_followed.as_ref() != Some(&asked)).then_some(asked)
 }
 
 fn tasks<'a>(seen: &'a Seen<'_>, job: Job) -> impl Iterator<Item = &'a Task> {
@@ -80,7 +90,7 @@ fn task<'a>(seen: &'a Seen<'_>, pod: &str) -> Option<&'a Task> {
 }
 
 fn members(seen: &Seen<'_>) -> u32 {
-    seen.spec.datastore.etcd.as_ref().map_or(0, |etcd| etcd.members)
+    super::datastore::record(seen).members
 }
 
 /// What is to be done in the stage that it is in.
@@ -91,7 +101,13 @@ pub(super) fn keep(seen: &Seen<'_>, package: &ClusterPackageVersionSpec, decisio
         return;
     };
     let restore = Restore::of(restoring);
-    let ground = Ground { names: seen.names, spec: seen.spec, package, image: seen.backup.image };
+    let ground = Ground {
+        names: seen.names,
+        spec: seen.spec,
+        package,
+        image: seen.backup.image,
+        members: super::datastore::record(seen).members,
+    };
     let pod = |name: String, body: &dyn Fn() -> Option<Value>, decision: &mut Decision| match task(seen, &name) {
         None => decision.pods.extend(body()),
         Some(task) => match &task.state {
@@ -138,7 +154,7 @@ fn claim(seen: &Seen<'_>, number: u32) -> Option<Value> {
     let set = (seen.object)(Kind::StatefulSet, ControlPlaneComponent::Etcd.binary())?;
     let template = &set["spec"]["volumeClaimTemplates"][0];
     let labels = &template["metadata"]["labels"];
-    let name = super::datastore::claim(&format!("etcd-{number}"));
+    let name = super::members::claim(&format!("etcd-{number}"));
     let mut claim = json!({
         "apiVersion": "v1", "kind": "PersistentVolumeClaim",
         "metadata": { "name": name, "namespace": seen.names.namespace, "labels": labels },
@@ -161,7 +177,7 @@ pub(super) fn tell(seen: &Seen<'_>, status: &mut ClusterStatus, settled: bool, n
     let Some(restoring) = &seen.status.restoring else {
         if let Some(snapshot) = wanted(seen).filter(|_| !seen.spec.paused) {
             status.restoring = Some(Restoring {
-                snapshot: snapshot.to_owned(),
+                snapshot: snapshot.clone(),
                 stage: RestoreStage::Checking,
                 began: now,
                 data_of: None,
@@ -180,13 +196,16 @@ pub(super) fn tell(seen: &Seen<'_>, status: &mut ClusterStatus, settled: bool, n
     };
     let waits = match restoring.stage {
         RestoreStage::Checking => {
-            if wanted(seen) != Some(snapshot.as_str()) {
+            if wanted(seen).as_ref() != Some(snapshot) {
                 status.restoring = None;
                 return;
             }
             let report = source.filter(|source| source.serves.is_some()).and_then(|source| source.said.as_deref());
             if let Some(report) = report.and_then(|said| serde_json::from_str::<Report>(said).ok()) {
                 (next.stage, next.data_of) = (RestoreStage::Stopping, Some(report.at));
+                // All members begin with the snapshot. Their number stays this one until it is restored, whatever is declared meanwhile.
+                let members = seen.spec.datastore.etcd.as_ref().map_or(0, |etcd| etcd.members);
+                status.etcd = Some(EtcdStatus { members, serving: members, change: None });
             }
             Some(format!("snapshot {snapshot} is looked at before anything is stopped{}", why(source)))
         }

@@ -146,6 +146,9 @@ pub struct Report {
     /// All that are kept, newest first.
     #[serde(default)]
     pub kept: Vec<String>,
+    /// The id of the key that it is encrypted with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_id: Option<String>,
 }
 
 /// A snapshot that is to be taken.
@@ -278,7 +281,13 @@ pub(super) fn keep(seen: &Seen<'_>, decision: &mut Decision, now: Timestamp) {
     // What etcd runs reads what it wrote.
     let running = seen.workloads.get(&ControlPlaneComponent::Etcd).and_then(|workload| workload.package.as_deref());
     let Some(package) = running.and_then(seen.packages) else { return };
-    let ground = pods::Ground { names: seen.names, spec: seen.spec, package, image: seen.backup.image };
+    let ground = pods::Ground {
+        names: seen.names,
+        spec: seen.spec,
+        package,
+        image: seen.backup.image,
+        members: super::datastore::record(seen).members,
+    };
     decision.snapshot = Some(Taking { claim: ground.claim(), pod: ground.snapshot(&wanted), wanted });
 }
 
@@ -310,6 +319,7 @@ pub(super) fn tell(seen: &Seen<'_>, status: &mut ClusterStatus, now: Timestamp) 
             revision: Some(report.revision),
             generation: task.generation,
             checked: true,
+            key_id: report.key_id,
         });
         status.snapshots = report.kept.into_iter().take(100).collect();
         status.snapshotted = task.asked.clone().or(status.snapshotted.take());

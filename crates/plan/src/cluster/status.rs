@@ -9,6 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::datastore;
 use super::decide::{Decision, Seen, proven_at};
 use super::extensions;
+use super::members::Next;
 use super::reach::Stop;
 use super::rotation::{followed, told};
 use super::{restore, snapshots};
@@ -19,6 +20,9 @@ const TOLD_EVERY: SignedDuration = SignedDuration::from_hours(1);
 /// The longest value of the annotation that asks for another try.
 const LONGEST_RETRY: usize = 256;
 
+/// Why a cluster that is marked for deletion stays, and what to do.
+const DELETION_PAUSED: &str = "deletion is blocked by spec.paused: set spec.paused to false to continue";
+
 /// What is known besides what was seen.
 #[derive(Clone, Debug, Default)]
 pub struct Outlook {
@@ -26,8 +30,10 @@ pub struct Outlook {
     pub generation: Option<i64>,
     /// When each certificate ends.
     pub certificates: Vec<CertificateStatus>,
-    /// It is paused.
+    /// `spec.paused` is true.
     pub paused: bool,
+    /// It is marked for deletion, and nothing but `spec.paused` blocks that.
+    pub deletion_paused: bool,
     /// It is marked for deletion, and protected.
     pub protected: bool,
     /// It is marked for deletion, and this holds it.
@@ -37,13 +43,17 @@ pub struct Outlook {
 /// The status of a cluster that is there to stay.
 pub fn status(seen: &Seen<'_>, decision: &Decision, outlook: &Outlook, now: Timestamp) -> ClusterStatus {
     let before = seen.status;
+    if before.phase.is_some() && !outlook.paused && decision.keys.silent(&before.keys) {
+        return ClusterStatus { keys: decision.keys.record.clone(), ..before.clone() };
+    }
     // An external etcd is somebody else's to tell of.
     let ours = |one: &ControlPlaneComponent| *one != ControlPlaneComponent::Etcd || seen.spec.datastore.etcd.is_some();
     let all = ControlPlaneComponent::ALL.into_iter().filter(ours);
     let components: Vec<_> = all.filter_map(|one| component(seen, decision, one, now)).collect();
     let settled = decision.waiting.is_empty()
         && !decision.namespace
-        && decision.authorities.is_empty()
+        && (!decision.keys.acts() || outlook.paused)
+        && decision.keys.blocked.is_none()
         && decision.certificates.is_empty()
         && !decision.desired.is_empty();
     let proven = proven(seen);
@@ -51,15 +61,25 @@ pub fn status(seen: &Seen<'_>, decision: &Decision, outlook: &Outlook, now: Time
     let ready = settled || (created && proven.0 > 0 && proven.0 == proven.1);
     let protected = "it is marked for deletion, but spec.deletionProtection is true: set it to false to let it go; until then it runs on";
     let refused = decision.refused.as_ref().map(|(_, why)| why.clone());
-    let waiting =
-        refused.or_else(|| waiting(decision, settled)).or_else(|| outlook.protected.then(|| protected.to_owned()));
+    let blocked = decision.keys.blocked.as_ref().map(|(_, why)| why.clone());
+    // Nothing was looked at but keys.
+    let partial = created && decision.desired.is_empty();
+    let waiting = blocked
+        .or(refused)
+        .or_else(|| waiting(decision, settled))
+        .or_else(|| outlook.protected.then(|| protected.to_owned()));
     let waiting = waiting.or_else(|| outlook.held.clone());
-    let soak = soak(seen, decision, settled, now);
+    let waiting = if outlook.deletion_paused { Some(DELETION_PAUSED.to_owned()) } else { waiting };
+    let soak = match partial || outlook.paused {
+        true => (before.emulates.clone(), before.soak_until),
+        false => soak(seen, decision, settled, now),
+    };
     let changes = before.package_version.as_deref() != Some(&decision.package);
     let failed = decision.failed.as_ref().or_else(|| super::stage::failed(seen)).cloned();
     let phase = match () {
         () if settled && soak.0.is_some() => ClusterPhase::Soaking,
         () if settled => ClusterPhase::Ready,
+        () if decision.keys.blocked.is_some() => ClusterPhase::Degraded,
         () if !created => ClusterPhase::Creating,
         () if failed.is_some() => ClusterPhase::RollingBack,
         () if changes && before.previous.as_deref() == Some(&decision.package) => ClusterPhase::RollingBack,
@@ -96,20 +116,27 @@ pub fn status(seen: &Seen<'_>, decision: &Decision, outlook: &Outlook, now: Time
     };
     let mut conditions = vec![
         accepted(decision, outlook),
-        upgradable(decision),
+        condition(&before.conditions, names::UPGRADABLE)
+            .filter(|_| partial)
+            .cloned()
+            .unwrap_or_else(|| upgradable(decision)),
         reversible(seen, before),
         said(names::READY, status, reason, message),
         datastore::healthy(seen, now),
         certificates(seen, decision),
     ];
-    if created || settled {
+    let known = || condition(&before.conditions, names::MEMBERS_AS_DECLARED).cloned();
+    conditions.extend(datastore::as_declared(seen, decision).or_else(known));
+    if partial {
+        conditions.extend(condition(&before.conditions, names::EXTENSIONS_READY).cloned());
+    } else if created || settled {
         let (status, reason, message) = extensions::condition(&decision.extensions);
         conditions.push(said(names::EXTENSIONS_READY, status, &reason, message));
     }
     let mut status = ClusterStatus {
         observed_generation: outlook.generation,
         phase: Some(phase),
-        extensions: decision.extensions.statuses.clone(),
+        extensions: if partial { before.extensions.clone() } else { decision.extensions.statuses.clone() },
         waiting_for: waiting,
         endpoint: seen.endpoint.clone(),
         namespace: Some(seen.names.namespace.clone()),
@@ -120,12 +147,20 @@ pub fn status(seen: &Seen<'_>, decision: &Decision, outlook: &Outlook, now: Time
         },
         emulates: soak.0,
         soak_until: soak.1,
-        progress: decision.progress.clone().filter(|_| failed.is_none()),
+        progress: match partial {
+            true => before.progress.clone(),
+            false => decision.progress.clone().filter(|_| failed.is_none()),
+        },
         failed,
         retried: seen.retry.map(|retry| retry.chars().take(LONGEST_RETRY).collect()),
+        keys: decision.keys.record.clone(),
         authorities: followed(seen, decision),
         rotation: decision.rotation.clone(),
         components,
+        etcd: match &decision.members {
+            Next::Record(record) => Some(record.clone()),
+            _ => decision.etcd.clone().or_else(|| before.etcd.clone()),
+        },
         replaced: decision.heal.announce.clone().or_else(|| before.replaced.clone()),
         certificates: outlook.certificates.clone(),
         conditions,
@@ -134,7 +169,35 @@ pub fn status(seen: &Seen<'_>, decision: &Decision, outlook: &Outlook, now: Time
     snapshots::tell(seen, &mut status, now);
     restore::tell(seen, &mut status, settled, now);
     since(&mut status.conditions, &before.conditions, outlook.generation, now);
-    status
+    if outlook.paused { paused(status, before) } else { status }
+}
+
+/// Of a paused cluster the status tells what is observed. What is written down before it is done stays as it was: no soak starts or ends, no stage of
+/// a change, rotation or restore begins, and no request of a person counts as followed.
+fn paused(status: ClusterStatus, before: &ClusterStatus) -> ClusterStatus {
+    let before = before.clone();
+    ClusterStatus {
+        package_version: before.package_version,
+        previous: before.previous,
+        emulates: before.emulates,
+        soak_until: before.soak_until,
+        progress: before.progress,
+        failed: before.failed,
+        retried: before.retried,
+        keys: before.keys,
+        authorities: before.authorities,
+        rotation: before.rotation,
+        replaced: before.replaced,
+        restored: before.restored,
+        restoring: before.restoring,
+        restore_followed: before.restore_followed,
+        ..status
+    }
+}
+
+/// The status of a cluster that is marked for deletion and paused, of which nothing else can be observed.
+pub fn deletion_paused(before: &ClusterStatus, generation: Option<i64>, now: Timestamp) -> ClusterStatus {
+    troubled(before, names::reasons::PAUSED, DELETION_PAUSED, generation, now)
 }
 
 /// The status after a pass that failed: what was known before, and why.
@@ -145,16 +208,27 @@ pub fn troubled(
     generation: Option<i64>,
     now: Timestamp,
 ) -> ClusterStatus {
-    let mut conditions = before.conditions.clone();
+    not_accepted(before, before, (reason, message), generation, now)
+}
+
+/// A status, with the reason why not all of what is declared was done. What was written before tells since when.
+pub fn not_accepted(
+    status: &ClusterStatus,
+    before: &ClusterStatus,
+    (reason, message): (&str, &str),
+    generation: Option<i64>,
+    now: Timestamp,
+) -> ClusterStatus {
+    let mut conditions = status.conditions.clone();
     conditions.retain(|condition| condition.type_ != names::ACCEPTED);
     let mut accepted = vec![said(names::ACCEPTED, Status::False, reason, message.to_owned())];
     since(&mut accepted, &before.conditions, generation, now);
     conditions.splice(0..0, accepted);
     ClusterStatus {
-        phase: Some(before.phase.unwrap_or(ClusterPhase::Creating)),
+        phase: Some(status.phase.unwrap_or(ClusterPhase::Creating)),
         waiting_for: Some(message.to_owned()),
         conditions,
-        ..before.clone()
+        ..status.clone()
     }
 }
 
@@ -176,13 +250,17 @@ fn soak(seen: &Seen<'_>, decision: &Decision, settled: bool, now: Timestamp) -> 
 
 fn certificates(seen: &Seen<'_>, decision: &Decision) -> Condition {
     let valid = |status, reason, message| said(names::CERTIFICATES_VALID, status, reason, message);
-    match (decision.certificates.first(), decision.authorities.first(), &decision.rotation) {
+    if let Some((reason, why)) = &decision.keys.blocked {
+        return valid(Status::False, reason, why.clone());
+    }
+    let made = decision.keys.generate.iter().chain(&decision.keys.restore).next();
+    match (decision.certificates.first(), made, &decision.rotation) {
         (Some((wanted, why)), ..) => {
             let message = format!("{} is being made: {}", wanted.secret, why.as_str());
             valid(Status::False, names::reasons::ROTATING, message)
         }
-        (None, Some(authority), _) => {
-            let message = format!("{} is being made", authority.secret());
+        (None, Some(key), _) => {
+            let message = format!("Secret {} is being created", key.secret());
             valid(Status::False, names::reasons::ROTATING, message)
         }
         (None, None, Some(rotation)) => valid(
@@ -239,6 +317,9 @@ fn reversible(seen: &Seen<'_>, before: &ClusterStatus) -> Condition {
 }
 
 fn accepted(decision: &Decision, outlook: &Outlook) -> Condition {
+    if outlook.deletion_paused {
+        return said(names::ACCEPTED, Status::False, names::reasons::PAUSED, DELETION_PAUSED.to_owned());
+    }
     if let Some(why) = &outlook.held {
         return said(names::ACCEPTED, Status::False, names::reasons::MACHINES_JOINED, why.clone());
     }
@@ -299,7 +380,10 @@ fn waiting(decision: &Decision, settled: bool) -> Option<String> {
     let first = decision.waiting.first().map(|(_, why)| why.clone());
     Some(first.unwrap_or_else(|| match decision.namespace {
         true => "its namespace is about to be made".to_owned(),
-        false => "its certificates are about to be made".to_owned(),
+        false => match decision.keys.restore.first() {
+            Some(key) => format!("Secret {} is missing; recreating it from the sealed copy", key.secret()),
+            None => "its certificates are about to be made".to_owned(),
+        },
     }))
 }
 
@@ -344,7 +428,7 @@ fn component(
     let same = replicas.iter().all(|replica| replica.version == first);
     Some(ClusterComponentStatus {
         component,
-        desired: decision.desired.get(&component).cloned(),
+        desired: decision.desired.get(&component).cloned().or_else(|| before.and_then(|known| known.desired.clone())),
         observed: first.filter(|_| same),
         replicas,
     })

@@ -25,6 +25,8 @@ pub struct Survey {
     pub apis: Result<BTreeSet<RemovedApi>, String>,
     /// The quotas of the namespace in the meta cluster; or why they are not known.
     pub quotas: Result<Vec<Quota>, String>,
+    /// The Nodes of the cluster and the versions of their kubelets, as each says of itself; or why they are not known.
+    pub kubelets: Result<BTreeMap<String, String>, String>,
 }
 
 /// An API that was used, and that a release removes.
@@ -112,7 +114,7 @@ impl Quota {
 }
 
 /// A quantity as a number, near enough to say whether it fits.
-fn amount(text: &str) -> Option<f64> {
+pub(super) fn amount(text: &str) -> Option<f64> {
     const SUFFIXES: [(&str, f64); 12] = [
         ("Ki", 1024.0),
         ("Mi", 1_048_576.0),

@@ -4,6 +4,7 @@ mod building;
 mod changing;
 mod extending;
 mod healing;
+mod keeping;
 mod making;
 mod members;
 mod rehearsing;
@@ -39,11 +40,12 @@ struct World {
     live: BTreeMap<(Kind, String), Value>,
     workloads: BTreeMap<ControlPlaneComponent, Workload>,
     proofs: BTreeMap<String, Proof>,
-    mendings: BTreeMap<String, datastore::Mending>,
+    members: Option<crate::cluster::members::Asked>,
+    claims: Vec<crate::cluster::members::Claim>,
     asked: Option<String>,
     tasks: Vec<snapshots::Task>,
     due: Vec<(certificates::Wanted, Due)>,
-    authorities: Vec<Authority>,
+    keys: Option<keys::Known>,
     anchors: Vec<Anchor>,
     namespace: bool,
     retry: Option<String>,
@@ -66,11 +68,12 @@ impl World {
             live: BTreeMap::new(),
             workloads: BTreeMap::new(),
             proofs: BTreeMap::new(),
-            mendings: BTreeMap::new(),
+            members: None,
+            claims: Vec::new(),
             asked: None,
             tasks: Vec::new(),
             due: Vec::new(),
-            authorities: Vec::new(),
+            keys: None,
             anchors: Authority::ALL.into_iter().map(|one| anchor(one, false, &["old"])).collect(),
             namespace: true,
             retry: None,
@@ -106,9 +109,8 @@ impl World {
             package: (&self.spec.package_version, &self.packages[&self.spec.package_version]),
             packages: &packages,
             namespace: self.namespace,
-            authorities: self.authorities.clone(),
+            keys: self.keys.clone(),
             anchors: self.anchors.clone(),
-            service_account: false,
             due: self.due.clone(),
             due_next: None,
             object: &object,
@@ -117,7 +119,8 @@ impl World {
             workloads: self.workloads.clone(),
             proofs: self.proofs.clone(),
             endpoint: None,
-            mendings: self.mendings.clone(),
+            members: self.members.clone(),
+            claims: self.claims.clone(),
             extensions: self.extensions.clone(),
             backup: snapshots::Backup {
                 image: "registry.example/fleetwright:v1",
@@ -182,8 +185,8 @@ impl World {
             self.tasks.push(backups::done(taking));
         }
         if let Some(ask) = &decision.preflight.ask {
-            let (apis, quotas) = (Ok(Default::default()), Ok(Vec::new()));
-            self.known.survey = Some(survey::Survey { of: ask.of.clone(), at: NOW, apis, quotas });
+            let (apis, quotas, kubelets) = (Ok(Default::default()), Ok(Vec::new()), Ok(Default::default()));
+            self.known.survey = Some(survey::Survey { of: ask.of.clone(), at: NOW, apis, quotas, kubelets });
         }
         for prover in &decision.prove {
             let proof =

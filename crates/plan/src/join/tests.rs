@@ -1,3 +1,5 @@
+use fleetwright_api::{NodeBinding, NodeRef};
+use jiff::Timestamp;
 use proptest::prelude::*;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
 
@@ -76,7 +78,16 @@ fn machine() -> Joiner {
         addresses: words(&["10.0.0.17", "host-17.example.com"]),
         deleted: false,
         paused: false,
+        certified: true,
     }
+}
+
+fn own_node() -> Binding {
+    Binding::Bound(node_ref("node-1", Some(NodeBinding::Joined)))
+}
+
+fn node_ref(uid: &str, binding: Option<NodeBinding>) -> NodeRef {
+    NodeRef { name: "host-17".to_owned(), uid: Some(uid.to_owned()), binding }
 }
 
 fn token() -> Requestor {
@@ -87,13 +98,24 @@ fn node() -> Requestor {
     Requestor::of("system:node:host-17", &words(&["system:nodes"]), NAMESPACE)
 }
 
-/// The verdict, with a Node that says it has 10.1.0.17, and another machine at 10.0.0.18.
+/// Whose a name or address is: the API server is at 10.0.0.1, Services are in 10.96.0.0/16, and another machine is at 10.0.0.18.
+fn whose(name: &str) -> Option<String> {
+    let mut api = ApiAddresses { services: words(&["10.96.0.0/16", "fd00:96::/112"]), ..ApiAddresses::default() };
+    api.add_url("https://api.example.com:6443");
+    api.add_url("https://[fd00::1]:6443/");
+    api.endpoints.push("10.0.0.1".to_owned());
+    reserved(name, &api, |name| ["10.0.0.18", "host-18"].contains(&name).then(|| "of Machine host-18".to_owned()))
+}
+
+/// The verdict, for a machine whose Node is bound to it.
 fn ask(requestor: &Requestor, form: &Form, machine: Option<&Joiner>) -> Verdict {
+    ask_of(requestor, form, machine, &own_node())
+}
+
+fn ask_of(requestor: &Requestor, form: &Form, machine: Option<&Joiner>, node: &Binding) -> Verdict {
     let pem = form.pem();
     let asked = Asked { signer: form.signer, usages: &form.usages, request: pem.as_bytes() };
-    let said = words(&["host-17", "10.1.0.17", "10.0.0.18"]);
-    let around = Around { machine, rivals: &[], node_addresses: &said, taken: &|address| address == "10.0.0.18" };
-    decide(requestor, &asked, &around)
+    decide(requestor, &asked, &Around { machine, rivals: &[], node, reserved: &whose })
 }
 
 fn is_denied(verdict: &Verdict, reason: &str) {
@@ -142,18 +164,145 @@ fn names_are_for_serving_and_of_the_machine_only() {
         ips: ips.iter().map(|ip| ip.parse().unwrap()).collect(),
         ..Form::serving()
     };
-    // Declared, or said by its Node.
-    is_approved(&ask(&node(), &serving(&["host-17.example.com"], &["10.1.0.17"]), Some(&machine())));
+    is_approved(&ask(&node(), &serving(&["host-17.example.com"], &["10.0.0.17"]), Some(&machine())));
     for form in [
         serving(&[], &[]),
         serving(&["kubernetes"], &[]),
         serving(&["host-17"], &["10.96.0.1"]),
-        // Its Node says so, and another machine is declared to be there.
         serving(&["host-17"], &["10.0.0.18"]),
+        serving(&["host-17"], &["10.1.0.17"]),
+        serving(&["host-17.attacker.example"], &[]),
         Form { email: true, ..Form::serving() },
     ] {
         is_denied(&ask(&node(), &form, Some(&machine())), "WrongNames");
     }
+    let verdict = ask(&node(), &serving(&["host-17"], &["10.1.0.17"]), Some(&machine()));
+    let Verdict::Denied { message, .. } = verdict else { panic!("{verdict:?}") };
+    assert!(message.contains("10.1.0.17") && message.contains("spec.addresses of Machine host-17"), "{message}");
+}
+
+#[test]
+fn what_is_reserved_is_refused_even_if_the_machine_declares_it() {
+    let names = [
+        "kubernetes",
+        "kubernetes.default.svc",
+        "kubernetes-api.example.com",
+        "KUBERNETES.default",
+        "web.shop.svc",
+        "web.shop.svc.cluster.local",
+        "localhost",
+        "localhost.localdomain",
+        "host-18",
+        "api.example.com",
+        "*.example.com",
+    ];
+    let ips = [
+        "10.96.0.1",
+        "10.96.255.255",
+        "::ffff:10.96.0.1",
+        "10.0.0.1",
+        "::ffff:10.0.0.1",
+        "10.0.0.18",
+        "127.0.0.1",
+        "::1",
+        "0.0.0.0",
+        "fd00:96::1",
+        "fd00::1",
+    ];
+    let declared = names.iter().chain(&ips).map(|&name| name.to_owned()).chain(words(&["10.97.0.1", "fd00:97::1"]));
+    let machine = Joiner { addresses: declared.collect(), ..machine() };
+    let serving = |dns: &[&str], ips: &[&str]| Form {
+        dns: words(dns),
+        ips: ips.iter().map(|ip| ip.parse().unwrap()).collect(),
+        ..Form::serving()
+    };
+    for name in names {
+        is_denied(&ask(&node(), &serving(&["host-17", name], &[]), Some(&machine)), "ReservedNames");
+    }
+    for ip in ips {
+        is_denied(&ask(&node(), &serving(&["host-17"], &[ip]), Some(&machine)), "ReservedNames");
+    }
+    is_approved(&ask(&node(), &serving(&["host-17"], &["10.97.0.1", "fd00:97::1"]), Some(&machine)));
+    // A machine that is called so does not get it either.
+    let named = Joiner { node: "kubernetes".to_owned(), ..machine };
+    let form = Form { common_name: "system:node:kubernetes".to_owned(), ..serving(&["kubernetes"], &[]) };
+    let requestor = Requestor::of("system:node:kubernetes", &words(&["system:nodes"]), NAMESPACE);
+    is_denied(&ask(&requestor, &form, Some(&named)), "ReservedNames");
+}
+
+#[test]
+fn the_name_of_a_foreign_node_is_not_given_away() {
+    is_denied(&ask_of(&token(), &Form::client(), Some(&machine()), &Binding::Foreign), "NodeNotBound");
+    is_approved(&ask_of(&token(), &Form::client(), Some(&machine()), &Binding::Missing));
+    // What the foreign Node asks for itself is not ours to answer.
+    for form in [Form::client(), Form::serving()] {
+        let verdict = ask_of(&node(), &form, Some(&machine()), &Binding::Foreign);
+        assert!(matches!(&verdict, Verdict::Waits { message } if message.contains("bind-node")), "{verdict:?}");
+    }
+    // Before a Node registers, only the holder of the certificate that the machine's token got is known.
+    is_approved(&ask_of(&node(), &Form::serving(), Some(&machine()), &Binding::Missing));
+    let uncertified = Joiner { certified: false, ..machine() };
+    assert_eq!(ask_of(&node(), &Form::serving(), Some(&uncertified), &Binding::Missing), Verdict::LeftAlone);
+}
+
+/// A machine of 10:00 whose status is that.
+fn written(status: serde_json::Value) -> fleetwright_api::Machine {
+    serde_json::from_value(serde_json::json!({
+        "apiVersion": "fleetwright.io/v1alpha1", "kind": "Machine", "spec": {}, "status": status,
+        "metadata": {"name": "host-17", "creationTimestamp": "2030-01-01T10:00:00Z"},
+    }))
+    .unwrap()
+}
+
+fn at(time: &str) -> Timestamp {
+    format!("2030-01-01T{time}Z").parse().unwrap()
+}
+
+fn registered<'a>(uid: &'a str, time: &str) -> Option<RegisteredNode<'a>> {
+    Some(RegisteredNode { uid, created: Some(at(time)) })
+}
+
+#[test]
+fn a_node_is_bound_if_it_registered_after_the_machine_s_token_got_its_certificate() {
+    let machine = written(serde_json::json!({}));
+    let joined = |uid: &str| Binding::Bound(node_ref(uid, Some(NodeBinding::Joined)));
+    assert_eq!(bind(&machine, None, "host-17", None), Binding::Missing);
+    assert_eq!(bind(&machine, None, "host-17", registered("a", "11:00:00")), Binding::Foreign);
+    assert_eq!(bind(&machine, Some(at("11:00:00")), "host-17", registered("a", "10:59:59")), Binding::Foreign);
+    // Objects know the second of their creation only.
+    assert_eq!(bind(&machine, Some(at("11:00:00.9")), "host-17", registered("a", "11:00:00")), joined("a"));
+    assert_eq!(bind(&machine, Some(at("11:00:00")), "host-17", registered("a", "11:00:05")), joined("a"));
+
+    // Bound once, it stays bound when the request is gone; and one that its kubelet registers again is bound again.
+    let machine = written(serde_json::json!({"nodeRef": node_ref("a", Some(NodeBinding::Joined))}));
+    assert_eq!(bind(&machine, None, "host-17", registered("a", "11:00:05")), joined("a"));
+    assert_eq!(bind(&machine, Some(at("11:00:00")), "host-17", registered("b", "12:00:00")), joined("b"));
+    assert_eq!(bind(&machine, None, "host-17", registered("b", "12:00:00")), Binding::Foreign);
+}
+
+#[test]
+fn a_person_binds_a_node_and_another_one_of_that_name_is_not_bound() {
+    let adopted = node_ref("a", Some(NodeBinding::Adopted));
+    let machine = written(serde_json::json!({"nodeRef": adopted}));
+    assert_eq!(bind(&machine, None, "host-17", registered("a", "09:00:00")), Binding::Bound(adopted));
+    assert_eq!(bind(&machine, None, "host-17", registered("b", "12:00:00")), Binding::Foreign);
+}
+
+#[test]
+fn what_an_earlier_version_wrote_binds_only_a_node_that_joined_through_the_machine() {
+    let joined = Binding::Bound(node_ref("a", Some(NodeBinding::Joined)));
+    let machine = |trusts: bool| {
+        let mut status = serde_json::json!({"nodeRef": {"name": "host-17", "uid": "a"}});
+        if trusts {
+            status["trusts"] = "abc".into();
+        }
+        written(status)
+    };
+    assert_eq!(bind(&machine(true), None, "host-17", registered("a", "10:05:00")), joined);
+    // The Node existed before the machine, no kubelet of ours joined, or it is another Node by now.
+    assert_eq!(bind(&machine(true), None, "host-17", registered("a", "09:00:00")), Binding::Foreign);
+    assert_eq!(bind(&machine(false), None, "host-17", registered("a", "10:05:00")), Binding::Foreign);
+    assert_eq!(bind(&machine(true), None, "host-17", registered("b", "10:05:00")), Binding::Foreign);
 }
 
 #[test]
@@ -187,9 +336,12 @@ fn of_two_machines_that_claim_one_node_neither_gets_a_certificate() {
     let (machine, rivals, form) = (machine(), words(&["host-17b"]), Form::client());
     let pem = form.pem();
     let asked = Asked { signer: form.signer, usages: &form.usages, request: pem.as_bytes() };
-    let around = Around { machine: Some(&machine), rivals: &rivals, node_addresses: &[], taken: &|_| false };
+    let (missing, own) = (Binding::Missing, own_node());
+    let around = Around { machine: Some(&machine), rivals: &rivals, node: &missing, reserved: &whose };
     let verdict = decide(&token(), &asked, &around);
     assert!(matches!(&verdict, Verdict::Waits { message } if message.contains("host-17b")), "{verdict:?}");
+    // Once the Node is bound, it is clear whose it is.
+    is_approved(&decide(&token(), &asked, &Around { node: &own, ..around }));
 }
 
 #[test]
@@ -214,7 +366,8 @@ fn what_is_no_request_is_refused() {
         let usages = Form::client().usages;
         let asked = Asked { signer: CLIENT_SIGNER, usages: &usages, request: request.as_bytes() };
         let machine = machine();
-        let around = Around { machine: Some(&machine), rivals: &[], node_addresses: &[], taken: &|_| false };
+        let node = own_node();
+        let around = Around { machine: Some(&machine), rivals: &[], node: &node, reserved: &whose };
         is_denied(&decide(&token(), &asked, &around), "RequestInvalid");
     }
 }
@@ -266,7 +419,7 @@ proptest! {
             prop_assert!(serving || (form.dns.is_empty() && form.ips.is_empty()));
             prop_assert!(!(serving && from_token));
             prop_assert!(form.dns.iter().all(|name| name.starts_with("host-17")));
-            prop_assert!(form.ips.iter().all(|ip| ["10.0.0.17", "10.1.0.17"].contains(&&*ip.to_string())));
+            prop_assert!(form.ips.iter().all(|ip| ip.to_string() == "10.0.0.17"));
         }
     }
 
@@ -289,7 +442,8 @@ proptest! {
     fn no_bytes_make_a_decision_panic(bytes in prop::collection::vec(any::<u8>(), 0..256)) {
         let usages = Form::client().usages;
         let machine = machine();
-        let around = Around { machine: Some(&machine), rivals: &[], node_addresses: &[], taken: &|_| false };
+        let node = own_node();
+        let around = Around { machine: Some(&machine), rivals: &[], node: &node, reserved: &whose };
         let verdict = decide(&token(), &Asked { signer: CLIENT_SIGNER, usages: &usages, request: &bytes }, &around);
         let invalid = matches!(verdict, Verdict::Denied { reason: "RequestInvalid", .. });
         prop_assert!(invalid);

@@ -1,12 +1,12 @@
 //! Where one component stands, and what follows from it.
 
-use fleetwright_api::{Component, ComponentState, Disruption, Drift, OnFailure};
+use fleetwright_api::{Component, ComponentState, Disruption, Drift, OnFailure, Rollback};
 use fleetwright_wire::{ComponentSeen, Deviation, Facts, Outcome, StepRecord};
 use jiff::{SignedDuration, Timestamp};
 
 use super::decide::Mind;
 use super::guard::{self, cut};
-use super::step::{Does, Item, PlannedStep, Verb, id};
+use super::step::{Does, Item, PlannedStep, Verb, changes, id, named};
 use super::version;
 use crate::package::{Rendered, Times};
 
@@ -14,6 +14,10 @@ use crate::package::{Rendered, Times};
 const FIRST_RETRY: SignedDuration = SignedDuration::from_secs(5);
 /// …and later each time, up to this.
 const LONGEST_RETRY: SignedDuration = SignedDuration::from_mins(10);
+/// How the message of a component begins that has to prove itself.
+pub(super) const PROVING: &str = "waiting until it works";
+/// How the message of a component begins whose repair failed.
+pub(super) const REPAIR_FAILED: &str = "the repair failed";
 /// How much of a step's output a component's message tells.
 const TAIL: usize = 1024;
 
@@ -51,9 +55,11 @@ impl<'a> Mind<'a> {
         let mut entry = self.entry(&wanted.package.component);
         entry.desired = Some(cut(&wanted.package.version, 256));
         entry.observed = observed(sight.seen);
+        let misfit = super::misfit(wanted, self.k.server);
+        let others = std::mem::replace(&mut self.misfit, misfit);
         if entry.failed.as_ref().is_some_and(|failed| *failed != wanted.digest) {
             // Another one is declared.
-            entry.failed = None;
+            (entry.failed, entry.rollback) = (None, None);
             if matches!(entry.state, ComponentState::Failed | ComponentState::RolledBack) {
                 set(&mut entry, ComponentState::Pending, String::new(), self.now);
             }
@@ -66,6 +72,7 @@ impl<'a> Mind<'a> {
             self.not_in_place(&mut entry, wanted, sight)
         };
         self.put(entry);
+        self.misfit = self.misfit.take().or(others);
         if matches!(stand, Stand::Settled) && wanted.trusts.is_some() {
             self.status.trusts.clone_from(&wanted.trusts);
         }
@@ -83,7 +90,7 @@ impl<'a> Mind<'a> {
                 Outcome::Failed | Outcome::Interrupted if matches!(does, Does::Repair(_)) => {
                     bump(entry);
                     self.repaired(false);
-                    entry.message = format!("the repair failed: {said}");
+                    entry.message = format!("{REPAIR_FAILED}: {said}");
                 }
                 Outcome::Failed => {
                     bump(entry);
@@ -103,7 +110,8 @@ impl<'a> Mind<'a> {
         // What was just installed has time to come into shape; anything else was in shape before, or is found for the first time.
         let calm = self.installed_by_us(entry, wanted).is_none() && !self.repaired_in_proof(entry, wanted);
         if calm && !deviations.is_empty() {
-            return self.drifted(entry, wanted, deviations);
+            let why = self.drifted(entry, deviations);
+            return why.map_or(Stand::Left, |why| Stand::Due(Box::new(self.repair(wanted, None, sight.seen, why))));
         }
         if self.needs_boot(entry, wanted, sight) {
             if entry.state == ComponentState::Ready {
@@ -113,7 +121,13 @@ impl<'a> Mind<'a> {
             return Stand::Boots;
         }
         match entry.state {
-            ComponentState::Ready => return Stand::Settled,
+            ComponentState::Ready => {
+                // Written by an operator that did not know of inputs.
+                if entry.inputs.is_empty() {
+                    entry.inputs = wanted.inputs();
+                }
+                return Stand::Settled;
+            }
             // It mended itself, or somebody did.
             ComponentState::Drifted if !self.was_repaired() => {
                 set(entry, ComponentState::Ready, String::new(), now);
@@ -135,49 +149,74 @@ impl<'a> Mind<'a> {
     fn prove(&mut self, entry: &mut Component, wanted: &'a Rendered, sight: &Sight<'_>) -> Stand<'a> {
         let Some(doubt) = self.doubt(wanted, sight) else {
             set(entry, ComponentState::Ready, String::new(), self.now);
+            entry.inputs = wanted.inputs();
             return Stand::Settled;
         };
         let within = signed(wanted.times.healthy_within);
-        // While nobody looked, nothing could prove itself.
-        let since = entry.since.max(self.k.known_since);
-        if self.now.duration_since(since) >= within {
+        let needs_server = !wanted.node_conditions.is_empty() || wanted.needs_credential;
+        if self.had(entry, needs_server) >= within {
             // Somebody else may have touched it meanwhile. With nothing to go back to, it is put right once before it is given up.
             let deviations = &sight.seen.deviations;
             if !deviations.is_empty() && kept(sight.seen, wanted).is_none() && !self.repaired_in_proof(entry, wanted) {
                 entry.message = format!("{doubt}: it is repaired once before it is given up");
-                return Stand::Due(Box::new(repair(wanted, deviations, doubt)));
+                return Stand::Due(Box::new(self.repair(wanted, None, sight.seen, doubt)));
             }
             let said = format!("it did not work within {}s: {doubt}", within.as_secs());
             return self.fail(entry, wanted, sight, &said);
         }
-        entry.message = format!("waiting until it works: {doubt}");
+        entry.message = format!("{PROVING}: {doubt}");
         self.look_for_health(wanted.times.healthy_every);
         Stand::Proving { others: entry.state == ComponentState::Installing }
     }
 
+    /// The time that a component had to prove itself.
+    pub(super) fn had(&self, entry: &Component, needs_server: bool) -> SignedDuration {
+        // While nobody looked, nothing could prove itself.
+        let since = entry.since.max(self.k.known_since);
+        let passed = self.now.duration_since(since);
+        if !needs_server {
+            return passed;
+        }
+        // A kubelet cannot join an API server that is gone, and nobody sees whether it did.
+        let overlap = |(from, to): &(Timestamp, Timestamp)| {
+            (*to).min(self.now).duration_since((*from).max(since)).max(SignedDuration::ZERO)
+        };
+        self.k.outages.iter().map(overlap).fold(passed, |left, outage| left - outage)
+    }
+
     /// Why a component is not yet known to work; none if it is.
     fn doubt(&self, wanted: &Rendered, sight: &Sight<'_>) -> Option<String> {
+        let checks = wanted.package.health.checks.len();
+        let ran = sight.seen.health.len() >= checks;
+        self.doubt_of(&wanted.package.component, ran, wanted.times.healthy_times, &wanted.node_conditions, sight)
+    }
+
+    /// The same of any version: whether its checks `ran`, and what else must hold.
+    pub(super) fn doubt_of(
+        &self,
+        component: &str,
+        ran: bool,
+        times: u32,
+        node_conditions: &[String],
+        sight: &Sight<'_>,
+    ) -> Option<String> {
         if let Some(deviation) = sight.seen.deviations.first() {
             return Some(format!("{} is {}, wanted {}", deviation.what, deviation.found, deviation.wanted));
         }
         if sight.seen.needs_reboot {
             return Some("it is not in place although the host was booted".to_owned());
         }
-        let checks = wanted.package.health.checks.len();
-        if checks > 0 {
-            if let Some(failed) = sight.seen.health.iter().find(|check| !check.holds) {
-                return Some(format!("{}: {}", failed.check, cut(&failed.message, TAIL)));
-            }
-            if sight.seen.health.len() < checks {
-                return Some("its checks were not run yet".to_owned());
-            }
-            let times = wanted.times.healthy_times;
-            let streak = self.k.streaks.get(&wanted.package.component).copied().unwrap_or(0);
-            if streak < times {
-                return Some(format!("its checks held {streak} of {times} times in a row"));
-            }
+        if let Some(failed) = sight.seen.health.iter().find(|check| !check.holds) {
+            return Some(format!("{}: {}", failed.check, cut(&failed.message, TAIL)));
         }
-        if let Some(condition) = wanted.node_conditions.first() {
+        if !ran {
+            return Some("its checks were not run yet".to_owned());
+        }
+        let streak = self.k.streaks.get(component).copied().unwrap_or(0);
+        if !sight.seen.health.is_empty() && streak < times {
+            return Some(format!("its checks held {streak} of {times} times in a row"));
+        }
+        if let Some(condition) = node_conditions.first() {
             let Some(node) = &self.k.node else {
                 return Some(format!("its Node has not joined, and must have the condition {condition}"));
             };
@@ -185,7 +224,7 @@ impl<'a> Mind<'a> {
             if node.boot_id.is_some_and(|boot| !sight.facts.boot_id.is_empty() && boot != sight.facts.boot_id) {
                 return Some(format!("Node {} has not told of its boot yet", node.name));
             }
-            let missing = wanted.node_conditions.iter().find(|condition| !node.holds(condition));
+            let missing = node_conditions.iter().find(|condition| !node.holds(condition));
             return missing.map(|condition| format!("Node {} does not have the condition {condition}", node.name));
         }
         None
@@ -227,6 +266,11 @@ impl<'a> Mind<'a> {
                 Outcome::Refused => bump(entry),
             }
         }
+        if let Some((reason, message)) = self.misfit.clone() {
+            set(entry, ComponentState::Pending, format!("{reason}: {message}"), self.now);
+            return Stand::Left;
+        }
+        let changes = changes(&entry.inputs, &wanted.inputs());
         let step = PlannedStep {
             component: wanted.package.component.clone(),
             from: entry.observed.clone(),
@@ -235,9 +279,11 @@ impl<'a> Mind<'a> {
             disruption: wanted.disruption,
             why: match verb {
                 Verb::Install => "it is declared and not there".to_owned(),
-                Verb::Change => "its content is another than what is there".to_owned(),
+                Verb::Change if changes.is_empty() => "its content is another than what is there".to_owned(),
+                Verb::Change => format!("its content is another than what is there: {}", named(&changes)),
                 _ => "another version is declared".to_owned(),
             },
+            changes,
         };
         let not_before = self.retry_at(entry, &does);
         Stand::Due(Box::new(Item { step, does, depends_on: &wanted.depends_on, times: wanted.times, not_before }))
@@ -250,7 +296,11 @@ impl<'a> Mind<'a> {
         if late && self.doubt(wanted, sight).is_none() {
             entry.failed = None;
             set(entry, ComponentState::Ready, String::new(), self.now);
+            entry.inputs = wanted.inputs();
             return Stand::Settled;
+        }
+        if let Some(back) = entry.rollback.clone() {
+            return self.restored(entry, wanted, sight, &back);
         }
         if entry.state != ComponentState::Downgrading {
             if !matches!(entry.state, ComponentState::RolledBack | ComponentState::Failed) {
@@ -269,9 +319,14 @@ impl<'a> Mind<'a> {
                 Outcome::Running => return Stand::Running,
                 Outcome::Done => {
                     bump(entry);
-                    set(entry, ComponentState::RolledBack, entry.message.clone(), self.now);
-                    entry.observed = Some(cut(&version, 256));
-                    return Stand::Left;
+                    let Does::Back { to } = does else { return Stand::Left };
+                    let version = cut(&version, 256);
+                    let back =
+                        Rollback { version: version.clone(), digest: to, at: self.now, why: entry.message.clone() };
+                    // What was restored has from now on to prove itself.
+                    entry.since = self.now;
+                    (entry.observed, entry.rollback) = (Some(version), Some(back.clone()));
+                    return self.restored(entry, wanted, sight, &back);
                 }
                 Outcome::Failed => {
                     bump(entry);
@@ -309,7 +364,7 @@ impl<'a> Mind<'a> {
         Stand::Due(Box::new(self.back(entry, wanted, does, old)))
     }
 
-    fn back(&self, entry: &Component, wanted: &'a Rendered, does: Does<'a>, version: String) -> Item<'a> {
+    pub(super) fn back(&self, entry: &Component, wanted: &'a Rendered, does: Does<'a>, version: String) -> Item<'a> {
         let step = PlannedStep {
             component: wanted.package.component.clone(),
             from: entry.observed.clone(),
@@ -317,22 +372,52 @@ impl<'a> Mind<'a> {
             verb: Verb::GoBack,
             disruption: wanted.disruption,
             why: entry.message.clone(),
+            changes: Vec::new(),
         };
         let not_before = self.retry_at(entry, &does);
         Item { step, does, depends_on: &[], times: wanted.times, not_before }
     }
 
-    fn drifted(&mut self, entry: &mut Component, wanted: &'a Rendered, deviations: &[Deviation]) -> Stand<'a> {
-        let items = guard::items(&wanted.package.component, deviations);
+    /// Writes down what deviates. Answers what a repair is for; none if drift is only reported.
+    pub(super) fn drifted(&mut self, entry: &mut Component, deviations: &[Deviation]) -> Option<String> {
+        let items = guard::items(&entry.component, deviations);
         let text = guard::text(&items);
         self.drift.extend(items);
         let kept = std::mem::take(&mut entry.message);
-        let message = if kept.starts_with("the repair failed") { kept } else { text.clone() };
+        let message = if kept.starts_with(REPAIR_FAILED) { kept } else { text.clone() };
         set(entry, ComponentState::Drifted, message, self.now);
-        if self.k.machine.spec.drift == Drift::Report {
-            return Stand::Left;
+        (self.k.machine.spec.drift != Drift::Report).then_some(text)
+    }
+
+    /// The step that repairs what deviates, of the declared version or of the one that was restored. A component that does not work is
+    /// repaired at once: nothing that runs is disrupted, and pods on a dead container runtime could never leave.
+    pub(super) fn repair(
+        &mut self,
+        wanted: &'a Rendered,
+        back: Option<&Rollback>,
+        seen: &ComponentSeen,
+        mut why: String,
+    ) -> Item<'a> {
+        let down = down(seen);
+        let disrupts = down.is_none() && seen.deviations.iter().any(|deviation| deviation.disrupts);
+        if let Some(down) = down {
+            why = cut(&format!("{why}; it does not work, so that the repair disrupts nothing: {down}"), TAIL);
         }
-        Stand::Due(Box::new(repair(wanted, deviations, text)))
+        // Its health checks say whether it works; without their answer no pod is evicted for a repair.
+        self.ask_health |= disrupts && !wanted.package.health.checks.is_empty();
+        let disruption = if disrupts { wanted.disruption.max(Disruption::Restart) } else { Disruption::None };
+        let version = Some(back.map_or(&wanted.package.version, |back| &back.version).clone());
+        let does = back.map_or(Does::Repair(wanted), |back| Does::Back { to: back.digest.clone() });
+        let step = PlannedStep {
+            component: wanted.package.component.clone(),
+            from: version.clone(),
+            to: version,
+            verb: Verb::Repair,
+            disruption,
+            why,
+            changes: Vec::new(),
+        };
+        Item { step, does, depends_on: &[], times: wanted.times, not_before: None }
     }
 
     /// Judges a component that is on the host and not declared.
@@ -370,6 +455,7 @@ impl<'a> Mind<'a> {
             // Nobody knows any more what it does: the worst that needs no boot.
             disruption: left.map_or(Disruption::Drain, |left| left.disruption),
             why: "it is not declared any more".to_owned(),
+            changes: Vec::new(),
         };
         let not_before = self.retry_at(&entry, &does);
         self.put(entry);
@@ -383,7 +469,7 @@ impl<'a> Mind<'a> {
     }
 
     /// When an attempt that follows one that failed may be made.
-    fn retry_at(&self, entry: &Component, does: &Does<'_>) -> Option<Timestamp> {
+    pub(super) fn retry_at(&self, entry: &Component, does: &Does<'_>) -> Option<Timestamp> {
         let before = entry.attempts.unwrap_or(0).checked_sub(1)?;
         let record = self.record_of(&id(self.under(), &entry.component, does.tag(), before))?;
         // Also one that the host says was done, when its effect is not seen: a host that lies is not asked again and again.
@@ -422,24 +508,17 @@ impl<'a> Mind<'a> {
     }
 }
 
-/// The step that puts right what deviates.
-fn repair<'a>(wanted: &'a Rendered, deviations: &[Deviation], why: String) -> Item<'a> {
-    let disrupts = deviations.iter().any(|deviation| deviation.disrupts);
-    let disruption = if disrupts { wanted.disruption.max(Disruption::Restart) } else { Disruption::None };
-    let version = Some(wanted.package.version.clone());
-    let step = PlannedStep {
-        component: wanted.package.component.clone(),
-        from: version.clone(),
-        to: version,
-        verb: Verb::Repair,
-        disruption,
-        why,
-    };
-    Item { step, does: Does::Repair(wanted), depends_on: &[], times: wanted.times, not_before: None }
+/// Why a component does not work, by its units and its health checks; none if it works or is not known to.
+fn down(seen: &ComponentSeen) -> Option<String> {
+    if let Some(unit) = seen.down.first() {
+        return Some(format!("unit {unit} does not run"));
+    }
+    let failed = seen.health.iter().find(|check| !check.holds)?;
+    Some(format!("{}: {}", failed.check, failed.message))
 }
 
 /// What a step says of itself, and the end of what it printed.
-fn said(record: &StepRecord) -> String {
+pub(super) fn said(record: &StepRecord) -> String {
     let tail = record.tail.trim();
     let message = cut(record.message.trim(), TAIL);
     if tail.is_empty() || message.contains(tail) {
@@ -459,7 +538,7 @@ pub(super) fn set(entry: &mut Component, state: ComponentState, message: String,
 }
 
 /// The next step has another id.
-fn bump(entry: &mut Component) {
+pub(super) fn bump(entry: &mut Component) {
     entry.attempts = Some(entry.attempts.unwrap_or(0).saturating_add(1));
 }
 

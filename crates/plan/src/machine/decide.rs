@@ -9,6 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::component::set;
 use super::guard::cut;
 use super::{Act, Decision, Known, Unreachable, Wanted, order};
+use crate::join::{Binding, NOT_BOUND, not_bound};
 
 /// A step that goes on without us is asked after so often.
 pub(super) const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(3);
@@ -39,10 +40,16 @@ pub(super) struct Mind<'a> {
     pub drift: Vec<DriftItem>,
     /// What the condition PackagesReady says, if that is clear already.
     pub refused: Option<(&'static str, String)>,
+    /// The declared kubelet does not fit to the API server: the reason, and what to do.
+    pub misfit: Option<(&'static str, String)>,
     /// The host was looked at, so that components say how they are now.
     pub looked: bool,
     /// The checks of a component are asked for, and how often.
     pub health: Option<Duration>,
+    /// A repair would disrupt a component if it works: its health checks are run before anything is done.
+    pub ask_health: bool,
+    /// The host is not ours to change.
+    pub stopped: bool,
 }
 
 impl<'a> Mind<'a> {
@@ -58,8 +65,11 @@ impl<'a> Mind<'a> {
             withdraw: false,
             drift: Vec::new(),
             refused: None,
+            misfit: None,
             looked: false,
             health: None,
+            ask_health: false,
+            stopped: false,
         }
     }
 
@@ -70,15 +80,23 @@ impl<'a> Mind<'a> {
         }
         if machine.spec.ssh.is_none() {
             // Observed only: nothing of it is ours.
-            self.withdraw = self.waits();
+            self.withdraw = self.waits() && !machine.spec.paused;
             return;
         }
         self.status.observed_generation = machine.metadata.generation;
         let asked = self.follow_retry();
         self.note_host();
         self.note_declared();
-        if !self.host_is_free() {
+        if self.newly_bound() {
             return;
+        }
+        let foreign = self.foreign_node();
+        self.refused = foreign.clone().map(|message| (NOT_BOUND, message));
+        if !self.address_is_free() || !self.host_is_free() || !self.may_change() {
+            return;
+        }
+        if let Some(message) = foreign {
+            return self.cannot(NOT_BOUND, message);
         }
         let wanted = match self.k.wanted {
             Wanted::Ready(wanted) => wanted,
@@ -100,6 +118,24 @@ impl<'a> Mind<'a> {
         self.go_on(work, observe, seen);
     }
 
+    /// Whether a Node was bound just now. That is written down before anything is done to the Node: what it was bound by may not last.
+    pub(super) fn newly_bound(&mut self) -> bool {
+        let new = matches!(self.k.binding, Binding::Bound(_)) && self.status.node_ref != self.old.node_ref;
+        if new {
+            self.status.progress = self.old.progress.clone();
+            self.at(self.now);
+        }
+        new
+    }
+
+    /// What to say of a Node of the machine's name that is not bound to it. Its host is left alone, too: what runs there may be what the Node runs.
+    pub(super) fn foreign_node(&self) -> Option<String> {
+        let metadata = &self.k.machine.metadata;
+        let name = metadata.name.as_deref().unwrap_or_default();
+        let node = self.k.machine.spec.hostname.as_deref().unwrap_or(name);
+        (*self.k.binding == Binding::Foreign).then(|| not_bound(name, node))
+    }
+
     /// Whether something may be asked of the host now; if not, what is to be done instead was decided.
     pub(super) fn host_is_free(&mut self) -> bool {
         let host = &self.k.host;
@@ -114,7 +150,9 @@ impl<'a> Mind<'a> {
             return false;
         }
         if let Some(unreachable) = host.unreachable {
-            self.try_again(unreachable);
+            if !self.end_without_host(unreachable) {
+                self.try_again(unreachable);
+            }
             return false;
         }
         if let Some((at, failure)) = host.refused {
@@ -176,7 +214,7 @@ impl<'a> Mind<'a> {
     /// Nothing is touched, because what is wanted cannot be.
     fn cannot(&mut self, reason: &'static str, message: String) {
         self.refused = Some((reason, message));
-        self.withdraw = self.waits();
+        self.withdraw = self.waits() && !self.k.machine.spec.paused;
         if self.k.host.seen.is_none_or(|seen| seen.at < self.last_check()) {
             self.ask(wire::Observe::default());
         } else {
@@ -193,6 +231,7 @@ impl<'a> Mind<'a> {
         }
         self.status.retried = asked;
         for entry in &mut self.status.components {
+            entry.rollback = None;
             if entry.failed.take().is_some() {
                 set(entry, ComponentState::Pending, "a person asked to try again".to_owned(), self.now);
             }

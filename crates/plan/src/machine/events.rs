@@ -42,6 +42,9 @@ pub fn told(old: &MachineStatus, new: &MachineStatus) -> Vec<Told> {
                 let reason = if repaired { "Repaired" } else { "InPlace" };
                 (Level::Normal, reason, format!("{} {version} {verb}", entry.component))
             }
+            ComponentState::RolledBack if before.is_some_and(|before| before.state == ComponentState::Drifted) => {
+                (Level::Normal, "Repaired", format!("{} {version} is as it was restored", entry.component))
+            }
             ComponentState::RolledBack => {
                 (Level::Warning, "RolledBack", format!("{}: {}", entry.component, entry.message))
             }
@@ -66,6 +69,35 @@ pub fn told(old: &MachineStatus, new: &MachineStatus) -> Vec<Told> {
         let reason = if fights { "FightsBack" } else { "Drifted" };
         let message = guard::text(&drift.items);
         told.push(Told { level: Level::Warning, reason, message, once_for: drift.at.to_string() });
+    }
+    let owned = |status: &MachineStatus| condition(&status.conditions, names::HOST_OWNED).cloned();
+    if let Some(now) = owned(new)
+        && owned(old).is_none_or(|before| (before.status, &before.reason) != (now.status, &now.reason))
+    {
+        let once_for = now.last_transition_time.to_string();
+        let reason =
+            ["HostOwnedByAnother", "AddressInUse", "WrongHost", "Fenced"].into_iter().find(|one| now.reason == **one);
+        if let Some(reason) = reason.filter(|_| now.status == Status::False) {
+            told.push(Told { level: Level::Warning, reason, message: now.message, once_for });
+        }
+    }
+    if let Some((before, now)) = old.host_owner.as_ref().zip(new.host_owner.as_ref())
+        && now.epoch > before.epoch
+    {
+        let message = format!(
+            "the host of Machine {}/{} (uid {}, cluster {}, epoch {}) belongs to Machine {}/{} (uid {}, cluster {}, epoch {}) now",
+            before.namespace,
+            before.name,
+            before.uid,
+            before.cluster,
+            before.epoch,
+            now.namespace,
+            now.name,
+            now.uid,
+            now.cluster,
+            now.epoch
+        );
+        told.push(Told { level: Level::Normal, reason: "HostAdopted", message, once_for: now.epoch.to_string() });
     }
     let key = |status: &MachineStatus| condition(&status.conditions, names::HOST_KEY_TRUSTED).cloned();
     if let Some(now) = key(new).filter(|now| now.status == Status::False)

@@ -6,7 +6,7 @@ use fleetwright_api::{ComponentState, Disruption};
 use jiff::Timestamp;
 
 use super::decide::Mind;
-use super::step::{PlannedStep, Verb};
+use super::step::{PlannedStep, Verb, changes, named};
 use super::{Known, Wanted, order, version};
 use crate::package::Rendered;
 
@@ -34,13 +34,14 @@ pub fn steps(known: &Known<'_>, now: Timestamp) -> Result<Vec<PlannedStep>, Stri
 fn from_status(known: &Known<'_>, ordered: &[&Arc<Rendered>]) -> Vec<PlannedStep> {
     let components = known.machine.status.as_ref().map(|status| status.components.as_slice()).unwrap_or_default();
     let mut steps = Vec::new();
-    for wanted in ordered {
+    for wanted in ordered.iter().filter(|wanted| super::misfit(wanted, known.server).is_none()) {
         let (component, to) = (&wanted.package.component, &wanted.package.version);
         let entry = components.iter().find(|entry| entry.component == *component);
         let held = entry.is_some_and(|entry| entry.failed.as_ref() == Some(&wanted.digest));
         let from = entry.and_then(|entry| entry.observed.clone());
         let ready = entry.is_some_and(|entry| entry.state == ComponentState::Ready);
-        if held || ready && from.as_ref() == Some(to) {
+        let changes = entry.map(|entry| changes(&entry.inputs, &wanted.inputs())).unwrap_or_default();
+        if held || ready && from.as_ref() == Some(to) && changes.is_empty() {
             continue;
         }
         let verb = match from.as_deref().map(|from| version::compare(from, to)) {
@@ -52,9 +53,14 @@ fn from_status(known: &Known<'_>, ordered: &[&Arc<Rendered>]) -> Vec<PlannedStep
             }
             Some(std::cmp::Ordering::Equal) => Verb::Change,
         };
-        let why = "as written down when the host was last looked at".to_owned();
+        let why = match verb {
+            Verb::Change if !changes.is_empty() => {
+                format!("its content is another than what was installed: {}", named(&changes))
+            }
+            _ => "as written down when the host was last looked at".to_owned(),
+        };
         let (component, to) = (component.clone(), Some(to.clone()));
-        steps.push(PlannedStep { component, from, to, verb, disruption: wanted.disruption, why });
+        steps.push(PlannedStep { component, from, to, verb, disruption: wanted.disruption, why, changes });
     }
     for entry in components.iter().filter(|entry| !ordered.iter().any(|w| w.package.component == entry.component)) {
         let left = known.leaving.get(&entry.component);
@@ -65,6 +71,7 @@ fn from_status(known: &Known<'_>, ordered: &[&Arc<Rendered>]) -> Vec<PlannedStep
             verb: Verb::Remove,
             disruption: left.map_or(Disruption::Drain, |left| left.disruption),
             why: "it is not declared any more".to_owned(),
+            changes: Vec::new(),
         });
     }
     if steps.iter().any(|step| step.disruption == Disruption::Reboot) {
@@ -81,5 +88,6 @@ fn reboot_step() -> PlannedStep {
         verb: Verb::Reboot,
         disruption: Disruption::Reboot,
         why: "what was changed is in place after a boot".to_owned(),
+        changes: Vec::new(),
     }
 }

@@ -1,6 +1,6 @@
 //! A machine that was deleted: its host is left clean, or alone.
 
-use fleetwright_api::{Disruption, OnDelete, names};
+use fleetwright_api::{Disruption, names};
 use fleetwright_wire as wire;
 use jiff::SignedDuration;
 
@@ -8,6 +8,9 @@ use super::component::{Stand, default_times};
 use super::decide::Mind;
 use super::work::Work;
 use super::{Act, order};
+
+/// How often a host is looked at whose machine waits because its Node is not bound; binding the Node wakes the machine.
+const FOREIGN: SignedDuration = SignedDuration::from_mins(10);
 
 impl Mind<'_> {
     pub(super) fn leave(&mut self) {
@@ -17,31 +20,58 @@ impl Mind<'_> {
         }
         self.status.phase = Some(fleetwright_api::Phase::Leaving);
         self.status.observed_generation = machine.metadata.generation;
+        // Before anything else: `onDelete: Orphan` and the let-go annotation remove the finalizer, which a pause holds as well.
+        if machine.spec.paused {
+            self.note_host();
+            self.progress(
+                "wait while paused",
+                None,
+                None,
+                "deletion is blocked by spec.paused: set spec.paused to false to continue",
+            );
+            return;
+        }
         let annotations = machine.metadata.annotations.as_ref();
         if annotations.and_then(|all| all.get(names::LET_GO)).is_some_and(|value| value == "true") {
             self.withdraw = self.waits();
             self.act = self.last_act(true);
             return;
         }
-        if machine.spec.on_delete == OnDelete::Orphan || machine.spec.ssh.is_none() {
+        if machine.spec.ssh.is_none() {
             self.withdraw = self.waits();
             self.act = self.last_act(false);
             return;
         }
         self.note_host();
-        if machine.spec.paused {
-            self.progress(
-                "wait while paused",
-                None,
-                None,
-                "the machine was deleted while it is paused: set spec.paused to false",
-            );
+        if self.leave_to_others() {
+            return;
+        }
+        if self.k.same_address.is_some() && self.status.components.is_empty() && !self.k.host.cleaned {
+            // Nothing was ever done for it.
+            self.withdraw = self.waits();
+            self.act = self.last_act(false);
+            return;
+        }
+        if self.newly_bound() {
             return;
         }
         if self.k.host.cleaned {
             return self.after_cleaning();
         }
-        if !self.host_is_free() {
+        if !self.address_is_free() || !self.host_is_free() {
+            return;
+        }
+        if !self.may_change() {
+            // What another Machine owns is not this one's to clean.
+            if self
+                .k
+                .host
+                .seen
+                .is_some_and(|seen| seen.observation.owner.as_ref().is_some_and(|mark| !mark.owner.is(self.k.identity)))
+                && !matches!(self.act, Act::End { .. } | Act::Adopt { .. })
+            {
+                self.act = self.last_act(false);
+            }
             return;
         }
         let observe = wire::Observe { records: self.records(), ..wire::Observe::default() };
@@ -69,6 +99,11 @@ impl Mind<'_> {
         self.status.components.retain(|entry| names.contains(&entry.component));
         if work.running {
             return self.look_again(observe, seen, SignedDuration::from_secs(3));
+        }
+        // Packages are not taken away under the pods of a Node that must not be drained.
+        if let Some(message) = self.foreign_node().filter(|_| !work.items.is_empty()) {
+            self.progress("wait until the Node is bound, or force the release", None, None, &message);
+            return self.at(self.now + FOREIGN);
         }
         if self.k.node.is_some() && !self.drained_to_leave(&work) {
             return;
@@ -106,7 +141,7 @@ impl Mind<'_> {
     }
 
     /// The window ends before the machine is gone: nobody is left to end it afterwards.
-    fn last_act(&self, node: bool) -> Act {
+    pub(super) fn last_act(&self, node: bool) -> Act {
         if self.running().is_some() {
             return Act::End { open: false, well: true, text: "the machine has left".to_owned() };
         }

@@ -1,5 +1,6 @@
 //! When a host is looked at, and what it is asked.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,13 +11,13 @@ use jiff::{SignedDuration, Timestamp};
 use super::component::signed;
 use super::decide::Mind;
 use super::guard::{self, cut};
-use super::step::{Does, id, reboot_id};
+use super::step::{Does, changes, id, reboot_id};
 use super::work::MOST_BOOTS;
 use super::{Act, Node, Seen, Wanted};
 use crate::package::Rendered;
 
 /// A hint of trouble makes us look, but not more often than this.
-const HINTED: SignedDuration = SignedDuration::from_secs(60);
+pub(super) const HINTED: SignedDuration = SignedDuration::from_secs(60);
 
 impl<'a> Mind<'a> {
     /// What was seen, if it answers what would be asked.
@@ -25,6 +26,7 @@ impl<'a> Mind<'a> {
         let same = |seen: &Seen<'_>| {
             let asked = &seen.asked.digests;
             asked.len() == wanted().count()
+                && seen.asked.installed == self.restored_components(ordered)
                 && wanted().all(|one| asked.get(&one.package.component) == Some(&one.digest))
         };
         self.k.host.seen.filter(|seen| seen.current && same(seen))
@@ -33,8 +35,16 @@ impl<'a> Mind<'a> {
     /// It did not work, and the host carries something else instead, which is not compared with it.
     fn is_held(&self, wanted: &Rendered) -> bool {
         let entry = self.status.components.iter().find(|entry| entry.component == wanted.package.component);
-        entry
-            .is_some_and(|entry| entry.failed.as_ref() == Some(&wanted.digest) && entry.state != ComponentState::Failed)
+        entry.is_some_and(|entry| {
+            entry.failed.as_ref() == Some(&wanted.digest)
+                && (entry.state != ComponentState::Failed || entry.rollback.is_some())
+        })
+    }
+
+    /// Components that carry a restored version, which the host compares with its own copy of the package.
+    fn restored_components(&self, ordered: &[&Arc<Rendered>]) -> BTreeSet<String> {
+        let held = ordered.iter().filter(|wanted| self.is_held(wanted)).map(|wanted| &wanted.package.component);
+        held.filter(|component| self.entry(component).rollback.is_some()).cloned().collect()
     }
 
     pub(super) fn look_or_rest(&mut self, observe: wire::Observe, ordered: &[&Arc<Rendered>]) {
@@ -45,6 +55,7 @@ impl<'a> Mind<'a> {
                 && self.old.components.iter().any(|entry| {
                     entry.component == wanted.package.component
                         && entry.desired.as_ref() == Some(&cut(&wanted.package.version, 256))
+                        && changes(&entry.inputs, &wanted.inputs()).is_empty()
                 })
         });
         let passed = self.last_check() > self.k.known_since;
@@ -115,7 +126,8 @@ impl<'a> Mind<'a> {
         let asked = ordered.iter().filter(|wanted| !self.is_held(wanted));
         let packages = asked.map(|wanted| wanted.package.clone()).collect();
         let health = self.status.components.iter().any(|entry| entry.state != ComponentState::Ready);
-        wire::Observe { packages, health, records: self.records(), ..wire::Observe::default() }
+        let installed = self.restored_components(ordered).into_iter().collect();
+        wire::Observe { packages, installed, health, records: self.records(), ..wire::Observe::default() }
     }
 
     /// The steps whose outcome matters.
@@ -129,6 +141,9 @@ impl<'a> Mind<'a> {
                     continue;
                 }
                 let attempts = entry.attempts.unwrap_or(0);
+                if let Some(rollback) = &entry.rollback {
+                    ids.push(id(under, &entry.component, Does::Back { to: rollback.digest.clone() }.tag(), attempts));
+                }
                 let install = Does::Install(wanted);
                 ids.push(id(under, &entry.component, install.tag(), attempts));
                 if let Some(before) = attempts.checked_sub(1) {

@@ -5,10 +5,14 @@
 //! Node, drains it, and opens it again. When nothing is left to do, the host is looked at from time to time.
 //!
 //! Guarantees of [`decide`]:
+//! - nothing is changed on a host that belongs to another Machine, or is another one than declared;
 //! - nothing is changed on a host whose key is not trusted, that is paused, or of whose packages one cannot be made;
+//! - while a Node of the machine's name is not bound to it, neither that Node nor the host is changed;
 //! - at most one step at a time, each under an id that is not used for another one;
 //! - a step that disrupts is decided on only inside a window that is under way, if the machine has a Node;
 //! - a package that did not work is not tried again until another is declared or a person asks;
+//! - the time in which the API server did not answer does not count against a package that must join or keep a Node;
+//! - a version that was restored is checked for health before its Node is opened, and guarded against drift like any other;
 //! - the same inputs give the same decision: who continues after a crash does what the one before would have done.
 
 mod component;
@@ -20,6 +24,8 @@ mod leave;
 mod look;
 mod notes;
 mod order;
+mod owner;
+mod rollback;
 mod status;
 mod step;
 #[cfg(test)]
@@ -28,7 +34,7 @@ mod version;
 mod window;
 mod work;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,7 +42,9 @@ use fleetwright_api::{Disruption, Machine, MachineStatus};
 use fleetwright_wire as wire;
 use jiff::Timestamp;
 
+use crate::join::Binding;
 use crate::package::{Rendered, Times};
+use crate::skew::{self, Minor};
 
 pub use decide::decide;
 pub use events::{Level, Told, told};
@@ -44,21 +52,31 @@ pub use foresee::steps;
 pub use guard::next_check;
 pub use order::{Refused, order};
 pub use status::{OURS, facts, ours};
-pub use step::{PlannedStep, Verb};
+pub use step::{InputChange, PlannedStep, Verb};
 
 /// Everything that a decision is made from.
 #[derive(Clone, Debug)]
 pub struct Known<'a> {
     /// The machine as it is written.
     pub machine: &'a Machine,
+    /// As whom the host knows it.
+    pub identity: &'a wire::Owner,
+    /// The fencing token of this leader; 0 without a lease.
+    pub fence: u64,
+    /// An older Machine of the same API server that has the same address, by its name.
+    pub same_address: Option<&'a str>,
     /// What its host should carry, in the order of the specification.
     pub wanted: Wanted<'a>,
-    /// What is known of components that are on the host and not wanted.
+    /// What is known of versions that are on the host and not wanted: of components to be removed, and of restored versions.
     pub leaving: &'a BTreeMap<String, Left>,
     /// What is known of the host.
     pub host: Host<'a>,
-    /// Its Node, if there is one.
+    /// The Node that is bound to it.
     pub node: Option<Node<'a>>,
+    /// Whether the Node of its name is bound to it. `node` is none unless it is.
+    pub binding: &'a Binding,
+    /// When its bootstrap token first requested a client certificate that was approved.
+    pub certified: Option<Timestamp>,
     /// Who was still on the Node when it was last looked at in this window; none if it was not.
     pub pods: Option<&'a Pods>,
     /// Its window, if one waits or is under way.
@@ -71,6 +89,10 @@ pub struct Known<'a> {
     pub check_every: Duration,
     /// Since when this process knows of the machine: what was seen before is forgotten.
     pub known_since: Timestamp,
+    /// When the API server did not answer, from and to, the oldest first and without overlap.
+    pub outages: &'a [(Timestamp, Timestamp)],
+    /// The minor of the API server that the machine's Node joins; none if it was not asked for.
+    pub server: Option<Minor>,
 }
 
 /// What a host should carry.
@@ -87,7 +109,7 @@ pub enum Wanted<'a> {
     },
 }
 
-/// What is known of a component that is to go.
+/// What is known of a component that is to go, or whose declared version was rolled back: of the version on the host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Left {
     /// What it needs, which outlives it.
@@ -96,6 +118,8 @@ pub struct Left {
     pub disruption: Disruption,
     /// Times, as declared.
     pub times: Times,
+    /// The conditions that its Node must have for it to count as healthy.
+    pub node_conditions: Vec<String>,
 }
 
 /// What is known of a host.
@@ -113,6 +137,8 @@ pub struct Host<'a> {
     pub refused: Option<(Timestamp, &'a wire::Failure)>,
     /// Nothing of ours is left on it.
     pub cleaned: bool,
+    /// It belongs to nobody any more.
+    pub released: bool,
     /// Why it is not reached.
     pub unreachable: Option<Unreachable<'a>>,
     /// The host key that it showed.
@@ -150,6 +176,8 @@ pub struct Seen<'a> {
 pub struct Asked {
     /// The digests of the packages, by component.
     pub digests: BTreeMap<String, String>,
+    /// Components that were compared with the host's own copy of their package.
+    pub installed: BTreeSet<String>,
     /// Whether their checks were run.
     pub health: bool,
 }
@@ -158,7 +186,7 @@ impl Asked {
     /// What is asked with that.
     pub fn of(observe: &wire::Observe) -> Self {
         let digests = observe.packages.iter().map(|package| (package.component.clone(), package.digest())).collect();
-        Self { digests, health: observe.health }
+        Self { digests, installed: observe.installed.iter().cloned().collect(), health: observe.health }
     }
 }
 
@@ -186,6 +214,15 @@ pub enum Why<'a> {
     Refused(&'static str, &'a str),
     /// It does not answer, or stopped answering.
     Silent(&'a str),
+}
+
+impl<'a> Why<'a> {
+    /// What happened, for people.
+    pub fn text(self) -> &'a str {
+        match self {
+            Self::HostKeyChanged(text) | Self::Unsupported(text) | Self::Refused(_, text) | Self::Silent(text) => text,
+        }
+    }
 }
 
 /// What is seen of a Node.
@@ -283,6 +320,13 @@ pub enum Act {
     Run(Box<Run>),
     /// Leave nothing on the host.
     Clean,
+    /// Leave the host as it is, and to whoever claims it next.
+    Release,
+    /// Take the host from exactly that owner, in the epoch that was seen.
+    Adopt {
+        /// Whose it is.
+        from: wire::Owner,
+    },
     /// Ask for a window.
     Ask(Wish),
     /// Keep new pods away.
@@ -335,6 +379,28 @@ pub struct Wish {
     pub reason: String,
     /// Stands for what is to be done inside.
     pub fingerprint: String,
+}
+
+/// The component whose version must fit to the API server.
+pub const KUBELET: &str = "kubelet";
+
+/// Why a package does not fit to an API server of that minor: a reason, and what to do. Only kubelets are compared.
+pub fn misfit(wanted: &Rendered, server: Option<Minor>) -> Option<(&'static str, String)> {
+    let (major, minor) = server?;
+    let version = &wanted.package.version;
+    let skew = skew::skew(version, (major, minor)).filter(|_| wanted.package.component == KUBELET)?;
+    let text = match skew {
+        skew::Skew::TooNew => format!(
+            "kubelet {version} is newer than the API server, which is {major}.{minor}, and a kubelet never is: upgrade the control plane \
+             first, or declare a kubelet of {major}.{minor} or of one of the {} minors before",
+            skew::OLDEST
+        ),
+        skew::Skew::TooOld => format!(
+            "kubelet {version} is more than {} minors older than the API server, which is {major}.{minor}: declare a newer kubelet",
+            skew::OLDEST
+        ),
+    };
+    Some((skew.reason(), text))
 }
 
 /// What a window of that level is called as an Operation.

@@ -3,6 +3,7 @@
 use fleetwright_api::{Component, ComponentState, StepProgress, names};
 use jiff::Timestamp;
 
+use super::component::PROVING;
 use super::decide::Mind;
 use super::guard::cut;
 use super::{Phase, Unreachable, Why};
@@ -41,6 +42,8 @@ impl<'a> Mind<'a> {
             since: self.now,
             message: String::new(),
             failed: None,
+            rollback: None,
+            inputs: Default::default(),
             attempts: None,
         })
     }
@@ -63,7 +66,7 @@ impl<'a> Mind<'a> {
     }
 
     pub(super) fn progress_of_proof(&mut self) {
-        let unproven = |entry: &&Component| entry.message.starts_with("waiting until it works");
+        let unproven = |entry: &&Component| entry.message.starts_with(PROVING);
         if let Some(entry) = self.status.components.iter().find(unproven).cloned() {
             self.progress(&format!("wait until {} works", entry.component), None, Some(entry.since), &entry.message);
         }

@@ -1,20 +1,32 @@
 //! Our part of a machine's status.
 
 use fleetwright_api::{
-    ComponentState, Disruption, Facts, Machine, MachineStatus, NodeRef, Phase, Span, Status, condition, names,
+    Component, ComponentState, Disruption, Facts, Machine, MachineStatus, NodeBinding, Phase, Span, Status, condition,
+    names,
 };
 use fleetwright_wire as wire;
 use jiff::SignedDuration;
 
 use super::decide::Mind;
 use super::{Act, Decision, Wanted, guard};
+use crate::join::Binding;
 use crate::operation::put;
 
 /// The conditions that are ours.
-pub const OURS: [&str; 4] = [names::REACHABLE, names::HOST_KEY_TRUSTED, names::PACKAGES_READY, names::IN_SHAPE];
+pub const OURS: [&str; 6] = [
+    names::REACHABLE,
+    names::HOST_KEY_TRUSTED,
+    names::HOST_OWNED,
+    names::PACKAGES_READY,
+    names::UP_TO_DATE,
+    names::IN_SHAPE,
+];
 
 /// The reason of [`names::PACKAGES_READY`] from the beginning until all packages were in place for the first time.
 pub(super) const INSTALLING: &str = "Installing";
+
+/// The reason of [`names::REACHABLE`] when a host did not come back from a reboot in time.
+const REBOOT_TIMED_OUT: &str = "RebootTimedOut";
 
 /// A host that does not answer for that long is lost.
 const LOST: SignedDuration = SignedDuration::from_mins(2);
@@ -48,16 +60,20 @@ impl Mind<'_> {
         if let Some(seen) = host.seen {
             self.status.facts = Some(facts(&seen.observation.facts));
         }
-        if let Some(node) = self.k.node {
-            self.status.node_ref = Some(NodeRef { name: node.name.to_owned(), uid: Some(node.uid.to_owned()) });
-        } else {
-            self.status.node_ref = None;
-        }
+        self.status.certified_at = self.k.certified;
+        self.status.node_ref = match self.k.binding {
+            Binding::Bound(node) => Some(node.clone()),
+            // What was written of an earlier Node of that name binds nothing, and still says that the machine joined.
+            Binding::Foreign => self.old.node_ref.clone(),
+            // A person wrote it, and a person replaces it: fields of another manager are not taken away by ours.
+            Binding::Missing => self.old.node_ref.clone().filter(|node| node.binding == Some(NodeBinding::Adopted)),
+        };
         let conditions = &mut self.status.conditions;
         let mut say = |type_: &str, status, reason: &str, message: String| {
             put(conditions, type_, status, reason, guard::cut(&message, 4096), generation, now);
         };
         let why = host.unreachable.map(|unreachable| (unreachable, unreachable.why));
+        let no_answer = if self.status.reboot_due_from.is_some() { REBOOT_TIMED_OUT } else { "NoAnswer" };
         match why {
             None if host.seen.is_some() => {
                 say(names::REACHABLE, Status::True, "Answers", String::new());
@@ -75,7 +91,7 @@ impl Mind<'_> {
                 let (reason, text, sure) = match why {
                     super::Why::Unsupported(text) => ("Unsupported", text, true),
                     super::Why::Refused(reason, text) => (reason, text, true),
-                    super::Why::HostKeyChanged(text) | super::Why::Silent(text) => ("NoAnswer", text, false),
+                    super::Why::HostKeyChanged(text) | super::Why::Silent(text) => (no_answer, text, false),
                 };
                 // A connection may break; twice in a row is news.
                 if sure || unreachable.attempts > 1 {
@@ -140,6 +156,7 @@ impl Mind<'_> {
         let leaving = self.k.machine.metadata.deletion_timestamp.is_some();
         if managed && !leaving {
             self.say_packages();
+            self.say_up_to_date();
             self.say_shape();
             self.status.phase = Some(self.phase());
             self.status.next_check = Some(self.next_check());
@@ -190,12 +207,18 @@ impl Mind<'_> {
         if let Some(text) = of(ComponentState::Failed) {
             return (Status::False, "PackageFailed", text);
         }
-        if let Some(text) = of(ComponentState::RolledBack) {
-            return (Status::False, "RolledBack", text);
+        // What failed is on the host until an earlier version is restored and healthy.
+        let back = |entry: &&Component| entry.failed.is_some() && entry.state == ComponentState::Downgrading;
+        if let Some(entry) = components.iter().find(back) {
+            return (Status::False, "RollingBack", format!("{}: {}", entry.component, entry.message));
         }
-        let first = components.iter().find(|entry| entry.desired.is_some() && entry.state != ComponentState::Ready);
+        let first = components.iter().find(|entry| entry.desired.is_some() && !healthy(entry));
         if let Some(entry) = first.filter(|_| self.is_new()) {
-            return (Status::False, INSTALLING, format!("{} is not in place yet", entry.component));
+            let message = match &self.misfit {
+                Some((reason, message)) => format!("{reason}: {message}"),
+                None => format!("{} is not in place yet", entry.component),
+            };
+            return (Status::False, INSTALLING, message);
         }
         let disrupts = |component: &str| match self.k.wanted {
             Wanted::Ready(wanted) => wanted
@@ -211,8 +234,7 @@ impl Mind<'_> {
             return (Status::False, "Changing", format!("{} is being changed", entry.component));
         }
         // What is there works, and what is declared has not come to its turn: no reason to keep pods away.
-        let pending =
-            components.iter().find(|entry| !matches!(entry.state, ComponentState::Ready | ComponentState::Drifted));
+        let pending = components.iter().find(|entry| !healthy(entry) && entry.state != ComponentState::Drifted);
         if let Some(entry) = pending {
             let message = match (&entry.desired, &entry.observed) {
                 (Some(desired), Some(observed)) => {
@@ -224,6 +246,52 @@ impl Mind<'_> {
             return (Status::True, "ChangePending", message);
         }
         (Status::True, "AllInPlace", String::new())
+    }
+
+    /// Whether the host carries what is declared, whatever else it carries and however well that works.
+    fn say_up_to_date(&mut self) {
+        let said = match &self.refused {
+            Some((reason, message)) => (Status::False, *reason, message.clone()),
+            None if self.looked => self.up_to_date(),
+            None if condition(&self.status.conditions, names::UP_TO_DATE).is_none() => {
+                (Status::Unknown, "NotLookedAtYet", String::new())
+            }
+            None => return,
+        };
+        let ((status, reason, message), generation) = (said, self.k.machine.metadata.generation);
+        let message = guard::cut(&message, 4096);
+        put(&mut self.status.conditions, names::UP_TO_DATE, status, reason, message, generation, self.now);
+    }
+
+    fn up_to_date(&self) -> (Status, &'static str, String) {
+        let components = &self.status.components;
+        let name = self.k.machine.metadata.name.as_deref().unwrap_or_default();
+        if let Some(entry) = components.iter().find(|entry| entry.state == ComponentState::Failed) {
+            return (Status::False, "PackageFailed", format!("{}: {}", entry.component, entry.message));
+        }
+        let restored: Vec<String> = components
+            .iter()
+            .filter_map(|entry| {
+                let back = entry.rollback.as_ref()?;
+                Some(format!("{}: {} ({} is installed)", entry.component, guard::cut(&back.why, 1800), back.version))
+            })
+            .collect();
+        if !restored.is_empty() {
+            let message = format!(
+                "{}. It is not tried again by itself: declare another version in spec.packages, or correct the cause and run \
+                 `fleetwright machine retry {name}`",
+                guard::cut(&restored.join("; "), 3800)
+            );
+            return (Status::False, "RolledBack", message);
+        }
+        if let Some((reason, message)) = &self.misfit {
+            return (Status::False, *reason, message.clone());
+        }
+        let behind = |entry: &&Component| !matches!(entry.state, ComponentState::Ready | ComponentState::Drifted);
+        match components.iter().find(behind) {
+            Some(entry) => (Status::False, "ChangePending", format!("{} is not as declared yet", entry.component)),
+            None => (Status::True, "AsDeclared", String::new()),
+        }
     }
 
     fn say_shape(&mut self) {
@@ -270,7 +338,7 @@ impl Mind<'_> {
             }
             return self.old.phase.unwrap_or(Phase::Converging);
         }
-        if self.refused.is_some() || any(ComponentState::Failed) || any(ComponentState::RolledBack) {
+        if self.stopped || self.refused.is_some() || any(ComponentState::Failed) || any(ComponentState::RolledBack) {
             return Phase::Degraded;
         }
         if !self.looked {
@@ -285,4 +353,9 @@ impl Mind<'_> {
         let window = self.running().is_some();
         if ready && !window { Phase::Ready } else { Phase::Converging }
     }
+}
+
+/// Installed and healthy: as declared, or restored after a rollback.
+fn healthy(entry: &Component) -> bool {
+    matches!(entry.state, ComponentState::Ready | ComponentState::RolledBack)
 }

@@ -1,8 +1,11 @@
 //! Steps, as they are planned, and their ids.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use fleetwright_api::Disruption;
 use fleetwright_wire as wire;
 use jiff::Timestamp;
+use serde::Serialize;
 
 use crate::package::{Rendered, Times};
 
@@ -58,6 +61,38 @@ pub struct PlannedStep {
     pub disruption: Disruption,
     /// Why, for people.
     pub why: String,
+    /// Which rendered inputs change, as far as that is known: files, units, scripts.
+    pub changes: Vec<InputChange>,
+}
+
+/// A rendered input of a package that changes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct InputChange {
+    /// Which, such as `file /etc/kubernetes/kubelet.yaml`.
+    pub what: String,
+    /// The beginning of the digest of what the host carries; none if it carries none.
+    pub from: Option<String>,
+    /// The beginning of the digest of what is declared; none if it is not declared any more.
+    pub to: Option<String>,
+}
+
+/// Which inputs differ. Without inputs that are written down nobody can say.
+pub(super) fn changes(from: &BTreeMap<String, String>, to: &BTreeMap<String, String>) -> Vec<InputChange> {
+    if from.is_empty() {
+        return Vec::new();
+    }
+    let names: BTreeSet<&String> = from.keys().chain(to.keys()).collect();
+    let differs = names.into_iter().filter(|name| from.get(*name) != to.get(*name));
+    differs
+        .map(|name| InputChange { what: name.clone(), from: from.get(name).cloned(), to: to.get(name).cloned() })
+        .collect()
+}
+
+/// The changed inputs in a few words, the first of them by name.
+pub(super) fn named(changes: &[InputChange]) -> String {
+    let first: Vec<&str> = changes.iter().take(3).map(|change| change.what.as_str()).collect();
+    let more = changes.len().saturating_sub(first.len());
+    if more > 0 { format!("{} and {more} more", first.join(", ")) } else { first.join(", ") }
 }
 
 impl PlannedStep {

@@ -1,13 +1,13 @@
 //! Windows: everything that disrupts a machine at one time, behind the gate.
 
-use fleetwright_api::{ComponentState, Disruption};
+use fleetwright_api::{Component, ComponentState, Disruption};
 use jiff::{SignedDuration, Timestamp};
 
 use super::component::signed;
 use super::decide::Mind;
-use super::step::Does;
+use super::step::{PlannedStep, Verb, named};
 use super::work::Work;
-use super::{Act, Node, Phase, Wish};
+use super::{Act, Node, Phase, Unreachable, Wish};
 
 /// After a window was given up, the next is asked for after this long at first…
 const FIRST_WAIT: SignedDuration = SignedDuration::from_mins(10);
@@ -15,6 +15,9 @@ const FIRST_WAIT: SignedDuration = SignedDuration::from_mins(10);
 const LONGEST_WAIT: SignedDuration = SignedDuration::from_hours(4);
 /// How often it is looked who is still there.
 const DRAIN_EVERY: SignedDuration = SignedDuration::from_secs(2);
+
+/// So many of the pods that hold a drain up are named.
+const NAMED: usize = 3;
 
 impl<'a> Mind<'a> {
     /// The window that is under way: its level and since when.
@@ -79,8 +82,9 @@ impl<'a> Mind<'a> {
         let blocked: Vec<String> =
             pods.left.iter().filter_map(|(pod, why)| why.as_ref().map(|why| format!("{pod}: {why}"))).collect();
         let mut message = format!("{} pods left", pods.left.len());
-        if let Some(first) = blocked.first() {
-            message = format!("{message}, {} held: {}", blocked.len(), super::guard::cut(first, 512));
+        if !blocked.is_empty() {
+            let named: Vec<String> = blocked.iter().take(NAMED).map(|one| super::guard::cut(one, 256)).collect();
+            message = format!("{message}, {} held: {}", blocked.len(), named.join("; "));
         }
         self.progress(&what, None, Some(since), &message);
         for entry in &mut self.status.components {
@@ -106,7 +110,11 @@ impl<'a> Mind<'a> {
         let needing: Vec<_> = work.items.iter().filter(|item| self.needs_window(item)).collect();
         let worst = needing.iter().map(|item| item.step.disruption).max().unwrap_or(level).max(level);
         let worst = if work.boots { Disruption::Reboot } else { worst };
-        let mut texts: Vec<String> = needing.iter().map(|item| item.step.text()).collect();
+        let text = |step: &PlannedStep| match step.verb {
+            Verb::Change if !step.changes.is_empty() => format!("{} ({})", step.text(), named(&step.changes)),
+            _ => step.text(),
+        };
+        let mut texts: Vec<String> = needing.iter().map(|item| text(&item.step)).collect();
         if work.boots {
             texts.push("reboot".to_owned());
         }
@@ -114,7 +122,7 @@ impl<'a> Mind<'a> {
         for item in &needing {
             let (verb, digest) = item.does.tag();
             words.push(format!("{} {verb} {digest}", item.step.component));
-            if let Does::Repair(_) = item.does {
+            if item.step.verb == Verb::Repair {
                 words.push("repair".to_owned());
             }
         }
@@ -157,11 +165,19 @@ impl<'a> Mind<'a> {
         if self.status.components != self.old.components || self.status.last_drift != self.old.last_drift {
             return self.at(self.now);
         }
+        // A rollback in an earlier window is no failure of this one.
+        let since = self.running().map(|(_, since)| since);
+        let now =
+            |entry: &&Component| entry.rollback.as_ref().is_none_or(|back| since.is_none_or(|since| back.at >= since));
         let failed: Vec<String> = self
             .status
             .components
             .iter()
-            .filter(|entry| matches!(entry.state, ComponentState::Failed | ComponentState::RolledBack))
+            .filter(|entry| match entry.state {
+                ComponentState::Failed => true,
+                ComponentState::RolledBack => now(entry),
+                _ => false,
+            })
             .map(|entry| format!("{}: {}", entry.component, entry.message))
             .collect();
         let left = self.status.components.iter().any(|entry| entry.state == ComponentState::Failed);
@@ -171,6 +187,35 @@ impl<'a> Mind<'a> {
         };
         // A host that was left broken stays closed until it works, or a person opens it.
         self.act = Act::End { open: !left, well: failed.is_empty(), text };
+    }
+
+    /// Ends a window whose host did not come back within `timeouts.reboot`, and says whether it did. The place at the gate is freed; the
+    /// Node stays closed until the host is seen to work.
+    pub(super) fn end_without_host(&mut self, unreachable: Unreachable<'_>) -> bool {
+        let Some((level, _)) = self.running() else { return false };
+        let boots = super::step::reboot_id(self.under(), 0);
+        let boots = boots.trim_end_matches('0');
+        let booting = self.old.progress.as_ref().filter(|p| p.id.as_deref().is_some_and(|id| id.starts_with(boots)));
+        // A reboot counts from when it was asked for. An operator that started since knows only how long it got no answer.
+        let since = booting.map_or(unreachable.since, |progress| progress.since);
+        let within = signed(self.boot_times().reboot);
+        let end = since.checked_add(within).unwrap_or(Timestamp::MAX);
+        if end > self.now {
+            self.at(end);
+            return false;
+        }
+        self.status.progress = self.old.progress.clone();
+        let boot = self.status.facts.as_ref().and_then(|facts| facts.boot_id.clone());
+        if level == Disruption::Reboot && self.status.reboot_due_from != boot {
+            // Written before the window ends: whether the boot happened is seen when the host is back.
+            self.status.reboot_due_from = boot;
+            self.at(self.now);
+            return true;
+        }
+        let what = if booting.is_some() { "did not come back after its reboot" } else { "did not answer" };
+        let text = format!("RebootTimedOut: the host {what} within {}s: {}", within.as_secs(), unreachable.why.text());
+        self.act = Act::End { open: false, well: false, text };
+        true
     }
 
     /// A taint of ours that no window needs any more.

@@ -9,9 +9,10 @@ use jiff::{SignedDuration, Timestamp};
 use super::component::{Sight, Stand, default_times, set, state};
 use super::decide::{ASK_AGAIN, Mind};
 use super::guard;
+use super::look::HINTED;
 use super::step::{Does, Item, Verb, id, reboot_id};
 use super::{Act, Run, Seen, Wanted};
-use crate::package::Rendered;
+use crate::package::{Rendered, Times};
 
 /// A window in which a step fails again and again is given up after this long.
 const LONGEST_WINDOW: SignedDuration = SignedDuration::from_hours(1);
@@ -48,6 +49,11 @@ impl<'a> Mind<'a> {
             unproven: false,
             boots: false,
         };
+        if self.status.reboot_due_from.as_ref() == boot {
+            work.boots = boot.is_some();
+        } else if boot.is_some() {
+            self.status.reboot_due_from = None;
+        }
         let nothing = wire::ComponentSeen::default();
         let mut due = Vec::new();
         for wanted in ordered {
@@ -62,11 +68,7 @@ impl<'a> Mind<'a> {
                 Stand::Boots => work.boots = true,
                 Stand::Running => work.running = true,
                 Stand::Due(item) => due.push(*item),
-                // A kernel that came back is in place after a boot, too.
-                Stand::Left => {
-                    let back = self.entry(&wanted.package.component).state == ComponentState::RolledBack;
-                    work.boots |= back && sight.seen.needs_reboot;
-                }
+                Stand::Left => {}
             }
         }
         // Also one of which only parts are there: what nobody asked about and is told nevertheless is ours.
@@ -98,6 +100,7 @@ impl<'a> Mind<'a> {
     /// Takes the next step, or the next towards it.
     pub(super) fn go_on(&mut self, work: Work<'a>, observe: wire::Observe, seen: Seen<'a>) {
         if work.running {
+            self.status.progress = self.old.progress.clone();
             return self.look_again(observe, seen, ASK_AGAIN);
         }
         if work.unproven {
@@ -105,6 +108,11 @@ impl<'a> Mind<'a> {
         }
         if work.proving {
             return self.look_for_proof(observe, seen);
+        }
+        // A drain may take long, or never end because of what broke meanwhile.
+        let stale = self.running().is_some() && seen.at + HINTED <= self.now;
+        if stale || self.ask_health && !seen.asked.health {
+            return self.ask(wire::Observe { health: true, ..observe });
         }
         // Who waits for the gate is looked at as anybody else.
         if self.waits() && self.due(seen) {
@@ -220,17 +228,24 @@ impl<'a> Mind<'a> {
         self.act = Act::Run(Box::new(Run { id, step: wire, within, then, needs_credential }));
     }
 
+    /// The times that a boot has: of the packages that boot the host, or of all if none does, those that grant it the longest.
+    pub(super) fn boot_times(&self) -> Times {
+        let wanted = match self.k.wanted {
+            Wanted::Ready(wanted) => wanted,
+            Wanted::Not { .. } => &[],
+        };
+        let boots = wanted.iter().any(|wanted| wanted.disruption == Disruption::Reboot);
+        let counts = wanted.iter().filter(|wanted| !boots || wanted.disruption == Disruption::Reboot);
+        counts.map(|wanted| wanted.times).max_by_key(|times| times.reboot).unwrap_or_else(default_times)
+    }
+
     /// Boots the host, once for all that needs it. False if there is nothing to do about it now.
     fn boot(&mut self, work: &Work<'a>, seen: Seen<'a>, observe: wire::Observe) -> bool {
         if !self.finalized() {
             self.act = Act::Finalize;
             return true;
         }
-        let times = match self.k.wanted {
-            Wanted::Ready(wanted) => wanted.iter().map(|wanted| wanted.times).max_by_key(|times| times.reboot),
-            Wanted::Not { .. } => None,
-        };
-        let times = times.unwrap_or_else(default_times);
+        let times = self.boot_times();
         if !self.in_window(work, Disruption::Reboot, times.drain) {
             // A window of a lower level ends, and one for the boot follows.
             return self.running().is_none() || self.act != Act::Rest;

@@ -192,3 +192,13 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_was_started_is_not_removed_before_its_outcome_is_known() {
+    use OperationPhase::{Failed, Granted, Pending, Running, Succeeded, Unknown};
+    for (phase, removed) in
+        [(Pending, true), (Granted, true), (Running, false), (Unknown, false), (Succeeded, true), (Failed, true)]
+    {
+        assert_eq!(may_be_removed(&status(phase)), removed, "{phase:?}");
+    }
+}

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use fleetwright_api::{Disruption, MachinePackageVersionSpec, OnFailure, OsPackages, PackageSource};
 
 use super::shipped::NO_DIGEST;
-use super::{Finding, places, template, units};
+use super::{Finding, places, shell, template, units};
 
 /// Everything that is wrong with a package version, or doubtful, that the schema does not say. Errors and warnings, in the order of
 /// the fields.
@@ -158,6 +158,9 @@ impl Findings {
         let Some(script) = &spec.script else { return };
         for (name, text) in [("check", &script.check), ("apply", &script.apply), ("remove", &script.remove)] {
             self.template(&format!("spec.script.{name}"), text);
+            for (line, message) in shell::findings(text) {
+                self.0.push(Finding { field: format!("spec.script.{name}"), line: Some(line), error: true, message });
+            }
         }
         match script.check.trim() {
             "" => self.error("spec.script.check", "without a check the script would run for ever; say how to tell that nothing needs to be done, such as test -e /etc/x"),

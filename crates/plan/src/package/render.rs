@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 use super::template::{Scope, Trouble};
 use crate::join;
 
-use super::{Lookup, RenderError, RenderErrorKind, Rendered, Times, Values};
+use super::{Lookup, NoSecret, RenderError, RenderErrorKind, Rendered, Times, Values};
 
 /// Makes a package version for one machine. The same inputs give the same bytes.
 ///
@@ -24,11 +24,13 @@ pub fn render(
     let reference = package.metadata.name.as_deref().unwrap_or_default();
     let spec = &package.spec;
     let trusted = values.cluster.get("caBundle").map(|bundle| bundle.trim()).unwrap_or_default();
-    Rendering { reference, scope: Scope::new(values), trusted, lookup }.package(spec)
+    let machine = values.machine.metadata.name.as_deref().unwrap_or_default();
+    Rendering { reference, machine, scope: Scope::new(values), trusted, lookup }.package(spec)
 }
 
 struct Rendering<'a> {
     reference: &'a str,
+    machine: &'a str,
     scope: Scope,
     /// The authorities of the API server.
     trusted: &'a str,
@@ -275,7 +277,18 @@ impl Rendering<'_> {
     }
 
     fn secret(&self, field: &str, key: &api::KeyRef) -> Result<Vec<u8>> {
-        self.lookup.secret(&key.name, &key.key).ok_or_else(|| self.missing("Secret", field, key))
+        self.lookup.secret(self.machine, &key.name, &key.key).map_err(|why| match why {
+            NoSecret::Missing => self.missing("Secret", field, key),
+            NoSecret::NotShared => {
+                let message = format!(
+                    "Secret {} is not shared with Machine {1}: its owner has to add {1} to its annotation {2}",
+                    key.name,
+                    self.machine,
+                    api::names::ALLOWED_MACHINES
+                );
+                self.error(RenderErrorKind::NotShared, field, message)
+            }
+        })
     }
 
     fn config_map(&self, field: &str, key: &api::KeyRef) -> Result<Vec<u8>> {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use fleetwright_api::{Facts, Hardware, Machine, MachineSpec, Taint, TaintEffect, templates};
-use minijinja::value::{Enumerator, Object, Value as Any};
+use minijinja::value::{Enumerator, Object, Value as Any, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, filters, tests};
 use serde::Serialize;
 
@@ -18,9 +18,9 @@ use super::Values;
 const FUEL: u64 = 1_000_000;
 
 /// The filters that templates may use.
-const FILTERS: [&str; 18] = [
+const FILTERS: [&str; 19] = [
     "default", "dictsort", "first", "indent", "int", "items", "join", "json", "last", "length", "list", "lower",
-    "replace", "sort", "split", "trim", "unique", "upper",
+    "replace", "sh", "sort", "split", "trim", "unique", "upper",
 ];
 
 static ENGINE: LazyLock<Environment<'static>> = LazyLock::new(|| {
@@ -46,6 +46,7 @@ static ENGINE: LazyLock<Environment<'static>> = LazyLock::new(|| {
     engine.add_filter("list", filters::list);
     engine.add_filter("lower", filters::lower);
     engine.add_filter("replace", filters::replace);
+    engine.add_filter("sh", sh);
     engine.add_filter("sort", filters::sort);
     engine.add_filter("split", filters::split);
     engine.add_filter("trim", filters::trim);
@@ -66,6 +67,22 @@ fn json(value: Any) -> Result<String, Error> {
     }
     serde_json::to_string(&value)
         .map_err(|error| Error::new(ErrorKind::BadSerialization, format!("cannot be written as JSON: {error}")))
+}
+
+/// As one word of a shell, whatever it holds: in single quotes, each of its own as `'\''`.
+fn sh(value: Any) -> Result<String, Error> {
+    if value.is_undefined() {
+        return Err(Error::from(ErrorKind::UndefinedError));
+    }
+    if !matches!(value.kind(), ValueKind::String | ValueKind::Number | ValueKind::Bool) {
+        let message = format!("sh takes one word, and this is a {}: quote each of its items", value.kind());
+        return Err(Error::new(ErrorKind::InvalidOperation, message));
+    }
+    let text = value.to_string();
+    if text.contains('\0') {
+        return Err(Error::new(ErrorKind::InvalidOperation, "a word of a shell cannot hold a NUL byte"));
+    }
+    Ok(format!("'{}'", text.replace('\'', "'\\''")))
 }
 
 /// Why a template was not rendered.

@@ -28,6 +28,8 @@ pub mod reason {
     pub const NODE_MISSING: &str = "NodeMissing";
     /// Another machine has the Node.
     pub const NODE_TAKEN: &str = "NodeTaken";
+    /// A Node of that name exists and is not bound to the machine.
+    pub const NODE_NOT_BOUND: &str = crate::join::NOT_BOUND;
     /// It should be opened or closed, and the machine is paused.
     pub const PAUSED: &str = "Paused";
 }
@@ -95,12 +97,19 @@ pub struct Node<'a> {
 pub enum NodeSeen<'a> {
     /// There is none of that name.
     Missing(&'a str),
-    /// An older machine has it.
+    /// It is bound to another machine.
     Taken {
         /// The Node's name.
         node: &'a str,
         /// The machine that has it.
         by: &'a str,
+    },
+    /// It is not bound to any machine.
+    NotBound {
+        /// The Node's name.
+        node: &'a str,
+        /// The machine.
+        machine: &'a str,
     },
     /// It is there and ours.
     Here(Node<'a>),
@@ -298,9 +307,12 @@ impl Judgement<'_> {
             }
             NodeSeen::Taken { node, by } => {
                 let message = format!(
-                    "Node {node} belongs to the older Machine {by}: delete one of the two, or give this one its own spec.hostname; nothing is done to the Node on this machine's account"
+                    "Node {node} belongs to Machine {by}: delete one of the two, or give this one its own spec.hostname; nothing is done to the Node on this machine's account"
                 );
                 return (Status::False, reason::NODE_TAKEN, message);
+            }
+            NodeSeen::NotBound { node, machine } => {
+                return (Status::False, reason::NODE_NOT_BOUND, crate::join::not_bound(machine, node));
             }
             NodeSeen::Here(node) => node,
         };

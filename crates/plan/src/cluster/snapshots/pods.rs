@@ -12,7 +12,7 @@ use fleetwright_api::{ClusterPackageVersionSpec, ClusterSpec, names};
 use serde_json::{Value, json};
 
 use super::super::certificates::OPERATOR_ETCD;
-use super::super::datastore::claim;
+use super::super::members::claim;
 use super::super::objects::ETCD_PORT;
 use super::super::restore::Restore;
 use super::super::{Names, pods};
@@ -22,6 +22,8 @@ use super::{Job, Wanted};
 pub const CLAIM: &str = "snapshots";
 /// The Secret with what the store of snapshots asks for, beside the control plane.
 pub const STORE: &str = "snapshot-store";
+/// The Secret with the keys that snapshots are encrypted with, beside the control plane.
+pub const KEY: &str = "snapshot-key";
 /// The annotation that says which change a snapshot is for.
 pub const GENERATION: &str = "fleetwright.io/generation";
 
@@ -31,6 +33,7 @@ const DATA: &str = "/var/lib/etcd";
 const CERTIFICATES: &str = "/etc/kubernetes/operator-etcd-client";
 const SERVER: &str = "etcd-server-tls";
 const KEYS: &str = "/etc/fleetwright/store";
+const KEY_FOLDER: &str = "/etc/fleetwright/snapshot-key";
 /// Where the scratch etcd answers, within its pod alone.
 const SCRATCH: &str = "http://127.0.0.1:12379";
 const SCRATCH_PEER: &str = "http://127.0.0.1:12380";
@@ -49,6 +52,8 @@ pub struct Ground<'a> {
     pub package: &'a ClusterPackageVersionSpec,
     /// The image of the operator.
     pub image: &'a str,
+    /// The number of members of etcd.
+    pub members: u32,
 }
 
 impl Ground<'_> {
@@ -57,9 +62,10 @@ impl Ground<'_> {
         let keep = self.spec.snapshots.as_ref().map_or(28, |policy| policy.keep);
         let mut keeps = words(&["snapshot", "keep"]);
         keeps.extend([format!("--name={}", wanted.name), format!("--scratch={SCRATCH}"), format!("--keep={keep}")]);
-        keeps.extend(self.spec.restore.iter().map(|restore| format!("--spare={}", restore.snapshot)));
+        let own = self.spec.restore.iter().filter(|restore| restore.cluster.is_none());
+        keeps.extend(own.map(|restore| format!("--spare={}", restore.snapshot)));
         keeps.extend(self.etcd());
-        keeps.extend(self.place());
+        keeps.extend(self.place(&self.names.name));
         let mut takes = words(&["snapshot", "take"]);
         takes.extend(self.etcd());
         let mut scratch = self.scratch(SCRATCH, SCRATCH);
@@ -69,7 +75,7 @@ impl Ground<'_> {
             self.ours("take", takes, &["work", OPERATOR_ETCD]),
             self.unpack(),
             scratch,
-            self.ours("keep", keeps, &["work", OPERATOR_ETCD, self.kept()]),
+            self.ours("keep", keeps, &["work", OPERATOR_ETCD, KEY, self.kept()]),
         ];
         let mut annotations = BTreeMap::new();
         annotations.extend(wanted.asked.iter().map(|asked| (names::SNAPSHOT, asked.clone())));
@@ -81,7 +87,11 @@ impl Ground<'_> {
     pub fn source(&self, restore: &Restore) -> Value {
         let mut fetches = words(&["snapshot", "fetch"]);
         fetches.extend([format!("--name={}", restore.snapshot), format!("--work={WORK}")]);
-        fetches.extend(self.place());
+        fetches.extend(self.place(restore.cluster.as_deref().unwrap_or(&self.names.name)));
+        let allowed = self.spec.restore.as_ref().is_some_and(|restore| restore.allow_unencrypted);
+        if allowed && restore.cluster.is_none() {
+            fetches.push("--allow-unencrypted".to_owned());
+        }
         let file = |key: &str| format!("/etc/kubernetes/{SERVER}/{key}");
         let at = format!("https://{}:{ETCD_PORT}", self.names.etcd());
         let mut serves = self.scratch(&format!("https://0.0.0.0:{ETCD_PORT}"), &at);
@@ -95,7 +105,7 @@ impl Ground<'_> {
         }
         serves["volumeMounts"] = json!([mount("work"), mount(SERVER)]);
         serves["readinessProbe"] = begun();
-        let steps = [self.ours("fetch", fetches, &["work", self.kept()]), self.unpack(), serves];
+        let steps = [self.ours("fetch", fetches, &["work", KEY, self.kept()]), self.unpack(), serves];
         self.pod(Job::Source, &restore.source(), BTreeMap::new(), steps.into(), None)
     }
 
@@ -117,7 +127,7 @@ impl Ground<'_> {
         restores.extend([
             format!("--data-dir={folder}"),
             format!("--name={member}"),
-            format!("--initial-cluster={}", self.names.etcd_peers(self.members())),
+            format!("--initial-cluster={}", self.names.etcd_peers(self.members)),
             format!("--initial-cluster-token={}-{}", self.names.namespace, restore.id),
             format!("--initial-advertise-peer-urls=https://{}:2380", self.names.etcd_member(number)),
             format!("--bump-revision={BUMP}"),
@@ -162,15 +172,11 @@ impl Ground<'_> {
         Some(claim)
     }
 
-    fn members(&self) -> u32 {
-        self.spec.datastore.etcd.as_ref().map_or(0, |etcd| etcd.members)
-    }
-
     /// How etcd is reached.
     fn etcd(&self) -> Vec<String> {
         vec![
             format!("--work={WORK}"),
-            format!("--endpoints={}", self.names.etcd_clients(self.members()).join(",")),
+            format!("--endpoints={}", self.names.etcd_clients(self.members).join(",")),
             format!("--certificates={CERTIFICATES}"),
         ]
     }
@@ -180,18 +186,33 @@ impl Ground<'_> {
         if self.claim().is_some() { CLAIM } else { STORE }
     }
 
-    /// Where snapshots are kept.
-    fn place(&self) -> Vec<String> {
+    /// Where snapshots of a Cluster are kept, and with what they are encrypted.
+    ///
+    /// Names in a bucket always end with `NAMESPACE/NAME/` of that Cluster: whoever may write a Cluster chooses what comes before, and no more.
+    fn place(&self, cluster: &str) -> Vec<String> {
+        let mut arguments =
+            vec![format!("--cluster={}/{cluster}", self.names.fleet), format!("--encryption-keys={KEY_FOLDER}")];
         let policy = self.spec.snapshots.clone().unwrap_or_default();
-        let Some(bucket) = policy.s3 else { return vec![format!("--volume={SNAPSHOTS}")] };
-        let prefix = || format!("{}/{}/", self.names.fleet, self.names.name);
-        vec![
+        let Some(bucket) = policy.s3 else {
+            arguments.push(format!("--volume={SNAPSHOTS}"));
+            return arguments;
+        };
+        let own = format!("{}/{cluster}/", self.names.fleet);
+        let prefix = match bucket.prefix.unwrap_or_default() {
+            prefix if prefix == own || prefix.ends_with(&format!("/{own}")) => prefix,
+            prefix => prefix + &own,
+        };
+        arguments.extend([
             format!("--s3-endpoint={}", bucket.endpoint),
             format!("--s3-bucket={}", bucket.bucket),
             format!("--s3-region={}", bucket.region),
-            format!("--s3-prefix={}", bucket.prefix.unwrap_or_else(prefix)),
+            format!("--s3-prefix={prefix}"),
             format!("--s3-keys={KEYS}"),
-        ]
+        ]);
+        if bucket.insecure {
+            arguments.push("--s3-insecure".to_owned());
+        }
+        arguments
     }
 
     /// Makes a folder that an etcd can run on.
@@ -293,6 +314,7 @@ fn mount(volume: &str) -> Value {
         "data" => DATA.to_owned(),
         CLAIM => SNAPSHOTS.to_owned(),
         STORE => KEYS.to_owned(),
+        KEY => KEY_FOLDER.to_owned(),
         secret => format!("/etc/kubernetes/{secret}"),
     };
     let mut mount = json!({ "name": volume, "mountPath": path });

@@ -14,6 +14,7 @@ pub(super) fn done(taking: &Taking) -> Task {
         revision: 7,
         keys: 3,
         kept: vec![taking.wanted.name.clone()],
+        key_id: Some("0011223344556677".to_owned()),
     };
     task(taking, State::Succeeded(serde_json::to_string(&report).unwrap()))
 }
@@ -52,6 +53,7 @@ impl World {
             revision: None,
             generation,
             checked: true,
+            key_id: None,
         });
     }
 
@@ -128,6 +130,10 @@ fn an_upgrade_begins_when_its_snapshot_is_there_and_going_back_needs_none() {
     world.settle();
     assert_eq!(world.status.package_version.as_deref(), Some("v1.37"));
     world.spec.package_version = "v1.36".to_owned();
+    // The versions of kubelets are read first.
+    let decision = world.decide();
+    assert!(decision.snapshot.is_none() && decision.preflight.ask.is_some());
+    world.applied(&decision);
     let decision = world.decide();
     assert!(decision.snapshot.is_none() && !decision.apply.is_empty());
 }
@@ -176,5 +182,40 @@ fn no_container_of_a_snapshot_has_a_shell_or_a_right() {
     for one in containers {
         assert_eq!(one["securityContext"]["readOnlyRootFilesystem"], true);
         assert_eq!(one["securityContext"]["capabilities"]["drop"][0], "ALL");
+    }
+}
+
+/// The arguments of the last container of the pod that takes a snapshot, with that prefix of a bucket.
+fn kept_with(prefix: Option<&str>) -> Vec<String> {
+    let mut world = World::new();
+    world.settle();
+    let mut s3 =
+        serde_json::json!({ "endpoint": "https://s3.example", "bucket": "backups", "secretRef": { "name": "s3" } });
+    s3["prefix"] = serde_json::json!(prefix);
+    world.spec.snapshots = Some(serde_json::from_value(serde_json::json!({ "s3": s3 })).unwrap());
+    let later = NOW + jiff::SignedDuration::from_hours(48);
+    let taking = world.at(later).snapshot.expect("one is due");
+    let container = &taking.pod["spec"]["containers"][0];
+    let mounts = container["volumeMounts"].as_array().unwrap().iter().map(|mount| mount["name"].as_str().unwrap());
+    assert!(mounts.clone().any(|name| name == "snapshot-key") && mounts.clone().any(|name| name == "snapshot-store"));
+    serde_json::from_value(container["args"].clone()).unwrap()
+}
+
+#[test]
+fn names_in_a_bucket_end_with_namespace_and_name_whatever_prefix_is_asked_for() {
+    let own = World::new().look(|seen| format!("{}/{}/", seen.names.fleet, seen.names.name));
+    for (asked, wanted) in [
+        (None, own.clone()),
+        (Some("backups/".to_owned()), format!("backups/{own}")),
+        (Some(own.clone()), own.clone()),
+        (Some(format!("backups/{own}")), format!("backups/{own}")),
+        // Of another Cluster, and of one whose namespace ends like this one.
+        (Some("fleet/other/".to_owned()), format!("fleet/other/{own}")),
+        (Some(format!("not-{own}")), format!("not-{own}{own}")),
+    ] {
+        let args = kept_with(asked.as_deref());
+        assert!(args.contains(&format!("--s3-prefix={wanted}")), "{asked:?}: {args:?}");
+        assert!(args.contains(&format!("--cluster={}", own.trim_end_matches('/'))), "{args:?}");
+        assert!(!args.contains(&"--s3-insecure".to_owned()));
     }
 }

@@ -18,7 +18,8 @@ impl World {
     fn told(&mut self, change: impl FnOnce(&mut Survey)) {
         self.known.survey = None;
         let ask = self.decide().preflight.ask.unwrap();
-        let mut survey = Survey { of: ask.of, at: NOW, apis: Ok(Default::default()), quotas: Ok(Vec::new()) };
+        let (apis, quotas, kubelets) = (Ok(Default::default()), Ok(Vec::new()), Ok(Default::default()));
+        let mut survey = Survey { of: ask.of, at: NOW, apis, quotas, kubelets };
         change(&mut survey);
         self.known.survey = Some(survey);
     }
@@ -76,6 +77,56 @@ fn an_api_that_goes_and_is_used_holds_the_change_back_until_somebody_overrides_i
     world.known.overrides = None;
     world.told(|survey| survey.apis = Ok([RemovedApi { removed_release: "1.38".to_owned(), ..removed() }].into()));
     assert!(!world.decide().apply.is_empty());
+}
+
+fn kubelets(versions: &[(&str, &str)]) -> std::collections::BTreeMap<String, String> {
+    versions.iter().map(|(node, version)| ((*node).to_owned(), (*version).to_owned())).collect()
+}
+
+#[test]
+fn kubelets_that_would_be_too_old_hold_an_upgrade_back_and_are_named() {
+    let mut world = World::asked();
+    world.told(|survey| survey.kubelets = Ok(kubelets(&[("n1", "v1.33.9"), ("n2", "v1.34.0"), ("n3", "v1.36.4")])));
+    assert!(world.decide().apply.is_empty());
+    assert_eq!(world.reasons(), [names::reasons::KUBELET_TOO_OLD]);
+    let message = world.decide().preflight.findings[0].message.clone();
+    assert!(message.contains("n1 (v1.33.9)") && !message.contains("n2"), "{message}");
+    // Nodes say their versions themselves: a person can override one that lies.
+    world.known.overrides = Some("KubeletTooOld@v1.37".to_owned());
+    assert!(!world.decide().apply.is_empty());
+    world.known.overrides = None;
+    world.told(|survey| survey.kubelets = Err("no answer".to_owned()));
+    assert_eq!(world.reasons(), [names::reasons::KUBELETS_UNKNOWN]);
+    let many: Vec<(String, String)> = (0..50).map(|n| (format!("n{n:02}"), "v1.30.0".to_owned())).collect();
+    world.told(|survey| survey.kubelets = Ok(many.into_iter().collect()));
+    let message = world.decide().preflight.findings[0].message.clone();
+    assert!(message.contains("and 45 others"), "{message}");
+}
+
+#[test]
+fn a_rollback_waits_for_kubelets_that_would_be_newer_than_their_api_server() {
+    let mut world = World::asked();
+    world.settle();
+    assert_eq!(world.status.package_version.as_deref(), Some("v1.37"));
+    world.spec.package_version = "v1.36".to_owned();
+    world.told(|survey| survey.kubelets = Ok(kubelets(&[("n1", "v1.37.1"), ("n2", "v1.36.4")])));
+    assert!(world.decide().apply.is_empty());
+    assert_eq!(world.reasons(), [names::reasons::KUBELET_TOO_NEW]);
+    let status = world.status();
+    let upgradable = condition(&status.conditions, names::UPGRADABLE).unwrap();
+    assert!(upgradable.message.contains("n1 (v1.37.1)"), "{}", upgradable.message);
+    world.known.overrides = Some("KubeletTooNew@v1.36".to_owned());
+    assert!(!world.decide().apply.is_empty());
+    world.known.overrides = None;
+    // Kubelets of which nothing is known hold no rollback back, and neither do API servers that do not answer.
+    world.told(|survey| survey.kubelets = Err("no answer".to_owned()));
+    assert!(!world.decide().apply.is_empty());
+    world.known.survey = None;
+    for server in &mut world.workloads.get_mut(&ControlPlaneComponent::Apiserver).unwrap().replicas {
+        server.ready = false;
+    }
+    let preflight = world.decide().preflight;
+    assert!(preflight.checking.is_none() && preflight.findings.is_empty(), "{preflight:?}");
 }
 
 #[test]
@@ -168,8 +219,13 @@ fn what_has_begun_and_what_goes_back_is_not_held_back() {
     assert!(!decision.preflight.begins && decision.package == "v1.37");
     let mut world = World::asked();
     world.settle();
-    world.known.survey = None;
     world.spec.package_version = "v1.36".to_owned();
+    // Nothing but kubelets that are newer holds a rollback back, whatever else is found or cannot be read.
+    world.told(|survey| {
+        survey.apis = Ok([removed()].into());
+        survey.quotas = Err("no answer".to_owned());
+    });
     let decision = world.decide();
-    assert!(!decision.preflight.begins && decision.package == "v1.36" && !decision.apply.is_empty());
+    assert!(decision.preflight.findings.is_empty(), "{:?}", decision.preflight);
+    assert!(decision.package == "v1.36" && !decision.apply.is_empty());
 }

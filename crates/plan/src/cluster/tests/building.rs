@@ -34,6 +34,7 @@ fn arguments_of_a_cluster_win_over_those_of_its_package_version_and_ours_over_al
         etcd_exists: false,
         emulates: None,
         trusts: "",
+        members: (3, 3),
     };
     let all = objects(&of, ControlPlaneComponent::Apiserver);
     let deployment = all.iter().find(|object| object.kind == Kind::Deployment).unwrap();
@@ -59,6 +60,7 @@ fn a_changed_configuration_file_makes_new_pods() {
             etcd_exists: false,
             emulates: None,
             trusts: "",
+            members: (3, 3),
         };
         let all = objects(&of, ControlPlaneComponent::Scheduler);
         all.iter().find_map(objects::template_digest).unwrap().to_owned()
@@ -74,6 +76,7 @@ fn a_changed_configuration_file_makes_new_pods() {
         etcd_exists: false,
         emulates: None,
         trusts: "",
+        members: (3, 3),
     };
     let all = objects(&of, ControlPlaneComponent::Scheduler);
     let file = all.iter().find(|object| object.kind == Kind::ConfigMap).unwrap().body["data"]["scheduler.yaml"]
@@ -96,6 +99,7 @@ fn that_etcd_goes_on_is_no_reason_to_begin_anew() {
             etcd_exists,
             emulates: None,
             trusts: "",
+            members: (3, 3),
         };
         let all = objects(&of, ControlPlaneComponent::Etcd);
         all.into_iter().find(|object| object.kind == Kind::StatefulSet).unwrap()
@@ -125,6 +129,7 @@ fn no_pod_but_the_controller_managers_has_the_key_of_an_authority() {
             etcd_exists: false,
             emulates: None,
             trusts: "",
+            members: (3, 3),
         };
         let all = objects(&of, component);
         let workload = all.iter().find(|object| objects::template_digest(object).is_some()).unwrap();

@@ -207,3 +207,53 @@ fn what_failed_is_forgotten_when_another_is_asked_for_and_going_back_is_never_gi
     world.now = NOW + SignedDuration::from_hours(5);
     assert!(world.decide().failed.is_none());
 }
+
+impl World {
+    fn status_while_paused(&self) -> ClusterStatus {
+        let outlook = Outlook { generation: Some(1), paused: true, ..Outlook::default() };
+        self.look(|seen| status(seen, &decide(seen, self.now), &outlook, self.now))
+    }
+}
+
+#[test]
+fn no_soak_starts_or_ends_while_a_cluster_is_paused() {
+    let mut world = World::new();
+    world.settle();
+    world.spec.package_version = "v1.37".to_owned();
+    world.settle();
+    world.spec.paused = true;
+    world.now = world.status.soak_until.unwrap() + SignedDuration::from_hours(1);
+    let status = world.status_while_paused();
+    assert_eq!((status.emulates.as_deref(), status.soak_until), (Some("1.36"), world.status.soak_until));
+    assert_eq!(status.phase, Some(ClusterPhase::Soaking));
+    world.spec.paused = false;
+    assert_eq!(world.status().emulates, None);
+    // One that arrives while it is paused soaks from the moment on at which it is not.
+    let mut world = World::new();
+    world.settle();
+    world.spec.package_version = "v1.37".to_owned();
+    while world.status().package_version.as_deref() != Some("v1.37") {
+        let decision = world.decide();
+        world.status = world.status();
+        world.applied(&decision);
+    }
+    world.spec.paused = true;
+    let status = world.status_while_paused();
+    assert_eq!((status.package_version.as_deref(), status.soak_until), (Some("v1.36"), None));
+    world.spec.paused = false;
+    assert_eq!(world.status().soak_until, Some(NOW + SignedDuration::from_hours(24)));
+}
+
+#[test]
+fn what_a_person_asks_of_a_paused_cluster_is_kept_for_later() {
+    let mut world = World::new();
+    world.settle();
+    world.retry = Some("again".to_owned());
+    world.spec.paused = true;
+    world.spec.restore = Some(fleetwright_api::Restore { snapshot: "good".to_owned(), ..Default::default() });
+    world.spec.certificates.rotate_authorities = Some("2026-11".to_owned());
+    let status = world.status_while_paused();
+    assert_eq!((status.retried, status.restoring, status.rotation), (None, None, None));
+    world.spec.paused = false;
+    assert_eq!(world.status().retried.as_deref(), Some("again"));
+}

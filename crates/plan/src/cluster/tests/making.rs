@@ -6,13 +6,13 @@ use super::*;
 fn a_namespace_comes_first_then_authorities_then_what_they_sign_then_the_rest() {
     let mut world = World::new();
     world.namespace = false;
-    world.authorities = Authority::ALL.to_vec();
+    world.keys = Some(keys::Known::default());
     let decision = world.decide();
-    assert!(decision.namespace && decision.authorities.is_empty() && decision.apply.is_empty());
+    assert!(decision.namespace && !decision.keys.acts() && decision.apply.is_empty());
     world.namespace = true;
     let decision = world.decide();
-    assert!(!decision.namespace && decision.authorities.len() == 3 && decision.certificates.is_empty());
-    world.authorities.clear();
+    assert!(!decision.namespace && decision.keys.generate.len() == 4 && decision.certificates.is_empty());
+    world.keys = None;
     let wanted = certificates::wanted(&world.names, &world.spec, &[]);
     world.due = wanted.into_iter().map(|one| (one, Due::Missing)).collect();
     let decision = world.decide();

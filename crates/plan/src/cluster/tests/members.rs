@@ -1,6 +1,9 @@
-//! Members of etcd that are lost.
+//! Members of etcd: lost ones are replaced, and their number changes one by one.
+
+use fleetwright_api::{EtcdStatus, MemberChange, MemberChangeType};
 
 use super::*;
+use crate::cluster::members::{Act, Answer, Asked, Claim, Member, Next, Told};
 
 impl World {
     fn members(&mut self) -> &mut Vec<Replica> {
@@ -15,36 +18,518 @@ impl World {
     }
 
     fn healthy(&self) -> (Status, String, String) {
+        self.said(names::DATASTORE_HEALTHY)
+    }
+
+    fn said(&self, type_: &str) -> (Status, String, String) {
         let status = self.status();
-        let one = condition(&status.conditions, names::DATASTORE_HEALTHY).unwrap();
+        let one = condition(&status.conditions, type_).unwrap();
         (one.status, one.reason.clone(), one.message.clone())
     }
 }
 
+/// A real etcd of that many members, as far as its members and their volumes go.
+struct Etcd {
+    world: World,
+    members: Vec<Member>,
+    /// Ids of members that answer.
+    alive: Vec<String>,
+    next: u32,
+    /// The order of everything that was done.
+    log: Vec<String>,
+    /// Whether volumes can grow.
+    expandable: bool,
+}
+
+fn url(member: &str) -> String {
+    format!("https://{member}.etcd.fleet-pay.svc:2380")
+}
+
+impl Etcd {
+    fn new(members: u32) -> Self {
+        let mut world = World::new();
+        world.spec.datastore.etcd.as_mut().unwrap().members = members;
+        world.settle();
+        let mut etcd =
+            Self { world, members: Vec::new(), alive: Vec::new(), next: 100, log: Vec::new(), expandable: true };
+        for number in 0..members {
+            let name = format!("etcd-{number}");
+            let id = etcd.id();
+            etcd.members.push(Member {
+                id: id.clone(),
+                peer_urls: vec![url(&name)],
+                name: name.clone(),
+                learner: false,
+            });
+            etcd.alive.push(id);
+            etcd.claim(&name);
+        }
+        etcd
+    }
+
+    fn id(&mut self) -> String {
+        self.next += 1;
+        self.next.to_string()
+    }
+
+    fn claim(&mut self, member: &str) {
+        let uid = format!("claim-{}", self.id());
+        let name = crate::cluster::members::claim(member);
+        let set = &self.world.live[&(Kind::StatefulSet, "etcd".to_owned())];
+        let size = &set["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"];
+        let size = size.as_str().unwrap().to_owned();
+        let (version, expandable) = ("1".to_owned(), self.expandable);
+        self.world.claims.push(Claim { name, uid, version, ending: false, size, expandable });
+    }
+
+    fn declare(&mut self, members: u32) {
+        self.world.spec.datastore.etcd.as_mut().unwrap().members = members;
+    }
+
+    fn told(&self) -> Told {
+        let voters: Vec<_> = self.members.iter().filter(|member| !member.learner).collect();
+        let alive = voters.iter().filter(|member| self.alive.contains(&member.id)).count();
+        let leader = voters.iter().find(|member| self.alive.contains(&member.id)).filter(|_| alive > voters.len() / 2);
+        let leader = leader.map_or("0", |leader| leader.id.as_str()).to_owned();
+        let answer = |id: &String| Answer {
+            id: id.clone(),
+            leader: leader.clone(),
+            index: 1000,
+            applied: 1000,
+            address: format!("address of {id}"),
+        };
+        Told { members: self.members.clone(), answered: self.alive.iter().map(answer).collect() }
+    }
+
+    fn quorum(&self) -> bool {
+        let voters: Vec<_> = self.members.iter().filter(|member| !member.learner).collect();
+        voters.iter().filter(|member| self.alive.contains(&member.id)).count() > voters.len() / 2
+    }
+
+    /// What the StatefulSet and etcd do by themselves: pods come and go with the replicas, and start if they can.
+    fn live(&mut self) {
+        let Some(set) = self.world.live.get(&(Kind::StatefulSet, "etcd".to_owned())).cloned() else { return };
+        let replicas = usize::try_from(set["spec"]["replicas"].as_u64().unwrap()).unwrap();
+        let template = self.world.decide().templates[&ControlPlaneComponent::Etcd].clone();
+        self.world.members().truncate(replicas);
+        for number in 0..replicas {
+            let name = format!("etcd-{number}");
+            if self.world.members().iter().all(|pod| pod.name != name) {
+                let claim = crate::cluster::members::claim(&name);
+                self.world.claims.retain(|known| known.name != claim || !known.ending);
+                if self.world.claims.iter().all(|known| known.name != claim) {
+                    self.claim(&name);
+                }
+                let mut pod = replica(ControlPlaneComponent::Etcd, number as u64, Some(template.clone()));
+                (pod.uid, pod.ready) = (format!("uid-{}", self.id()), false);
+                self.world.members().push(pod);
+                self.world.members().sort_by(|a, b| a.name.cmp(&b.name));
+            }
+            let member = self.members.iter_mut().find(|member| member.peer_urls == [url(&name)]);
+            let pod = self.world.workloads.get_mut(&ControlPlaneComponent::Etcd).unwrap();
+            let pod = pod.replicas.iter_mut().find(|pod| pod.name == name).unwrap();
+            match member {
+                Some(member) if member.name.is_empty() => {
+                    member.name = name;
+                    self.alive.push(member.id.clone());
+                }
+                Some(member) => pod.ready = self.alive.contains(&member.id) && !member.learner,
+                None => pod.ready = false,
+            }
+        }
+        let known: Vec<String> = self.members.iter().map(|member| member.id.clone()).collect();
+        self.alive.retain(|id| known.contains(id));
+        let pods: Vec<String> = self.world.members().iter().map(|pod| url(&pod.name)).collect();
+        let gone = |member: &Member| !pods.contains(&member.peer_urls[0]);
+        let stopped: Vec<_> = self.members.iter().filter(|one| gone(one)).map(|one| one.id.clone()).collect();
+        self.alive.retain(|id| !stopped.contains(id));
+    }
+
+    /// One pass: what is decided is done and written down.
+    fn pass(&mut self) -> Next {
+        self.world.members = Some(Asked { at: self.world.now, outcome: Ok(self.told()) });
+        let (decision, status) = (self.world.decide(), self.world.status());
+        self.world.status = status;
+        match &decision.members {
+            Next::Act(act) => {
+                let told = self.told();
+                assert_eq!(act.refused(&told), None, "it is refused when it is done: {act:?}");
+                assert!(!act.done(&told), "{act:?}");
+                self.act(act);
+            }
+            Next::Recreate(pod) => {
+                self.log.push(format!("recreate {}", pod.name));
+                self.world.members().retain(|known| known.uid != pod.uid);
+            }
+            _ => {}
+        }
+        if decision.orphan {
+            self.world.live.remove(&(Kind::StatefulSet, "etcd".to_owned()));
+            self.world.workloads.get_mut(&ControlPlaneComponent::Etcd).unwrap().package = None;
+        }
+        for (claim, size) in &decision.expand {
+            let known = self.world.claims.iter_mut().find(|known| known.uid == claim.uid).unwrap();
+            known.size.clone_from(size);
+        }
+        self.world.applied(&decision);
+        self.live();
+        assert!(self.quorum(), "quorum lost after {:?}", self.log);
+        decision.members
+    }
+
+    fn act(&mut self, act: &Act) {
+        self.log.push(format!("{} {}", act.type_().trim_start_matches("Etcd"), act.member()));
+        match act {
+            Act::Remove { id, .. } => {
+                self.members.retain(|member| member.id != *id);
+                self.alive.retain(|alive| alive != id);
+            }
+            Act::Add { peer_url, .. } => {
+                let id = self.id();
+                self.members.push(Member { id, name: String::new(), peer_urls: vec![peer_url.clone()], learner: true });
+            }
+            Act::Promote { id, .. } => {
+                self.members.iter_mut().find(|member| member.id == *id).unwrap().learner = false;
+            }
+            Act::DeleteVolume { claim, member } => {
+                assert!(self.members.iter().all(|one| one.peer_urls != [url(member)]), "etcd still has {member}");
+                let used = self.world.members().iter().any(|pod| pod.name == *member);
+                for known in self.world.claims.iter_mut().filter(|known| known.uid == claim.uid) {
+                    known.ending = true;
+                }
+                if !used {
+                    self.world.claims.retain(|known| known.uid != claim.uid);
+                }
+            }
+        }
+    }
+
+    /// Until nothing is left to do.
+    fn settle(&mut self) {
+        for _ in 0..80 {
+            let before = self.world.status.clone();
+            let rests = self.pass() == Next::Rest && self.world.status == before;
+            // A StatefulSet that was deleted without its pods is applied again in the next pass.
+            let whole = self.world.live.contains_key(&(Kind::StatefulSet, "etcd".to_owned()));
+            if rests && whole && self.world.status.waiting_for.is_none() {
+                return;
+            }
+        }
+        panic!("it does not come to rest: {:?}\n{:#?}", self.log, self.world.status);
+    }
+
+    fn names(&self) -> Vec<&str> {
+        self.members.iter().filter(|member| !member.learner).map(|member| member.name.as_str()).collect()
+    }
+}
+
 #[test]
-fn a_member_that_lost_what_it_knew_is_asked_about_and_begins_anew_when_the_others_agreed() {
-    let mut world = World::new();
-    world.settle();
-    assert_eq!((world.decide().mend, world.decide().anew), (None, None));
-    world.wipe(2);
-    let decision = world.decide();
-    let suspect = decision.mend.unwrap();
-    assert_eq!((suspect.name.as_str(), suspect.others.len(), decision.anew), ("etcd-2", 2, None));
-    assert_eq!(suspect.peer_url, "https://etcd-2.etcd.fleet-pay.svc:2380");
-    let mut mending = datastore::Mending { at: NOW, outcome: Err("they do not agree".to_owned()) };
-    world.mendings.insert(suspect.uid.clone(), mending.clone());
-    let decision = world.decide();
-    assert_eq!((decision.mend, decision.anew), (None, None), "not again at once");
-    assert!(decision.next.is_some_and(|next| next <= NOW + SignedDuration::from_secs(10)));
-    assert!(world.healthy().2.contains("etcd-2 has lost what it knew and is not replaced yet: they do not agree"));
-    mending.outcome = Ok(());
-    world.mendings.insert(suspect.uid.clone(), mending.clone());
-    assert_eq!(world.decide().anew.map(|member| member.name).as_deref(), Some("etcd-2"));
-    // What was agreed long ago does not count: it may have been well since.
-    mending.at = NOW - SignedDuration::from_secs(61);
-    world.mendings.insert(suspect.uid, mending);
-    let decision = world.decide();
-    assert!(decision.anew.is_none() && decision.mend.is_some());
+fn members_are_added_one_by_one_as_learners_and_removed_before_their_pods_and_volumes() {
+    let mut etcd = Etcd::new(1);
+    etcd.declare(3);
+    etcd.settle();
+    assert_eq!(etcd.names(), ["etcd-0", "etcd-1", "etcd-2"]);
+    let each = |member: &str| ["MemberAdd", "MemberPromote"].map(|act| format!("{act} {member}"));
+    assert_eq!(etcd.log, [each("etcd-1"), each("etcd-2")].concat());
+    assert_eq!(etcd.world.claims.len(), 3);
+    etcd.log.clear();
+    etcd.declare(1);
+    etcd.settle();
+    let each = |member: &str| ["MemberRemove", "VolumeDelete"].map(|act| format!("{act} {member}"));
+    assert_eq!(etcd.log, [each("etcd-2"), each("etcd-1")].concat());
+    assert_eq!((etcd.names(), etcd.world.claims.len()), (vec!["etcd-0"], 1));
+    let known = etcd.world.status.etcd.clone().unwrap();
+    assert_eq!(known, EtcdStatus { members: 1, serving: 1, change: None });
+    for members in [5, 7, 3] {
+        etcd.declare(members);
+        etcd.settle();
+        assert_eq!(etcd.names().len(), members as usize);
+    }
+}
+
+#[test]
+fn a_smaller_number_scales_nothing_down_before_etcd_has_forgotten_the_member() {
+    let mut etcd = Etcd::new(3);
+    etcd.declare(1);
+    let replicas = |etcd: &Etcd| etcd.world.live[&(Kind::StatefulSet, "etcd".to_owned())]["spec"]["replicas"].clone();
+    for _ in 0..40 {
+        etcd.pass();
+        let listed = etcd.members.len();
+        assert!(replicas(&etcd).as_u64().unwrap() >= listed as u64, "{:?}", etcd.log);
+    }
+    assert_eq!(replicas(&etcd), 1);
+}
+
+#[test]
+fn the_number_is_not_changed_while_members_are_unhealthy_and_it_says_so() {
+    for declared in [1, 5] {
+        let mut etcd = Etcd::new(3);
+        let down = etcd.members[1].id.clone();
+        etcd.alive.retain(|id| *id != down);
+        etcd.live();
+        etcd.declare(declared);
+        for _ in 0..10 {
+            assert!(matches!(etcd.pass(), Next::Refuse(_)));
+        }
+        assert!(etcd.log.is_empty(), "{:?}", etcd.log);
+        let (status, reason, message) = etcd.world.said(names::MEMBERS_AS_DECLARED);
+        assert_eq!((status, reason.as_str()), (Status::False, names::reasons::MEMBERS_UNHEALTHY));
+        assert!(message.contains("ready, and all must be"), "{message}");
+        etcd.alive.push(down);
+        etcd.live();
+        etcd.settle();
+        assert_eq!(etcd.names().len(), declared as usize);
+    }
+}
+
+#[test]
+fn the_opposite_edit_is_followed_at_any_step() {
+    for (from, to) in [(1, 3), (3, 1), (3, 5)] {
+        for steps in 0..16 {
+            let mut etcd = Etcd::new(from);
+            etcd.declare(to);
+            for _ in 0..steps {
+                etcd.pass();
+            }
+            etcd.declare(from);
+            etcd.settle();
+            assert_eq!(etcd.names().len(), from as usize, "after {steps} steps: {:?}", etcd.log);
+            assert_eq!(etcd.members.len(), from as usize, "no learner is left after {steps} steps: {:?}", etcd.log);
+            assert_eq!(etcd.world.claims.len(), from as usize, "after {steps} steps: {:?}", etcd.log);
+            etcd.declare(to);
+            etcd.settle();
+            assert_eq!(etcd.names().len(), to as usize);
+        }
+    }
+}
+
+#[test]
+fn a_learner_that_nobody_wants_is_removed_before_the_next_change() {
+    let mut etcd = Etcd::new(3);
+    etcd.settle();
+    // An older operator ended the change without removing it.
+    etcd.act(&Act::Add { member: "etcd-3".to_owned(), peer_url: url("etcd-3"), volume: String::new() });
+    etcd.log.clear();
+    etcd.declare(1);
+    etcd.settle();
+    let each = |member: &str| ["MemberRemove", "VolumeDelete"].map(|act| format!("{act} {member}"));
+    let all = [vec!["MemberRemove etcd-3".to_owned()], [each("etcd-2"), each("etcd-1")].concat()].concat();
+    assert_eq!((etcd.log, etcd.members.len()), (all, 1));
+}
+
+#[test]
+fn a_learner_that_never_starts_is_taken_back_by_the_opposite_edit() {
+    let mut etcd = Etcd::new(1);
+    etcd.declare(3);
+    while etcd.world.members().len() < 2 {
+        etcd.pass();
+    }
+    // Its pod finds no node.
+    let learner = etcd.members[1].id.clone();
+    etcd.alive.retain(|id| *id != learner);
+    for _ in 0..5 {
+        assert!(matches!(etcd.pass(), Next::Wait(_)));
+    }
+    assert_eq!(etcd.world.said(names::MEMBERS_AS_DECLARED).1, names::reasons::CHANGING_MEMBERS);
+    assert_eq!(etcd.world.healthy().0, Status::True, "a learner is not missed");
+    etcd.declare(1);
+    etcd.settle();
+    assert_eq!((etcd.names(), etcd.world.claims.len()), (vec!["etcd-0"], 1));
+}
+
+#[test]
+fn a_member_that_lost_its_data_is_removed_then_its_volume_then_it_is_added() {
+    let mut etcd = Etcd::new(3);
+    for number in [2, 0] {
+        let name = format!("etcd-{number}");
+        let lost = etcd.members.iter().find(|member| member.name == name).unwrap().id.clone();
+        etcd.alive.retain(|id| *id != lost);
+        etcd.live();
+        etcd.world.wipe(number);
+        etcd.settle();
+        let steps = ["MemberRemove", "VolumeDelete", "recreate", "MemberAdd", "MemberPromote"];
+        assert_eq!(etcd.log, steps.map(|step| format!("{step} {name}")));
+        etcd.log.clear();
+        let now = etcd.members.iter().find(|member| member.name == name).unwrap();
+        assert!(now.id != lost && !now.learner);
+    }
+}
+
+#[test]
+fn nothing_starts_as_the_new_member_while_the_old_volume_exists() {
+    let mut etcd = Etcd::new(3);
+    let lost = etcd.members[2].id.clone();
+    etcd.alive.retain(|id| *id != lost);
+    etcd.live();
+    etcd.world.wipe(2);
+    let old = etcd.world.claims.iter().find(|claim| claim.name == "data-etcd-2").unwrap().uid.clone();
+    for _ in 0..30 {
+        let next = etcd.pass();
+        if matches!(next, Next::Act(Act::Add { .. })) {
+            assert!(etcd.world.claims.iter().all(|claim| claim.uid != old), "the old volume is still there");
+        }
+    }
+    assert_eq!(etcd.names().len(), 3);
+    // Somebody, or an older operator, added it too early: the container that restarts could have taken that place on the old volume.
+    etcd.log.clear();
+    let lost = etcd.members.iter().find(|member| member.name == "etcd-2").unwrap().id.clone();
+    etcd.alive.retain(|id| *id != lost);
+    etcd.live();
+    etcd.world.wipe(2);
+    while !etcd.log.iter().any(|one| one.starts_with("MemberRemove")) {
+        etcd.pass();
+    }
+    etcd.act(&Act::Add { member: "etcd-2".to_owned(), peer_url: url("etcd-2"), volume: String::new() });
+    etcd.settle();
+    let removed = etcd.log.iter().filter(|one| one.starts_with("MemberRemove")).count();
+    assert_eq!(removed, 2, "{:?}", etcd.log);
+}
+
+#[test]
+fn a_member_that_lost_its_data_again_as_a_learner_is_replaced_again() {
+    let mut etcd = Etcd::new(3);
+    let lost = etcd.members[2].id.clone();
+    etcd.alive.retain(|id| *id != lost);
+    etcd.live();
+    etcd.world.wipe(2);
+    while !etcd.members.iter().any(|member| member.learner && !member.name.is_empty()) {
+        etcd.pass();
+    }
+    let learner = etcd.members.iter().find(|member| member.learner).unwrap().id.clone();
+    etcd.alive.retain(|id| *id != learner);
+    etcd.world.wipe(2);
+    etcd.settle();
+    assert_eq!(etcd.names().len(), 3);
+    assert!(etcd.members.iter().all(|member| member.id != learner));
+}
+
+#[test]
+fn a_member_is_removed_only_while_the_others_agree_without_it() {
+    let member = |number: u32| Member {
+        id: (100 + number).to_string(),
+        name: format!("etcd-{number}"),
+        peer_urls: vec![url(&format!("etcd-{number}"))],
+        learner: false,
+    };
+    let all = || (0..3).map(member).collect::<Vec<_>>();
+    let told = |members: Vec<Member>, answered: &[(&str, &str)]| Told {
+        members,
+        answered: answered
+            .iter()
+            .map(|(id, leader)| Answer { id: (*id).to_owned(), leader: (*leader).to_owned(), ..Answer::default() })
+            .collect(),
+    };
+    let act = Act::Remove { member: "etcd-2".to_owned(), id: "102".to_owned(), needed: 2, lost: None };
+    let refused = |told: &Told| act.refused(told).is_some();
+    assert!(!refused(&told(all(), &[("100", "100"), ("101", "100")])));
+    assert!(!refused(&told(all(), &[("100", "102"), ("101", "102"), ("102", "102")])), "it leads, and can hand over");
+    assert!(refused(&told(all(), &[("100", "100")])), "one alone");
+    assert!(refused(&told(all(), &[("100", "100"), ("101", "101")])), "they do not agree");
+    assert!(refused(&told(all(), &[("100", "0"), ("101", "0")])), "there is no leader");
+    assert!(refused(&told(all(), &[("100", "102"), ("101", "102")])), "it leads and does not answer");
+    assert!(refused(&told(all(), &[("100", "100"), ("102", "100")])), "its own answer does not count");
+    assert!(refused(&told(Vec::new(), &[])));
+}
+
+#[test]
+fn a_change_is_recorded_before_its_first_step() {
+    let mut etcd = Etcd::new(3);
+    etcd.declare(1);
+    let Next::Record(recorded) = etcd.pass() else { panic!("{:?}", etcd.log) };
+    let change = recorded.change.clone().unwrap();
+    assert_eq!((change.type_, change.member.as_str()), (MemberChangeType::Remove, "etcd-2"));
+    assert!(change.member_id.is_some() && change.claim_uid.is_some() && etcd.log.is_empty());
+    assert_eq!(etcd.world.status.etcd, Some(recorded));
+    // What nobody recorded is taken from what runs, not from what is declared.
+    etcd.world.status.etcd = None;
+    let decision = etcd.world.decide();
+    assert_eq!(decision.etcd.unwrap().members, 3);
+}
+
+#[test]
+fn a_change_of_version_and_of_members_at_once_are_done_one_after_the_other() {
+    let mut etcd = Etcd::new(3);
+    etcd.world.spec.package_version = "v1.37".to_owned();
+    etcd.declare(5);
+    etcd.settle();
+    assert_eq!(etcd.world.status.package_version.as_deref(), Some("v1.37"));
+    assert_eq!(etcd.names().len(), 5);
+}
+
+/// The sizes of volumes, and the size that new ones would have.
+fn sizes(etcd: &Etcd) -> (Vec<String>, Value) {
+    let set = &etcd.world.live[&(Kind::StatefulSet, "etcd".to_owned())];
+    let size = set["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"].clone();
+    (etcd.world.claims.iter().map(|claim| claim.size.clone()).collect(), size)
+}
+
+fn grow(etcd: &mut Etcd) {
+    etcd.world.spec.datastore.etcd.as_mut().unwrap().storage.size.0 = "20Gi".to_owned();
+}
+
+#[test]
+fn volumes_grow_in_place_and_no_write_of_the_immutable_template_is_tried() {
+    let mut etcd = Etcd::new(3);
+    let uids = |etcd: &mut Etcd| etcd.world.members().iter().map(|pod| pod.uid.clone()).collect::<Vec<_>>();
+    let before = uids(&mut etcd);
+    grow(&mut etcd);
+    let decision = etcd.world.decide();
+    assert!(decision.orphan && decision.expand.len() == 3);
+    assert!(!kinds(&decision).iter().any(|(kind, _)| *kind == Kind::StatefulSet));
+    etcd.settle();
+    assert_eq!(sizes(&etcd), (vec!["20Gi".to_owned(); 3], "20Gi".into()));
+    assert_eq!((uids(&mut etcd), etcd.log.len()), (before, 0), "no pod was touched");
+}
+
+#[test]
+fn volumes_that_cannot_grow_are_replaced_member_by_member() {
+    let mut etcd = Etcd::new(3);
+    etcd.expandable = false;
+    etcd.world.claims.iter_mut().for_each(|claim| claim.expandable = false);
+    grow(&mut etcd);
+    etcd.settle();
+    assert_eq!(sizes(&etcd), (vec!["20Gi".to_owned(); 3], "20Gi".into()));
+    let steps = ["MemberRemove", "VolumeDelete", "recreate", "MemberAdd", "MemberPromote"];
+    let all: Vec<_> =
+        ["etcd-2", "etcd-1", "etcd-0"].iter().flat_map(|name| steps.map(|step| format!("{step} {name}"))).collect();
+    assert_eq!(etcd.log, all);
+    // A single member cannot be replaced without losing its data.
+    let mut etcd = Etcd::new(1);
+    etcd.world.claims[0].expandable = false;
+    grow(&mut etcd);
+    for _ in 0..5 {
+        etcd.pass();
+    }
+    assert!(etcd.log.is_empty(), "{:?}", etcd.log);
+    assert_eq!(etcd.world.said(names::MEMBERS_AS_DECLARED).1, names::reasons::MEMBERS_UNHEALTHY);
+}
+
+#[test]
+fn no_version_is_changed_while_a_member_is() {
+    let mut etcd = Etcd::new(3);
+    let change = MemberChange {
+        type_: MemberChangeType::Remove,
+        member: "etcd-2".to_owned(),
+        member_id: None,
+        pod_uid: None,
+        claim_uid: None,
+        since: NOW,
+    };
+    etcd.world.status.etcd = Some(EtcdStatus { members: 3, serving: 3, change: Some(change) });
+    etcd.world.spec.package_version = "v1.37".to_owned();
+    assert_eq!(etcd.world.decide().refused.unwrap().0, names::reasons::CHANGING_MEMBERS);
+}
+
+#[test]
+fn a_learner_whose_change_another_process_ended_is_promoted() {
+    let mut etcd = Etcd::new(3);
+    etcd.settle();
+    etcd.members[2].learner = true;
+    etcd.live();
+    assert_eq!(etcd.world.status.etcd.as_ref().and_then(|record| record.change.clone()), None);
+    etcd.settle();
+    assert_eq!(etcd.names(), ["etcd-0", "etcd-1", "etcd-2"]);
+    assert_eq!(etcd.log.len(), 1, "nothing but the promotion: {:?}", etcd.log);
 }
 
 #[test]
@@ -53,12 +538,12 @@ fn a_member_that_ends_for_another_reason_keeps_its_volume() {
     world.settle();
     world.wipe(2);
     world.members()[2].lost = false;
-    assert_eq!(world.decide().mend, None);
+    assert_eq!(world.decide().members, Next::Ask, "it may be a learner");
     // While others are well with the same template, it cannot be the template.
     world.members()[2].restarts = 5;
-    assert!(world.decide().mend.is_some());
+    assert_eq!(world.decide().members, Next::Ask);
     world.members()[2].template = Some("another".to_owned());
-    assert_eq!(world.decide().mend, None);
+    assert_eq!(world.decide().members, Next::Rest);
 }
 
 #[test]
@@ -68,7 +553,7 @@ fn nobody_is_replaced_when_the_quorum_is_lost_and_it_says_what_to_do() {
     world.wipe(1);
     world.wipe(2);
     let decision = world.decide();
-    assert_eq!((decision.mend, decision.anew, decision.replace), (None, None, None));
+    assert_eq!((decision.members, decision.replace), (Next::Rest, None));
     let (status, reason, message) = world.healthy();
     assert_eq!((status, reason.as_str()), (Status::False, names::reasons::QUORUM_LOST));
     assert!(message.contains("1 of 3 members are ready, and 2 must be"), "{message}");

@@ -87,6 +87,7 @@ fn past_the_soak_a_snapshot_is_offered_with_the_time_of_its_data() {
         checked: true,
         generation: None,
         revision: None,
+        key_id: None,
     });
     let restore = world.rehearsed().restore.unwrap();
     assert_eq!((restore.snapshot.as_str(), restore.data_of, restore.checked), ("s-7", NOW, true));

@@ -10,7 +10,7 @@ fn done(pod: &Value) -> Task {
     let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
     let job = Job::of(pod["metadata"]["labels"][names::COMPONENT].as_str().unwrap()).unwrap();
     let (at, kept) = (NOW - SignedDuration::from_hours(1), Vec::new());
-    let report = Report { name: "good".to_owned(), at, bytes: 1, revision: 7, keys: 3, kept };
+    let report = Report { name: "good".to_owned(), at, bytes: 1, revision: 7, keys: 3, kept, key_id: None };
     let source = job == Job::Source;
     Task {
         uid: format!("uid-{name}"),
@@ -57,7 +57,7 @@ impl World {
     }
 
     fn restore(&mut self, snapshot: &str) {
-        self.spec.restore = Some(Restore { snapshot: snapshot.to_owned() });
+        self.spec.restore = Some(Restore { snapshot: snapshot.to_owned(), ..Restore::default() });
     }
 }
 

@@ -3,7 +3,7 @@ use fleetwright_wire::Deviation;
 use jiff::SignedDuration;
 
 use super::super::Act;
-use super::world::{Crash, NodeModel, World, package};
+use super::world::{Crash, NodeModel, World, owner, package};
 
 fn four(kubelet: &str) -> Vec<crate::package::Rendered> {
     vec![
@@ -130,6 +130,116 @@ fn while_the_gate_is_shut_what_is_there_counts_as_ready() {
     assert_eq!(world.status().phase, Some(Phase::Ready));
 }
 
+/// The same versions, with another content of the kubelet's file: as after an edit of `cluster-values`.
+fn rendered(content: &str) -> Vec<crate::package::Rendered> {
+    let mut all = four("1.36");
+    let file = |path: &str, content: &str, secret| fleetwright_wire::File {
+        path: path.to_owned(),
+        content: fleetwright_wire::Content::Text(content.to_owned()),
+        secret,
+        ..Default::default()
+    };
+    all[0].package.files = vec![
+        file("/etc/kubernetes/kubelet.yaml", content, false),
+        file("/etc/kubernetes/same.yaml", "the same", false),
+        file("/etc/kubernetes/token", "hunter2", true),
+    ];
+    all[0].digest = all[0].package.digest();
+    all
+}
+
+#[test]
+fn rendered_content_that_changes_is_planned_and_waits_for_the_gate() {
+    let mut world = World::new(rendered("server: old"));
+    world.settle();
+    assert_eq!(world.status().phase, Some(Phase::Ready));
+    let written = serde_json::to_string(&world.status()).unwrap();
+    assert!(!written.contains("hunter2"), "a secret is in the status");
+    let digest = crate::package::Rendered::inputs(&world.wanted[0])["file /etc/kubernetes/token"].clone();
+    assert_eq!(digest, "secret 0000 :", "of a secret there is no digest");
+    world.done.clear();
+    world.gate_open = false;
+    world.want(rendered("server: new"));
+    // From what is written down, and the same when the host was looked at.
+    for looked in [false, true] {
+        if looked {
+            world.settle();
+        } else {
+            world.forget();
+        }
+        assert_eq!(world.plan(), ["change kubelet 1.36"], "looked: {looked}");
+        let steps = world.steps();
+        let what: Vec<&str> = steps[0].changes.iter().map(|change| change.what.as_str()).collect();
+        assert_eq!(what, ["file /etc/kubernetes/kubelet.yaml"]);
+        assert_ne!(steps[0].changes[0].from, steps[0].changes[0].to);
+        assert_eq!(steps[0].disruption, Disruption::Drain);
+    }
+    assert!(world.did().is_empty(), "it was changed while the gate is shut");
+    assert_eq!(world.says(names::UP_TO_DATE).1, "ChangePending");
+    assert_eq!(world.says(names::PACKAGES_READY).0, "True");
+    assert_eq!(world.operations.last().unwrap().level, Disruption::Drain);
+    world.gate_open = true;
+    world.settle();
+    assert_eq!(world.did(), ["install kubelet 1.36"]);
+    assert!(world.done[0].2, "the Node was open");
+    assert_eq!(world.says(names::UP_TO_DATE).0, "True");
+    assert!(world.plan().is_empty());
+}
+
+#[test]
+fn rendered_content_that_changed_while_the_operator_was_down_is_followed_at_once() {
+    let mut world = World::new(rendered("server: old"));
+    world.settle();
+    world.forget();
+    assert_eq!(world.decide().act, Act::Rest);
+    world.want(rendered("server: new"));
+    world.machine.metadata.generation = world.status().observed_generation;
+    assert!(matches!(world.decide().act, Act::Observe(_)), "{:?}", world.decide().act);
+}
+
+#[test]
+fn a_kubelet_that_is_newer_than_its_api_server_is_refused_until_the_server_is_upgraded() {
+    let mut world = ready("1.36.4");
+    world.server = Some((1, 36));
+    world.settle();
+    assert_eq!(world.says(names::UP_TO_DATE).0, "True");
+    world.want(four("1.37.1"));
+    assert!(world.plan().is_empty(), "{:?}", world.plan());
+    world.settle();
+    assert!(world.did().is_empty(), "{:?}", world.did());
+    let (status, reason, message) = world.says(names::UP_TO_DATE);
+    assert_eq!((&*status, &*reason), ("False", "KubeletTooNew"));
+    for part in ["1.37.1", "1.36", "upgrade the control plane first"] {
+        assert!(message.contains(part), "{part} is not in: {message}");
+    }
+    assert_eq!(world.says(names::PACKAGES_READY).0, "True", "what is there works");
+    assert_eq!(world.node.as_ref().unwrap().closed, None);
+    assert!(world.operations.is_empty(), "no window is asked for");
+    world.server = Some((1, 37));
+    world.settle();
+    assert_eq!(world.did(), ["install kubelet 1.37.1"]);
+    assert_eq!(world.says(names::UP_TO_DATE).0, "True");
+}
+
+#[test]
+fn a_first_kubelet_that_is_newer_than_its_api_server_is_refused_and_all_else_is_installed() {
+    let mut world = World::new(four("1.37.1"));
+    world.server = Some((1, 36));
+    world.settle();
+    assert_eq!(world.did(), ["install sysctl 1", "install containerd 2.0", "install cni 1.0"]);
+    assert_eq!(world.says(names::UP_TO_DATE).1, "KubeletTooNew");
+    assert_eq!(world.says(names::PACKAGES_READY).1, "Installing");
+    assert!(world.says(names::PACKAGES_READY).2.contains("KubeletTooNew"));
+    world.server = Some((1, 40));
+    world.settle();
+    assert_eq!(world.status().phase, Some(Phase::Ready));
+    // Far behind is refused as well.
+    world.want(four("1.36.0"));
+    world.settle();
+    assert_eq!(world.says(names::UP_TO_DATE).1, "KubeletTooOld");
+    assert_eq!(world.carries("kubelet").as_deref(), Some("1.37.1"));
+}
+
 #[test]
 fn a_drain_that_is_blocked_is_given_up_and_says_by_what() {
     let mut world = ready("1.36");
@@ -178,6 +288,128 @@ fn a_change_that_does_not_work_goes_back_once() {
     world.settle();
     assert_eq!(world.state("kubelet"), Some(ComponentState::Ready));
     assert_eq!(world.carries("kubelet").as_deref(), Some("1.37"));
+}
+
+/// The gates of a fleet ask for `PackagesReady`: a machine that works is not closed because it carries another version than declared.
+#[test]
+fn a_restored_version_counts_as_ready_and_not_as_up_to_date() {
+    let mut world = ready("1.36");
+    assert_eq!(world.says(names::UP_TO_DATE).0, "True");
+    let wanted = four("1.37");
+    world.broken.insert(wanted[0].digest.clone());
+    world.want(wanted);
+    world.settle();
+    assert_eq!(world.did(), ["install kubelet 1.37", "back kubelet 1.36"]);
+    assert_eq!(world.says(names::PACKAGES_READY).0, "True", "{:?}", world.says(names::PACKAGES_READY));
+    let (status, reason, message) = world.says(names::UP_TO_DATE);
+    assert_eq!((&*status, &*reason), ("False", "RolledBack"), "{message}");
+    for part in ["kubelet", "1.37", "1.36", "unit kubelet.service", "machine retry host-17"] {
+        assert!(message.contains(part), "{part} is not in: {message}");
+    }
+    assert_eq!(world.rollback("kubelet").unwrap().version, "1.36");
+    // Another version that works ends it.
+    world.want(four("1.38"));
+    world.settle();
+    assert_eq!(world.says(names::UP_TO_DATE).0, "True");
+    assert_eq!(world.rollback("kubelet"), None);
+}
+
+/// Passes until the earlier version was restored and not yet proven.
+fn restored(world: &mut World) {
+    while world.rollback("kubelet").is_none() {
+        world.pass(Crash::Never);
+        world.now += SignedDuration::from_millis(500);
+    }
+}
+
+#[test]
+fn a_restored_version_proves_itself_before_the_node_opens() {
+    let mut world = ready("1.36");
+    let (good, wanted) = (world.wanted[0].digest.clone(), four("1.37"));
+    world.broken.insert(wanted[0].digest.clone());
+    world.want(wanted);
+    restored(&mut world);
+    world.broken.insert(good.clone());
+    for _ in 0..60 {
+        world.pass(Crash::Never);
+        world.now += SignedDuration::from_secs(1);
+        assert!(world.node.as_ref().unwrap().closed.is_some(), "open before the restored version was healthy");
+        assert_eq!(world.state("kubelet"), Some(ComponentState::Downgrading));
+        assert_eq!(world.says(names::PACKAGES_READY).1, "RollingBack");
+    }
+    world.broken.remove(&good);
+    world.settle();
+    assert_eq!(world.state("kubelet"), Some(ComponentState::RolledBack));
+    assert_eq!(world.node.as_ref().unwrap().closed, None);
+}
+
+#[test]
+fn a_restored_version_that_fails_too_stays_closed_and_shows_both_failures() {
+    let mut world = ready("1.36");
+    let (good, wanted) = (world.wanted[0].digest.clone(), four("1.37"));
+    world.failing.insert(wanted[0].digest.clone());
+    world.broken.insert(good.clone());
+    world.want(wanted);
+    world.settle_for(SignedDuration::from_hours(10));
+    assert_eq!(world.did(), ["install kubelet 1.37 in vain", "back kubelet 1.36"], "it is not tried again and again");
+    assert_eq!(world.state("kubelet"), Some(ComponentState::Failed));
+    assert_eq!(world.status().phase, Some(Phase::Degraded));
+    assert!(world.node.as_ref().unwrap().closed.is_some(), "the Node is open");
+    for type_ in [names::PACKAGES_READY, names::UP_TO_DATE] {
+        let (status, reason, message) = world.says(type_);
+        assert_eq!((&*status, &*reason), ("False", "PackageFailed"), "{message}");
+        assert!(message.contains("no space left on device"), "the first failure: {message}");
+        assert!(message.contains("unit kubelet.service: failed"), "the second failure: {message}");
+    }
+    // It works after all: that is seen without another step.
+    world.broken.remove(&good);
+    world.settle();
+    assert_eq!(world.state("kubelet"), Some(ComponentState::RolledBack));
+    assert_eq!(world.node.as_ref().unwrap().closed, None);
+    assert_eq!(world.did().len(), 2);
+}
+
+#[test]
+fn drift_of_a_restored_version_is_repaired_to_that_version() {
+    let mut world = ready("1.36");
+    let wanted = four("1.37");
+    world.broken.insert(wanted[0].digest.clone());
+    world.want(wanted);
+    world.settle();
+    for crash in [Crash::Never, Crash::BeforeStatus, Crash::After] {
+        world.done.clear();
+        world.drifted.insert("kubelet".to_owned(), vec![deviation("file /etc/kubernetes/kubelet.yaml", true)]);
+        world.now += SignedDuration::from_mins(11);
+        for _ in 0..40 {
+            world.pass(crash);
+            world.now += SignedDuration::from_secs(1);
+        }
+        world.settle();
+        assert_eq!(world.did(), ["back kubelet 1.36"], "{crash:?}: {:#?}", world.status());
+        assert!(world.done[0].2, "a repair that disrupts needs its window");
+        assert!(world.drifted.is_empty());
+        assert_eq!(world.state("kubelet"), Some(ComponentState::RolledBack), "{crash:?}");
+        assert_eq!(world.says(names::PACKAGES_READY).0, "True");
+        assert_eq!(world.says(names::UP_TO_DATE).1, "RolledBack");
+        assert_eq!(world.node.as_ref().unwrap().closed, None);
+        assert!(world.operations.last().unwrap().ended.as_ref().unwrap().0, "the window did what it was for");
+    }
+}
+
+#[test]
+fn drift_of_a_restored_version_is_only_reported_where_the_machine_says_so() {
+    let mut world = ready("1.36");
+    let wanted = four("1.37");
+    world.broken.insert(wanted[0].digest.clone());
+    world.want(wanted);
+    world.settle();
+    world.done.clear();
+    world.machine.spec.drift = Drift::Report;
+    world.drifted.insert("kubelet".to_owned(), vec![deviation("file /etc/kubernetes/kubelet.yaml", true)]);
+    world.settle();
+    assert!(world.did().is_empty());
+    assert_eq!(world.says(names::IN_SHAPE).1, "Drifted");
+    assert_eq!(world.says(names::UP_TO_DATE).1, "RolledBack");
 }
 
 #[test]
@@ -245,6 +477,51 @@ fn a_change_has_its_time_to_prove_itself_also_when_nobody_looked_for_long() {
     world.settle();
     assert_eq!(world.did(), ["install kubelet 1.37"], "{}", world.message("kubelet"));
     assert_eq!(world.state("kubelet"), Some(ComponentState::Ready));
+}
+
+/// A kubelet whose Node has not joined, with an API server that does not answer for ten minutes.
+fn joins_after_an_outage(counts: bool) -> World {
+    let mut wanted = four("1.36");
+    if counts {
+        wanted[0].node_conditions = vec!["Ready".to_owned()];
+    }
+    let digest = wanted[0].digest.clone();
+    let mut world = World::new(wanted);
+    world.joins = false;
+    // A check on the host needs no API server.
+    world.broken.extend((!counts).then_some(digest));
+    while !world.did().contains(&"install kubelet 1.36".to_owned()) {
+        world.pass(Crash::Never);
+        world.now += SignedDuration::from_millis(10);
+    }
+    let from = world.now + SignedDuration::from_secs(5);
+    world.outages = vec![(from, from + SignedDuration::from_mins(10))];
+    world
+}
+
+#[test]
+fn an_outage_of_the_api_server_does_not_count_against_a_kubelet_that_joins() {
+    let mut world = joins_after_an_outage(true);
+    // Three minutes to join, of which two are left after the outage.
+    world.settle_for(SignedDuration::from_mins(11));
+    assert_eq!(world.state("kubelet"), Some(ComponentState::Installing), "{}", world.message("kubelet"));
+    world.node = Some(NodeModel { closed: None, ready: true, boot: "boot-1".to_owned() });
+    world.settle();
+    assert_eq!(world.state("kubelet"), Some(ComponentState::Ready), "{}", world.message("kubelet"));
+}
+
+#[test]
+fn a_kubelet_that_does_not_join_when_the_api_server_is_back_has_failed() {
+    let mut world = joins_after_an_outage(true);
+    world.settle_for(SignedDuration::from_mins(14));
+    assert_eq!(world.state("kubelet"), Some(ComponentState::Failed), "{}", world.message("kubelet"));
+}
+
+#[test]
+fn an_outage_of_the_api_server_excuses_nothing_that_needs_none() {
+    let mut world = joins_after_an_outage(false);
+    world.settle_for(SignedDuration::from_mins(4));
+    assert_eq!(world.state("kubelet"), Some(ComponentState::Failed), "{}", world.message("kubelet"));
 }
 
 #[test]
@@ -462,6 +739,187 @@ fn a_host_that_does_not_answer_is_lost_and_comes_back() {
     assert_eq!(world.status().phase, Some(Phase::Ready));
 }
 
+/// A machine whose kernel needs a boot, and whose host does not answer after it.
+fn never_back(booted: bool) -> World {
+    let mut world = ready("1.36");
+    let mut wanted = four("1.36");
+    wanted.push(package("kernel", "6.2", Disruption::Reboot, &[]));
+    world.stays_down = Some(booted);
+    world.want(wanted);
+    world.settle_for(SignedDuration::from_mins(14));
+    assert!(world.silent.is_some() && world.operations.len() == 1, "{:#?}", world.operations);
+    assert_eq!(world.operations[0].ended, None, "its time is not over");
+    world.settle_for(SignedDuration::from_mins(2));
+    world
+}
+
+#[test]
+fn a_host_that_does_not_return_from_a_reboot_frees_its_place_and_is_resumed_when_it_is_back() {
+    let mut world = never_back(true);
+    let (well, _, text) = world.operations[0].ended.clone().expect("timeouts.reboot is over");
+    assert!(!well && text.contains("RebootTimedOut") && text.contains("900s"), "{text}");
+    assert!(world.node.as_ref().unwrap().closed.is_some(), "pods are kept away from a host that is down");
+    assert_eq!(world.status().phase, Some(Phase::Lost));
+    assert_eq!(world.says(names::REACHABLE).1, "RebootTimedOut");
+    world.settle_for(SignedDuration::from_hours(3));
+    assert_eq!(world.operations.len(), 1, "no window is asked for while it is gone");
+    (world.silent, world.stays_down) = (None, None);
+    world.settle();
+    assert_eq!(world.status().phase, Some(Phase::Ready), "{:#?}", world.status());
+    assert_eq!(world.status().reboot_due_from, None);
+    assert_eq!(world.did(), ["install kernel 6.2", "reboot"], "it booted: once is enough");
+    assert_eq!(world.node.as_ref().unwrap().closed, None);
+}
+
+#[test]
+fn a_host_that_returns_in_the_same_boot_is_booted_in_another_window() {
+    let mut world = never_back(false);
+    assert!(world.operations[0].ended.is_some());
+    (world.silent, world.stays_down) = (None, None);
+    world.unbooted.clear();
+    world.settle();
+    assert_eq!(world.did(), ["install kernel 6.2", "reboot", "reboot"]);
+    assert_eq!(world.status().phase, Some(Phase::Ready), "{:#?}", world.status());
+    assert_eq!(world.operations.len(), 2);
+}
+
+#[test]
+fn an_operator_that_started_since_the_reboot_ends_its_window_too() {
+    let mut world = ready("1.36");
+    let mut wanted = four("1.36");
+    wanted.push(package("kernel", "6.2", Disruption::Reboot, &[]));
+    world.stays_down = Some(true);
+    world.want(wanted);
+    while world.silent.is_none() {
+        let crash = if matches!(world.decide().act, Act::Run(run) if run.step == fleetwright_wire::Step::Reboot) {
+            Crash::BeforeStatus
+        } else {
+            Crash::Never
+        };
+        world.pass(crash);
+        world.now += SignedDuration::from_millis(10);
+    }
+    world.settle_for(SignedDuration::from_mins(16));
+    assert!(world.operations[0].ended.is_some(), "{:#?}", world.status());
+}
+
+#[test]
+fn what_is_down_already_is_repaired_at_once_and_without_a_drain() {
+    let mut world = ready("1.36");
+    (world.pods, world.blocked, world.gate_open) = (3, true, false);
+    world.drifted.insert("kubelet".to_owned(), vec![deviation("file /etc/kubelet.yaml", true)]);
+    world.dead.insert("kubelet".to_owned());
+    world.settle();
+    assert_eq!(world.did(), ["repair kubelet"]);
+    assert!(world.operations.is_empty(), "it needs no place at the gate: {:#?}", world.operations);
+    assert_eq!(world.status().phase, Some(Phase::Ready), "{:#?}", world.status());
+}
+
+#[test]
+fn what_dies_while_its_node_is_drained_is_repaired_without_waiting_for_pods() {
+    let mut world = ready("1.36");
+    (world.pods, world.blocked) = (3, true);
+    world.drifted.insert("kubelet".to_owned(), vec![deviation("file /etc/kubelet.yaml", true)]);
+    world.settle_for(SignedDuration::from_mins(11));
+    assert!(world.did().is_empty() && world.operations.len() == 1, "it works, so pods leave first");
+    world.dead.insert("kubelet".to_owned());
+    world.settle_for(SignedDuration::from_mins(3));
+    assert_eq!(world.did(), ["repair kubelet"]);
+    assert!(world.operations[0].ended.clone().is_some_and(|(well, ..)| well), "{:#?}", world.operations);
+}
+
+fn foreign() -> World {
+    let mut world = World::new(four("1.36"));
+    world.owner = Some(fleetwright_wire::Mark { owner: owner("cluster-2", "uid-2"), epoch: 4, fence: 9 });
+    world.settle();
+    world
+}
+
+fn adopt(world: &mut World, value: &str) {
+    world.machine.metadata.annotations = Some([(names::ADOPT_HOST.to_owned(), value.to_owned())].into());
+}
+
+#[test]
+fn a_host_of_another_is_looked_at_and_left() {
+    let mut world = foreign();
+    assert!(world.did().is_empty() && world.operations.is_empty());
+    assert_eq!(world.says(names::HOST_OWNED).1, "HostOwnedByAnother");
+    assert_eq!(world.status().phase, Some(Phase::Degraded));
+    assert_eq!(world.status().host_owner.map(|owner| owner.adoption()), Some("cluster-2/uid-2/4".to_owned()));
+    for other in ["cluster-2/uid-2/3", "cluster-1/uid-2/4", "cluster-2/uid-1/4"] {
+        adopt(&mut world, other);
+        world.settle();
+        assert!(world.did().is_empty(), "{other}");
+    }
+    adopt(&mut world, "cluster-2/uid-2/4");
+    world.settle();
+    assert_eq!(world.status().phase, Some(Phase::Ready), "{:#?}", world.status());
+    assert_eq!(world.owner.as_ref().unwrap().epoch, 5);
+    assert_eq!(world.says(names::HOST_OWNED).0, "True");
+}
+
+#[test]
+fn a_host_that_heard_a_newer_leader_is_left_until_it_is_adopted_again() {
+    let mut world = ready("1.36");
+    world.owner.as_mut().unwrap().fence = 8;
+    world.want(four("1.37"));
+    world.settle();
+    assert!(world.did().is_empty());
+    assert_eq!(world.says(names::HOST_OWNED).1, "Fenced");
+    let own = world.status().host_owner.unwrap().adoption();
+    adopt(&mut world, &own);
+    world.settle();
+    assert_eq!(world.did(), ["install kubelet 1.37"]);
+    assert_eq!(world.owner.as_ref().unwrap().epoch, 2);
+}
+
+#[test]
+fn a_deleted_machine_leaves_the_host_of_another_alone() {
+    let mut world = foreign();
+    world.machine.metadata.finalizers = Some(vec![names::MACHINE_FINALIZER.to_owned()]);
+    delete(&mut world);
+    world.settle();
+    assert!(world.gone && world.did().is_empty() && !world.clean);
+    assert_eq!(world.owner.as_ref().unwrap().epoch, 4);
+}
+
+#[test]
+fn a_host_that_was_adopted_by_another_ends_our_window() {
+    let mut world = ready("1.36");
+    (world.pods, world.blocked) = (3, true);
+    world.want(four("1.37"));
+    world.settle_for(SignedDuration::from_mins(2));
+    world.owner = Some(fleetwright_wire::Mark { owner: owner("cluster-2", "uid-2"), epoch: 2, fence: 9 });
+    world.settle_for(SignedDuration::from_mins(10));
+    assert!(world.did().is_empty());
+    assert!(world.operations[0].ended.clone().is_some_and(|(well, ..)| !well), "{:#?}", world.operations);
+}
+
+#[test]
+fn a_machine_with_the_address_of_an_older_one_waits() {
+    let mut world = World::new(four("1.36"));
+    world.same_address = Some("host-3".to_owned());
+    world.settle();
+    assert!(world.did().is_empty() && world.memory.seen.is_none(), "it is not even connected to");
+    assert_eq!(world.says(names::HOST_OWNED).1, "AddressInUse");
+    world.same_address = None;
+    world.settle();
+    assert_eq!(world.status().phase, Some(Phase::Ready), "{:#?}", world.status());
+}
+
+#[test]
+fn a_serial_number_that_differs_stops_everything_and_an_unknown_one_does_not() {
+    let mut world = World::new(four("1.36"));
+    world.machine.spec.hardware.serial = Some("SN-1".to_owned());
+    world.serial = Some("SN-2".to_owned());
+    world.settle();
+    assert!(world.did().is_empty());
+    assert_eq!(world.says(names::HOST_OWNED).1, "WrongHost");
+    world.serial = None;
+    world.settle();
+    assert_eq!(world.status().phase, Some(Phase::Ready), "{:#?}", world.status());
+}
+
 #[test]
 fn a_paused_machine_is_only_looked_at() {
     let mut world = ready("1.36");
@@ -477,6 +935,35 @@ fn a_paused_machine_is_only_looked_at() {
 
 fn delete(world: &mut World) {
     world.machine.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(world.now));
+}
+
+#[test]
+fn a_paused_machine_is_not_released_when_it_is_deleted() {
+    type Prepare = fn(&mut World);
+    let ways: [Prepare; 4] = [
+        |_| {},
+        |world| world.machine.spec.on_delete = OnDelete::Orphan,
+        |world| world.machine.spec.ssh = None,
+        |world| {
+            let let_go = [(names::LET_GO.to_owned(), "true".to_owned())];
+            world.machine.metadata.annotations.get_or_insert_default().extend(let_go);
+        },
+    ];
+    for prepare in ways {
+        let mut world = ready("1.36");
+        world.pods = 4;
+        world.machine.spec.paused = true;
+        prepare(&mut world);
+        delete(&mut world);
+        world.settle();
+        assert!(!world.gone && !world.clean && !world.node_deleted && world.did().is_empty());
+        assert!(world.operations.is_empty() && world.pods == 4);
+        let progress = world.status().progress.expect("the status names what blocks the deletion");
+        assert!(progress.message.contains("spec.paused"), "{progress:?}");
+        world.machine.spec.paused = false;
+        world.settle();
+        assert!(world.gone);
+    }
 }
 
 #[test]
@@ -499,6 +986,17 @@ fn an_orphaned_host_is_left_alone() {
     delete(&mut world);
     world.settle();
     assert!(world.gone && world.did().is_empty() && !world.clean && !world.node_deleted);
+    assert_eq!(world.owner, None, "another may have it");
+}
+
+#[test]
+fn an_orphaned_host_that_does_not_answer_keeps_its_mark_and_no_machine() {
+    let mut world = ready("1.36");
+    world.machine.spec.on_delete = OnDelete::Orphan;
+    world.silent = Some("no route to host".to_owned());
+    delete(&mut world);
+    world.settle();
+    assert!(world.gone && world.owner.is_some());
 }
 
 #[test]
@@ -527,4 +1025,39 @@ fn a_kernel_that_does_not_come_up_goes_back_with_another_boot() {
     world.settle();
     assert_eq!(world.did(), ["install kernel 6.2", "reboot", "back kernel 6.1", "reboot"]);
     assert_eq!(world.state("kernel"), Some(ComponentState::RolledBack));
+}
+
+/// A Machine that is called like a Node of another host, as who may write Machines may call it.
+#[test]
+fn a_node_that_is_not_bound_is_left_alone_and_so_is_the_host() {
+    let mut world = World::new(four("1.36"));
+    world.node = Some(NodeModel { closed: None, ready: true, boot: "boot-1".to_owned() });
+    world.foreign = true;
+    world.settle();
+    assert_eq!(world.did(), [""; 0], "nothing is installed");
+    assert_eq!(world.says(names::PACKAGES_READY).1, "NodeNotBound");
+    assert_eq!(world.status().node_ref, None);
+    world.machine.metadata.finalizers = Some(vec![names::MACHINE_FINALIZER.to_owned()]);
+    delete(&mut world);
+    world.settle();
+    assert!(world.gone, "nothing of ours is on the host");
+    assert!(!world.node_deleted && world.node.as_ref().unwrap().closed.is_none(), "the Node was touched");
+}
+
+/// A host in service whose Node was replaced by one that is not bound.
+#[test]
+fn packages_stay_under_a_node_that_is_not_bound_until_it_is_bound() {
+    let mut world = ready("1.36");
+    world.foreign = true;
+    world.want(four("1.37"));
+    world.settle_for(SignedDuration::from_hours(1));
+    assert_eq!(world.carries("kubelet").as_deref(), Some("1.36"));
+    assert_eq!(world.says(names::PACKAGES_READY).1, "NodeNotBound");
+    delete(&mut world);
+    world.settle_for(SignedDuration::from_hours(1));
+    assert!(!world.gone && world.carries("kubelet").is_some(), "it waits");
+    assert!(world.status().progress.is_some_and(|progress| progress.message.contains("bind-node")));
+    world.foreign = false;
+    world.settle();
+    assert!(world.gone && world.node_deleted);
 }

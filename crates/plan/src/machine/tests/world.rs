@@ -2,11 +2,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fleetwright_api::{Disruption, Machine, MachineStatus, OnFailure, condition, names};
+use fleetwright_api::{Disruption, Machine, MachineStatus, NodeBinding, NodeRef, OnFailure, condition, names};
 use fleetwright_wire::{self as wire, ComponentSeen, Deviation, Installed, Observation, Outcome, Step, StepRecord};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
+use crate::join::Binding;
 use crate::machine::{
     Act, Asked, Decision, GivenUp, Host, Known, Left, Node, Phase, Pods, Seen, Unreachable, Wanted, Why, Window,
     decide, steps,
@@ -35,6 +36,11 @@ pub fn package(component: &str, version: &str, disruption: Disruption, depends_o
         needs_credential: false,
         trusts: None,
     }
+}
+
+pub fn owner(cluster: &str, uid: &str) -> wire::Owner {
+    let [cluster, namespace, name, uid] = [cluster, "fleet", "host-17", uid].map(str::to_owned);
+    wire::Owner { cluster, namespace, name, uid }
 }
 
 pub fn times() -> Times {
@@ -69,6 +75,7 @@ pub struct Memory {
     pub streaks: BTreeMap<String, u32>,
     pub pods: Option<Pods>,
     pub cleaned: bool,
+    pub released: bool,
     pub unreachable: Option<(Timestamp, u32, Timestamp, String)>,
     pub key: Option<String>,
     pub since: Timestamp,
@@ -100,9 +107,23 @@ pub struct World {
     pub broken: BTreeSet<String>,
     /// Digests whose installation fails.
     pub failing: BTreeSet<String>,
+    /// Who the host belongs to.
+    pub owner: Option<wire::Mark>,
+    /// The fencing token of the operator.
+    pub fence: u64,
+    /// The serial number that its firmware tells.
+    pub serial: Option<String>,
+    /// A Machine of the same API server that is older and has the same address.
+    pub same_address: Option<String>,
+    /// Components whose unit does not run until they are repaired.
+    pub dead: BTreeSet<String>,
+    /// A host that is told to boot does not answer any more; whether it booted.
+    pub stays_down: Option<bool>,
     /// So many fetches fail.
     pub unfetchable: u32,
     pub node: Option<NodeModel>,
+    /// The Node is another host's.
+    pub foreign: bool,
     pub joins: bool,
     pub pods: u32,
     pub blocked: bool,
@@ -120,6 +141,8 @@ pub struct World {
     pub last: Option<Decision>,
     pub writes: u32,
     pub leaving: BTreeMap<String, Left>,
+    pub outages: Vec<(Timestamp, Timestamp)>,
+    pub server: Option<(u32, u32)>,
 }
 
 impl World {
@@ -144,8 +167,15 @@ impl World {
             boot: 1,
             broken: BTreeSet::new(),
             failing: BTreeSet::new(),
+            owner: None,
+            fence: 7,
+            serial: None,
+            same_address: None,
+            dead: BTreeSet::new(),
+            stays_down: None,
             unfetchable: 0,
             node: None,
+            foreign: false,
             joins: true,
             pods: 0,
             blocked: false,
@@ -162,6 +192,8 @@ impl World {
             last: None,
             writes: 0,
             leaving: BTreeMap::new(),
+            outages: Vec::new(),
+            server: None,
         };
         world.want(wanted);
         world
@@ -172,11 +204,20 @@ impl World {
         self.wanted = wanted.into_iter().map(Arc::new).collect();
         for wanted in &self.wanted {
             self.shelf.insert(wanted.digest.clone(), Arc::clone(wanted));
-            let left =
-                Left { depends_on: wanted.depends_on.clone(), disruption: wanted.disruption, times: wanted.times };
+            let left = Left {
+                depends_on: wanted.depends_on.clone(),
+                disruption: wanted.disruption,
+                times: wanted.times,
+                node_conditions: wanted.node_conditions.clone(),
+            };
             self.leaving.insert(wanted.package.component.clone(), left);
         }
         self.machine.metadata.generation = self.machine.metadata.generation.map(|generation| generation + 1);
+    }
+
+    /// As whom the host knows the machine.
+    pub fn identity(&self) -> wire::Owner {
+        owner("cluster-1", self.machine.metadata.uid.as_deref().unwrap())
     }
 
     pub fn status(&self) -> MachineStatus {
@@ -203,6 +244,11 @@ impl World {
         self.installed.get(component).and_then(|kept| kept.first()).map(|installed| installed.version.clone())
     }
 
+    /// The rollback that is written down of a component.
+    pub fn rollback(&self, component: &str) -> Option<fleetwright_api::Rollback> {
+        self.status().components.into_iter().find(|entry| entry.component == component)?.rollback
+    }
+
     /// What was done, in order.
     pub fn did(&self) -> Vec<String> {
         self.done.iter().map(|(_, what, _)| what.clone()).collect()
@@ -227,6 +273,16 @@ impl World {
             boot_id: Some(&node.boot),
             labelled: true,
         });
+        let node = node.filter(|_| !self.foreign);
+        let binding = match (&self.node, self.foreign) {
+            (None, _) => Binding::Missing,
+            (Some(_), true) => Binding::Foreign,
+            (Some(_), false) => Binding::Bound(NodeRef {
+                name: "host-17".to_owned(),
+                uid: Some("node-uid".to_owned()),
+                binding: Some(NodeBinding::Joined),
+            }),
+        };
         let operation = self.operations.iter().find(|operation| operation.ended.is_none());
         let window = operation.map(|operation| Window {
             uid: &operation.uid,
@@ -238,8 +294,12 @@ impl World {
                 Phase::Waiting("OperationPolicy drains allows 1 at once")
             },
         });
+        let identity = self.identity();
         let known = Known {
             machine: &self.machine,
+            identity: &identity,
+            fence: self.fence,
+            same_address: self.same_address.as_deref(),
             wanted: match &self.cannot {
                 None => Wanted::Ready(&self.wanted),
                 Some(message) => Wanted::Not { reason: "NotRendered", message },
@@ -257,6 +317,7 @@ impl World {
                 step_at: memory.step.as_ref().map(|(at, _)| *at),
                 refused: None,
                 cleaned: memory.cleaned,
+                released: memory.released,
                 unreachable: memory.unreachable.as_ref().map(|(since, attempts, not_before, why)| Unreachable {
                     since: *since,
                     attempts: *attempts,
@@ -266,19 +327,28 @@ impl World {
                 key: memory.key.as_deref(),
             },
             node,
+            binding: &binding,
+            certified: None,
             pods: memory.pods.as_ref(),
             window,
             given_up: &given_up,
             streaks: &memory.streaks,
             check_every: Duration::from_secs(600),
             known_since: memory.since,
+            outages: &self.outages,
+            server: self.server,
         };
         f(&known)
     }
 
     /// What would be shown to a person.
+    pub fn steps(&self) -> Vec<crate::machine::PlannedStep> {
+        self.known(|known| steps(known, self.now)).unwrap()
+    }
+
+    /// The same in a few words.
     pub fn plan(&self) -> Vec<String> {
-        self.known(|known| steps(known, self.now)).unwrap().iter().map(crate::machine::PlannedStep::text).collect()
+        self.steps().iter().map(crate::machine::PlannedStep::text).collect()
     }
 
     pub fn decide(&self) -> Decision {
@@ -375,7 +445,19 @@ impl World {
             Act::Run(run) => self.visit(Some((&run.id, &run.step)), &run.then),
             Act::Clean => {
                 assert!(self.installed.is_empty(), "cleaned while components are there");
-                (self.clean, self.memory.cleaned) = (true, true);
+                (self.clean, self.memory.cleaned, self.owner) = (true, true, None);
+            }
+            Act::Release => {
+                self.visit(None, &wire::Observe::default());
+                if self.silent.is_none() {
+                    (self.owner, self.memory.released) = (None, true);
+                }
+            }
+            Act::Adopt { from } => {
+                let mark = self.owner.clone().expect("there is somebody to adopt it from");
+                assert_eq!(mark.owner, *from);
+                self.owner = Some(wire::Mark { owner: self.identity(), epoch: mark.epoch + 1, fence: self.fence });
+                self.visit(None, &wire::Observe::default());
             }
             Act::Ask(wish) => {
                 let now = self.now;
@@ -428,13 +510,17 @@ impl World {
         }
     }
 
+    /// Nothing was heard of the host.
+    fn unanswered(&mut self, why: String) {
+        let (since, attempts) = self.memory.unreachable.as_ref().map_or((self.now, 0), |known| (known.0, known.1));
+        let not_before = self.now + SignedDuration::from_secs(10);
+        self.memory.unreachable = Some((since, attempts + 1, not_before, why));
+    }
+
     fn visit(&mut self, step: Option<(&str, &Step)>, observe: &wire::Observe) {
         self.memory.current = false;
         if let Some(why) = self.silent.clone() {
-            let (since, attempts) = self.memory.unreachable.as_ref().map_or((self.now, 0), |known| (known.0, known.1));
-            let not_before = self.now + SignedDuration::from_secs(10);
-            self.memory.unreachable = Some((since, attempts + 1, not_before, why));
-            return;
+            return self.unanswered(why);
         }
         self.memory.unreachable = None;
         self.memory.key = Some(self.key.clone());
@@ -443,6 +529,9 @@ impl World {
                 Some(record) => record.clone(),
                 None => self.perform(id, step),
             };
+            if let Some(why) = self.silent.clone() {
+                return self.unanswered(why);
+            }
             self.memory.step = Some((self.now, record));
         }
         let observation = self.observation(observe);
@@ -459,6 +548,10 @@ impl World {
     }
 
     fn perform(&mut self, id: &str, step: &Step) -> StepRecord {
+        let mark = wire::Mark { owner: self.identity(), epoch: 1, fence: self.fence };
+        let mark = self.owner.get_or_insert(mark).clone();
+        assert!(mark.owner.is(&self.identity()), "a step on the host of {}", mark.owner);
+        assert_eq!(self.same_address, None, "a step on the host of another machine");
         let boot_id = self.boot_id();
         let closed = self.node.as_ref().is_some_and(|node| node.closed.is_some());
         let mut record = StepRecord {
@@ -509,6 +602,7 @@ impl World {
             Step::Repair(package) => {
                 if !self.fights {
                     self.drifted.remove(&package.component);
+                    self.dead.remove(&package.component);
                 }
                 format!("repair {}", package.component)
             }
@@ -522,6 +616,9 @@ impl World {
                 let at = kept.iter().position(|kept| kept.digest == *to).expect("that is kept");
                 let old = kept.remove(at);
                 kept.insert(0, old);
+                if !self.fights {
+                    self.drifted.remove(component);
+                }
                 let rebooting = self.shelf[to].disruption == Disruption::Reboot;
                 if rebooting {
                     self.unbooted.insert(component.clone());
@@ -529,8 +626,14 @@ impl World {
                 format!("back {component} {}", self.installed[component][0].version)
             }
             Step::Reboot => {
-                self.boot += 1;
-                self.unbooted.clear();
+                if let Some(booted) = self.stays_down {
+                    self.silent = Some("no route to host".to_owned());
+                    record.outcome = if booted { Outcome::Done } else { Outcome::Failed };
+                }
+                if self.stays_down != Some(false) {
+                    self.boot += 1;
+                    self.unbooted.clear();
+                }
                 let boot = self.boot_id();
                 if let Some(node) = &mut self.node {
                     node.boot = boot;
@@ -566,8 +669,13 @@ impl World {
 
     fn observation(&self, observe: &wire::Observe) -> Observation {
         let mut components = Vec::new();
+        let own = |name: &String| self.installed.get(name).map(|kept| &self.shelf[&kept[0].digest].package);
         let asked = observe.packages.iter().map(|package| (package.component.clone(), Some(package)));
-        let others = self.installed.keys().filter(|name| !observe.packages.iter().any(|p| p.component == **name));
+        let asked = asked.chain(observe.installed.iter().map(|name| (name.clone(), own(name))));
+        let named = |name: &str| {
+            observe.packages.iter().any(|p| p.component == name) || observe.installed.iter().any(|own| own == name)
+        };
+        let others = self.installed.keys().filter(|name| !named(name));
         for (name, package) in asked.chain(others.map(|name| (name.clone(), None))) {
             let kept = self.installed.get(&name).cloned().unwrap_or_default();
             let installed = kept.first().cloned();
@@ -577,7 +685,7 @@ impl World {
             let checks = package.filter(|_| observe.health).map(|package| &package.health.checks);
             let health = checks.into_iter().flatten().map(|_| wire::CheckSeen {
                 check: format!("unit {name}.service"),
-                holds: in_place && !broken,
+                holds: in_place && !broken && !self.dead.contains(&name),
                 message: if broken { "failed".to_owned() } else { String::new() },
             });
             components.push(ComponentSeen {
@@ -587,6 +695,7 @@ impl World {
                 installed,
                 deviations,
                 needs_reboot: self.unbooted.contains(&name),
+                down: self.dead.iter().filter(|dead| **dead == name).map(|dead| format!("{dead}.service")).collect(),
                 health: health.collect(),
             });
         }
@@ -595,9 +704,10 @@ impl World {
             os: "debian-12".to_owned(),
             arch: "amd64".to_owned(),
             boot_id: self.boot_id(),
+            serials: self.serial.iter().cloned().collect(),
             ..wire::Facts::default()
         };
-        Observation { facts, components, records: records.cloned().collect() }
+        Observation { facts, owner: self.owner.clone(), components, records: records.cloned().collect() }
     }
 }
 

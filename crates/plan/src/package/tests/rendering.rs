@@ -5,7 +5,7 @@ use fleetwright_wire as wire;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use crate::package::{Lookup, RenderError, RenderErrorKind, Rendered, Values, render};
+use crate::package::{Lookup, NoSecret, RenderError, RenderErrorKind, Rendered, Values, render};
 
 struct Objects(BTreeMap<(&'static str, String, String), Vec<u8>>);
 
@@ -21,8 +21,11 @@ impl Objects {
 }
 
 impl Lookup for Objects {
-    fn secret(&self, name: &str, key: &str) -> Option<Vec<u8>> {
-        self.0.get(&("Secret", name.into(), key.into())).cloned()
+    fn secret(&self, _: &str, name: &str, key: &str) -> Result<Vec<u8>, NoSecret> {
+        if name == "unshared" {
+            return Err(NoSecret::NotShared);
+        }
+        self.0.get(&("Secret", name.into(), key.into())).cloned().ok_or(NoSecret::Missing)
     }
 
     fn config_map(&self, name: &str, key: &str) -> Option<Vec<u8>> {
@@ -212,6 +215,11 @@ fn what_a_package_refers_to_must_be_there_and_be_what_was_meant() {
     assert_eq!(missing.field, "spec.files[0].secret");
     assert_eq!(missing.kind, RenderErrorKind::Missing);
     assert!(missing.message.contains("no Secret tls with the key \"key\""), "{}", missing.message);
+    let spec = json!({"config": {}, "files": [{"path": "/etc/key", "secret": {"name": "unshared", "key": "key"}}]});
+    let unshared = rendered(spec, &Objects::none()).unwrap_err();
+    assert_eq!((unshared.field.as_str(), unshared.kind), ("spec.files[0].secret", RenderErrorKind::NotShared));
+    assert!(unshared.message.contains("fleetwright.io/allowed-machines"), "{}", unshared.message);
+    assert!(unshared.message.contains("host-17"), "{}", unshared.message);
 
     let digest = "2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae";
     let spec = json!({"tarball": {"source": {"configMap": {"name": "a", "key": "b"}, "sha256": digest}}});
@@ -311,5 +319,29 @@ proptest! {
     #[test]
     fn no_template_makes_it_panic(template in "[ -~\\n]{0,40}|(\\{\\{|\\{%|\\}\\}|%\\}|machine|\\.|cluster| |if|for|in|x|\\||default|json|'|\\(|\\)){0,12}") {
         let _ = text(&template);
+    }
+}
+
+#[test]
+fn a_value_in_a_script_is_one_word_whatever_it_holds() {
+    let mut machine = machine();
+    let evil = "a'; rm -rf / #$(id)`id`\"\n";
+    machine.metadata.labels.as_mut().unwrap().insert("team".into(), evil.into());
+    let (facts, cluster) = (facts(), cluster());
+    let values = Values { machine: &machine, facts: Some(&facts), cluster: &cluster };
+    let apply = |text: &str| {
+        let script = json!({"check": "false", "apply": text, "remove": ":"});
+        render(&package(json!({"script": script})), &values, &Objects::none()).map(|done| match done.package.method {
+            wire::Method::Script(script) => script.apply,
+            other => panic!("{other:?}"),
+        })
+    };
+    let script = apply("printf %s {{ machine.labels.team | sh }}").unwrap();
+    let said = std::process::Command::new("/bin/sh").args(["-euc", &script]).output().unwrap();
+    assert!(said.status.success(), "{said:?}");
+    assert_eq!(String::from_utf8(said.stdout).unwrap(), evil);
+    assert_eq!(apply("echo {{ facts.cpus | sh }}").unwrap(), "echo '64'");
+    for wrong in ["{{ machine.addresses | sh }}", "{{ machine.labels.nobody | sh }}"] {
+        assert!(apply(wrong).is_err(), "{wrong}");
     }
 }

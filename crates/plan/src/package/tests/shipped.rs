@@ -5,13 +5,13 @@ use fleetwright_wire::{Content, Package};
 use serde_json::{Value, json};
 
 use crate::package::shipped::{Fill, SHIPPED, Shipped};
-use crate::package::{Lookup, Member, Values, check, check_set, render};
+use crate::package::{Lookup, Member, NoSecret, Values, check, check_set, render};
 
 struct Nothing;
 
 impl Lookup for Nothing {
-    fn secret(&self, _: &str, _: &str) -> Option<Vec<u8>> {
-        None
+    fn secret(&self, _: &str, _: &str, _: &str) -> Result<Vec<u8>, NoSecret> {
+        Err(NoSecret::Missing)
     }
 
     fn config_map(&self, _: &str, _: &str) -> Option<Vec<u8>> {

@@ -1,0 +1,257 @@
+//! The keys that a cluster cannot live without: its authorities, and the key of service-account tokens.
+//!
+//! Guarantees:
+//! - a key is generated once. After it is recorded in the status of the Cluster, or once the cluster has run, no other key takes its place unless a
+//!   rotation or a person (annotation [`names::REPLACE_KEY`]) asks for that;
+//! - a sealed copy holds each key before a Secret of the control plane does, and a lost Secret is recreated from the copy with the same content;
+//! - a Secret whose content is neither the recorded nor the sealed one is left as it is, and the operator signs and restarts nothing with it. Caveat: pods
+//!   that run and mount the Secret read the changed files by themselves.
+
+use std::collections::BTreeMap;
+
+use fleetwright_api::{KeyStatus, names};
+
+use super::Names;
+use super::certificates::{Authority, SERVICE_ACCOUNT};
+use super::decide::Seen;
+
+/// The Secret, in the namespace of the Clusters, with the key that seals the copies.
+pub const SEAL: &str = "fleetwright-seal";
+/// The key of that Secret's data.
+pub const SEAL_DATA: &str = "key";
+/// The key of a copy's data.
+pub const SEALED_DATA: &str = "sealed";
+/// What of a Secret's data belongs to the key that it holds.
+const DATA: [&str; 7] = ["ca.crt", "tls.crt", "tls.key", "next.crt", "next.key", "sa.key", "sa.pub"];
+/// How much of a fingerprint a person has to name.
+const SHORT: usize = 16;
+
+impl Names {
+    /// The Secret, beside the Cluster, with the sealed copy of its keys: it outlives the namespace of the control plane.
+    pub fn sealed_keys(&self) -> String {
+        format!("{}.sealed-keys", self.name)
+    }
+}
+
+/// One of the keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Key {
+    /// An authority.
+    Authority(Authority),
+    /// The key that signs service-account tokens.
+    ServiceAccount,
+}
+
+impl Key {
+    /// All of them.
+    pub fn all() -> impl Iterator<Item = Self> {
+        Authority::ALL.into_iter().map(Self::Authority).chain([Self::ServiceAccount])
+    }
+
+    /// The Secret that holds it.
+    pub const fn secret(self) -> &'static str {
+        match self {
+            Self::Authority(authority) => authority.secret(),
+            Self::ServiceAccount => SERVICE_ACCOUNT,
+        }
+    }
+
+    /// The data that holds what is public of it.
+    pub const fn public(self) -> &'static str {
+        match self {
+            Self::Authority(_) => "tls.crt",
+            Self::ServiceAccount => "sa.pub",
+        }
+    }
+
+    /// The one that a Secret of that name holds.
+    pub fn of(secret: &str) -> Option<Self> {
+        Self::all().find(|key| key.secret() == secret)
+    }
+
+    /// Whether clusters had it before keys were recorded. One that came later is new to a cluster that has no record of it.
+    const fn predates_records(self) -> bool {
+        match self {
+            Self::Authority(Authority::Cluster | Authority::Etcd | Authority::FrontProxy) | Self::ServiceAccount => {
+                true
+            }
+        }
+    }
+
+    const fn lost(self) -> &'static str {
+        match self {
+            Self::Authority(_) => names::reasons::AUTHORITY_LOST,
+            Self::ServiceAccount => names::reasons::SERVICE_ACCOUNT_KEY_LOST,
+        }
+    }
+
+    const fn changed(self) -> &'static str {
+        match self {
+            Self::Authority(_) => names::reasons::AUTHORITY_CHANGED,
+            Self::ServiceAccount => names::reasons::SERVICE_ACCOUNT_KEY_CHANGED,
+        }
+    }
+}
+
+/// The digest of what in a Secret belongs to its key. Other data beside it does not matter.
+pub fn content<'a>(data: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> String {
+    super::borrowed::digest(data.into_iter().filter(|(name, value)| DATA.contains(name) && !value.is_empty()))
+}
+
+/// What the Secret of a key holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Held {
+    /// There is no Secret.
+    #[default]
+    Missing,
+    /// What it holds is no key, or parts of it do not belong together.
+    Broken,
+    /// A key.
+    Whole {
+        /// See [`KeyStatus::fingerprint`].
+        fingerprint: String,
+        /// See [`content`].
+        digest: String,
+    },
+}
+
+/// What is seen of a cluster's keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// What each Secret holds; one that is not listed is missing.
+    pub held: BTreeMap<Key, Held>,
+    /// The digest of each key that the sealed copy holds, by the name of its Secret. Empty if there is no copy that can be opened.
+    pub sealed: BTreeMap<String, String>,
+    /// The value of [`names::REPLACE_KEY`].
+    pub replace: Option<String>,
+}
+
+/// What to do with the keys, and what to record of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Choice {
+    /// Generate these: into the sealed copy first, then as Secrets.
+    pub generate: Vec<Key>,
+    /// Recreate the Secrets of these from the sealed copy.
+    pub restore: Vec<Key>,
+    /// Put these into the sealed copy, provided that their Secrets have these digests.
+    pub seal: Vec<(Key, String)>,
+    /// What the status is to say of them.
+    pub record: Vec<KeyStatus>,
+    /// What is lost or changed: a reason, and what to do about it.
+    pub blocked: Option<(&'static str, String)>,
+}
+
+impl Choice {
+    /// Whether nothing is left to do or to record.
+    pub fn settled(&self, recorded: &[KeyStatus]) -> bool {
+        !self.acts() && self.blocked.is_none() && self.record == recorded
+    }
+
+    /// Whether Secrets of the control plane are made.
+    pub fn acts(&self) -> bool {
+        !self.generate.is_empty() || !self.restore.is_empty() || !self.seal.is_empty()
+    }
+
+    /// Whether only the copy and the record are brought up to date, of which nobody notices anything.
+    pub(super) fn silent(&self, recorded: &[KeyStatus]) -> bool {
+        self.generate.is_empty() && self.restore.is_empty() && self.blocked.is_none() && !self.settled(recorded)
+    }
+}
+
+/// Says what to do with the keys of a cluster.
+pub(super) fn choose(seen: &Seen<'_>, known: &Known) -> Choice {
+    let created = seen.status.package_version.is_some();
+    let mut choice = Choice::default();
+    for key in Key::all() {
+        let name = key.secret();
+        let record = seen.status.keys.iter().find(|record| record.name == name);
+        let sealed = known.sealed.get(name);
+        let asked = |fingerprint: &str| known.replace.as_deref() == Some(&*request(key, fingerprint));
+        let keep = |choice: &mut Choice| choice.record.extend(record.cloned());
+        match known.held.get(&key).unwrap_or(&Held::Missing) {
+            Held::Missing => {
+                let fingerprint = record.map_or("", |record| &record.fingerprint);
+                let ran = record.is_some() || created && key.predates_records();
+                match sealed {
+                    _ if ran && asked(fingerprint) => choice.generate.push(key),
+                    Some(_) => choice.restore.push(key),
+                    None if ran => block(&mut choice, key.lost(), || lost(seen.names, key, fingerprint)),
+                    None => choice.generate.push(key),
+                }
+                keep(&mut choice);
+            }
+            Held::Broken => {
+                block(&mut choice, key.changed(), || changed(seen.names, key, record, None));
+                keep(&mut choice);
+            }
+            Held::Whole { fingerprint, digest } => {
+                let ours = record.is_some_and(|record| record.digest == *digest);
+                // The copy is written before the Secret is: what it holds was made by the operator.
+                let made = sealed == Some(digest);
+                if !ours && !made && (record.is_some() || sealed.is_some()) && !asked(fingerprint) {
+                    block(&mut choice, key.changed(), || changed(seen.names, key, record, Some(fingerprint)));
+                    keep(&mut choice);
+                    continue;
+                }
+                if !made {
+                    choice.seal.push((key, digest.clone()));
+                }
+                if ours || made {
+                    let (fingerprint, digest) = (fingerprint.clone(), digest.clone());
+                    choice.record.push(KeyStatus { name: name.to_owned(), fingerprint, digest });
+                } else {
+                    keep(&mut choice);
+                }
+            }
+        }
+    }
+    // The order of a list in the status is the API server's to choose.
+    let recorded = &seen.status.keys;
+    if choice.record.len() == recorded.len() && choice.record.iter().all(|record| recorded.contains(record)) {
+        choice.record.clone_from(recorded);
+    }
+    choice
+}
+
+fn block(choice: &mut Choice, reason: &'static str, message: impl FnOnce() -> String) {
+    choice.blocked.get_or_insert_with(|| (reason, message()));
+}
+
+/// What a person writes into [`names::REPLACE_KEY`] to have a key replaced.
+fn request(key: Key, fingerprint: &str) -> String {
+    let short = if fingerprint.is_empty() { "unknown" } else { fingerprint.get(..SHORT).unwrap_or(fingerprint) };
+    format!("{}@{short}", key.secret())
+}
+
+fn lost(names: &Names, key: Key, fingerprint: &str) -> String {
+    format!(
+        "Secret {}/{} is missing and there is no sealed copy of it (Secret {}/{}) that can be opened. The control plane keeps running, and nothing is signed or restarted. Recreate one of the two Secrets from a backup; if \
+         the key is gone, annotate the Cluster with {}={} to generate another one, which cuts off everything that trusts the old one",
+        names.namespace,
+        key.secret(),
+        names.fleet,
+        names.sealed_keys(),
+        names::REPLACE_KEY,
+        request(key, fingerprint)
+    )
+}
+
+fn changed(names: &Names, key: Key, record: Option<&KeyStatus>, found: Option<&str>) -> String {
+    let secret = format!("Secret {}/{}", names.namespace, key.secret());
+    let recorded = record.map_or("", |record| record.fingerprint.get(..SHORT).unwrap_or(&record.fingerprint));
+    let (holds, adopt) = match found {
+        Some(found) => (
+            format!("was changed: it holds {}", found.get(..SHORT).unwrap_or(found)),
+            format!(
+                "; to use what it holds now, annotate the Cluster with {}={}",
+                names::REPLACE_KEY,
+                request(key, found)
+            ),
+        ),
+        None => ("was changed: what it holds is no key".to_owned(), String::new()),
+    };
+    format!(
+        "{secret} {holds}, and the cluster runs with {recorded}. The operator signs and restarts nothing with it; components that mount the Secret read it by themselves. Delete the Secret to have it restored from the sealed copy, and use \
+         spec.certificates.rotateAuthorities to replace authorities{adopt}"
+    )
+}

@@ -1,0 +1,592 @@
+//! The members of etcd: the next single step towards the members that are declared.
+//!
+//! A change concerns one member at a time and is recorded in the Cluster's status before its first step. What follows is derived from that record and from
+//! what is seen, so that any process can go on after a crash:
+//!
+//! - Add: the member is added to etcd as a learner, its pod starts, it catches up, it is promoted.
+//! - Remove: the member is removed from etcd, then the StatefulSet is scaled down by one, then the volume is deleted.
+//! - Renew: as Replace, for a healthy member whose volume is too small and cannot grow.
+//! - Replace: the member is removed from etcd, its volume and its pod are deleted, and only when a new pod with a new volume exists it is added as a
+//!   learner, catches up and is promoted.
+//!
+//! Guarantees:
+//! - the StatefulSet never has fewer replicas than etcd has members, so that no edit stops a member that still has a vote;
+//! - a member is removed only while the other members answer, agree on a leader, and are a quorum without it;
+//! - a volume is deleted only when etcd has no member for it, and a member is added only when the volume that was deleted is gone. Otherwise the old container, which is
+//!   restarted at any time, would start on the old volume as the new member and lose its data with that volume.
+
+use fleetwright_api::{EtcdStatus, MemberChange, MemberChangeType};
+use jiff::Timestamp;
+
+use super::Names;
+use super::decide::Replica;
+
+/// A member of etcd, as the others know it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Member {
+    /// Its etcd id.
+    pub id: String,
+    /// Empty until it has started for the first time.
+    pub name: String,
+    /// Where the others reach it.
+    pub peer_urls: Vec<String>,
+    /// It has no vote yet.
+    pub learner: bool,
+}
+
+/// What one member says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// Its etcd id.
+    pub id: String,
+    /// The id of the member that it takes for the leader.
+    pub leader: String,
+    /// The index of the last raft entry that it has.
+    pub index: u64,
+    /// The index of the last raft entry that it has applied.
+    pub applied: u64,
+    /// The address where it answered.
+    pub address: String,
+}
+
+/// What the members say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// All members.
+    pub members: Vec<Member>,
+    /// Those that answered.
+    pub answered: Vec<Answer>,
+}
+
+/// The outcome of asking the members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// When.
+    pub at: Timestamp,
+    /// What they said; or why they are not asked again for a moment.
+    pub outcome: Result<Told, String>,
+}
+
+/// The volume claim of a member.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Claim {
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+    /// Its resourceVersion.
+    pub version: String,
+    /// It is being deleted.
+    pub ending: bool,
+    /// The size that it asks for.
+    pub size: String,
+    /// Whether its class lets it grow, as far as that is known.
+    pub expandable: bool,
+}
+
+/// An act on members or volumes that cannot be taken back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// Remove the member with that id from etcd.
+    Remove {
+        /// Its name.
+        member: String,
+        /// Its etcd id.
+        id: String,
+        /// How many of the other members must agree on a leader.
+        needed: usize,
+        /// The member is removed because it lost its data: not if its pod is another one or ready by now.
+        lost: Option<String>,
+    },
+    /// Add a member as a learner.
+    Add {
+        /// Its name.
+        member: String,
+        /// Where the others reach it.
+        peer_url: String,
+        /// What tells this act from an earlier one for the same name.
+        volume: String,
+    },
+    /// Give a learner its vote.
+    Promote {
+        /// Its name.
+        member: String,
+        /// Its etcd id.
+        id: String,
+    },
+    /// Delete the volume of a member that etcd does not have.
+    DeleteVolume {
+        /// The member's name.
+        member: String,
+        /// The claim.
+        claim: Claim,
+    },
+}
+
+/// The types of the Operations of acts.
+pub const OPERATIONS: [&str; 4] = ["EtcdMemberRemove", "EtcdMemberAdd", "EtcdMemberPromote", "EtcdVolumeDelete"];
+
+impl Act {
+    /// The type of its Operation.
+    pub fn type_(&self) -> &'static str {
+        match self {
+            Self::Remove { .. } => "EtcdMemberRemove",
+            Self::Add { .. } => "EtcdMemberAdd",
+            Self::Promote { .. } => "EtcdMemberPromote",
+            Self::DeleteVolume { .. } => "EtcdVolumeDelete",
+        }
+    }
+
+    /// The member that it is about.
+    pub fn member(&self) -> &str {
+        match self {
+            Self::Remove { member, .. }
+            | Self::Add { member, .. }
+            | Self::Promote { member, .. }
+            | Self::DeleteVolume { member, .. } => member,
+        }
+    }
+
+    /// What it depends on: the same act on the same member and the same volume has the same fingerprint.
+    pub fn fingerprint(&self) -> String {
+        match self {
+            Self::Remove { member, id, .. } | Self::Promote { member, id } => format!("{member}-{id}"),
+            Self::Add { member, volume, .. } => format!("{member}-{volume}"),
+            Self::DeleteVolume { member, claim } => format!("{member}-{}", claim.uid),
+        }
+    }
+
+    /// Why the act must not be done now; none if it may. Asked right before it is done, with what the members say then.
+    pub fn refused(&self, told: &Told) -> Option<String> {
+        match self {
+            Self::Remove { id, needed, .. } => told.agree(Some(id), *needed).err(),
+            Self::Add { .. } => told.agree(None, told.voters()).err(),
+            Self::Promote { id, .. } => told.behind(id),
+            Self::DeleteVolume { .. } => None,
+        }
+    }
+
+    /// Whether the act is done, as far as the members can tell.
+    pub fn done(&self, told: &Told) -> bool {
+        match self {
+            Self::Remove { id, .. } => told.member(id).is_none(),
+            Self::Add { peer_url, .. } => told.at(peer_url).is_some(),
+            Self::Promote { id, .. } => told.member(id).is_some_and(|member| !member.learner),
+            Self::DeleteVolume { .. } => false,
+        }
+    }
+}
+
+impl Told {
+    /// The member with that id.
+    pub fn member(&self, id: &str) -> Option<&Member> {
+        self.members.iter().find(|member| member.id == id)
+    }
+
+    /// The member at that peer URL.
+    pub fn at(&self, peer_url: &str) -> Option<&Member> {
+        self.members.iter().find(|member| member.peer_urls.iter().any(|url| url == peer_url))
+    }
+
+    /// The number of members with a vote.
+    pub fn voters(&self) -> usize {
+        self.members.iter().filter(|member| !member.learner).count()
+    }
+
+    /// The id of the leader, if that many voters agree on it; the member with the id `except` counts neither as a voter nor as a leader, unless it leads and is about to
+    /// hand that over.
+    fn agree(&self, except: Option<&str>, needed: usize) -> Result<&str, String> {
+        let voters: Vec<_> =
+            self.members.iter().filter(|one| !one.learner && Some(one.id.as_str()) != except).collect();
+        let answers = |member: &&&Member| self.answered.iter().find(|answer| answer.id == member.id);
+        let leader = voters.iter().find_map(|member| answers(&member)).map(|answer| answer.leader.as_str());
+        let leader = leader.filter(|leader| self.member(leader).is_some_and(|member| !member.learner));
+        let agree = voters.iter().filter(|member| answers(member).is_some_and(|one| Some(&*one.leader) == leader));
+        let agree = agree.count();
+        match leader {
+            Some(leader) if agree >= needed && (Some(leader) != except || self.answers(leader)) => Ok(leader),
+            _ => Err(format!(
+                "{agree} of {} other members of etcd answer and agree on a leader, and {needed} must",
+                voters.len()
+            )),
+        }
+    }
+
+    fn answers(&self, id: &str) -> bool {
+        self.answered.iter().any(|answer| answer.id == id)
+    }
+
+    /// Why that learner cannot be promoted yet.
+    fn behind(&self, id: &str) -> Option<String> {
+        let newest = self.answered.iter().filter(|one| one.id != id).map(|one| one.index).max().unwrap_or_default();
+        match self.answered.iter().find(|one| one.id == id) {
+            None => Some("it does not answer yet".to_owned()),
+            // etcd itself refuses a learner that has less than nine tenths.
+            Some(own) if own.leader.is_empty() || own.leader == "0" || own.applied < newest - newest / 10 => {
+                Some(format!("it has applied {} of {newest} raft entries", own.applied))
+            }
+            Some(_) => None,
+        }
+    }
+}
+
+/// What the next step is decided from.
+pub(super) struct Facts<'a> {
+    pub names: &'a Names,
+    /// Number of members that are declared.
+    pub wanted: u32,
+    /// What is recorded: the number of members that run, and the change under way.
+    pub record: EtcdStatus,
+    /// The pods of etcd.
+    pub pods: &'a [Replica],
+    /// The volume claims of the namespace.
+    pub claims: &'a [Claim],
+    /// The member that lost its data, if other members could tell.
+    pub lost: Option<&'a Replica>,
+    /// The declared size of volumes.
+    pub size: &'a str,
+    /// What the members said, if that is recent.
+    pub told: Option<&'a Told>,
+    /// Why no change begins now, whatever the members say.
+    pub busy: Option<String>,
+}
+
+/// The next step.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Next {
+    /// The members are as declared.
+    #[default]
+    Rest,
+    /// Write this into the status. Nothing else is done before that is written.
+    Record(EtcdStatus),
+    /// Do this.
+    Act(Act),
+    /// Delete this pod: its StatefulSet recreates it with a new volume.
+    Recreate(Replica),
+    /// Ask the members.
+    Ask,
+    /// The change under way waits for this.
+    Wait(String),
+    /// A change is declared, and is refused for this reason.
+    Refuse(String),
+}
+
+/// The claim of the volume of a member.
+pub fn claim(member: &str) -> String {
+    format!("data-{member}")
+}
+
+/// Where the others reach a member.
+pub fn peer_url(names: &Names, member: &str) -> String {
+    format!("https://{member}.etcd.{}.svc:2380", names.namespace)
+}
+
+fn name(ordinal: u32) -> String {
+    format!("etcd-{ordinal}")
+}
+
+fn ordinal(member: &str) -> u32 {
+    member.rsplit('-').next().and_then(|number| number.parse().ok()).unwrap_or(u32::MAX)
+}
+
+/// The next single step.
+pub(super) fn next(facts: &Facts<'_>, now: Timestamp) -> Next {
+    match &facts.record.change {
+        None => facts.begin(now),
+        Some(change) => match change.type_ {
+            MemberChangeType::Add => facts.add(change, now),
+            MemberChangeType::Remove => facts.remove(change),
+            MemberChangeType::Replace | MemberChangeType::Renew => facts.replace(change, now),
+        },
+    }
+}
+
+impl Facts<'_> {
+    fn running(&self) -> u32 {
+        self.record.members
+    }
+
+    fn pod(&self, member: &str) -> Option<&Replica> {
+        self.pods.iter().find(|pod| pod.name == member)
+    }
+
+    fn claim(&self, member: &str) -> Option<&Claim> {
+        let name = claim(member);
+        self.claims.iter().find(|claim| claim.name == name)
+    }
+
+    fn change(&self, type_: MemberChangeType, member: &str, id: Option<&Member>, now: Timestamp) -> Next {
+        let change = MemberChange {
+            type_,
+            member: member.to_owned(),
+            member_id: id.map(|member| member.id.clone()),
+            pod_uid: self.pod(member).map(|pod| pod.uid.clone()),
+            claim_uid: self.claim(member).map(|claim| claim.uid.clone()),
+            since: now,
+        };
+        Next::Record(EtcdStatus { change: Some(change), ..self.record.clone() })
+    }
+
+    /// The change is over, or withdrawn. The API servers follow when all members are as declared.
+    fn over(&self) -> Next {
+        let members = self.running();
+        let serving = if members == self.wanted { members } else { self.record.serving };
+        Next::Record(EtcdStatus { members, serving, change: None })
+    }
+
+    fn scaled(&self, members: u32) -> Next {
+        Next::Record(EtcdStatus { members, ..self.record.clone() })
+    }
+
+    /// No change is under way: begins one, if one is needed and all others are healthy.
+    fn begin(&self, now: Timestamp) -> Next {
+        let running = self.running();
+        if let Some(lost) = self.lost {
+            let Some(told) = self.told else { return Next::Ask };
+            let url = peer_url(self.names, &lost.name);
+            let own = told.at(&url);
+            let others = told.members.iter().filter(|member| own.is_none_or(|own| own.id != member.id)).count();
+            let needed = quorum(running);
+            if let Err(why) = told.agree(own.map(|own| own.id.as_str()), needed) {
+                return Next::Refuse(why);
+            }
+            // With another number of members, one more or one less might take the quorum away.
+            if others + 1 != running as usize {
+                return Next::Refuse(format!(
+                    "etcd has {others} other members, and {} are expected",
+                    running.saturating_sub(1)
+                ));
+            }
+            if self.claim(&lost.name).is_none() {
+                return Next::Wait(format!("the volume claim of {} is not known yet", lost.name));
+            }
+            let leaves = self.wanted < running && ordinal(&lost.name) + 1 == running;
+            let type_ = if leaves { MemberChangeType::Remove } else { MemberChangeType::Replace };
+            return self.change(type_, &lost.name, own, now);
+        }
+        let small = self.small();
+        if self.wanted == running && small.is_none() {
+            if self.may_have_learner() {
+                let Some(told) = self.told else { return Next::Ask };
+                let learner = |member: &String| told.at(&peer_url(self.names, member)).filter(|own| own.learner);
+                if let Some(member) = (0..running).map(name).find(|member| learner(member).is_some()) {
+                    return self.change(MemberChangeType::Add, &member, learner(&member), now);
+                }
+            }
+            return if self.record.serving == running { Next::Rest } else { self.over() };
+        }
+        if let Some(why) = &self.busy {
+            return Next::Refuse(why.clone());
+        }
+        let grows = self.wanted > running;
+        let renews = small.filter(|_| self.wanted == running);
+        if renews.is_some() && running < 3 {
+            let why = "the StorageClass does not let volumes grow, and a member is replaced by one with a larger volume only while two others run";
+            return Next::Refuse(format!("{why}: declare 3 members, or let the class expand volumes"));
+        }
+        let member = renews.unwrap_or_else(|| name(if grows { running } else { running - 1 }));
+        // A member that is removed may be unhealthy: that is one reason to remove it.
+        let others: Vec<_> = self.pods.iter().filter(|pod| pod.name != member).collect();
+        let healthy = others.iter().filter(|pod| pod.ready && !pod.ending).count();
+        let expected = if grows { running } else { running - 1 } as usize;
+        if healthy != expected || others.len() != expected {
+            return Next::Refuse(format!("{healthy} of {expected} other members of etcd are ready, and all must be"));
+        }
+        let Some(told) = self.told else { return Next::Ask };
+        let own = told.at(&peer_url(self.names, &member));
+        if let Some((left, learner)) = self.left_learner(told).filter(|(left, _)| *left != member) {
+            return self.change(MemberChangeType::Remove, &left, Some(learner), now);
+        }
+        let listed = told.members.iter().filter(|one| own.is_none_or(|own| own.id != one.id)).count();
+        if listed != expected {
+            return Next::Refuse(format!("etcd has {listed} other members, and {expected} are expected"));
+        }
+        if let Err(why) = told.agree(own.map(|own| own.id.as_str()), expected) {
+            return Next::Refuse(why);
+        }
+        let type_ = match self.wanted {
+            wanted if wanted == running => MemberChangeType::Renew,
+            _ if grows => MemberChangeType::Add,
+            _ => MemberChangeType::Remove,
+        };
+        self.change(type_, &member, own, now)
+    }
+
+    /// A member that is not ready may be a learner: a process that led at the same time for a moment may have ended the change that would promote it.
+    fn may_have_learner(&self) -> bool {
+        let ready = self.pods.iter().filter(|pod| pod.ready && !pod.ending).count();
+        let unready = self.pods.iter().any(|pod| !pod.ready && !pod.ending);
+        self.busy.is_none() && unready && ready >= quorum(self.running())
+    }
+
+    /// A learner for which the StatefulSet has no replica, and whose change was ended before it was removed.
+    fn left_learner<'t>(&self, told: &'t Told) -> Option<(String, &'t Member)> {
+        told.members.iter().filter(|one| one.learner).find_map(|one| {
+            let left = one.peer_urls.iter().find_map(|url| {
+                let number = ordinal(url.strip_prefix("https://")?.split('.').next()?);
+                let left = name(number);
+                (number >= self.running() && *url == peer_url(self.names, &left)).then_some(left)
+            })?;
+            Some((left, one))
+        })
+    }
+
+    /// The last member whose volume is smaller than declared and cannot grow.
+    fn small(&self) -> Option<String> {
+        let small =
+            |member: &String| self.claim(member).is_some_and(|claim| !claim.expandable && claim.is_below(self.size));
+        (0..self.running()).rev().map(name).find(small)
+    }
+
+    fn add(&self, change: &MemberChange, now: Timestamp) -> Next {
+        let Some(told) = self.told else { return Next::Ask };
+        let (member, number) = (&change.member, ordinal(&change.member));
+        let url = peer_url(self.names, member);
+        let own = told.at(&url);
+        if self.wanted <= number && own.is_none_or(|own| own.learner) {
+            // The opposite was declared before it had a vote.
+            return match own {
+                None if self.running() <= number && self.claim(member).is_none() => self.over(),
+                _ => self.change(MemberChangeType::Remove, member, own, now),
+            };
+        }
+        if self.running() > number {
+            return self.joins(member, told, now);
+        }
+        match (own, self.claim(member)) {
+            (Some(_), _) => self.scaled(number + 1),
+            // Of an earlier member, which etcd does not have any more: a new one would not start with it.
+            (None, Some(left)) if left.ending => Next::Wait(format!("the old volume {} is being deleted", left.name)),
+            (None, Some(left)) => Next::Act(Act::DeleteVolume { member: member.clone(), claim: left.clone() }),
+            (None, None) => match told.agree(None, told.voters()) {
+                Err(why) => Next::Wait(why),
+                Ok(_) => {
+                    let volume = change.since.as_second().to_string();
+                    Next::Act(Act::Add { member: member.clone(), peer_url: url, volume })
+                }
+            },
+        }
+    }
+
+    /// A member that was added, and whose pod may run: it catches up and is promoted.
+    fn joins(&self, member: &str, told: &Told, now: Timestamp) -> Next {
+        let Some(own) = told.at(&peer_url(self.names, member)) else {
+            // Somebody else removed it.
+            return self.change(MemberChangeType::Replace, member, None, now);
+        };
+        if !own.learner {
+            return self.over();
+        }
+        let pod = self.pod(member);
+        // One that started and lost its data again does not catch up.
+        if !own.name.is_empty() && !told.answers(&own.id) && pod.is_some_and(|pod| pod.lost && !pod.ending) {
+            return self.change(MemberChangeType::Replace, member, Some(own), now);
+        }
+        match told.behind(&own.id) {
+            None => Next::Act(Act::Promote { member: member.to_owned(), id: own.id.clone() }),
+            Some(why) => {
+                let more = pod.filter(|pod| !pod.message.is_empty()).map(|pod| format!(" ({})", pod.message));
+                Next::Wait(format!("{member} is a learner: {why}{}", more.unwrap_or_default()))
+            }
+        }
+    }
+
+    fn remove(&self, change: &MemberChange) -> Next {
+        let (member, number) = (&change.member, ordinal(&change.member));
+        let Some(told) = self.told else { return Next::Ask };
+        // A learner is in etcd before the StatefulSet has a replica for it: only etcd tells whether it is removed.
+        match told.at(&peer_url(self.names, member)) {
+            // The opposite was declared before it was removed.
+            Some(own) if self.wanted > number && !own.learner => self.over(),
+            Some(own) => {
+                let needed = told.voters() - usize::from(!own.learner);
+                match told.agree(Some(&own.id), needed) {
+                    Err(why) => Next::Wait(why),
+                    Ok(_) if needed == 0 => Next::Wait("it is the last member with a vote".to_owned()),
+                    Ok(_) => {
+                        let (member, id) = (member.clone(), own.id.clone());
+                        Next::Act(Act::Remove { member, id, needed, lost: None })
+                    }
+                }
+            }
+            None if self.running() > number => self.scaled(number),
+            // Neither etcd nor its StatefulSet has it any more.
+            None => match (self.pod(member), self.claim(member)) {
+                (Some(_), _) => Next::Wait(format!("pod {member} is being deleted")),
+                (None, Some(claim)) if claim.ending => Next::Wait(format!("volume {} is being deleted", claim.name)),
+                (None, Some(claim)) => Next::Act(Act::DeleteVolume { member: member.clone(), claim: claim.clone() }),
+                (None, None) => self.over(),
+            },
+        }
+    }
+
+    fn replace(&self, change: &MemberChange, now: Timestamp) -> Next {
+        let Some(told) = self.told else { return Next::Ask };
+        let (member, number) = (&change.member, ordinal(&change.member));
+        let url = peer_url(self.names, member);
+        let own = told.at(&url);
+        if self.wanted <= number && number + 1 == self.running() {
+            return self.change(MemberChangeType::Remove, member, own, now);
+        }
+        if let Some(old) = change.member_id.as_ref().and_then(|id| told.member(id)) {
+            let renews = change.type_ == MemberChangeType::Renew;
+            match self.pod(member) {
+                None => return Next::Wait(format!("pod {member} is being recreated")),
+                // It recovered, or another pod has yet to show that it does not: whether it lost its data is decided again.
+                Some(pod) if Some(&pod.uid) != change.pod_uid.as_ref() => return self.over(),
+                Some(pod) if pod.ready && !renews => return self.over(),
+                Some(_) => {}
+            }
+            let needed = match old.learner {
+                true => told.voters(),
+                false if renews => told.voters() - 1,
+                false => quorum(self.running()),
+            };
+            return match told.agree(Some(&old.id), needed) {
+                Err(why) => Next::Wait(why),
+                Ok(_) => {
+                    let (member, id) = (member.clone(), old.id.clone());
+                    Next::Act(Act::Remove { member, id, needed, lost: change.pod_uid.clone().filter(|_| !renews) })
+                }
+            };
+        }
+        let (pod, claim) = (self.pod(member), self.claim(member));
+        let recreate = |why: &str| match pod {
+            Some(pod) if !pod.ending => Next::Recreate(pod.clone()),
+            _ => Next::Wait(why.to_owned()),
+        };
+        let old_pod = pod.is_some_and(|pod| Some(&pod.uid) == change.pod_uid.as_ref());
+        match claim {
+            Some(old) if Some(&old.uid) == change.claim_uid.as_ref() => match own {
+                // Its pod may start with the old volume at any moment.
+                Some(own) => self.change(MemberChangeType::Replace, member, Some(own), now),
+                None if !old.ending => Next::Act(Act::DeleteVolume { member: member.clone(), claim: old.clone() }),
+                None => recreate("the old pod and its volume are being deleted"),
+            },
+            _ if old_pod => recreate("the old pod is being deleted"),
+            Some(new) if !new.ending && pod.is_some() => match own {
+                Some(_) => self.joins(member, told, now),
+                None => match told.agree(None, told.voters()) {
+                    Err(why) => Next::Wait(why),
+                    Ok(_) => {
+                        let (member, volume) = (member.clone(), new.uid.clone());
+                        Next::Act(Act::Add { member, peer_url: url, volume })
+                    }
+                },
+            },
+            _ => Next::Wait(format!("{member} gets a new pod and a new volume")),
+        }
+    }
+}
+
+impl Claim {
+    /// Whether it asks for less than that.
+    pub(super) fn is_below(&self, size: &str) -> bool {
+        super::survey::amount(&self.size).zip(super::survey::amount(size)).is_some_and(|(own, size)| own < size)
+    }
+}
+
+/// How many of that many members are a quorum.
+fn quorum(members: u32) -> usize {
+    (members / 2 + 1) as usize
+}

@@ -1,0 +1,192 @@
+//! Authorities and the key of service-account tokens: made once, recorded, sealed, and never replaced by themselves.
+
+use fleetwright_api::KeyStatus;
+
+use super::keys::{Held, Key, Known};
+use super::*;
+
+fn held(version: &str) -> Held {
+    Held::Whole { fingerprint: format!("{version}-fingerprint-0123456789"), digest: format!("{version}-digest") }
+}
+
+impl World {
+    fn known(&mut self) -> &mut Known {
+        self.keys.as_mut().expect("keys are seen")
+    }
+
+    fn hold(&mut self, key: Key, version: &str) {
+        self.known().held.insert(key, held(version));
+    }
+
+    fn seal(&mut self, key: Key, version: &str) {
+        self.known().sealed.insert(key.secret().to_owned(), format!("{version}-digest"));
+    }
+
+    /// What the operator does with what was decided of keys.
+    fn kept(&mut self) -> Decision {
+        let decision = self.decide();
+        self.status = self.status();
+        for key in &decision.keys.generate {
+            self.seal(*key, "new");
+            self.hold(*key, "new");
+        }
+        for key in &decision.keys.restore {
+            let digest = self.known().sealed[key.secret()].clone();
+            self.hold(*key, digest.strip_suffix("-digest").unwrap());
+        }
+        for (key, digest) in &decision.keys.seal {
+            self.known().sealed.insert(key.secret().to_owned(), digest.clone());
+        }
+        decision
+    }
+
+    fn blocked(&self) -> String {
+        let status = self.status();
+        let valid = condition(&status.conditions, names::CERTIFICATES_VALID).unwrap();
+        assert_eq!(valid.status, Status::False);
+        assert_eq!(status.phase, Some(ClusterPhase::Degraded));
+        valid.reason.clone()
+    }
+
+    fn recorded(&self, key: Key) -> Option<&KeyStatus> {
+        self.status.keys.iter().find(|record| record.name == key.secret())
+    }
+}
+
+const CA: Key = Key::Authority(Authority::Cluster);
+
+/// A cluster at rest whose keys are recorded and sealed.
+fn kept() -> World {
+    let mut world = World::new();
+    world.settle();
+    world.keys = Some(Known::default());
+    for key in Key::all() {
+        world.hold(key, "old");
+    }
+    // It was created before keys were recorded.
+    let decision = world.kept();
+    assert_eq!(decision.keys.seal.len(), 4, "a copy is made first");
+    assert!(world.status.keys.is_empty() && decision.keys.generate.is_empty());
+    world.kept();
+    assert_eq!(world.status.keys.len(), 4, "then they are recorded");
+    world.settle();
+    assert!(world.decide().keys.settled(&world.status.keys));
+    assert_eq!(world.status.phase, Some(ClusterPhase::Ready));
+    world
+}
+
+#[test]
+fn keys_of_a_new_cluster_are_recorded_before_they_are_used() {
+    let mut world = World::new();
+    world.keys = Some(Known::default());
+    let wanted = certificates::wanted(&world.names, &world.spec, &[]);
+    world.due = wanted.into_iter().map(|one| (one, Due::Missing)).collect();
+    assert_eq!(world.kept().keys.generate.len(), 4);
+    let decision = world.kept();
+    assert!(!decision.keys.acts() && decision.certificates.is_empty(), "nothing is signed");
+    assert_eq!(world.status.keys.len(), 4);
+    assert!(!world.decide().certificates.is_empty());
+}
+
+#[test]
+fn a_lost_key_is_restored_and_nothing_else_changes_meanwhile() {
+    for key in Key::all() {
+        let mut world = kept();
+        let before = world.status.clone();
+        world.known().held.remove(&key);
+        let decision = world.kept();
+        assert_eq!(decision.keys.restore, [key]);
+        assert!(decision.keys.generate.is_empty() && decision.apply.is_empty() && decision.replace.is_none());
+        world.settle();
+        assert_eq!(world.status, before);
+    }
+}
+
+#[test]
+fn a_key_that_is_lost_with_its_copy_is_never_generated_by_itself() {
+    for key in Key::all() {
+        let mut world = kept();
+        world.known().held.remove(&key);
+        world.known().sealed.clear();
+        // As far as that goes the others are sealed again.
+        world.kept();
+        let decision = world.kept();
+        assert!(decision.keys.generate.is_empty() && decision.apply.is_empty() && decision.certificates.is_empty());
+        let reason = world.blocked();
+        assert!(["AuthorityLost", "ServiceAccountKeyLost"].contains(&&*reason), "{reason}");
+        assert!(fleetwright_api::is_true(&world.status.conditions, names::READY), "it is proven all the same");
+        // A request for another key than this one does not count; one that names it does.
+        world.known().replace = Some(format!("{}@another", key.secret()));
+        assert!(world.decide().keys.generate.is_empty());
+        world.known().replace = Some(format!("{}@old-fingerprint-", key.secret()));
+        assert_eq!(world.kept().keys.generate, [key]);
+        world.kept();
+        assert_eq!(world.recorded(key).unwrap().digest, "new-digest");
+        assert!(world.decide().keys.generate.is_empty(), "once");
+    }
+}
+
+#[test]
+fn a_namespace_that_is_deleted_does_not_take_the_record_along() {
+    let mut world = kept();
+    let recorded = world.status.keys.clone();
+    world.namespace = false;
+    world.known().held.clear();
+    world.kept();
+    assert_eq!(world.status.keys, recorded);
+    world.namespace = true;
+    assert_eq!(world.kept().keys.restore.len(), 4);
+    world.kept();
+    assert_eq!(world.status.keys, recorded);
+}
+
+#[test]
+fn a_cluster_that_ran_before_keys_were_recorded_gets_no_new_key_either() {
+    let mut world = World::new();
+    world.settle();
+    world.keys = Some(Known::default());
+    for key in Key::all().skip(1) {
+        world.hold(key, "old");
+    }
+    assert!(world.kept().keys.generate.is_empty());
+    assert_eq!(world.blocked(), names::reasons::AUTHORITY_LOST);
+}
+
+#[test]
+fn a_key_that_somebody_changed_is_neither_used_nor_overwritten() {
+    for (there, reason) in [(held("hand-made"), "AuthorityChanged"), (Held::Broken, "AuthorityChanged")] {
+        let mut world = kept();
+        world.known().held.insert(CA, there.clone());
+        // What pods trust would change with it.
+        world.anchors[0] = anchor(Authority::Cluster, false, &["other"]);
+        let decision = world.kept();
+        assert!(!decision.keys.acts() && decision.apply.is_empty() && decision.certificates.is_empty());
+        assert_eq!(world.blocked(), reason);
+        assert_eq!(world.recorded(CA).unwrap().digest, "old-digest");
+        // It is deleted: the copy has what it was.
+        world.known().held.remove(&CA);
+        assert_eq!(world.kept().keys.restore, [CA]);
+        assert_eq!(world.known().held[&CA], held("old"));
+    }
+    let mut world = kept();
+    world.hold(CA, "hand-made");
+    world.known().replace = Some("ca@hand-made-finger".to_owned());
+    world.kept();
+    world.kept();
+    assert_eq!(world.recorded(CA).unwrap().digest, "hand-made-digest");
+}
+
+#[test]
+fn what_a_rotation_made_is_recorded_because_the_copy_has_it() {
+    let mut world = kept();
+    world.seal(CA, "next");
+    world.hold(CA, "next");
+    let decision = world.kept();
+    assert!(decision.keys.blocked.is_none() && decision.certificates.is_empty(), "it is recorded first");
+    assert_eq!(world.recorded(CA).unwrap().digest, "next-digest");
+    // The copy is ahead of a Secret whose change was never written: nobody has used it, and it is dropped.
+    world.seal(CA, "after-next");
+    let decision = world.kept();
+    assert_eq!(decision.keys.seal, [(CA, "next-digest".to_owned())]);
+    assert!(world.decide().keys.settled(&world.status.keys));
+}

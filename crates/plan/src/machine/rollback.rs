@@ -1,0 +1,99 @@
+//! A component whose declared version failed and whose earlier version was restored.
+
+use fleetwright_api::{Component, ComponentState, Rollback};
+use fleetwright_wire::Outcome;
+
+use super::component::{PROVING, REPAIR_FAILED, Sight, Stand, bump, installed, said, set, signed};
+use super::decide::Mind;
+use super::guard::cut;
+use super::step::{Does, Item};
+use crate::package::Rendered;
+
+impl<'a> Mind<'a> {
+    /// The host carries a restored version: it must prove itself before the Node opens, and is guarded as any other.
+    pub(super) fn restored(
+        &mut self,
+        entry: &mut Component,
+        wanted: &'a Rendered,
+        sight: &Sight<'_>,
+        back: &Rollback,
+    ) -> Stand<'a> {
+        let does = Does::Back { to: back.digest.clone() };
+        let drifted = entry.state == ComponentState::Drifted;
+        if let Some(record) = self.record(entry, &does) {
+            let (outcome, said) = (record.outcome, said(record));
+            match outcome {
+                Outcome::Running => return Stand::Running,
+                Outcome::Failed | Outcome::Interrupted => {
+                    bump(entry);
+                    if drifted {
+                        self.repaired(false);
+                        entry.message = format!("{REPAIR_FAILED}: {said}");
+                    }
+                }
+                Outcome::Done | Outcome::Refused => {
+                    bump(entry);
+                    entry.since = self.now;
+                    if outcome == Outcome::Done && drifted {
+                        self.repaired(true);
+                    }
+                }
+            }
+        }
+        if installed(sight.seen) != Some(&back.digest) {
+            let kept = sight.seen.previous.iter().any(|kept| kept.digest == back.digest);
+            if kept && entry.state != ComponentState::Failed {
+                set(entry, ComponentState::Downgrading, entry.message.clone(), self.now);
+                return Stand::Due(Box::new(self.back(entry, wanted, does, back.version.clone())));
+            }
+            let message = format!("{}; and {} is not on the host any more", back.why, back.version);
+            set(entry, ComponentState::Failed, cut(&message, 8192), self.now);
+            return Stand::Left;
+        }
+        // A kernel that was restored is in place after a boot.
+        if sight.seen.needs_reboot && entry.state != ComponentState::Failed {
+            return Stand::Boots;
+        }
+        let asked = self.k.host.seen.filter(|seen| seen.asked.installed.contains(&entry.component));
+        let guarded = matches!(entry.state, ComponentState::RolledBack | ComponentState::Drifted);
+        if guarded && asked.is_some() && !sight.seen.deviations.is_empty() {
+            if let Some(why) = self.drifted(entry, &sight.seen.deviations) {
+                let item = self.repair(wanted, Some(back), sight.seen, why);
+                return Stand::Due(Box::new(Item { not_before: self.retry_at(entry, &does), ..item }));
+            }
+            return Stand::Left;
+        }
+        if entry.state == ComponentState::RolledBack || asked.is_none() && drifted {
+            return Stand::Left;
+        }
+        if drifted && !self.was_repaired() {
+            set(entry, ComponentState::RolledBack, back.why.clone(), self.now);
+            return Stand::Left;
+        }
+        if sight.booted {
+            entry.since = self.now;
+        }
+        let known = self.k.leaving.get(&entry.component);
+        let times = known.map_or(wanted.times, |known| known.times);
+        let conditions = known.map_or(&wanted.node_conditions, |known| &known.node_conditions);
+        let ran = asked.is_some_and(|seen| seen.asked.health);
+        let Some(doubt) = self.doubt_of(&entry.component, ran, times.healthy_times, conditions, sight) else {
+            set(entry, ComponentState::RolledBack, back.why.clone(), self.now);
+            return Stand::Left;
+        };
+        if entry.state == ComponentState::Failed {
+            return Stand::Left;
+        }
+        let within = signed(times.healthy_within);
+        if self.had(entry, !conditions.is_empty()) >= within {
+            let (version, within) = (&back.version, within.as_secs());
+            let message =
+                format!("{}; and {version}, which was restored, did not work within {within}s: {doubt}", back.why);
+            set(entry, ComponentState::Failed, cut(&message, 8192), self.now);
+            return Stand::Left;
+        }
+        entry.message = format!("{PROVING}: {}, which was restored: {doubt}", back.version);
+        self.look_for_health(times.healthy_every);
+        Stand::Proving { others: false }
+    }
+}
