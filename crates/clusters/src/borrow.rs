@@ -1,15 +1,15 @@
-//! Keeps copies of Secrets that a Cluster refers to where its pods can have them.
+//! Keeps copies of Secrets that a Cluster refers to where its pods can have them. Only what a Secret shares with the Cluster is copied.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use fleetwright_api::names;
+use fleetwright_api::{is_shared, names};
 use fleetwright_kit::{Key, Pass};
 use fleetwright_plan::cluster::Names;
 use fleetwright_plan::cluster::borrowed::{Borrowed, Part, digest};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
-use kube::Api;
+use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
 use crate::eyes::Eyes;
@@ -17,19 +17,43 @@ use crate::secrets::SecretError;
 
 type Data = BTreeMap<String, ByteString>;
 
+/// A Secret of the Cluster's namespace, as far as it was read.
+enum Source {
+    Missing,
+    NotShared,
+    Shared(Data),
+}
+
 /// Brings copies up to date. What they are made from is read each time: nobody watches Secrets that are not the operator's.
-pub async fn copy(eyes: &Eyes, pass: &Pass, names: &Names, copies: &[Borrowed]) -> Result<(), SecretError> {
-    let mut sources = BTreeMap::new();
+///
+/// A source that is missing or not shared stops the pass, because pods would wait for what they do not get. Where the copy has all that is wanted
+/// already, the pods have it too: then the copy stays as it is, the rest of the pass goes on, and the error is returned for the status.
+pub async fn copy(
+    eyes: &Eyes,
+    pass: &Pass,
+    names: &Names,
+    copies: &[Borrowed],
+) -> Result<Option<SecretError>, SecretError> {
+    let (mut sources, mut trouble) = (BTreeMap::new(), None);
     for copy in copies {
         let key = Key::new(&names.namespace, &copy.secret);
-        let is = eyes.secrets.get(&key).and_then(|there| there.copy.clone());
+        let live = eyes.secrets.get(&key);
+        let is = live.as_ref().and_then(|there| there.copy.clone());
         if is.is_none() && copy.parts.is_empty() {
             continue;
         }
-        let mut data = Data::new();
-        for part in &copy.parts {
-            data.extend(value(&mut sources, pass, names, part).await?.map(|value| (part.to.clone(), value)));
-        }
+        let data = match gather(&mut sources, pass, names, copy).await {
+            Ok(data) => data,
+            Err(error) if error.needs_person() => {
+                let has = |part: &Part| live.as_ref().is_some_and(|live| live.keys.iter().any(|key| **key == *part.to));
+                if is.is_none() || !copy.parts.iter().filter(|part| part.needed).all(has) {
+                    return Err(error);
+                }
+                trouble = trouble.or(Some(error));
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
         let wanted = digest(data.iter().map(|(key, value)| (key.as_str(), value.0.as_slice())));
         if is.as_deref() == Some(&*wanted) {
             continue;
@@ -44,11 +68,24 @@ pub async fn copy(eyes: &Eyes, pass: &Pass, names: &Names, copies: &[Borrowed]) 
         });
         pass.writer().apply(&eyes.secrets, &key, &body).await?;
     }
-    Ok(())
+    Ok(trouble)
+}
+
+async fn gather(
+    sources: &mut BTreeMap<String, Source>,
+    pass: &Pass,
+    names: &Names,
+    copy: &Borrowed,
+) -> Result<Data, SecretError> {
+    let mut data = Data::new();
+    for part in &copy.parts {
+        data.extend(value(sources, pass, names, part).await?.map(|value| (part.to.clone(), value)));
+    }
+    Ok(data)
 }
 
 async fn value(
-    sources: &mut BTreeMap<String, Data>,
+    sources: &mut BTreeMap<String, Source>,
     pass: &Pass,
     names: &Names,
     part: &Part,
@@ -58,13 +95,29 @@ async fn value(
         Entry::Vacant(unknown) => {
             let api: Api<Secret> = Api::namespaced(pass.client(), &names.fleet);
             let read = api.get_opt(&part.from).await.map_err(|error| SecretError::Read(part.from.clone(), error))?;
-            unknown.insert(read.and_then(|secret| secret.data).unwrap_or_default())
+            unknown.insert(match read {
+                None => Source::Missing,
+                Some(secret) => {
+                    let allowed = secret.annotations().get(names::ALLOWED_CLUSTERS);
+                    match is_shared(allowed.map(String::as_str), &names.name) {
+                        true => Source::Shared(secret.data.unwrap_or_default()),
+                        false => Source::NotShared,
+                    }
+                }
+            })
         }
     };
-    let value = source.get(&part.key).filter(|value| !value.0.is_empty()).cloned();
+    let secret = || format!("{}/{}", names.fleet, part.from);
+    let value = match source {
+        Source::Shared(data) => data.get(&part.key).filter(|value| !value.0.is_empty()).cloned(),
+        Source::Missing => None,
+        Source::NotShared => {
+            let (cluster, field) = (names.name.clone(), part.field.clone());
+            return Err(SecretError::NotShared { secret: secret(), cluster, field });
+        }
+    };
     if value.is_none() && part.needed {
-        let secret = format!("{}/{}", names.fleet, part.from);
-        return Err(SecretError::Lacks { secret, key: part.key.clone(), field: part.field.clone() });
+        return Err(SecretError::Lacks { secret: secret(), key: part.key.clone(), field: part.field.clone() });
     }
     Ok(value)
 }

@@ -1,36 +1,38 @@
 //! The controller of clusters: what was decided is done and written down.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fleetwright_api::{
-    CertificateStatus, Cluster, ClusterPackageVersion, ClusterStatus, ControlPlaneComponent, Status, names,
+    CertificateStatus, Cluster, ClusterPackageVersion, ClusterStatus, ControlPlaneComponent, Status, condition, names,
 };
 use fleetwright_kit::events::{Level, reference};
+use fleetwright_kit::journal::{Journal, JournalError};
 use fleetwright_kit::{Budget, Controller, Key, Next, Outcome, Pass, Remedy, StepError, Whole, WriteError};
 use fleetwright_plan::cluster::arguments::{Unknown, unknown};
 use fleetwright_plan::cluster::borrowed::borrowed;
 use fleetwright_plan::cluster::certificates::Authority;
 use fleetwright_plan::cluster::objects::{Kind, Object};
 use fleetwright_plan::cluster::preflight::Known;
+use fleetwright_plan::cluster::release::Hold;
 use fleetwright_plan::cluster::snapshots::Backup;
-use fleetwright_plan::cluster::{
-    self, AtRest, Decision, Names, Outlook, Replica, Seen, certificates, datastore, extensions,
-};
+use fleetwright_plan::cluster::{self, AtRest, Decision, Names, Outlook, Seen, certificates, datastore, extensions};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Namespace, ObjectReference, PersistentVolumeClaim};
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::{Namespace, ObjectReference};
 use kube::ResourceExt;
 use kube::api::ObjectMeta;
 use serde_json::json;
 
 use crate::borrow;
-use crate::ending::{self, Ending, Hold};
+use crate::ending::{self, Ending};
 use crate::extend::Extenders;
 use crate::eyes::{Eyes, Papers};
 use crate::follow;
 use crate::joined::Askers;
-use crate::mend::Menders;
+use crate::members::Members;
 use crate::meters::Meters;
 use crate::prove::Provers;
 use crate::secrets::{Maker, SecretError};
@@ -38,11 +40,15 @@ use crate::snapshots;
 use crate::survey::Surveys;
 use crate::view::ClusterView;
 
+/// A Secret that could not be had is asked for again after this long.
+const SECRETS_AGAIN: Duration = Duration::from_secs(30);
+
 /// Keeps clusters.
 pub struct Clusters {
     pub eyes: Eyes,
     pub provers: Provers,
-    pub menders: Menders,
+    pub members: Members,
+    pub journal: Journal,
     pub extenders: Extenders,
     pub askers: Askers,
     pub followers: follow::Askers,
@@ -80,9 +86,6 @@ pub enum Invalid {
         "spec.packageVersion names {0}, which is not in the namespace: make that ClusterPackageVersion, or name another"
     )]
     NoPackage(String),
-    /// It is to be deleted, and machines hold it.
-    #[error("{0}")]
-    Held(String),
     /// An argument that the component does not know in this version. A component that has it does not start.
     #[error("{0}")]
     Argument(Unknown),
@@ -92,7 +95,6 @@ impl StepError for Invalid {
     fn reason(&self) -> &'static str {
         match self {
             Self::NoPackage(_) => names::reasons::NO_PACKAGE_VERSION,
-            Self::Held(_) => names::reasons::MACHINES_JOINED,
             Self::Argument(_) => names::reasons::BAD_ARGUMENT,
         }
     }
@@ -100,8 +102,6 @@ impl StepError for Invalid {
     fn remedy(&self) -> Remedy {
         match self {
             Self::NoPackage(_) | Self::Argument(_) => Remedy::Person,
-            // Nobody tells when they go.
-            Self::Held(_) => Remedy::Wait(Duration::from_secs(10)),
         }
     }
 }
@@ -115,6 +115,9 @@ pub enum ActError {
     /// A key or certificate was not made.
     #[error("{0}")]
     Secret(#[from] SecretError),
+    /// An Operation was not driven on.
+    #[error("{0}")]
+    Journal(#[from] JournalError),
 }
 
 impl StepError for ActError {
@@ -122,6 +125,7 @@ impl StepError for ActError {
         match self {
             Self::Write(error) => error.reason(),
             Self::Secret(error) => error.reason(),
+            Self::Journal(error) => error.reason(),
         }
     }
 
@@ -129,6 +133,7 @@ impl StepError for ActError {
         let remedy = match self {
             Self::Write(error) => error.remedy(),
             Self::Secret(error) => error.remedy(),
+            Self::Journal(error) => error.remedy(),
         };
         match remedy {
             // A refusal may be mended by a role or a quota, which nobody watches.
@@ -138,12 +143,62 @@ impl StepError for ActError {
     }
 }
 
+impl ActError {
+    /// The API server refuses what was written, and will again.
+    fn is_refusal(&self) -> bool {
+        let refused = |error: &WriteError| matches!(error, WriteError::Refused { .. });
+        match self {
+            Self::Write(error) | Self::Journal(JournalError::Write(error)) => refused(error),
+            Self::Secret(_) | Self::Journal(_) => false,
+        }
+    }
+}
+
+/// The first write of a pass that the API server refused.
+#[derive(Default)]
+struct Refusal(Option<ActError>);
+
+impl Refusal {
+    /// A refusal concerns what was written and nothing else: the pass goes on. Any other error ends it.
+    fn noted<T>(&mut self, outcome: Result<T, impl Into<ActError>>) -> Result<Option<T>, ActError> {
+        match outcome.map_err(Into::into) {
+            Ok(value) => Ok(Some(value)),
+            Err(error) if error.is_refusal() => {
+                self.0.get_or_insert(error);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// What was done.
+pub enum Done {
+    /// The cluster is gone.
+    Gone,
+    /// It is still there.
+    Kept {
+        /// Why the gate does not let its machines be released, if it does not.
+        waits: Option<String>,
+        /// When to look at it again, besides what was decided.
+        next: Option<Timestamp>,
+        /// A Secret that it refers to cannot be had: that stops what needs it, and nothing else.
+        trouble: Option<SecretError>,
+    },
+}
+
+impl Done {
+    const KEPT: Self = Self::Kept { waits: None, next: None, trouble: None };
+}
+
 /// What was decided: what to do with a cluster, or with its end.
 pub enum Choice {
     /// It is to be as declared.
     Keep(Box<Decision>, Box<ClusterStatus>),
     /// Nothing is done to it; this is how it is.
     Paused(Box<ClusterStatus>, Option<Timestamp>),
+    /// It is to be deleted, machines hold it, and its package version is not there: nothing else is done to it.
+    Held(Hold),
     /// It is to go.
     End(Ending),
     /// First of all it must be ours to end.
@@ -152,13 +207,16 @@ pub enum Choice {
 
 impl Controller for Clusters {
     const NAME: &'static str = crate::NAME;
-    /// Reads: authorities that sign, a namespace that may be there, the keys of a store, and Secrets that it refers to. Writes: everything of a new cluster's step, and the status.
-    const BUDGET: Budget = Budget { reads: 9, writes: 24 };
+    /// Reads: authorities that sign, the sealed copy of keys and what seals it, a namespace that may be there, the keys of a store and of snapshots, and
+    /// Secrets that it refers to. Writes: everything of a new cluster's step, the key of its snapshots with its copy, the Operation that releases machines,
+    /// and the status. And what the journal needs for an act on a member of etcd, with reads of the operator's certificate and of a pod. And volumes that
+    /// grow, with their StatefulSet.
+    const BUDGET: Budget = Budget { reads: 20 + Journal::BUDGET.reads + 3, writes: 33 + Journal::BUDGET.writes + 10 };
 
     type Found = Arc<Found>;
     type Valid = Valid;
     type Decision = Choice;
-    type Done = bool;
+    type Done = Done;
     type DereferenceError = std::convert::Infallible;
     type ValidateError = Invalid;
     type ActError = ActError;
@@ -172,7 +230,7 @@ impl Controller for Clusters {
         let key = pass.key();
         let Some(cluster) = self.eyes.clusters.get(key) else {
             self.provers.forget(key);
-            self.menders.forget(key);
+            self.members.forget(key);
             self.extenders.forget(key);
             self.askers.forget(key);
             self.followers.forget(key);
@@ -183,19 +241,16 @@ impl Controller for Clusters {
         let names = Names::of(&key.namespace, &key.name);
         let package = self.eyes.packages.get(&Key::new(&key.namespace, &cluster.0.spec.package_version));
         let hold = ending::hold(&self.eyes, self.askers.answer(key).as_ref(), &names, &cluster, pass.now());
-        if hold.as_ref().is_some_and(|hold| hold.ask) {
-            self.askers.ask(key, &names, &self.eyes.servers(&names.namespace), cluster.0.spec.on_delete);
-        }
         let ending = ending::ending(&self.eyes, &names, &cluster).filter(|_| hold.is_none());
         Ok(Some(Arc::new(Found { cluster, names, package, ending, hold })))
     }
 
     fn validate(&self, found: &Arc<Found>) -> Result<Valid, Invalid> {
+        if ending::paused(&found.cluster) {
+            return Ok(Valid { found: Arc::clone(found) });
+        }
         // What goes needs no package version.
-        if found.package.is_none() && found.ending.is_none() {
-            if let Some(message) = found.hold.as_ref().and_then(|hold| hold.message.clone()) {
-                return Err(Invalid::Held(message));
-            }
+        if found.package.is_none() && found.ending.is_none() && found.hold.is_none() {
             return Err(Invalid::NoPackage(found.cluster.0.spec.package_version.clone()));
         }
         let spec = &found.cluster.0.spec;
@@ -215,18 +270,40 @@ impl Controller for Clusters {
         if let Some(ending) = &found.ending {
             return Choice::End(ending.clone());
         }
+        if ending::paused(&found.cluster) {
+            let namespace = self.eyes.namespaces.get(&Key::cluster(&found.names.namespace));
+            let runs = found.package.as_ref().filter(|_| namespace.is_some_and(|namespace| !namespace.ending));
+            return runs.map_or_else(
+                || {
+                    let before = found.cluster.0.status.clone().unwrap_or_default();
+                    let generation = found.cluster.0.metadata.generation;
+                    Choice::Paused(Box::new(cluster::deletion_paused(&before, generation, now)), None)
+                },
+                |package| self.choose(found, package, now),
+            );
+        }
         let finalizers = found.cluster.0.metadata.finalizers.iter().flatten();
-        if !finalizers.clone().any(|name| name == names::CLUSTER_FINALIZER) {
+        let finalized = finalizers.clone().any(|name| name == names::CLUSTER_FINALIZER);
+        // Nothing is made for a paused cluster, so there is nothing that a finalizer would have to wait for.
+        if !finalized && !found.cluster.0.spec.paused {
             return Choice::Finalize;
         }
-        let Some(package) = &found.package else { return Choice::Finalize };
-        self.choose(found, package, now)
+        match (&found.package, &found.hold) {
+            (Some(package), _) => self.choose(found, package, now),
+            (None, Some(hold)) => Choice::Held(hold.clone()),
+            (None, None) => Choice::Finalize,
+        }
     }
 
-    async fn act(&self, pass: &Pass, valid: &Valid, choice: &Choice) -> Result<bool, ActError> {
+    async fn act(&self, pass: &Pass, valid: &Valid, choice: &Choice) -> Result<Done, ActError> {
         let found = &valid.found;
         match choice {
-            Choice::End(ending) => Ok(ending::end(&self.eyes, pass, &found.names, &found.cluster, ending).await?),
+            Choice::End(ending) => {
+                self.close_operations(pass, None).await?;
+                self.withdraw_releases(pass, None).await?;
+                let gone = ending::end(&self.eyes, pass, &found.names, &found.cluster, ending).await?;
+                Ok(if gone { Done::Gone } else { Done::KEPT })
+            }
             Choice::Finalize => {
                 let meta = &found.cluster.0.metadata;
                 let test = json!({ "op": "test", "path": "/metadata/resourceVersion", "value": meta.resource_version });
@@ -237,27 +314,77 @@ impl Controller for Clusters {
                     None => json!({ "op": "add", "path": "/metadata/finalizers", "value": [names::CLUSTER_FINALIZER] }),
                 };
                 pass.writer().json_patch(&self.eyes.clusters, pass.key(), json!([test, add])).await?;
-                Ok(false)
+                Ok(Done::KEPT)
             }
-            Choice::Paused(..) => Ok(false),
+            Choice::Paused(..) => {
+                self.halt(pass.key());
+                Ok(Done::KEPT)
+            }
             Choice::Keep(decision, _) => {
-                self.keep(pass, found, decision).await?;
-                Ok(false)
+                let (trouble, next) = self.keep(pass, found, decision).await?;
+                let waits = self.held(pass, found, found.hold.as_ref()).await?;
+                Ok(Done::Kept { waits, next, trouble })
+            }
+            Choice::Held(hold) => {
+                let waits = self.held(pass, found, Some(hold)).await?;
+                Ok(Done::Kept { waits, next: None, trouble: None })
             }
         }
     }
 
     async fn report(&self, pass: &Pass, found: &Arc<Found>, outcome: Outcome<'_, Self>) -> Result<Next, WriteError> {
         let (status, next) = match outcome {
-            Outcome::Done { done: true, .. } => return Ok(Next::Rest),
-            Outcome::Done { decision: Choice::Keep(decision, status), .. } => ((**status).clone(), decision.next),
+            Outcome::Done { done: Done::Gone, .. } => return Ok(Next::Rest),
+            Outcome::Done {
+                decision: Choice::Keep(decision, status),
+                done: Done::Kept { waits, next, trouble },
+                ..
+            } => {
+                let status = waits.as_ref().map_or_else(|| (**status).clone(), |why| gated(status, why));
+                let next = decision.next.into_iter().chain(*next).min();
+                match trouble {
+                    None => (status, next),
+                    Some(error) => {
+                        let before = found.cluster.0.status.clone().unwrap_or_default();
+                        let why = (error.reason(), &*error.to_string());
+                        let generation = found.cluster.0.metadata.generation;
+                        let told = cluster::not_accepted(&status, &before, why, generation, pass.now());
+                        // No cache has the Secrets of people.
+                        let again = pass.now().checked_add(SECRETS_AGAIN).ok();
+                        (told, next.into_iter().chain(again).min())
+                    }
+                }
+            }
+            Outcome::Done { decision: Choice::Held(hold), .. } => {
+                let before = found.cluster.0.status.clone().unwrap_or_default();
+                let (reason, generation) = (names::reasons::MACHINES_JOINED, found.cluster.0.metadata.generation);
+                let status =
+                    hold.message.as_ref().map(|why| cluster::troubled(&before, reason, why, generation, pass.now()));
+                (status.unwrap_or(before), hold.next)
+            }
             Outcome::Done { decision: Choice::Paused(status, next), .. } => ((**status).clone(), *next),
             Outcome::Done { decision: Choice::End(_), .. } => (ending::status(&found.cluster, pass.now()), None),
             Outcome::Done { decision: Choice::Finalize, .. } => return Ok(Next::Rest),
-            Outcome::Failed { trouble, .. } => (self.troubled(found, trouble, pass.now()), None),
+            // All the rest was done: what was found and decided is written down beside the refusal.
+            Outcome::Failed { trouble, decision: Some(Choice::Keep(decision, status)), .. }
+                if trouble.source.downcast_ref::<ActError>().is_some_and(ActError::is_refusal) =>
+            {
+                (self.troubled(found, status, trouble, pass.now()), decision.next)
+            }
+            Outcome::Failed { trouble, .. } => {
+                let before = found.cluster.0.status.clone().unwrap_or_default();
+                (self.troubled(found, &before, trouble, pass.now()), None)
+            }
         };
         self.write(pass, found, &status).await?;
         Ok(next.map_or(Next::Rest, Next::At))
+    }
+}
+
+impl Found {
+    /// What is declared.
+    pub(crate) fn spec(&self) -> &fleetwright_api::ClusterSpec {
+        &self.cluster.0.spec
     }
 }
 
@@ -267,21 +394,43 @@ impl Clusters {
         self.rested.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Does what was decided about machines that hold the deletion.
+    async fn held(&self, pass: &Pass, found: &Found, hold: Option<&Hold>) -> Result<Option<String>, ActError> {
+        match hold {
+            Some(hold) => self.hold(pass, found, hold).await,
+            None => Ok(None),
+        }
+    }
+
+    /// Stops background tasks that change something. A proof that runs already is left to delete the object that it made.
+    fn halt(&self, key: &Key) {
+        self.members.0.only(key, |_| false);
+        self.extenders.halt(key);
+        self.askers.0.only(key, |_| false);
+    }
+
     fn choose(&self, found: &Found, package: &Whole<ClusterPackageVersion>, now: Timestamp) -> Choice {
         let (spec, names) = (&found.cluster.0.spec, &found.names);
         let status = found.cluster.0.status.clone().unwrap_or_default();
         let key = Key::new(&names.fleet, &names.name);
         let (endpoint, addresses) = self.eyes.endpoint(names, &found.cluster);
-        let mut wanted = certificates::wanted(names, spec, &addresses);
+        // Members that run and are not declared any more need their names in the certificates until they are removed.
+        let set = || self.eyes.object(&names.namespace, Kind::StatefulSet, ControlPlaneComponent::Etcd.binary());
+        let set = if status.etcd.is_none() { set() } else { None };
+        let running = datastore::recorded(spec, &status, set.as_ref()).members;
+        let mut named = Cow::Borrowed(spec);
+        if spec.datastore.etcd.as_ref().is_some_and(|etcd| etcd.members < running)
+            && let Some(etcd) = &mut named.to_mut().datastore.etcd
+        {
+            etcd.members = running;
+        }
+        let mut wanted = certificates::wanted(names, &named, &addresses);
         wanted.extend(certificates::of_extensions(&package.0.spec));
         let papers = self.eyes.papers(names, wanted, spec.certificates.leaf_lifetime.0, now);
         let workloads = self.eyes.workloads(&names.namespace);
         let servers = workloads.get(&ControlPlaneComponent::Apiserver).map(|one| &one.replicas[..]).unwrap_or_default();
         let uids: Vec<_> = servers.iter().map(|replica| replica.uid.as_str()).collect();
         let proofs = self.provers.known(&key, &uids);
-        let members = workloads.get(&ControlPlaneComponent::Etcd).map(|one| &one.replicas[..]).unwrap_or_default();
-        let uids: Vec<_> = members.iter().map(|replica| replica.uid.as_str()).collect();
-        let mendings = self.menders.known(&key, &uids);
         // Those of before, while it changes from one to another.
         let others: Vec<_> = workloads
             .values()
@@ -295,7 +444,8 @@ impl Clusters {
         let object = |kind: Kind, name: &str| self.eyes.object(&names.namespace, kind, name);
         let print = |kind: Kind, name: &str| self.eyes.content(&names.namespace, kind, name, |object| object.print);
         let rested = self.rested().get(&key).cloned().unwrap_or_default();
-        let Papers { authorities, anchors, service_account, due, due_next, ends } = papers;
+        let Papers { mut keys, anchors, due, due_next, ends } = papers;
+        keys.replace = found.cluster.0.annotations().get(names::REPLACE_KEY).cloned();
         let (since, reports) = self.extenders.known(&key);
         let authority = self.eyes.secrets.get(&Key::new(&names.namespace, Authority::Cluster.secret()));
         let extensions = extensions::Known {
@@ -314,9 +464,8 @@ impl Clusters {
             package: (&spec.package_version, &package.0.spec),
             packages: &packages,
             namespace: namespace.is_some_and(|namespace| !namespace.ending),
-            authorities,
+            keys: Some(keys),
             anchors,
-            service_account,
             due,
             due_next,
             object: &object,
@@ -324,7 +473,8 @@ impl Clusters {
             rested,
             workloads,
             proofs,
-            mendings,
+            members: self.heard(&key),
+            claims: self.eyes.claims(&names.namespace),
             backup: Backup {
                 image: self.image,
                 created: found.cluster.0.creation_timestamp().map_or(now, |time| time.0),
@@ -349,6 +499,7 @@ impl Clusters {
             generation: found.cluster.0.metadata.generation,
             certificates: ends.into_iter().map(|(name, not_after)| CertificateStatus { name, not_after }).collect(),
             paused: spec.paused,
+            deletion_paused: ending::paused(&found.cluster),
             protected: ending::protected(&found.cluster),
             held: found.hold.as_ref().and_then(|hold| hold.message.clone()),
         };
@@ -359,22 +510,33 @@ impl Clusters {
         }
     }
 
-    async fn keep(&self, pass: &Pass, found: &Found, decision: &Decision) -> Result<(), ActError> {
+    /// Does what was decided. A Secret that cannot be had stops what needs it, and is the answer; with when to look again.
+    async fn keep(
+        &self,
+        pass: &Pass,
+        found: &Found,
+        decision: &Decision,
+    ) -> Result<(Option<SecretError>, Option<Timestamp>), ActError> {
         let names = &found.names;
         if decision.namespace {
-            return Ok(self.namespace(pass, names).await?);
+            self.namespace(pass, names).await?;
+            return Ok((None, None));
         }
-        borrow::copy(&self.eyes, pass, names, &borrowed(&found.cluster.0.spec)).await?;
-        let maker = Maker { eyes: &self.eyes, pass, names, spec: &found.cluster.0.spec };
-        for authority in &decision.authorities {
-            maker.authority(*authority).await?;
+        let mut refusal = Refusal::default();
+        let recorded = found.cluster.0.status.as_ref().map(|status| &status.keys[..]).unwrap_or_default();
+        let maker = Maker { eyes: &self.eyes, pass, names, spec: &found.cluster.0.spec, recorded };
+        maker.keys(&decision.keys).await?;
+        for key in &decision.keys.restore {
+            let message = format!(
+                "Secret {}/{} was missing: recreated with the same key from the sealed copy",
+                names.namespace,
+                key.secret()
+            );
+            self.tell(pass, found, Level::Warning, "KeyRestored", &message).await;
         }
-        if decision.service_account {
-            maker.service_account().await?;
-        }
-        for (authority, turn) in &decision.rotate {
-            maker.turn(*authority, *turn).await?;
-        }
+        let copied = borrow::copy(&self.eyes, pass, names, &borrowed(&found.cluster.0.spec)).await;
+        let mut trouble = refusal.noted(copied)?.flatten();
+        maker.turn(&decision.rotate).await?;
         maker.certificates(decision.certificates.iter().map(|(wanted, _)| wanted)).await?;
         for (wanted, why) in &decision.certificates {
             self.meters.certificate(why.as_str());
@@ -384,8 +546,8 @@ impl Clusters {
             }
         }
         for (object, place) in &decision.apply {
-            self.apply(pass, names, object).await?;
-            if let Some(place) = place
+            let applied = refusal.noted(self.apply(pass, names, object).await)?;
+            if let (Some(()), Some(place)) = (applied, place)
                 && found
                     .cluster
                     .0
@@ -405,17 +567,26 @@ impl Clusters {
         if let Some(replica) = &decision.replace {
             let key = Key::new(&names.namespace, &replica.name);
             match pass.writer().delete(&self.eyes.pods, &key, &replica.uid, &replica.version).await {
-                Ok(()) | Err(WriteError::Gone(_)) => {}
-                Err(error) => return Err(error.into()),
+                Err(WriteError::Gone(_)) => {}
+                deleted => {
+                    refusal.noted(deleted)?;
+                }
             }
         }
-        if let Some(suspect) = &decision.mend {
-            self.menders.begin(pass.key(), names, suspect);
+        if decision.orphan {
+            let etcd = Key::new(&names.namespace, ControlPlaneComponent::Etcd.binary());
+            refusal.noted(pass.writer().orphan::<StatefulSet>(&etcd).await)?;
         }
-        if let Some(member) = &decision.anew {
-            self.anew(pass, found, member).await?;
+        for (claim, size) in &decision.expand {
+            let key = Key::new(&names.namespace, &claim.name);
+            let patch = json!([
+                { "op": "test", "path": "/metadata/uid", "value": claim.uid },
+                { "op": "replace", "path": "/spec/resources/requests/storage", "value": size },
+            ]);
+            refusal.noted(pass.writer().json_patch(&self.eyes.claims, &key, patch).await)?;
         }
-        self.heal(pass, found, &decision.heal).await?;
+        let next = refusal.noted(self.change_members(pass, found, decision).await)?.flatten();
+        refusal.noted(self.heal(pass, found, &decision.heal).await)?;
         match &decision.preflight.ask {
             Some(ask) => self.surveys.begin(pass.key(), names, ask),
             None if !decision.preflight.begins => self.surveys.forget(pass.key()),
@@ -430,15 +601,24 @@ impl Clusters {
             self.provers.begin(pass.key(), names, prover);
         }
         for task in &decision.tidy {
-            snapshots::tidy(&self.eyes, pass, names, task).await?;
+            refusal.noted(snapshots::tidy(&self.eyes, pass, names, task).await)?;
         }
-        let policy = found.cluster.0.spec.snapshots.as_ref();
-        let bucket = policy.and_then(|policy| policy.s3.as_ref());
-        snapshots::restore(&self.eyes, pass, names, decision, bucket).await?;
-        if let Some(taking) = &decision.snapshot {
-            snapshots::take(&self.eyes, pass, names, taking, bucket).await?;
+        let status = found.cluster.0.status.clone().unwrap_or_default();
+        let (eyes, spec) = (&self.eyes, &found.cluster.0.spec);
+        let supplies = snapshots::Supplies { eyes, pass, names, spec, status: &status };
+        let mut snapshots = supplies.restore(decision).await;
+        if let (Ok(()), Some(taking)) = (&snapshots, &decision.snapshot) {
+            snapshots = supplies.take(taking).await;
         }
-        self.extend(pass, found, &decision.extensions).await
+        match snapshots {
+            Err(ActError::Secret(error)) if error.needs_person() => trouble = trouble.or(Some(error)),
+            done => drop(refusal.noted(done)?),
+        }
+        refusal.noted(self.extend(pass, found, &decision.extensions).await)?;
+        match refusal.0 {
+            Some(error) => Err(error),
+            None => Ok((trouble, next)),
+        }
     }
 
     /// What is brought is written down first: whatever happens then, nothing of it is forgotten.
@@ -462,24 +642,6 @@ impl Clusters {
         for message in self.extenders.repaired(pass.key()) {
             self.tell(pass, found, Level::Normal, "Repaired", &message).await;
         }
-        Ok(())
-    }
-
-    /// Lets a member of etcd begin anew. Its volume goes first: what it holds is of a member that is none any more, and the pod would take it again.
-    async fn anew(&self, pass: &Pass, found: &Found, member: &Replica) -> Result<(), WriteError> {
-        let names = &found.names;
-        let claim = Key::new(&names.namespace, &datastore::claim(&member.name));
-        pass.writer().delete_by_name::<PersistentVolumeClaim>(&claim).await?;
-        let key = Key::new(&names.namespace, &member.name);
-        match pass.writer().delete(&self.eyes.pods, &key, &member.uid, &member.version).await {
-            Ok(()) | Err(WriteError::Gone(_)) => {}
-            Err(error) => return Err(error),
-        }
-        let message = format!(
-            "{} has lost what it knew: the other members keep a place for it, and it begins anew with an empty volume",
-            member.name
-        );
-        self.tell(pass, found, Level::Warning, "MemberReplaced", &message).await;
         Ok(())
     }
 
@@ -537,20 +699,34 @@ impl Clusters {
     }
 
     /// A pass that failed says why; what was known before stays.
-    fn troubled(&self, found: &Found, trouble: &fleetwright_kit::Trouble, now: Timestamp) -> ClusterStatus {
-        let before = found.cluster.0.status.clone().unwrap_or_default();
-        cluster::troubled(
-            &before,
-            trouble.reason,
-            &trouble.source.to_string(),
-            found.cluster.0.metadata.generation,
-            now,
-        )
+    fn troubled(
+        &self,
+        found: &Found,
+        known: &ClusterStatus,
+        trouble: &fleetwright_kit::Trouble,
+        now: Timestamp,
+    ) -> ClusterStatus {
+        let generation = found.cluster.0.metadata.generation;
+        let mut status = cluster::troubled(known, trouble.reason, &trouble.source.to_string(), generation, now);
+        // It is refused since the first time.
+        let old = found.cluster.0.status.as_ref().and_then(|old| condition(&old.conditions, names::ACCEPTED));
+        let first = status.conditions.iter_mut().find(|one| one.type_ == names::ACCEPTED);
+        if let (Some(old), Some(now)) = (old.filter(|old| old.status == Status::False), first) {
+            now.last_transition_time = old.last_transition_time;
+        }
+        status
     }
 
     async fn write(&self, pass: &Pass, found: &Found, new: &ClusterStatus) -> Result<(), WriteError> {
         let old = found.cluster.0.status.clone().unwrap_or_default();
         let cached = self.eyes.clusters.get(pass.key());
+        let recorded = cached.as_ref().and_then(|now| now.0.status.as_ref()?.etcd.clone());
+        if cached.is_some() && recorded != old.etcd {
+            // What was decided from the old record must not replace the new one.
+            let what = format!("status of Cluster {}", pass.key());
+            let message = "another process recorded a change of members of etcd".to_owned();
+            return Err(WriteError::Conflict { what, message });
+        }
         let version = cached.as_ref().and_then(|now| now.0.resource_version()).unwrap_or_default();
         let (current, desired) = (json!(old), json!(new));
         if !pass.writer().apply_status(&self.eyes.clusters, pass.key(), &version, &current, desired).await? {
@@ -590,9 +766,30 @@ impl Clusters {
     }
 }
 
+/// The status of a cluster whose machines hold it, with why they are not released yet.
+fn gated(status: &ClusterStatus, why: &str) -> ClusterStatus {
+    let mut status = status.clone();
+    for one in status.conditions.iter_mut().filter(|one| one.reason == names::reasons::MACHINES_JOINED) {
+        one.message = format!("{}. They are not released yet: {why}", one.message);
+    }
+    status
+}
+
 /// Conditions that are told by an event when they become false: for which reason, and that of the event.
-const TOLD: [(&str, Option<&str>, &str); 4] = [
+const TOLD: [(&str, Option<&str>, &str); 8] = [
     (names::ACCEPTED, Some(names::reasons::MACHINES_JOINED), names::reasons::MACHINES_JOINED),
+    (names::CERTIFICATES_VALID, Some(names::reasons::AUTHORITY_LOST), names::reasons::AUTHORITY_LOST),
+    (names::CERTIFICATES_VALID, Some(names::reasons::AUTHORITY_CHANGED), names::reasons::AUTHORITY_CHANGED),
+    (
+        names::CERTIFICATES_VALID,
+        Some(names::reasons::SERVICE_ACCOUNT_KEY_LOST),
+        names::reasons::SERVICE_ACCOUNT_KEY_LOST,
+    ),
+    (
+        names::CERTIFICATES_VALID,
+        Some(names::reasons::SERVICE_ACCOUNT_KEY_CHANGED),
+        names::reasons::SERVICE_ACCOUNT_KEY_CHANGED,
+    ),
     (names::UPGRADABLE, None, "UpgradeHeldBack"),
     (names::SNAPSHOTS_RECENT, Some(names::reasons::SNAPSHOT_FAILED), names::reasons::SNAPSHOT_FAILED),
     (names::SNAPSHOTS_RECENT, Some(names::reasons::OVERDUE), names::reasons::OVERDUE),

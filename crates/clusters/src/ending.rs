@@ -2,27 +2,24 @@
 
 use std::sync::Arc;
 
-use fleetwright_api::{ClusterOnDelete, ClusterPhase, ClusterStatus, Condition, ControlPlaneComponent, Status, names};
+use fleetwright_api::{ClusterPhase, ClusterStatus, Condition, ControlPlaneComponent, Status, names};
 use fleetwright_kit::{Key, Pass, WriteError};
-use fleetwright_plan::cluster::{Names, some};
-use jiff::{SignedDuration, Timestamp};
+use fleetwright_plan::cluster::Names;
+use fleetwright_plan::cluster::release::{self, Answer, Hold};
+use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
-use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim, Pod, Secret};
 use kube::Resource;
 use kube::api::PropagationPolicy;
 use serde_json::json;
 
 use crate::eyes::{BY_NAMESPACE, Eyes};
-use crate::joined::Answer;
 use crate::view::{ClusterView, PodView};
 
 /// Nobody needs its pods any more: so many seconds are left to them.
 const GRACE: u32 = 1;
 /// Of so many pods at a time; each that goes wakes us for the others.
 const AT_ONCE: usize = 16;
-
-/// What holds a cluster is asked for again after this long.
-const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
 
 /// Where the end of a cluster stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,10 +39,15 @@ pub fn protected(cluster: &ClusterView) -> bool {
     cluster.0.metadata.deletion_timestamp.is_some() && cluster.0.spec.deletion_protection
 }
 
-/// Where the end of that cluster stands; none if it is not deleted, or protected.
+/// It is marked for deletion, and nothing but `spec.paused` blocks that.
+pub fn paused(cluster: &ClusterView) -> bool {
+    cluster.0.metadata.deletion_timestamp.is_some() && cluster.0.spec.paused && !cluster.0.spec.deletion_protection
+}
+
+/// Where the end of that cluster stands; none if it is not deleted, protected, or paused.
 pub fn ending(eyes: &Eyes, names: &Names, cluster: &ClusterView) -> Option<Ending> {
     cluster.0.metadata.deletion_timestamp.as_ref()?;
-    if protected(cluster) {
+    if protected(cluster) || cluster.0.spec.paused {
         return None;
     }
     Some(match eyes.namespaces.get(&Key::cluster(&names.namespace)) {
@@ -54,17 +56,6 @@ pub fn ending(eyes: &Eyes, names: &Names, cluster: &ClusterView) -> Option<Endin
         Some(_) => Ending::Namespace,
         None => Ending::Gone,
     })
-}
-
-/// Why a cluster that is to be deleted goes on for now.
-#[derive(Clone, Debug)]
-pub struct Hold {
-    /// Why, and what to do; none before there was an answer.
-    pub message: Option<String>,
-    /// Somebody has to ask what is joined.
-    pub ask: bool,
-    /// When to look again.
-    pub next: Option<Timestamp>,
 }
 
 /// Whether machines hold a cluster that is to be deleted. One that was never made holds nobody; one whose end has begun is asked no more.
@@ -79,39 +70,10 @@ pub fn hold(
     cluster.0.status.as_ref().and_then(|status| status.package_version.as_ref())?;
     let here = eyes.namespaces.get(&Key::cluster(&names.namespace)).is_some_and(|namespace| !namespace.ending);
     let served = eyes.deployments.get(&Key::new(&names.namespace, ControlPlaneComponent::Apiserver.binary())).is_some();
-    if protected(cluster) || !here || !served {
+    if protected(cluster) || cluster.0.spec.paused || !here || !served {
         return None;
     }
-    let release = cluster.0.spec.on_delete == ClusterOnDelete::ReleaseMachines;
-    let Some(answer) = answer.filter(|answer| answer.on_delete == cluster.0.spec.on_delete) else {
-        return Some(Hold { message: None, ask: true, next: None });
-    };
-    let message = match &answer.found {
-        Ok(joined) if joined.machines.is_empty() && (release || joined.nodes.is_empty()) => return None,
-        Ok(joined) if release => format!(
-            "it is marked for deletion, and {} must be let go first, as its own onDelete says: {}; one whose host is gone goes with the annotation {}=true",
-            count(joined.machines.len(), "machine"),
-            some(&joined.machines),
-            names::LET_GO
-        ),
-        Ok(joined) => format!(
-            "it is marked for deletion, but {} and {} are joined: {}. Remove them, or set spec.onDelete to ReleaseMachines to let them go; until then it runs on",
-            count(joined.machines.len(), "machine"),
-            count(joined.nodes.len(), "node"),
-            some(if joined.machines.is_empty() { &joined.nodes } else { &joined.machines })
-        ),
-        // They are left as they are.
-        Err(_) if release => return None,
-        Err(why) => format!(
-            "it is marked for deletion, but nobody can tell whether machines are joined: {why}. Set spec.onDelete to ReleaseMachines to delete it all the same; machines that are joined are then left as they are"
-        ),
-    };
-    let next = answer.at.checked_add(LOOK_AGAIN).unwrap_or(now);
-    Some(Hold { message: Some(message), ask: now >= next, next: Some(next).filter(|next| *next > now) })
-}
-
-fn count(number: usize, what: &str) -> String {
-    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+    release::hold(cluster.0.spec.on_delete, answer, now)
 }
 
 fn workloads_left(eyes: &Eyes, names: &Names) -> bool {
@@ -177,6 +139,11 @@ pub async fn end(
             }) {
                 pass.writer().delete_by_name::<Namespace>(&Key::cluster(&names.namespace)).await?;
                 return Ok(false);
+            }
+            // A cluster of the same name that comes after it gets keys of its own.
+            let copy = Key::new(&names.fleet, &names.sealed_keys());
+            if eyes.secrets.get(&copy).is_some() {
+                pass.writer().delete_by_name::<Secret>(&copy).await?;
             }
             let finalizers = cluster.0.metadata.finalizers.iter().flatten();
             let Some(index) = finalizers.into_iter().position(|name| name == names::CLUSTER_FINALIZER) else {

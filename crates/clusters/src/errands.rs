@@ -62,6 +62,11 @@ impl<K: Default + Send + 'static> Errands<K> {
         &self.shared.clock
     }
 
+    /// The meta cluster, for what a pass asks itself.
+    pub fn meta(&self) -> Meta {
+        self.shared.meta.clone()
+    }
+
     /// Looks at what is known of a cluster, if something is.
     pub fn known<T>(&self, key: &Key, look: impl FnOnce(&mut K) -> T) -> Option<T> {
         self.table().get_mut(key).map(|entry| look(&mut entry.known))
@@ -110,6 +115,13 @@ impl<K: Default + Send + 'static> Errands<K> {
             let shared = &this.shared;
             let outcome = {
                 let _place = shared.places.acquire().await;
+                // Another may lead since: it does its own.
+                if !shared.meta.leads() {
+                    if let Some(entry) = this.table().get_mut(&of) {
+                        entry.doing.remove(&own);
+                    }
+                    return;
+                }
                 errand(shared.meta.clone(), shared.clock.clone()).await
             };
             // Who was ended in this moment has nothing to say: another may be under way.

@@ -60,6 +60,11 @@ impl Extenders {
         self.errands.known(key, |known| std::mem::take(&mut known.repaired)).unwrap_or_default()
     }
 
+    /// Stops what is under way.
+    pub fn halt(&self, key: &Key) {
+        self.errands.only(key, |_| false);
+    }
+
     /// The cluster is gone.
     pub fn forget(&self, key: &Key) {
         self.errands.forget(key);

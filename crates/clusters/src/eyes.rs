@@ -6,9 +6,10 @@ use std::time::Duration;
 use fleetwright_api::{ClusterPackageVersion, ControlPlaneComponent, EndpointType};
 use fleetwright_kit::{Cache, Change, Key, View, Whole};
 use fleetwright_plan::cluster::certificates::{self, Authority, Due, Held, Wanted};
+use fleetwright_plan::cluster::members::Claim;
 use fleetwright_plan::cluster::objects::{API_PORT, Kind};
 use fleetwright_plan::cluster::snapshots::Task;
-use fleetwright_plan::cluster::{Anchor, Names, Workload, anchor_digest};
+use fleetwright_plan::cluster::{Anchor, Names, Workload, anchor_digest, keys};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::{ConfigMap, Service};
@@ -16,8 +17,8 @@ use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use serde_json::Value;
 
-use crate::secrets::NEXT_KEY;
-use crate::view::{Belongs, ClusterView, Content, NamespaceView, PodView, Said, SecretView};
+use crate::keys::NEXT_KEY;
+use crate::view::{Belongs, ClaimView, ClassView, ClusterView, Content, NamespaceView, PodView, Said, SecretView};
 
 /// Objects by their namespace.
 pub const BY_NAMESPACE: &str = "namespace";
@@ -38,6 +39,8 @@ pub struct Eyes {
     pub stateful_sets: Cache<Content<StatefulSet>>,
     pub deployments: Cache<Content<Deployment>>,
     pub pods: Cache<PodView>,
+    pub claims: Cache<ClaimView>,
+    pub classes: Cache<ClassView>,
 }
 
 /// The cluster that a change concerns.
@@ -68,12 +71,10 @@ pub fn workloads<'a>(
 /// What is known of a cluster's certificates.
 #[derive(Debug, Default)]
 pub struct Papers {
-    /// Authorities that are missing.
-    pub authorities: Vec<Authority>,
-    /// Those that are there.
+    /// Its authorities and the key of service-account tokens.
+    pub keys: keys::Known,
+    /// The authorities that are there.
     pub anchors: Vec<Anchor>,
-    /// The key of service-account tokens is missing.
-    pub service_account: bool,
     /// Certificates that are due, and why.
     pub due: Vec<(Wanted, Due)>,
     /// When the next one will be.
@@ -118,6 +119,24 @@ impl Eyes {
         ready.filter_map(|pod| pod.replica.ip.clone()).collect()
     }
 
+    /// The addresses of all members of etcd that may answer.
+    pub fn members(&self, namespace: &str) -> Vec<String> {
+        let pods = self.pods.by(BY_NAMESPACE, namespace).into_iter().map(|(_, pod)| pod);
+        let members = pods.filter(|pod| pod.component.as_deref() == Some(ControlPlaneComponent::Etcd.binary()));
+        members.filter(|pod| !pod.replica.ending).filter_map(|pod| pod.replica.ip.clone()).collect()
+    }
+
+    /// The volume claims of members of etcd.
+    pub fn claims(&self, namespace: &str) -> Vec<Claim> {
+        let claims = self.claims.by(BY_NAMESPACE, namespace).into_iter();
+        let claim = |view: &ClaimView| {
+            let class = view.class.as_ref().and_then(|class| self.classes.get(&Key::cluster(class)));
+            // Of a class that is not known, the API server says whether the claim may grow.
+            Claim { expandable: class.is_none_or(|class| class.0), ..view.claim.clone() }
+        };
+        claims.map(|(_, view)| claim(&view)).collect()
+    }
+
     /// The pods that work on the cluster's data.
     pub fn tasks(&self, namespace: &str) -> Vec<Task> {
         let pods = self.pods.by(BY_NAMESPACE, namespace).into_iter();
@@ -157,17 +176,25 @@ impl Eyes {
         let secret = |name: &str| self.secrets.get(&Key::new(&names.namespace, name));
         let mut papers = Papers::default();
         let whole = |authority: &SecretView| authority.certificate.is_some() && authority.key_matches;
-        for authority in Authority::ALL {
-            match secret(authority.secret()) {
-                Some(held) if whole(&held) => {
+        for key in keys::Key::all() {
+            let Some(held) = secret(key.secret()) else { continue };
+            let whole = match key {
+                keys::Key::Authority(authority) if whole(&held) => {
                     papers.ends.extend(ends(authority.secret(), &held));
                     papers.anchors.push(anchor(authority, &held));
+                    true
                 }
-                _ => papers.authorities.push(authority),
-            }
+                keys::Key::Authority(_) => false,
+                keys::Key::ServiceAccount => {
+                    ["sa.key", "sa.pub"].iter().all(|key| held.keys.iter().any(|own| &**own == *key))
+                }
+            };
+            let there = held.key.as_ref().filter(|_| whole).map_or(keys::Held::Broken, |(fingerprint, digest)| {
+                keys::Held::Whole { fingerprint: fingerprint.to_string(), digest: digest.to_string() }
+            });
+            papers.keys.held.insert(key, there);
         }
-        papers.service_account = secret(certificates::SERVICE_ACCOUNT)
-            .is_none_or(|held| !["sa.key", "sa.pub"].iter().all(|key| held.keys.iter().any(|own| &**own == *key)));
+        papers.keys.sealed = self.sealed(names);
         for one in wanted {
             let (held, signer) = (secret(one.secret), secret(one.authority.secret()));
             let signed = held.as_ref().zip(signer.as_ref()).is_some_and(|(held, signer)| {
@@ -189,6 +216,17 @@ impl Eyes {
             }
         }
         papers
+    }
+}
+
+impl Eyes {
+    /// What the sealed copy of a cluster's keys holds, if it can be opened with the key that is there.
+    fn sealed(&self, names: &Names) -> BTreeMap<String, String> {
+        let seal = self.secrets.get(&Key::new(&names.fleet, keys::SEAL));
+        let copy = self.secrets.get(&Key::new(&names.fleet, &names.sealed_keys()));
+        let by = seal.as_ref().and_then(|seal| seal.seal.as_deref());
+        let sealed = copy.as_ref().and_then(|copy| copy.sealed.as_ref());
+        sealed.filter(|sealed| by == Some(&*sealed.by)).map(|sealed| sealed.keys.clone()).unwrap_or_default()
     }
 }
 

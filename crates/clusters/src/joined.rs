@@ -1,46 +1,36 @@
-//! What is still joined to a business cluster that is to be deleted.
+//! What is joined to a business cluster that is to be deleted: listing it, and the Operation that releases machines.
 
 use std::fmt::Debug;
 use std::time::Duration;
 
-use fleetwright_api::{ClusterOnDelete, Machine};
-use fleetwright_kit::{Clock, Key};
+use fleetwright_api::{ClusterOnDelete, Machine, OperationPhase, Target};
+use fleetwright_kit::journal::{Act, Ending, Intent, Journal, OperationKey, Probed, Progress};
+use fleetwright_kit::{Clock, Key, Pass};
 use fleetwright_plan::cluster::Names;
+use fleetwright_plan::cluster::release::{Answer, Hold, Joined, Listed, RELEASE_MACHINES, Release};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use kube::api::{DeleteParams, ListParams, ObjectMeta};
-use kube::{Api, Client, ResourceExt};
+use kube::api::{DeleteParams, ListParams, ObjectMeta, Preconditions};
+use kube::core::NamespaceResourceScope;
+use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 
+use crate::cluster::{ActError, Clusters, Found};
 use crate::connect::Meta;
 use crate::errands::Errands;
 use crate::prove::client_of;
 use crate::words::{bounded, said};
 
+/// The kind of object that the Operations are about.
+pub const KIND: &str = "Cluster";
 /// An API server that does not answer within this time does not answer.
 const WITHIN: Duration = Duration::from_secs(20);
-/// So many are looked at; more are said to be more.
+const NO_SERVER: &str = "none of its API servers is ready";
+/// At most this many are listed.
 const MOST: u32 = 500;
 
-/// What is joined to a cluster.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Joined {
-    /// The names of Machines.
-    pub machines: Vec<String>,
-    /// The names of Nodes.
-    pub nodes: Vec<String>,
-}
-
-/// What was answered, and when.
-#[derive(Clone, Debug)]
-pub struct Answer {
-    pub at: Timestamp,
-    pub on_delete: ClusterOnDelete,
-    pub found: Result<Joined, String>,
-}
-
-/// Asks business clusters.
+/// Lists what is joined to business clusters. Nothing is changed by that.
 pub struct Askers(pub Errands<Option<Answer>>);
 
 impl Askers {
@@ -54,74 +44,223 @@ impl Askers {
         self.0.forget(key);
     }
 
-    /// Asks, unless that is under way; and lets machines go where that is wanted. When it is over, the cluster is woken.
-    pub fn ask(&self, key: &Key, names: &Names, servers: &[String], on_delete: ClusterOnDelete) {
-        let (names, servers) = (names.clone(), servers.to_vec());
+    /// Lists, unless that is under way. When it is over, the cluster is woken.
+    fn ask(&self, key: &Key, names: &Names, servers: Vec<String>, on_delete: ClusterOnDelete) {
+        let names = names.clone();
         let errand = async move |meta: Meta, clock: Clock| {
-            let mut found = Err("none of its API servers is ready".to_owned());
-            // One that answers is enough.
-            for server in &servers {
-                found = match tokio::time::timeout(WITHIN, joined(&meta, &names, server, on_delete)).await {
-                    Ok(found) => found,
-                    Err(_) => Err(format!("its API server did not answer within {} s", WITHIN.as_secs())),
-                };
-                if found.is_ok() {
-                    break;
-                }
-            }
-            Answer { at: clock.now(), on_delete, found }
+            let found = list_joined(&meta, &names, &servers).await;
+            Answer { at: clock.now(), on_delete, found, acted_on: false }
         };
         self.0.begin(key, "", errand, |known, answer| *known = Some(answer));
     }
+
+    /// What was answered last is acted on. If that went well, it is asked again at once.
+    fn acted_on(&self, key: &Key, well: bool) {
+        self.0.known(key, |known| {
+            if let Some(answer) = known {
+                answer.acted_on = true;
+                answer.at = if well { Timestamp::UNIX_EPOCH } else { answer.at };
+            }
+        });
+    }
 }
 
-async fn joined(meta: &Meta, names: &Names, ip: &str, on_delete: ClusterOnDelete) -> Result<Joined, String> {
-    let client = client_of(meta, names, ip).await.map_err(|error| bounded(&error.to_string()))?;
-    let params = ListParams::default().limit(MOST);
-    let machines: Api<Machine> = Api::all(client.clone());
-    let found = match machines.list_metadata(&params).await {
-        Ok(list) => list.items,
+impl Clusters {
+    /// Does what was decided about machines that hold a cluster. Answers why the gate does not let machines be released, if it does not.
+    pub(crate) async fn hold(&self, pass: &Pass, found: &Found, hold: &Hold) -> Result<Option<String>, ActError> {
+        let (key, names, spec) = (pass.key(), &found.names, found.spec());
+        let servers = self.eyes.servers(&names.namespace);
+        if hold.ask {
+            self.askers.ask(key, names, servers.clone(), spec.on_delete);
+        }
+        let intent = hold.release.as_ref().map(|release| intent(&self.journal, release, &key.name));
+        self.withdraw_releases(pass, intent.as_ref().map(|intent| self.journal.key(intent))).await?;
+        let (Some(release), Some(intent)) = (&hold.release, intent) else { return Ok(None) };
+        let act = ReleaseAct { meta: self.askers.0.meta(), names, servers, release, intent };
+        let progress = self.journal.drive(pass, &act).await?;
+        tracing::info!(cluster = %key, ?progress, "machines are released");
+        match progress {
+            Progress::Waiting { why, .. } | Progress::NeedsPerson(why) => return Ok(Some(why)),
+            Progress::Running { .. } => {}
+            Progress::Succeeded(_) => self.askers.acted_on(key, true),
+            Progress::Failed(_) | Progress::NeverStarted => self.askers.acted_on(key, false),
+        }
+        Ok(None)
+    }
+}
+
+impl Clusters {
+    /// Gives up Operations that wait for the gate and are not wanted any more: nobody would drive them on.
+    pub(crate) async fn withdraw_releases(&self, pass: &Pass, wanted: Option<Key>) -> Result<(), ActError> {
+        for (key, operation) in self.journal.of_target(KIND, &pass.key().name) {
+            let phase = operation.0.status.as_ref().map_or(OperationPhase::Pending, |status| status.phase);
+            let waits = matches!(phase, OperationPhase::Pending | OperationPhase::Granted);
+            if waits && operation.0.spec.type_ == RELEASE_MACHINES && wanted.as_ref() != Some(&key) {
+                self.journal.withdraw(pass, &key, "what is joined to the cluster has changed").await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The first attempt that has not ended.
+fn intent(journal: &Journal, release: &Release, cluster: &str) -> Intent {
+    let mut intent = Intent {
+        type_: RELEASE_MACHINES.to_owned(),
+        target: Target { kind: KIND.to_owned(), name: cluster.to_owned(), labels: [].into() },
+        reason: format!(
+            "the Cluster is deleted with onDelete: ReleaseMachines: {} Machines and {} disruption budgets are deleted in it",
+            release.machines.len(),
+            release.budgets.len()
+        ),
+        fingerprint: String::new(),
+        keep_for: None,
+    };
+    let known = journal.of_target(KIND, cluster);
+    for attempt in 1_u32.. {
+        intent.fingerprint = format!("{}-{attempt}", release.fingerprint());
+        let own = journal.key(&intent);
+        let status = known.iter().find(|(key, _)| *key == own).and_then(|(_, operation)| operation.0.status.as_ref());
+        if !status.is_some_and(|status| matches!(status.phase, OperationPhase::Succeeded | OperationPhase::Failed)) {
+            break;
+        }
+    }
+    intent
+}
+
+/// Deletes Machines and disruption budgets of a business cluster, each by its uid: doing it twice does no harm, and an object of the same name that came
+/// later stays.
+struct ReleaseAct<'a> {
+    meta: Meta,
+    names: &'a Names,
+    servers: Vec<String>,
+    release: &'a Release,
+    intent: Intent,
+}
+
+impl Act for ReleaseAct<'_> {
+    fn intent(&self) -> Intent {
+        self.intent.clone()
+    }
+
+    async fn start(&self, _: &OperationKey) -> Ending {
+        let Release { budgets, machines } = self.release;
+        match delete_all(&self.meta, self.names, &self.servers, self.release).await {
+            Ok(()) => Ending::Done(format!("deleted {} Machines, {} budgets", machines.len(), budgets.len())),
+            Err(why) => Ending::Failed(why),
+        }
+    }
+
+    async fn probe(&self, _: &OperationKey) -> Probed {
+        match list_joined(&self.meta, self.names, &self.servers).await {
+            Ok(joined) => {
+                let wanted = self.release.budgets.iter().chain(&self.release.machines);
+                let here: Vec<_> =
+                    joined.budgets.iter().chain(&joined.machines).filter(|one| !one.terminating).collect();
+                match wanted.filter(|one| here.iter().any(|here| here.uid == one.uid)).count() {
+                    0 => Probed::Succeeded("all of them are deleted".to_owned()),
+                    left => Probed::Failed(format!("{left} of them are not deleted")),
+                }
+            }
+            // Nothing goes on after the process that started it, and what is left is listed before another attempt.
+            Err(why) => Probed::Failed(why),
+        }
+    }
+
+    fn timeout(&self) -> Duration {
+        2 * WITHIN
+    }
+}
+
+/// What is joined, as the first API server tells that answers.
+async fn list_joined(meta: &Meta, names: &Names, servers: &[String]) -> Result<Joined, String> {
+    let mut found = Err(NO_SERVER.to_owned());
+    for server in servers {
+        found = within(async { joined(&client(meta, names, server).await?).await }).await;
+        if found.is_ok() {
+            break;
+        }
+    }
+    found
+}
+
+/// Deletes at the first API server that answers.
+async fn delete_all(meta: &Meta, names: &Names, servers: &[String], release: &Release) -> Result<(), String> {
+    let mut done = Err(NO_SERVER.to_owned());
+    for server in servers {
+        done = within(async {
+            let client = client(meta, names, server).await?;
+            delete::<PodDisruptionBudget>(meta, &client, &release.budgets).await?;
+            delete::<Machine>(meta, &client, &release.machines).await
+        })
+        .await;
+        if done.is_ok() {
+            break;
+        }
+    }
+    done
+}
+
+async fn within<T>(asked: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    let none = || Err(format!("its API server did not answer within {} s", WITHIN.as_secs()));
+    tokio::time::timeout(WITHIN, asked).await.unwrap_or_else(|_| none())
+}
+
+async fn client(meta: &Meta, names: &Names, ip: &str) -> Result<Client, String> {
+    client_of(meta, names, ip).await.map_err(|error| bounded(&error.to_string()))
+}
+
+async fn joined(client: &Client) -> Result<Joined, String> {
+    let machines = match list::<Machine>(client).await {
+        Ok(machines) => machines,
         // A cluster that does not know the kind has none. It says so in plain words.
         Err(kube::Error::Api(status)) if status.code == 404 => Vec::new(),
         Err(error) => return Err(bounded(&format!("listing machines: {}", said(&error)))),
     };
-    if on_delete == ClusterOnDelete::ReleaseMachines {
-        if !found.is_empty() {
-            drop_budgets(&client).await?;
-        }
-        for machine in found.iter().filter(|machine| machine.metadata.deletion_timestamp.is_none()) {
-            let api: Api<Machine> = Api::namespaced(client.clone(), &machine.namespace().unwrap_or_default());
-            gone(&api, &machine.metadata, "letting the machine go").await?;
-        }
-    }
-    let machines = found.into_iter().map(|one| name(&one.metadata)).collect();
-    let nodes = Api::<Node>::all(client).list_metadata(&params).await;
-    let nodes = nodes.map_err(|error| bounded(&format!("listing nodes: {}", said(&error))))?;
-    Ok(Joined { machines, nodes: nodes.items.into_iter().map(|one| name(&one.metadata)).collect() })
+    let budgets = match machines.is_empty() {
+        true => Vec::new(),
+        false => list::<PodDisruptionBudget>(client)
+            .await
+            .map_err(|error| bounded(&format!("listing disruption budgets: {}", said(&error))))?,
+    };
+    let nodes = list::<Node>(client).await.map_err(|error| bounded(&format!("listing nodes: {}", said(&error))))?;
+    Ok(Joined { machines, nodes: nodes.into_iter().map(|node| node.name).collect(), budgets })
 }
 
-/// Takes disruption budgets away: from the last machine pods cannot go anywhere else, and a budget that wants them to would keep it, and the cluster, for ever.
-async fn drop_budgets(client: &Client) -> Result<(), String> {
-    let budgets: Api<PodDisruptionBudget> = Api::all(client.clone());
-    let found = budgets.list_metadata(&ListParams::default().limit(MOST)).await;
-    for budget in found.map_err(|error| bounded(&format!("listing disruption budgets: {}", said(&error))))?.items {
-        let api: Api<PodDisruptionBudget> =
-            Api::namespaced(client.clone(), budget.metadata.namespace.as_deref().unwrap_or_default());
-        gone(&api, &budget.metadata, "taking the disruption budget away").await?;
+async fn list<K>(client: &Client) -> kube::Result<Vec<Listed>>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    let all = Api::<K>::all(client.clone()).list_metadata(&ListParams::default().limit(MOST)).await?;
+    Ok(all.items.into_iter().map(|one| listed(one.metadata)).collect())
+}
+
+fn listed(meta: ObjectMeta) -> Listed {
+    Listed {
+        namespace: meta.namespace.unwrap_or_default(),
+        name: meta.name.unwrap_or_default(),
+        uid: meta.uid.unwrap_or_default(),
+        terminating: meta.deletion_timestamp.is_some(),
+    }
+}
+
+/// Deletes what may be gone already. The lease is looked at before each: the one before may have taken long.
+async fn delete<K>(meta: &Meta, client: &Client, all: &[Listed]) -> Result<(), String>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug,
+{
+    for one in all {
+        if !meta.leads() {
+            return Err("the lease ended".to_owned());
+        }
+        let preconditions = Preconditions { uid: Some(one.uid.clone()), resource_version: None };
+        let api: Api<K> = Api::namespaced(client.clone(), &one.namespace);
+        match api.delete(&one.name, &DeleteParams::default().preconditions(preconditions)).await {
+            Ok(_) => {}
+            // It is gone, or another one has its name.
+            Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {}
+            Err(error) => return Err(bounded(&format!("deleting {} {one}: {}", K::kind(&()), said(&error)))),
+        }
     }
     Ok(())
-}
-
-/// Deletes what may be gone already.
-async fn gone<K: Clone + DeserializeOwned + Debug>(api: &Api<K>, this: &ObjectMeta, what: &str) -> Result<(), String> {
-    match api.delete(this.name.as_deref().unwrap_or_default(), &DeleteParams::default()).await {
-        Ok(_) => Ok(()),
-        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-        Err(error) => Err(bounded(&format!("{what}: {}: {}", name(this), said(&error)))),
-    }
-}
-
-fn name(meta: &ObjectMeta) -> String {
-    let name = meta.name.clone().unwrap_or_default();
-    meta.namespace.as_ref().map_or_else(|| name.clone(), |namespace| format!("{namespace}/{name}"))
 }

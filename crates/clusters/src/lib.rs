@@ -4,7 +4,7 @@
 //! the meta cluster has, certificates, and provers, which do real work at each API server.
 //!
 //! Guarantees:
-//! - a pass never waits for a business cluster;
+//! - a pass never waits for a business cluster, but for one Operation that releases its machines or changes the members of its etcd, for seconds;
 //! - private keys are made once, are in Secrets only, and are read only by who signs or connects;
 //! - a cluster at rest costs one proof for each API server in each period, and no write;
 //! - nothing of another cluster is ever touched: everything of one is in a namespace of its own, with its labels.
@@ -19,7 +19,8 @@ mod eyes;
 mod follow;
 mod heal;
 mod joined;
-mod mend;
+mod keys;
+mod members;
 mod meters;
 mod prove;
 mod rehearse;
@@ -34,6 +35,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use fleetwright_api::{Cluster, ClusterPackageVersion};
+use fleetwright_kit::journal::Journal;
 use fleetwright_kit::{Budget, Change, Controller, Key, Operator, Source, Waker, Whole};
 use fleetwright_plan::cluster::PROVE_EVERY;
 use kube::Api;
@@ -44,7 +46,7 @@ use errands::Errands;
 use extend::Extenders;
 use eyes::{Eyes, of_cluster};
 use joined::Askers;
-use mend::Menders;
+use members::Members;
 use meters::Meters;
 use prove::Provers;
 pub use rehearse::Present;
@@ -113,17 +115,25 @@ pub fn add(operator: &mut Operator, namespace: &str, options: Options) {
         stateful_sets: cache!(),
         deployments: cache!(),
         pods: cache!(),
+        claims: cache!(),
+        classes: operator.cache(Source::new(Api::all(client.clone()))),
     };
     let waker = Waker::new();
     let clock = operator.clock().clone();
     let meters = Meters::new(operator.metrics(), eyes.clusters.clone(), clock.clone());
     macro_rules! errands {
         ($work:literal, $places:expr) => {{
-            let meta = Meta { client: client.clone(), calls: meters.calls($work) };
+            let meta = Meta {
+                client: client.clone(),
+                calls: meters.calls($work),
+                fence: operator.fence(),
+                clock: clock.clone(),
+            };
             Errands::new(meta, clock.clone(), waker.clone(), $places)
         }};
     }
-    let menders = Menders(errands!("members", options.provers));
+    let members = Members(errands!("members", options.provers));
+    let journal = Journal::add(operator, namespace, ());
     let provers = Provers::new(errands!("proofs", options.provers), meters.clone());
     let extenders = Extenders::new(errands!("extensions", options.extenders), meters.clone());
     let askers = Askers(errands!("machines", options.extenders));
@@ -133,7 +143,8 @@ pub fn add(operator: &mut Operator, namespace: &str, options: Options) {
         eyes: eyes.clone(),
         provers,
         surveys,
-        menders,
+        members,
+        journal: journal.clone(),
         extenders,
         askers,
         followers,
@@ -159,8 +170,8 @@ pub fn add(operator: &mut Operator, namespace: &str, options: Options) {
             )*
         };
     }
-    on!(namespaces, secrets, config_maps, services, policies, budgets, stateful_sets, deployments, pods);
-    drop(wakes.by(&waker));
+    on!(namespaces, secrets, config_maps, services, policies, budgets, stateful_sets, deployments, pods, claims);
+    drop(journal.wake(wakes.by(&waker), members::KIND));
 }
 
 /// The most calls that a pass of each controller makes.

@@ -1,4 +1,5 @@
 use fleetwright_api::GROUP;
+use fleetwright_kit::journal::Journal;
 use k8s_openapi::api::rbac::v1::PolicyRule;
 
 /// What the operator may do: the least it needs.
@@ -15,12 +16,19 @@ pub fn rules() -> Rules {
     // Extensions with placement Meta have these kinds too, and lose them.
     const APPLIED: &[&str] = &["list", "watch", "create", "patch", "delete"];
     Rules {
-        namespaced: vec![
-            rule(GROUP, &["clusters"], &["list", "watch", "patch"]),
-            rule(GROUP, &["clusters/status"], &["patch"]),
-            rule(GROUP, &["clusterpackageversions"], &["list", "watch"]),
-            rule("", &["events"], &["create"]),
-        ],
+        namespaced: [
+            vec![
+                rule(GROUP, &["clusters"], &["list", "watch", "patch"]),
+                rule(GROUP, &["clusters/status"], &["patch"]),
+                rule(GROUP, &["clusterpackageversions"], &["list", "watch"]),
+                // The sealed copies of keys.
+                rule("", &["secrets"], &["delete"]),
+                rule("", &["events"], &["create"]),
+            ],
+            Journal::rules(),
+            vec![rule(GROUP, &["operationpolicies"], &["create"])],
+        ]
+        .concat(),
         cluster: vec![
             rule("", &["namespaces"], &["get", "list", "watch", "create", "delete"]),
             rule("", &["secrets"], &["get", "list", "watch", "create", "patch"]),
@@ -35,8 +43,10 @@ pub fn rules() -> Rules {
             ),
             rule("apps", &["replicasets"], &["deletecollection"]),
             rule("", &["pods"], &["get", "list", "watch", "create", "patch", "delete"]),
-            // Of snapshots, of members of etcd that begin anew, and of clusters that are deleted.
-            rule("", &["persistentvolumeclaims"], &["create", "delete", "deletecollection"]),
+            // Of snapshots, of members of etcd that are removed or replaced, and of clusters that are deleted.
+            rule("", &["persistentvolumeclaims"], &["list", "watch", "create", "patch", "delete", "deletecollection"]),
+            // Whether volumes can grow.
+            rule("storage.k8s.io", &["storageclasses"], &["list", "watch"]),
         ],
     }
 }

@@ -1,27 +1,22 @@
-//! Authorities, keys and certificates are made here, and nowhere else.
+//! Certificates are made here; the authorities that sign them in [`keys`](crate::keys).
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use fleetwright_api::ClusterSpec;
+use fleetwright_api::{ClusterSpec, KeyStatus};
 use fleetwright_kit::{Pass, Remedy, StepError, WriteError};
-use fleetwright_pki::{Leaf, ServiceAccountKey, Usage};
-use fleetwright_plan::cluster::certificates::{Authority, SERVICE_ACCOUNT, Use, Wanted};
+use fleetwright_pki::{Leaf, Usage, fingerprint};
+use fleetwright_plan::cluster::Names;
+use fleetwright_plan::cluster::certificates::{Authority, Use, Wanted};
+use fleetwright_plan::cluster::keys::Key;
 use fleetwright_plan::cluster::objects::API_PORT;
-use fleetwright_plan::cluster::{Names, Turn};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
-use kube::Api;
 use kube::api::ObjectMeta;
 use serde_json::json;
 
 use crate::eyes::Eyes;
 use crate::words::said;
-
-/// The certificate of an authority that is to sign later, beside the one that signs.
-const NEXT_CERT: &str = "next.crt";
-/// Its key.
-pub const NEXT_KEY: &str = "next.key";
 
 /// Why a key or certificate was not made.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +33,17 @@ pub enum SecretError {
     /// A Secret that the cluster refers to is not there, or not whole.
     #[error("Secret {secret} is not there or has no {key}: make it, or name another in {field}")]
     Lacks { secret: String, key: String, field: String },
+    /// A Secret that the cluster refers to does not allow it.
+    #[error(
+        "Secret {secret} is not shared with Cluster {cluster} and was not copied: its owner has to add {cluster} to its annotation {}, or name another Secret in {field}",
+        fleetwright_api::names::ALLOWED_CLUSTERS
+    )]
+    NotShared { secret: String, cluster: String, field: String },
+    /// The key of snapshots is lost. A new one would not open those that there are.
+    #[error(
+        "Secret {secret} with the key of this cluster's snapshots is gone, and so is its copy: put it back from your copy of it, or make another one with 32 random bytes in `key` and give up the snapshots that there are"
+    )]
+    KeyLost { secret: String },
 }
 
 impl StepError for SecretError {
@@ -46,7 +52,8 @@ impl StepError for SecretError {
             Self::Write(error) => error.reason(),
             Self::Read(..) => "NoAnswer",
             Self::Broken(..) => "BrokenAuthority",
-            Self::Lacks { .. } => fleetwright_api::names::reasons::NO_SECRET,
+            Self::Lacks { .. } | Self::KeyLost { .. } => fleetwright_api::names::reasons::NO_SECRET,
+            Self::NotShared { .. } => fleetwright_api::names::reasons::SECRET_NOT_SHARED,
         }
     }
 
@@ -54,8 +61,15 @@ impl StepError for SecretError {
         match self {
             Self::Write(error) => error.remedy(),
             Self::Read(..) | Self::Broken(..) => Remedy::Retry,
-            Self::Lacks { .. } => Remedy::Person,
+            Self::Lacks { .. } | Self::NotShared { .. } | Self::KeyLost { .. } => Remedy::Person,
         }
+    }
+}
+
+impl SecretError {
+    /// Whether a Secret of a person is the cause, and not something of the operator.
+    pub fn needs_person(&self) -> bool {
+        matches!(self, Self::Lacks { .. } | Self::NotShared { .. } | Self::KeyLost { .. })
     }
 }
 
@@ -67,73 +81,15 @@ pub struct Maker<'a> {
     pub pass: &'a Pass,
     pub names: &'a Names,
     pub spec: &'a ClusterSpec,
+    /// The keys that the cluster runs with, as its status says.
+    pub recorded: &'a [KeyStatus],
 }
 
 impl Maker<'_> {
-    /// Makes an authority that is not there. One that is there stays, whoever made it: what it signed would be worth nothing.
-    pub async fn authority(&self, authority: Authority) -> Result<(), SecretError> {
-        let made = self.made(authority)?;
-        let data = [
-            ("ca.crt", made.cert_pem().to_owned()),
-            ("tls.crt", made.cert_pem().to_owned()),
-            ("tls.key", made.key_pem()),
-        ];
-        self.create(authority.secret(), data.map(|(key, value)| (key.to_owned(), value)).into()).await
-    }
-
-    /// Takes an authority one phase further, unless that is done already. What is there now decides, and nobody else may change it meanwhile.
-    pub async fn turn(&self, authority: Authority, turn: Turn) -> Result<(), SecretError> {
-        let name = authority.secret();
-        let api: Api<Secret> = Api::namespaced(self.pass.client(), &self.names.namespace);
-        let secret = api.get(name).await.map_err(|error| SecretError::Read(name.to_owned(), error))?;
-        let data = secret.data.unwrap_or_default();
-        let text = |key: &str| data.get(key).and_then(|bytes| String::from_utf8(bytes.0.clone()).ok());
-        let (next, signs) = (text(NEXT_CERT).zip(text(NEXT_KEY)), text("tls.crt").unwrap_or_default());
-        let mut changes: BTreeMap<&str, Option<String>> = BTreeMap::new();
-        match (turn, next) {
-            (Turn::Trust, None) => {
-                let made = self.made(authority)?;
-                changes.insert("ca.crt", Some(bundle(&[&signs, made.cert_pem()])));
-                changes.insert(NEXT_CERT, Some(made.cert_pem().to_owned()));
-                changes.insert(NEXT_KEY, Some(made.key_pem()));
-            }
-            (Turn::Sign, Some((certificate, key))) => {
-                changes.insert("ca.crt", Some(bundle(&[&certificate, &signs])));
-                changes.insert("tls.crt", Some(certificate));
-                changes.insert("tls.key", Some(key));
-                changes.extend([(NEXT_CERT, None), (NEXT_KEY, None)]);
-            }
-            (Turn::Drop, None) => {
-                changes.insert("ca.crt", Some(signs));
-            }
-            (Turn::Trust, Some(_)) | (Turn::Sign, None) | (Turn::Drop, Some(_)) => return Ok(()),
-        }
-        let mut patch = vec![
-            json!({ "op": "test", "path": "/metadata/resourceVersion", "value": secret.metadata.resource_version }),
-        ];
-        for (key, value) in changes {
-            let path = format!("/data/{key}");
-            patch.push(match value {
-                Some(value) => json!({ "op": "add", "path": path, "value": ByteString(value.into_bytes()) }),
-                None => json!({ "op": "remove", "path": path }),
-            });
-        }
-        self.pass.writer().json_patch(&self.eyes.secrets, &self.key(name), json!(patch)).await?;
-        Ok(())
-    }
-
-    fn made(&self, authority: Authority) -> Result<fleetwright_pki::Authority, SecretError> {
+    pub fn made(&self, authority: Authority) -> Result<fleetwright_pki::Authority, SecretError> {
         let common_name = format!("{}-{}", self.names.name, authority.secret());
         fleetwright_pki::Authority::lasting(&common_name, self.spec.certificates.authority_lifetime.0)
             .map_err(|error| SecretError::Broken(authority.secret().to_owned(), error.to_string()))
-    }
-
-    /// Makes the key of service-account tokens.
-    pub async fn service_account(&self) -> Result<(), SecretError> {
-        let made = ServiceAccountKey::generate()
-            .map_err(|error| SecretError::Broken(SERVICE_ACCOUNT.to_owned(), error.to_string()))?;
-        let data = [("sa.key", made.private_pem), ("sa.pub", made.public_pem)];
-        self.create(SERVICE_ACCOUNT, data.map(|(key, value)| (key.to_owned(), value)).into()).await
     }
 
     /// Makes certificates, reading each authority once.
@@ -206,11 +162,11 @@ impl Maker<'_> {
         .to_string()
     }
 
-    fn key(&self, secret: &str) -> fleetwright_kit::Key {
+    pub fn key(&self, secret: &str) -> fleetwright_kit::Key {
         fleetwright_kit::Key::new(&self.names.namespace, secret)
     }
 
-    async fn create(&self, name: &str, data: Data) -> Result<(), SecretError> {
+    pub async fn create(&self, name: &str, data: Data) -> Result<(), SecretError> {
         let data = data.into_iter().map(|(key, value)| (key, ByteString(value.into_bytes()))).collect();
         let secret = Secret {
             metadata: ObjectMeta {
@@ -227,23 +183,17 @@ impl Maker<'_> {
         Ok(())
     }
 
-    /// The authority that signs, and what is trusted with it.
+    /// The authority that signs, and what is trusted with it. One that is not the recorded one signs nothing.
     async fn read(&self, authority: Authority) -> Result<(fleetwright_pki::Authority, String), SecretError> {
-        let name = authority.secret();
-        let api: Api<Secret> = Api::namespaced(self.pass.client(), &self.names.namespace);
-        let secret = api.get(name).await.map_err(|error| SecretError::Read(name.to_owned(), error))?;
-        let data = secret.data.unwrap_or_default();
-        let text = |key: &str| {
-            let bytes = data.get(key).map(|bytes| bytes.0.clone());
-            bytes.and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default()
-        };
+        let (_, data) = self.live(Key::Authority(authority)).await?;
+        let broken = |why: String| SecretError::Broken(authority.secret().to_owned(), why);
+        let text = |key: &str| data.get(key).cloned().unwrap_or_default();
+        let found = fingerprint(&text("tls.crt"));
+        if self.recorded(Key::Authority(authority)).map(|record| &record.fingerprint) != found.as_ref() {
+            return Err(broken("it is not the authority that the Cluster's status records".to_owned()));
+        }
         let made = fleetwright_pki::Authority::from_pem(&text("tls.crt"), &text("tls.key"))
-            .map_err(|error| SecretError::Broken(name.to_owned(), error.to_string()))?;
+            .map_err(|error| broken(error.to_string()))?;
         Ok((made, text("ca.crt")))
     }
-}
-
-/// Certificates one after another, as a file has them.
-fn bundle(all: &[&str]) -> String {
-    all.iter().map(|one| format!("{}\n", one.trim())).collect()
 }

@@ -1,14 +1,16 @@
 //! Snapshots are taken by pods: here these are made, with what they need, and taken away.
 
-use fleetwright_api::{SnapshotBucket, names};
+use fleetwright_api::{ClusterSpec, ClusterStatus, names};
 use fleetwright_kit::{Key, Pass, WriteError};
-use fleetwright_plan::cluster::borrowed::store;
-use fleetwright_plan::cluster::snapshots::pods::GENERATION;
+use fleetwright_plan::cluster::borrowed::{key_secret, snapshot_keys, store};
+use fleetwright_plan::cluster::snapshots::pods::{GENERATION, KEY};
 use fleetwright_plan::cluster::snapshots::{Job, State, Task};
 use fleetwright_plan::cluster::{Decision, Names, Taking};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ContainerStatus, PersistentVolumeClaim, Pod};
-use kube::ResourceExt as _;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{ContainerStatus, PersistentVolumeClaim, Pod, Secret};
+use kube::api::ObjectMeta;
+use kube::{Api, ResourceExt as _};
 
 use crate::borrow;
 use crate::cluster::ActError;
@@ -16,51 +18,101 @@ use crate::eyes::Eyes;
 use crate::secrets::SecretError;
 use crate::words::bounded;
 
-/// Makes the pod of a snapshot, and before it what it keeps the snapshot on.
-pub async fn take(
-    eyes: &Eyes,
-    pass: &Pass,
-    names: &Names,
-    taking: &Taking,
-    bucket: Option<&SnapshotBucket>,
-) -> Result<(), ActError> {
-    let broken = |what: &str, error: serde_json::Error| SecretError::Broken(what.to_owned(), error.to_string());
-    if let Some(claim) = &taking.claim {
-        let claim: PersistentVolumeClaim =
-            serde_json::from_value(claim.clone()).map_err(|error| broken("the claim of snapshots", error))?;
-        pass.writer().create(&claim).await?;
-    }
-    if let Some(bucket) = bucket {
-        borrow::copy(eyes, pass, names, &[store(bucket)]).await?;
-    }
-    let pod: Pod =
-        serde_json::from_value(taking.pod.clone()).map_err(|error| broken("the pod of a snapshot", error))?;
-    pass.writer().create_in(&eyes.pods, &pod).await?;
-    Ok(())
+/// What pods of snapshots need besides volumes: the key of the store, and the keys that snapshots are encrypted with.
+pub struct Supplies<'a> {
+    pub eyes: &'a Eyes,
+    pub pass: &'a Pass,
+    pub names: &'a Names,
+    pub spec: &'a ClusterSpec,
+    pub status: &'a ClusterStatus,
 }
 
-/// Makes the pods that bring a snapshot back, and the claims that they need.
-pub async fn restore(
-    eyes: &Eyes,
-    pass: &Pass,
-    names: &Names,
-    decision: &Decision,
-    bucket: Option<&SnapshotBucket>,
-) -> Result<(), ActError> {
-    let broken = |what: &str, error: serde_json::Error| SecretError::Broken(what.to_owned(), error.to_string());
-    for claim in &decision.claims {
-        let claim: PersistentVolumeClaim =
-            serde_json::from_value(claim.clone()).map_err(|error| broken("the claim of a member", error))?;
-        pass.writer().create(&claim).await?;
+impl Supplies<'_> {
+    /// Makes the pod of a snapshot, and before it what it keeps the snapshot on.
+    pub async fn take(&self, taking: &Taking) -> Result<(), ActError> {
+        if let Some(claim) = &taking.claim {
+            let claim: PersistentVolumeClaim = parsed(claim, "the claim of snapshots")?;
+            self.pass.writer().create(&claim).await?;
+        }
+        self.supply().await?;
+        let pod: Pod = parsed(&taking.pod, "the pod of a snapshot")?;
+        self.pass.writer().create_in(&self.eyes.pods, &pod).await?;
+        Ok(())
     }
-    if let Some(bucket) = bucket.filter(|_| !decision.pods.is_empty()) {
-        borrow::copy(eyes, pass, names, &[store(bucket)]).await?;
+
+    /// Makes the pods that bring a snapshot back, and the claims that they need.
+    pub async fn restore(&self, decision: &Decision) -> Result<(), ActError> {
+        for claim in &decision.claims {
+            let claim: PersistentVolumeClaim = parsed(claim, "the claim of a member")?;
+            self.pass.writer().create(&claim).await?;
+        }
+        if !decision.pods.is_empty() {
+            self.supply().await?;
+        }
+        for pod in &decision.pods {
+            let pod: Pod = parsed(pod, "the pod of a restore")?;
+            self.pass.writer().create_in(&self.eyes.pods, &pod).await?;
+        }
+        Ok(())
     }
-    for pod in &decision.pods {
-        let pod: Pod = serde_json::from_value(pod.clone()).map_err(|error| broken("the pod of a restore", error))?;
-        pass.writer().create_in(&eyes.pods, &pod).await?;
+
+    /// Copies what the pods mount. A copy that is not up to date because its source is not to be had any more is of no use: nothing is begun with it.
+    async fn supply(&self) -> Result<(), ActError> {
+        self.key().await?;
+        let mut copies = vec![snapshot_keys(self.names, self.spec, self.status)];
+        let bucket = self.spec.snapshots.as_ref().and_then(|policy| policy.s3.as_ref());
+        copies.extend(bucket.map(store));
+        match borrow::copy(self.eyes, self.pass, self.names, &copies).await? {
+            Some(trouble) => Err(trouble.into()),
+            None => Ok(()),
+        }
     }
-    Ok(())
+
+    /// Makes sure that there is a key. It is generated once in the life of a cluster: if its Secret is gone, the copy beside the control plane brings the same
+    /// key back, and if both are gone, a person has to know of it, because a new key opens none of the snapshots that there are.
+    async fn key(&self) -> Result<(), SecretError> {
+        let (name, generated) = key_secret(self.names, self.spec);
+        let source: Api<Secret> = Api::namespaced(self.pass.client(), &self.names.fleet);
+        let read = |name: &str, error| SecretError::Read(name.to_owned(), error);
+        if !generated || source.get_opt(&name).await.map_err(|error| read(&name, error))?.is_some() {
+            return Ok(());
+        }
+        let copy: Api<Secret> = Api::namespaced(self.pass.client(), &self.names.namespace);
+        let copy = copy.get_opt(KEY).await.map_err(|error| read(KEY, error))?;
+        let kept = copy.and_then(|copy| copy.data).and_then(|mut data| data.remove("key"));
+        let encrypted = self.status.last_snapshot.as_ref().is_some_and(|last| last.key_id.is_some());
+        let key = match kept {
+            Some(key) => key,
+            None if encrypted => {
+                return Err(SecretError::KeyLost { secret: format!("{}/{name}", self.names.fleet) });
+            }
+            None => {
+                let mut made = vec![0; 32];
+                let broken = |_| SecretError::Broken(name.clone(), "there is no randomness".to_owned());
+                aws_lc_rs::rand::fill(&mut made).map_err(broken)?;
+                ByteString(made)
+            }
+        };
+        let allowed = [(names::ALLOWED_CLUSTERS.to_owned(), self.names.name.clone())];
+        let secret = Secret {
+            metadata: ObjectMeta {
+                name: Some(name),
+                namespace: Some(self.names.fleet.clone()),
+                annotations: Some(allowed.into()),
+                ..ObjectMeta::default()
+            },
+            type_: Some("Opaque".to_owned()),
+            data: Some([("key".to_owned(), key)].into()),
+            ..Secret::default()
+        };
+        // Whoever made one at the same time made the one that counts.
+        self.pass.writer().create(&secret).await?;
+        Ok(())
+    }
+}
+
+fn parsed<T: serde::de::DeserializeOwned>(value: &serde_json::Value, what: &str) -> Result<T, SecretError> {
+    serde_json::from_value(value.clone()).map_err(|error| SecretError::Broken(what.to_owned(), error.to_string()))
 }
 
 /// Takes a pod away that has told what it had to tell.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use fleetwright_kit::{Clock, Key};
 use fleetwright_plan::cluster::Names;
 use fleetwright_plan::cluster::survey::{Ask, Quota, RemovedApi, Survey, removed_apis};
-use k8s_openapi::api::core::v1::ResourceQuota;
+use k8s_openapi::api::core::v1::{Node, ResourceQuota};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
@@ -18,6 +18,10 @@ use crate::words::{bounded, said};
 
 /// An API server that does not tell within this time is not waited for.
 const WITHIN: Duration = Duration::from_secs(30);
+
+/// The Nodes of a page, and the most that are read.
+const PAGE: u32 = 500;
+const MOST_NODES: usize = 20_000;
 
 /// What was found out, and what is being found out.
 pub struct Surveys(pub Errands<Option<Survey>>);
@@ -42,7 +46,9 @@ impl Surveys {
             let apis = apis.await.unwrap_or_else(|_| Err(within("an API server did not tell its metrics")));
             let quotas = tokio::time::timeout(WITHIN, quotas(&meta.client, &names));
             let quotas = quotas.await.unwrap_or_else(|_| Err(within("the meta cluster did not answer")));
-            Survey { of: asked.of, at: clock.now(), apis, quotas }
+            let kubelets = tokio::time::timeout(WITHIN, kubelets(&meta, &names, &asked.servers));
+            let kubelets = kubelets.await.unwrap_or_else(|_| Err(within("no API server listed the Nodes")));
+            Survey { of: asked.of, at: clock.now(), apis, quotas, kubelets }
         };
         self.0.only(key, |of| of == ask.of);
         self.0.begin(key, &ask.of, errand, |known, survey| *known = Some(survey));
@@ -60,6 +66,48 @@ async fn apis(meta: &Meta, names: &Names, servers: &[(String, String)]) -> Resul
         all.extend(removed_apis(&page));
     }
     Ok(all)
+}
+
+/// The Nodes and the versions of their kubelets, in pages: one API server that answers is enough.
+async fn kubelets(
+    meta: &Meta,
+    names: &Names,
+    servers: &[(String, String)],
+) -> Result<BTreeMap<String, String>, String> {
+    let mut last = "no API server is ready".to_owned();
+    for (name, ip) in servers {
+        let failed = |error: &dyn std::fmt::Display| bounded(&format!("{name}: {error}"));
+        match client_of(meta, names, ip).await {
+            Ok(client) => match versions(&client).await {
+                Ok(all) => return Ok(all),
+                Err(error) => last = failed(&error),
+            },
+            Err(error) => last = failed(&error),
+        }
+    }
+    Err(last)
+}
+
+async fn versions(client: &Client) -> Result<BTreeMap<String, String>, String> {
+    let api: Api<Node> = Api::all(client.clone());
+    let mut params = ListParams::default().limit(PAGE);
+    let mut all = BTreeMap::new();
+    loop {
+        let page = api.list(&params).await.map_err(|error| said(&error))?;
+        let next = page.metadata.continue_.clone().filter(|next| !next.is_empty());
+        for node in page {
+            let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
+            // A node writes this itself.
+            let version = bounded(info.map_or("", |info| info.kubelet_version.as_str()));
+            all.insert(node.name_any(), version);
+        }
+        match next {
+            // A tenant can make any number of Nodes.
+            Some(_) if all.len() >= MOST_NODES => return Err(format!("there are more than {MOST_NODES} Nodes")),
+            Some(next) => params.continue_token = Some(next),
+            None => return Ok(all),
+        }
+    }
 }
 
 async fn quotas(meta: &Client, names: &Names) -> Result<Vec<Quota>, String> {

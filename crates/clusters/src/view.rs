@@ -5,18 +5,22 @@ use std::marker::PhantomData;
 
 use fleetwright_api::{Cluster, names};
 use fleetwright_kit::View;
-use fleetwright_pki::Certificate;
+use fleetwright_pki::{Certificate, SealKey, fingerprint};
 use fleetwright_plan::cluster::borrowed::digest;
 use fleetwright_plan::cluster::extensions::EXTENSION;
+use fleetwright_plan::cluster::keys::{Key, SEAL, SEAL_DATA, content};
+use fleetwright_plan::cluster::members::Claim;
 use fleetwright_plan::cluster::objects::PACKAGE_VERSION;
 use fleetwright_plan::cluster::snapshots::Task;
 use fleetwright_plan::cluster::{Replica, print};
-use k8s_openapi::api::core::v1::{ContainerStatus, Namespace, Pod, Secret};
+use k8s_openapi::api::core::v1::{ContainerStatus, Namespace, PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::storage::v1::StorageClass;
 use kube::{Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::keys::Sealed;
 use crate::words::cut;
 
 /// What kubectl leaves behind, which is as large as the object itself.
@@ -165,6 +169,12 @@ pub struct SecretView {
     pub keys: Box<[Box<str>]>,
     /// The digest of what it holds, if it is a copy.
     pub copy: Option<Box<str>>,
+    /// The fingerprint and the digest of the key that it holds, if its name is that of one.
+    pub key: Option<(Box<str>, Box<str>)>,
+    /// What it says of the keys that are sealed in it.
+    pub sealed: Option<Sealed>,
+    /// The id of the key that seals copies, if it holds that.
+    pub seal: Option<Box<str>>,
 }
 
 impl View for SecretView {
@@ -173,10 +183,17 @@ impl View for SecretView {
     fn of(object: Secret) -> Self {
         let cluster = owner(&object);
         let copied = object.annotations().contains_key(names::COPY);
+        let sealed = object.annotations().get(names::SEALED).and_then(|says| serde_json::from_str(says).ok());
+        let name = object.name_any();
         let data = object.data.unwrap_or_default();
         let values = || data.iter().map(|(key, value)| (key.as_str(), value.0.as_slice()));
         let copy = copied.then(|| digest(values()).into());
         let text = |key: &str| data.get(key).and_then(|bytes| std::str::from_utf8(&bytes.0).ok());
+        let key = Key::of(&name).and_then(|key| {
+            let fingerprint = fingerprint(text(key.public())?)?;
+            Some((fingerprint.into(), content(values()).into()))
+        });
+        let seal = data.get(SEAL_DATA).filter(|_| name == SEAL).and_then(|bytes| SealKey::from_bytes(&bytes.0));
         let certificate = text("tls.crt").and_then(|pem| Certificate::from_pem(pem).ok());
         let key_matches =
             certificate.as_ref().zip(text("tls.key")).is_some_and(|(certificate, key)| certificate.is_of_key(key));
@@ -187,6 +204,9 @@ impl View for SecretView {
             keys: data.iter().filter(|(_, bytes)| !bytes.0.is_empty()).map(|(key, _)| key.as_str().into()).collect(),
             certificate,
             copy,
+            key,
+            sealed,
+            seal: seal.map(|seal| seal.id().into()),
         }
     }
 }
@@ -263,6 +283,54 @@ impl View for PodView {
 }
 
 impl Belongs for PodView {
+    fn cluster(&self) -> Option<&str> {
+        self.cluster.as_deref()
+    }
+}
+
+/// A volume claim.
+#[derive(Debug)]
+pub struct ClaimView {
+    cluster: Option<Box<str>>,
+    /// What is known of it.
+    pub claim: Claim,
+    /// Its StorageClass.
+    pub class: Option<Box<str>>,
+}
+
+/// Whether a StorageClass lets volumes grow.
+#[derive(Debug)]
+pub struct ClassView(pub bool);
+
+impl View for ClassView {
+    type Object = StorageClass;
+
+    fn of(object: StorageClass) -> Self {
+        Self(object.allow_volume_expansion == Some(true))
+    }
+}
+
+impl View for ClaimView {
+    type Object = PersistentVolumeClaim;
+
+    fn of(object: PersistentVolumeClaim) -> Self {
+        let spec = object.spec.as_ref();
+        let size = spec.and_then(|spec| spec.resources.as_ref()?.requests.as_ref()?.get("storage"));
+        let size = size.map(|size| size.0.clone());
+        let claim = Claim {
+            name: object.name_any(),
+            uid: object.uid().unwrap_or_default(),
+            version: object.resource_version().unwrap_or_default(),
+            ending: object.metadata.deletion_timestamp.is_some(),
+            size: size.unwrap_or_default(),
+            expandable: true,
+        };
+        let class = spec.and_then(|spec| spec.storage_class_name.as_deref()).map(Into::into);
+        Self { cluster: owner(&object), claim, class }
+    }
+}
+
+impl Belongs for ClaimView {
     fn cluster(&self) -> Option<&str> {
         self.cluster.as_deref()
     }

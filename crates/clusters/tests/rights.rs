@@ -127,6 +127,7 @@ async fn a_full_life(admin: &Client, meta: &Meta) -> Result<()> {
     })
     .await?;
     ready(&clusters).await?;
+    another_ones_secret(admin, &clusters).await?;
     let patch = json!({ "spec": { "packageVersion": "v1.37" } });
     clusters.patch("pay", &PatchParams::default(), &Patch::Merge(patch)).await?;
     ready(&clusters).await?;
@@ -135,6 +136,40 @@ async fn a_full_life(admin: &Client, meta: &Meta) -> Result<()> {
     until("everything is gone", async || {
         let left = (clusters.get_opt("pay").await?.map(|one| one.status), namespaces.get_opt(&within).await?);
         Ok(if left.0.is_none() && left.1.is_none() { Ok(()) } else { Err(format!("{left:?}")) })
+    })
+    .await
+}
+
+/// Who may write Clusters refers to the SSH key of the fleet: it says that the Secret is not shared, and nothing of it is copied.
+async fn another_ones_secret(admin: &Client, clusters: &Api<Cluster>) -> Result<()> {
+    let key = json!({
+        "metadata": { "name": "fleet-ssh" }, "type": "kubernetes.io/ssh-auth",
+        "stringData": { "ssh-privatekey": "the key of all hosts" },
+    });
+    let fleet: Api<Secret> = Api::namespaced(admin.clone(), FLEET);
+    fleet.create(&PostParams::default(), &serde_json::from_value(key)?).await?;
+    let mut spec = ClusterSpec::of("v1.36");
+    spec.deletion_protection = false;
+    let file = json!({ "config": [
+        { "name": "notes", "secret": { "name": "fleet-ssh", "key": "ssh-privatekey" } },
+    ] });
+    spec.components.apiserver = Some(serde_json::from_value(file)?);
+    clusters.create(&PostParams::default(), &Cluster::new("eve", spec)).await?;
+    until("the Secret is refused", async || {
+        let status = clusters.get("eve").await?.status.unwrap_or_default();
+        let accepted = fleetwright_api::condition(&status.conditions, names::ACCEPTED).cloned();
+        let refused = accepted.as_ref().is_some_and(|one| one.reason == names::reasons::SECRET_NOT_SHARED);
+        Ok(if refused { Ok(()) } else { Err(format!("{accepted:?}")) })
+    })
+    .await?;
+    let within: Api<Secret> = Api::namespaced(admin.clone(), &format!("{FLEET}-eve"));
+    let secrets = within.list(&Default::default()).await?.items;
+    let mut values = secrets.iter().flat_map(|secret| secret.data.iter().flatten());
+    ensure!(!values.any(|(_, value)| value.0.starts_with(b"the key of all hosts")), "it was copied");
+    clusters.delete("eve", &DeleteParams::default()).await?;
+    until("it is gone", async || {
+        let left = clusters.get_opt("eve").await?.map(|one| one.status);
+        Ok(if left.is_none() { Ok(()) } else { Err(format!("{left:?}")) })
     })
     .await
 }
@@ -148,8 +183,12 @@ fn judged(recorder: &Recorder) -> Result<()> {
     all.extend(rights(CLUSTER, &given.cluster));
     let calls = recorder.calls().into_iter().map(|record| record.call);
     let place = |call: &Call| if *call.namespace == *FLEET { "namespace" } else { CLUSTER };
-    // A replica that is not proven any more is taken out of its Service: the story of replicas.
-    judge(&all, calls, place, |(_, what, verb)| what == "pods" && verb == "patch")
+    // A replica that is not proven any more is taken out of its Service: the story of replicas. Volumes that grow: the story of the datastore. What the journal needs is shown
+    // where it is kept.
+    judge(&all, calls, place, |(_, what, verb)| {
+        let patched = what == "pods" || what == "persistentvolumeclaims";
+        patched && verb == "patch" || what.starts_with("operation")
+    })
 }
 
 async fn lives_with_its_rights(kind: Kind) -> Result<()> {

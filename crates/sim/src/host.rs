@@ -77,6 +77,8 @@ struct Outside {
     power: bool,
     /// A boot was asked for and comes in a moment.
     boots: bool,
+    /// A boot ends with the power off.
+    stays_down: bool,
     /// Steps take so long instead of what the fleet says.
     step: Option<Duration>,
 }
@@ -136,6 +138,12 @@ impl SimHost {
 
     fn outside(&self) -> MutexGuard<'_, Outside> {
         self.inner.outside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks its helper at once, as another operator with a connection of its own would.
+    pub fn ask(&self, request: Request) -> Answer {
+        self.tell_time();
+        Host::new(self.process()).answer(request, &mut |_| {})
     }
 
     // The network.
@@ -251,10 +259,18 @@ impl SimHost {
         }
     }
 
+    /// Whether it stays down when it boots, until somebody presses the button: see [`SimHost::power_on`].
+    pub fn set_stays_down(&self, stays_down: bool) {
+        self.outside().stays_down = stays_down;
+    }
+
     /// It goes down, and is up again when a boot is over.
     pub fn reboot(&self) {
         let (host, fleet) = (self.clone(), self.inner.fleet.clone());
         host.power_off();
+        if host.outside().stays_down {
+            return;
+        }
         let busy = Busy::new(&fleet);
         fleet.runtime.clone().spawn(async move {
             let _busy = fleet.rest(Some(busy), fleet.pace().boot).await;

@@ -9,8 +9,8 @@ use fleetwright_kit::Clock;
 use fleetwright_sim::{Faults, Fleet, Kubelets, Manner, Network, Pace, Speech, Spoilt};
 use fleetwright_transport::{Hop, Limits, Link, LinkError, Login, ReachError, Route, Transport, Trust};
 use fleetwright_wire::{
-    Answer, Apply, Check, Content, File, Health, Method, Observation, Observe, Outcome, Package, Progress, Request,
-    Step, StepRecord, Unit,
+    Answer, Apply, Check, Claim, Content, File, Health, Method, Observation, Observe, Outcome, Package, Progress,
+    Request, Step, StepRecord, Unit,
 };
 
 fn fleet() -> Fleet {
@@ -52,12 +52,22 @@ fn package(version: &str) -> Package {
 }
 
 fn install(id: &str, version: &str) -> Request {
-    Request::Apply(Box::new(Apply { id: id.into(), fence: 1, step: Step::Install(package(version)), within: 600 }))
+    Request::Apply(Box::new(Apply {
+        id: id.into(),
+        claim: Claim::default(),
+        step: Step::Install(package(version)),
+        within: 600,
+    }))
 }
 
 fn observe(version: &str, records: &[&str]) -> Request {
     let records = records.iter().map(|id| (*id).to_owned()).collect();
-    Request::Observe(Box::new(Observe { packages: vec![package(version)], health: true, records, recent: 0 }))
+    Request::Observe(Box::new(Observe {
+        packages: vec![package(version)],
+        health: true,
+        records,
+        ..Observe::default()
+    }))
 }
 
 async fn connect(fleet: &Fleet, address: &str) -> Box<dyn Link> {
@@ -177,7 +187,8 @@ async fn a_host_that_is_told_to_boot_answers_goes_down_and_comes_back() {
     let fleet = fleet();
     let host = fleet.host("a");
     let link = connect(&fleet, "a").await;
-    let boot = Request::Apply(Box::new(Apply { id: "b-1".into(), fence: 1, step: Step::Reboot, within: 600 }));
+    let boot =
+        Request::Apply(Box::new(Apply { id: "b-1".into(), claim: Claim::default(), step: Step::Reboot, within: 600 }));
     assert_eq!(ended(&*link, &boot).await.outcome, Outcome::Running);
     until(&fleet, "it is down", async || !host.is_on()).await;
     assert!(!link.open());
@@ -293,7 +304,7 @@ mod kubelets {
         let host = fleet.host("a");
         let link = connect(&fleet, "a").await;
         let step = Step::Install(kubelet());
-        let request = Request::Apply(Box::new(Apply { id: "s-1".into(), fence: 1, step, within: 600 }));
+        let request = Request::Apply(Box::new(Apply { id: "s-1".into(), claim: Claim::default(), step, within: 600 }));
         assert_eq!(ended(&*link, &request).await.outcome, Outcome::Done);
 
         let nodes: Api<Node> = Api::all(client.clone());

@@ -1,12 +1,20 @@
 //! Laps: the same again and again, and each time the operator is stopped dead elsewhere.
 
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use fleetwright_api::OperationPolicy;
 use fleetwright_kit::Random;
+use fleetwright_plan::cluster::keys::SEAL;
 use fleetwright_rig::{Call, Crash, Points, Side, Stage, Trouble};
 use futures::future::BoxFuture;
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::DeleteParams;
+use kube::{Api, Resource};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 /// A part of a lap.
@@ -85,6 +93,7 @@ struct Ran {
 
 impl Laps<'_> {
     async fn lap(&mut self, place: Place<'_>) -> Result<Vec<Ran>> {
+        forget_fleet(self.stage).await?;
         // Each has a cluster of its own.
         let name = format!("lap{}", self.number);
         self.number += 1;
@@ -119,6 +128,25 @@ impl Laps<'_> {
     }
 }
 
+/// Deletes what the operator creates once for all clusters of a namespace: each lap creates it again, so that the operator is stopped at that, too. No
+/// cluster is left that needs it.
+async fn forget_fleet(stage: &Stage) -> Result<()> {
+    delete::<Secret>(stage, SEAL).await?;
+    delete::<OperationPolicy>(stage, "etcd-members").await
+}
+
+async fn delete<K>(stage: &Stage, name: &str) -> Result<()>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    let api = Api::<K>::namespaced(stage.admin(), stage.namespace());
+    match api.delete(name, &DeleteParams::default()).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// A call of the undisturbed lap, as it would be for any.
 fn named(mut call: Call, name: &str) -> Call {
     for text in [&mut call.namespace, &mut call.name] {
@@ -132,7 +160,8 @@ fn word(name: &str) -> impl Fn(&Call) -> String + Send + Sync + use<> {
     let name = name.to_owned();
     move |call| {
         let mut call = named(call.clone(), &name);
-        if call.resource == "pods" {
+        // Names of Operations have ids in them, which are others each time.
+        if call.resource == "pods" || call.resource.starts_with("operations.") {
             call.name.clear();
         }
         call.to_string()

@@ -26,6 +26,10 @@ const ROLLBACK: Leg = Leg { play: |stage, name| Box::pin(stories::rollback(stage
 const FINISH: Leg = Leg { play: |stage, name| Box::pin(stories::finish(stage, name)), struck: true };
 const REPAIR: Leg = Leg { play: |stage, name| Box::pin(stories::repair(stage, name)), struck: true };
 
+const GROW: Leg = Leg { play: |stage, name| Box::pin(stories::resize(stage, name, 3)), struck: true };
+const SHRINK: Leg = Leg { play: |stage, name| Box::pin(stories::resize(stage, name, 1)), struck: true };
+const LOSE: Leg = Leg { play: |stage, name| Box::pin(stories::lose(stage, name, "etcd-1")), struck: true };
+
 /// In the stories of others.
 const fn calm(leg: Leg) -> Leg {
     Leg { struck: false, ..leg }
@@ -33,11 +37,14 @@ const fn calm(leg: Leg) -> Leg {
 
 const LIVING: &[Leg] = &[MAKE, REPAIR, UNMAKE];
 const CHANGING: &[Leg] = &[calm(MAKE), UPGRADE, ROLLBACK, calm(UNMAKE)];
+const RESIZING: &[Leg] = &[calm(MAKE), GROW, LOSE, SHRINK, calm(UNMAKE)];
 const ENDING: &[Leg] = &[calm(MAKE), FINISH, calm(UNMAKE)];
 
 const LIVES: Story = Story::new(|stage| Box::pin(stories::laps(stage, LIVING)));
 const CHANGES: Story = Story::new(|stage| Box::pin(stories::laps(stage, CHANGING)));
 const ENDS: Story = Story::new(|stage| Box::pin(stories::laps(stage, ENDING)));
+const RESIZES: Story = Story::new(|stage| Box::pin(stories::laps(stage, RESIZING)));
+const MEMBERS: Story = Story::new(|stage| Box::pin(stories::members(stage)));
 const LIFE: Story = Story::new(|stage| Box::pin(stories::life(stage)));
 
 /// All laps in one world: a new one for each would cost most of the time.
@@ -53,6 +60,25 @@ async fn an_operator_killed_at_any_call_makes_the_same_cluster_repairs_it_and_le
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_killed_at_any_call_finishes_upgrades_and_rollbacks() {
     killed_at_every_call(CHANGES.large()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_killed_at_any_call_adds_replaces_and_removes_members_of_etcd() {
+    killed_at_every_call(RESIZES).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn trouble_with_the_api_server_costs_no_member_of_etcd() {
+    let rates = Rates { longest: Duration::from_secs(30), calls: 4, ..Rates::rough() };
+    let seeds = Trouble::seeds(2);
+    under_trouble(MEMBERS.large(), &Ground::InProcess, &seeds, &rates).await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_operators_at_once_change_the_same_members_of_etcd() {
+    let (one, _) = run(&Arc::new(MEMBERS.large()), &Ground::InProcess, Disturbance::None).await.unwrap();
+    let (two, _) = run(&Arc::new(MEMBERS.large().twice()), &Ground::InProcess, Disturbance::None).await.unwrap();
+    assert_eq!(one.end, two.end);
 }
 
 #[tokio::test(flavor = "multi_thread")]

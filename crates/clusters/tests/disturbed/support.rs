@@ -88,7 +88,7 @@ static SITES: Mutex<BTreeMap<String, Weak<Site>>> = Mutex::new(BTreeMap::new());
 pub struct Site {
     pub shape: Shape,
     pub witness: Witness,
-    meta: Meta,
+    pub meta: Meta,
 }
 
 fn sites() -> MutexGuard<'static, BTreeMap<String, Weak<Site>>> {
@@ -117,7 +117,9 @@ impl Scenario for Story {
     const NAME: &'static str = "clusters";
 
     fn kinds(&self) -> Vec<CustomResourceDefinition> {
-        let ours = |one: &CustomResourceDefinition| one.spec.names.kind.starts_with("Cluster");
+        let ours = |one: &CustomResourceDefinition| {
+            ["Cluster", "Operation"].iter().any(|kind| one.spec.names.kind.starts_with(kind))
+        };
         crds().into_iter().filter(ours).collect()
     }
 

@@ -19,6 +19,7 @@ pub trait Telling {
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>;
     async fn declare(&self, cluster: &str) -> Result<()>;
     async fn refer(&self, cluster: &str, package: &str) -> Result<()>;
+    async fn resize(&self, cluster: &str, members: u32) -> Result<()>;
     async fn remove(&self, cluster: &str) -> Result<()>;
     async fn ready(&self, cluster: &str) -> Result<()>;
     async fn finished(&self, cluster: &str) -> Result<()>;
@@ -53,6 +54,12 @@ impl Telling for Stage {
         Ok(())
     }
 
+    async fn resize(&self, cluster: &str, members: u32) -> Result<()> {
+        let patch = json!({ "spec": { "datastore": { "etcd": { "members": members } } } });
+        self.api::<Cluster>().patch(cluster, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        Ok(())
+    }
+
     async fn remove(&self, cluster: &str) -> Result<()> {
         site(self)?.witness.let_go(&format!("{}-{cluster}", self.namespace()));
         self.api::<Cluster>().delete(cluster, &DeleteParams::default()).await?;
@@ -81,8 +88,11 @@ impl Telling for Stage {
             pods.sort();
             let sets = self.within::<StatefulSet>(cluster).get_opt("etcd").await.map_err(text)?;
             let services = self.within::<Service>(cluster).get_opt("kube-apiserver").await.map_err(text)?;
-            let secret = self.within::<Secret>(cluster).get_opt("front-proxy-client").await.map_err(text)?;
-            match sets.is_some() && services.is_some() && secret.is_some() && told == pods {
+            let mut secrets = true;
+            for name in ["front-proxy-client", "ca", "service-account"] {
+                secrets &= self.within::<Secret>(cluster).get_opt(name).await.map_err(text)?.is_some();
+            }
+            match sets.is_some() && services.is_some() && secrets && told == pods {
                 true => Ok(()),
                 false => Err(format!("{told:?} are told, {pods:?} are there")),
             }

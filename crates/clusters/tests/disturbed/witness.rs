@@ -8,6 +8,7 @@ use anyhow::{Result, bail};
 use fleetwright_api::names;
 use fleetwright_plan::cluster::certificates::{Authority, SERVICE_ACCOUNT};
 use futures::StreamExt;
+use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, ResourceExt};
@@ -16,7 +17,7 @@ use tokio::task::JoinHandle;
 /// Watches the whole meta cluster until it is dropped.
 pub struct Witness {
     seen: Arc<Mutex<Seen>>,
-    tasks: [JoinHandle<()>; 2],
+    tasks: [JoinHandle<()>; 3],
 }
 
 #[derive(Default)]
@@ -25,6 +26,8 @@ struct Seen {
     held: BTreeMap<(String, String), BTreeSet<String>>,
     /// Members of etcd and whether they are well, by namespace.
     members: HashMap<String, BTreeMap<String, bool>>,
+    /// How many members their StatefulSets have, by namespace.
+    replicas: HashMap<String, i32>,
     /// Namespaces whose members may go.
     ending: BTreeSet<String>,
     /// The most that were ever well at the same time, and the most that were missing since then.
@@ -34,7 +37,8 @@ struct Seen {
 impl Witness {
     pub fn start(client: Client) -> Self {
         let seen = Arc::<Mutex<Seen>>::default();
-        let (secrets, pods) = (seen.clone(), seen.clone());
+        let (secrets, pods, sets) = (seen.clone(), seen.clone(), seen.clone());
+        let all_sets = Api::<StatefulSet>::all(client.clone());
         let (all_secrets, all_pods) = (Api::<Secret>::all(client.clone()), Api::<Pod>::all(client));
         let tasks = [
             tokio::spawn(async move {
@@ -53,6 +57,16 @@ impl Witness {
                     match event {
                         Ok(Event::Apply(pod) | Event::InitApply(pod)) => lock(&pods).pod(&pod, false),
                         Ok(Event::Delete(pod)) => lock(&pods).pod(&pod, true),
+                        Err(_) => again().await,
+                        _ => {}
+                    }
+                }
+            }),
+            tokio::spawn(async move {
+                let mut events = watcher::watcher(all_sets, watcher::Config::default()).boxed();
+                while let Some(event) = events.next().await {
+                    match event {
+                        Ok(Event::Apply(set) | Event::InitApply(set)) => lock(&sets).scaled(&set),
                         Err(_) => again().await,
                         _ => {}
                     }
@@ -101,6 +115,11 @@ async fn again() {
     tokio::time::sleep(Duration::from_millis(10)).await;
 }
 
+/// The number at the end of a member's name.
+fn ordinal(name: &str) -> i32 {
+    name.rsplit('-').next().and_then(|number| number.parse().ok()).unwrap_or_default()
+}
+
 fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
     seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -112,6 +131,22 @@ impl Seen {
         self.held.entry(key).or_default().insert(content);
     }
 
+    /// Members that a StatefulSet has no more are not missed.
+    fn scaled(&mut self, set: &StatefulSet) {
+        if set.name_any() != "etcd" {
+            return;
+        }
+        let replicas = set.spec.replicas.unwrap_or(1);
+        let namespace = set.namespace().unwrap_or_default();
+        if let Some(members) = self.members.get_mut(&namespace) {
+            members.retain(|name, _| ordinal(name) < replicas);
+            if let Some((most, _)) = self.well.get_mut(&namespace) {
+                *most = members.len().min(*most);
+            }
+        }
+        self.replicas.insert(namespace, replicas);
+    }
+
     fn pod(&mut self, pod: &Pod, gone: bool) {
         if pod.labels().get(names::COMPONENT).is_none_or(|component| component != "etcd") {
             return;
@@ -120,6 +155,10 @@ impl Seen {
         let members = self.members.entry(namespace.clone()).or_default();
         let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
         let ready = conditions.into_iter().any(|one| one.type_ == "Ready" && one.status == "True");
+        if self.replicas.get(&namespace).is_some_and(|replicas| ordinal(&pod.name_any()) >= *replicas) {
+            members.remove(&pod.name_any());
+            return;
+        }
         members.insert(pod.name_any(), ready && !gone && pod.metadata.deletion_timestamp.is_none());
         let well = members.values().filter(|well| **well).count();
         if self.ending.contains(&namespace) {

@@ -66,7 +66,11 @@ pub(super) async fn live_on(world: &World) -> Result<()> {
 async fn create(world: &World, etcd: &Etcd) -> Result<()> {
     let pair = etcd.issue("shop")?;
     let secret = Secret {
-        metadata: ObjectMeta { name: Some("shop-etcd".to_owned()), ..ObjectMeta::default() },
+        metadata: ObjectMeta {
+            name: Some("shop-etcd".to_owned()),
+            annotations: Some([(names::ALLOWED_CLUSTERS.to_owned(), "shop".to_owned())].into()),
+            ..ObjectMeta::default()
+        },
         string_data: Some(BTreeMap::from([
             ("ca.crt".to_owned(), etcd.ca_pem().to_owned()),
             ("tls.crt".to_owned(), pair.cert_pem),

@@ -2,6 +2,7 @@
 
 mod external;
 mod leaves;
+mod members;
 mod repair;
 mod stages;
 mod workers;
@@ -21,7 +22,7 @@ use fleetwright_kit::{Operator, Settings};
 use fleetwright_lab::define;
 use fleetwright_lab::hosts::Image;
 use fleetwright_lab::meta::{self, Meta};
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, PersistentVolume, Pod, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, PersistentVolume, PersistentVolumeClaim, Pod, Secret};
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, ResourceExt as _};
@@ -349,6 +350,8 @@ async fn a_member_of_etcd_that_lost_its_data_is_replaced_on_hosts() -> Result<()
             ensure!(fleetwright_api::is_true(&status.conditions, names::DATASTORE_HEALTHY), "{status:#?}");
             ensure!(maps.get_opt("kept").await?.is_some(), "what was written is there");
         }
+        members::resize(world, &maps, &[1, 3]).await?;
+        ensure!(maps.get_opt("kept").await?.is_some(), "what was written is there");
         Ok(())
     })
     .await

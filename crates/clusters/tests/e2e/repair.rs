@@ -71,7 +71,37 @@ async fn come_back(world: &World) -> Result<()> {
     .await?;
     eprintln!("deleted certificate made anew after {:?}", begun.elapsed());
     world.ready("pay").await?;
+    lose_keys(world, &secrets).await?;
     isolate(world).await
+}
+
+/// Deleted keys come back as they were: no pod is replaced or restarted, and who had a kubeconfig still has one.
+async fn lose_keys(world: &World, secrets: &Api<Secret>) -> Result<()> {
+    let endpoint = world.clusters().get("pay").await?.status.and_then(|status| status.endpoint);
+    let client = world.business("pay", &endpoint.context("it has an endpoint")?).await?;
+    let running = async || -> Result<Vec<String>> {
+        let all = pods(world).list(&Default::default()).await?.items;
+        let all = all.iter().filter(|pod| !pod.name_any().starts_with("snapshot-"));
+        let mut all: Vec<_> = all.map(|pod| format!("{:?} {}", pod.uid(), restarts(pod))).collect();
+        all.sort();
+        Ok(all)
+    };
+    let before = running().await?;
+    for name in ["ca", "etcd-ca", "front-proxy-ca", "service-account"] {
+        let (old, begun) = (secrets.get(name).await?, Instant::now());
+        secrets.delete(name, &DeleteParams::default()).await?;
+        let new = eventually("the key to come back", async || {
+            let now = secrets.get_opt(name).await?.filter(|now| now.uid() != old.uid());
+            Ok(now.ok_or_else(|| "not yet".to_owned()))
+        })
+        .await?;
+        ensure!(new.data == old.data, "Secret {name} holds another key");
+        eprintln!("deleted Secret {name} restored after {:?}", begun.elapsed());
+    }
+    world.ready("pay").await?;
+    ensure!(running().await? == before, "a pod was replaced or restarted: {before:?} {:?}", running().await?);
+    Api::<Namespace>::all(client).get("default").await.context("who had a kubeconfig lost it")?;
+    Ok(())
 }
 
 /// An API server that its kubelet finds well and that does not work for others gets no clients, and is made anew. The next one in a row waits for that, and none is taken out

@@ -1,6 +1,6 @@
 //! Workers: hosts that the Machine-Operator beside the control plane brings in, and pods on them that find each other by name.
 
-use fleetwright_api::{ExtensionChoice, ExtensionStatus, Machine, Status};
+use fleetwright_api::{ExtensionChoice, ExtensionStatus, Machine, OperationPolicy, Status};
 use fleetwright_lab::hosts::{Described, Host, apply, images};
 use fleetwright_lab::meta::Workers;
 use fleetwright_lab::specs;
@@ -116,6 +116,12 @@ async fn story(world: &World, hosts: &[&Host; 2]) -> Result<()> {
     for name in ["web", "asker"] {
         pods.delete(name, &DeleteParams::default()).await?;
     }
+    let policy = json!({
+        "apiVersion": "fleetwright.io/v1alpha1", "kind": "OperationPolicy", "metadata": { "name": "releases" },
+        "spec": { "operations": ["ReleaseMachines"], "max": 5 },
+    });
+    let policy: OperationPolicy = serde_json::from_value(policy)?;
+    Api::<OperationPolicy>::namespaced(world.client.clone(), FLEET).create(&PostParams::default(), &policy).await?;
     let release = json!({ "spec": { "onDelete": "ReleaseMachines" } });
     world.clusters().patch("pay", &PatchParams::default(), &Patch::Merge(release)).await?;
     world.gone("pay").await?;

@@ -3,7 +3,7 @@
 use fleetwright_api::{ComponentOverrides, Status, condition, names};
 use fleetwright_sim::meta::Removal;
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
-use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
+use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::PostParams;
 use kube::{Api, ResourceExt};
@@ -63,6 +63,35 @@ async fn an_api_that_callers_use_and_the_next_minor_removes_holds_an_upgrade_bac
     world.change("pay", annotate("RemovedApisInUse@v1.36")).await;
     held(&world, names::reasons::REMOVED_APIS_IN_USE).await;
     world.change("pay", annotate("RemovedApisInUse@v1.37")).await;
+    let status = world.ready("pay").await;
+    assert_eq!(status.package_version.as_deref(), Some("v1.37"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_would_fall_out_of_the_supported_skew_holds_an_upgrade_back() {
+    let world = World::start().await;
+    world.create("pay", |spec| spec.replicas = 1).await;
+    world.ready("pay").await;
+    let pods: Api<Pod> = world.api("pay");
+    let mut pods = pods.list(&Default::default()).await.unwrap().items.into_iter();
+    let server = pods.find(|pod| pod.name_any().starts_with("kube-apiserver")).unwrap().name_any();
+    let nodes: Api<Node> = Api::all(world.meta.client("fleet-pay", &server).unwrap());
+    for (name, version) in [("old", "v1.33.2"), ("fine", "v1.36.4")] {
+        let node = json!({ "metadata": { "name": name } });
+        nodes.create(&PostParams::default(), &serde_json::from_value(node).unwrap()).await.unwrap();
+        let info = json!({
+            "architecture": "amd64", "bootID": "", "containerRuntimeVersion": "", "kernelVersion": "", "kubeProxyVersion": "",
+            "kubeletVersion": version, "machineID": "", "operatingSystem": "linux", "osImage": "", "systemUUID": "",
+        });
+        let patch = kube::api::Patch::Merge(json!({ "status": { "nodeInfo": info } }));
+        nodes.patch_status(name, &Default::default(), &patch).await.unwrap();
+    }
+    world.change("pay", json!({ "spec": { "packageVersion": "v1.37" } })).await;
+    let message = held(&world, names::reasons::KUBELET_TOO_OLD).await;
+    assert!(message.contains("old (v1.33.2)") && !message.contains("fine"), "{message}");
+    assert!(packages(&world).await.iter().all(|package| package == "v1.36"), "something was touched");
+    let annotation = json!({ "metadata": { "annotations": { names::OVERRIDE: "KubeletTooOld@v1.37" } } });
+    world.change("pay", annotation).await;
     let status = world.ready("pay").await;
     assert_eq!(status.package_version.as_deref(), Some("v1.37"));
 }

@@ -38,7 +38,8 @@ async fn an_external_datastore_and_secret_configuration_reach_the_pods_and_nobod
     let world = World::start().await;
     let fleet: Api<Secret> = Api::namespaced(world.client.clone(), FLEET);
     let make = async |name: &str, data: Value| {
-        let secret = json!({ "metadata": { "name": name }, "data": data });
+        let allowed = json!({ names::ALLOWED_CLUSTERS: "base,pay" });
+        let secret = json!({ "metadata": { "name": name, "annotations": allowed }, "data": data });
         fleet.create(&PostParams::default(), &serde_json::from_value(secret).unwrap()).await.unwrap();
         // Nobody watches Secrets of people: the next look finds it, and a change of the Cluster is one.
         world.change("pay", json!({ "metadata": { "labels": { "made": name } } })).await;
@@ -119,4 +120,79 @@ async fn an_external_datastore_and_secret_configuration_reach_the_pods_and_nobod
     world.change("pay", json!({ "spec": { "components": { "apiserver": { "config": [] } } } })).await;
     world.seen(&copies, COPY, |secret| secret.data.as_ref().is_none_or(|data| data.is_empty())).await;
     world.ready("pay").await;
+}
+
+/// Waits until `Accepted` is false for that reason; answers what it says.
+async fn not_accepted(world: &World, cluster: &str, reason: &str) -> String {
+    world
+        .until(&format!("{cluster} says {reason}"), async || {
+            let status = world.status(cluster).await;
+            match condition(&status.conditions, names::ACCEPTED) {
+                Some(one) if one.status == Status::False && one.reason == reason => Ok(one.message.clone()),
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await
+}
+
+async fn share(world: &World, secret: &str, with: Option<&str>) {
+    let fleet: Api<Secret> = Api::namespaced(world.client.clone(), FLEET);
+    let patch = json!({ "metadata": { "annotations": { names::ALLOWED_CLUSTERS: with } } });
+    fleet.patch(secret, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+}
+
+/// Every value in Secrets and ConfigMaps beside a control plane.
+async fn holds_anywhere(world: &World, cluster: &str, text: &str) -> bool {
+    let secrets: Api<Secret> = world.api(cluster);
+    let secrets = secrets.list(&Default::default()).await.unwrap().items;
+    let mut values = secrets.iter().flat_map(|secret| secret.data.iter().flatten());
+    values.any(|(_, value)| String::from_utf8_lossy(&value.0).contains(text))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_gets_nothing_of_a_secret_that_is_not_shared_with_it() {
+    let world = World::start().await;
+    let fleet: Api<Secret> = Api::namespaced(world.client.clone(), FLEET);
+    let key = json!({
+        "metadata": { "name": "fleet-ssh" }, "type": "kubernetes.io/ssh-auth",
+        "stringData": { "ssh-privatekey": "the key of all hosts" },
+    });
+    fleet.create(&PostParams::default(), &serde_json::from_value(key).unwrap()).await.unwrap();
+    let file = json!({ "config": [
+        { "name": "notes", "secret": { "name": "fleet-ssh", "key": "ssh-privatekey" } },
+    ] });
+    world.create("eve", |spec| spec.components.apiserver = Some(serde_json::from_value(file.clone()).unwrap())).await;
+    let reason = names::reasons::SECRET_NOT_SHARED;
+    let says = not_accepted(&world, "eve", reason).await;
+    for part in ["fleet/fleet-ssh", "eve", names::ALLOWED_CLUSTERS, "spec.components.apiserver.config[notes].secret"] {
+        assert!(says.contains(part), "{part} is not in {says}");
+    }
+    // Shared with others is not shared with this one.
+    share(&world, "fleet-ssh", Some("pay,ev,eves")).await;
+    world.change("eve", json!({ "metadata": { "labels": { "look": "again" } } })).await;
+    not_accepted(&world, "eve", reason).await;
+    assert!(!holds_anywhere(&world, "eve", "the key of all hosts").await);
+
+    // A running cluster that asks for it later keeps what it has, and gets nothing either.
+    world.create("pay", |_| {}).await;
+    world.ready("pay").await;
+    share(&world, "fleet-ssh", None).await;
+    world.change("pay", json!({ "spec": { "components": { "apiserver": file } } })).await;
+    not_accepted(&world, "pay", reason).await;
+    assert!(!holds_anywhere(&world, "pay", "the key of all hosts").await);
+    share(&world, "fleet-ssh", Some("*")).await;
+    world.change("pay", json!({ "metadata": { "labels": { "look": "again" } } })).await;
+    world.ready("pay").await;
+    assert!(holds_anywhere(&world, "pay", "the key of all hosts").await);
+
+    // What is not shared any more stays what it was, and everything else goes on.
+    share(&world, "fleet-ssh", None).await;
+    let changed = json!({ "stringData": { "ssh-privatekey": "another key" } });
+    fleet.patch("fleet-ssh", &PatchParams::default(), &Patch::Merge(changed)).await.unwrap();
+    world.change("pay", json!({ "metadata": { "labels": { "look": "once-more" } } })).await;
+    not_accepted(&world, "pay", reason).await;
+    let secrets: Api<Secret> = world.api("pay");
+    secrets.delete("front-proxy-client", &Default::default()).await.unwrap();
+    world.seen(&secrets, "front-proxy-client", |_| true).await;
+    assert!(!holds_anywhere(&world, "pay", "another key").await);
 }

@@ -1,6 +1,6 @@
 //! Machines and nodes that are joined hold a cluster that is to be deleted.
 
-use fleetwright_api::{Condition, Machine, MachineSpec, Status, condition, names};
+use fleetwright_api::{Condition, Machine, MachineSpec, Operation, OperationPhase, Status, condition, names};
 use fleetwright_lab::define;
 use fleetwright_sim::meta::Bad;
 use k8s_openapi::api::core::v1::{Event, Namespace, Node, Pod};
@@ -91,12 +91,143 @@ async fn machines_are_let_go_first_where_that_is_wanted() {
     assert!(machines.get("host-17").await.unwrap().metadata.deletion_timestamp.is_none());
     assert!(budgets.get_opt("keeps-the-last").await.unwrap().is_some());
     world.change("pay", json!({ "spec": { "onDelete": "ReleaseMachines" } })).await;
-    world.held("1 machine must be let go first").await;
+    // Nothing passes the gate before somebody says how many may.
+    let said = world.held("1 machine must be let go first").await.message;
+    let said = if said.contains("OperationPolicy") { said } else { world.held("OperationPolicy").await.message };
+    assert!(said.contains("ReleaseMachines"), "{said}");
+    assert!(machines.get("host-17").await.unwrap().metadata.deletion_timestamp.is_none());
+    assert!(budgets.get_opt("keeps-the-last").await.unwrap().is_some());
+    world.allow("ReleaseMachines").await;
     world.seen(&machines, "host-17", |one| one.metadata.deletion_timestamp.is_some()).await;
     assert!(budgets.get_opt("keeps-the-last").await.unwrap().is_none(), "its pods have nowhere else to go");
+    let operations: Api<Operation> = Api::namespaced(world.client.clone(), crate::support::FLEET);
+    world
+        .until("the Operation tells what became of it", async || {
+            let all = operations.list(&Default::default()).await.unwrap().items;
+            let released = all
+                .iter()
+                .filter(|one| one.spec.type_ == "ReleaseMachines")
+                .map(|one| (one.spec.target.name.clone(), one.status.as_ref().map(|status| status.phase)));
+            let released: Vec<_> = released.collect();
+            match &released[..] {
+                [(target, Some(OperationPhase::Succeeded))] if target == "pay" => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await;
     // What the Machine-Operator does when it has cleaned the host.
     let free = json!({ "metadata": { "finalizers": null } });
     machines.patch("host-17", &PatchParams::default(), &Patch::Merge(free)).await.unwrap();
+    world.gone().await;
+}
+
+/// What the operator could write to: everything of the control plane and the Cluster itself, but not the Cluster's status.
+async fn written(world: &World) -> Vec<String> {
+    let mut all = Vec::new();
+    let cluster = world.clusters().get("pay").await.unwrap().metadata;
+    all.push(format!("{:?} {:?} {:?}", cluster.generation, cluster.finalizers, cluster.annotations));
+    macro_rules! versions {
+        ($($kind:ty),*) => {
+            $(
+                for object in world.api::<$kind>("pay").list(&Default::default()).await.unwrap() {
+                    all.push(format!("{} {:?}", object.name_any(), object.metadata));
+                }
+            )*
+        };
+    }
+    use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
+    use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
+    versions!(ConfigMap, Secret, Service);
+    // Their status belongs to others.
+    for set in world.api::<StatefulSet>("pay").list(&Default::default()).await.unwrap() {
+        all.push(format!("{:?} {:?}", set.metadata.uid, set.spec));
+    }
+    for deployment in world.api::<Deployment>("pay").list(&Default::default()).await.unwrap() {
+        all.push(format!("{:?} {:?}", deployment.metadata.uid, deployment.spec));
+    }
+    for pod in world.api::<Pod>("pay").list(&Default::default()).await.unwrap() {
+        all.push(format!("{:?} {:?}", pod.metadata.uid, pod.metadata.deletion_timestamp));
+    }
+    all
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_paused_cluster_is_not_deleted_and_its_machines_are_not_released() {
+    let world = World::start().await;
+    world
+        .create("pay", |spec| {
+            spec.replicas = 1;
+            spec.on_delete = fleetwright_api::ClusterOnDelete::ReleaseMachines;
+        })
+        .await;
+    world.ready("pay").await;
+    let client = business(&world).await;
+    let kind = fleetwright_api::crds().into_iter().find(|one| one.spec.names.kind == "Machine").unwrap();
+    define(&client, &[kind]).await.unwrap();
+    world.allow("ReleaseMachines").await;
+    let (machines, budgets) = (Api::<Machine>::default_namespaced(client.clone()), Api::default_namespaced(client));
+    let metadata = ObjectMeta { name: Some("keeps-the-last".to_owned()), ..ObjectMeta::default() };
+    let budget = PodDisruptionBudget { metadata, ..PodDisruptionBudget::default() };
+    budgets.create(&PostParams::default(), &budget).await.unwrap();
+    let machine =
+        Machine::new("host-17", MachineSpec { addresses: vec!["192.0.2.1".into()], ..MachineSpec::default() });
+    machines.create(&PostParams::default(), &machine).await.unwrap();
+    world.change("pay", json!({ "spec": { "paused": true } })).await;
+    world.delete("pay").await;
+    let blocked = async || {
+        world
+            .until("it says that the pause blocks its deletion", async || {
+                let status = world.status("pay").await;
+                let accepted = condition(&status.conditions, names::ACCEPTED).cloned();
+                match accepted {
+                    Some(one) if one.status == Status::False && one.reason == names::reasons::PAUSED => Ok(status),
+                    other => Err(format!("{other:?}")),
+                }
+            })
+            .await
+    };
+    let said = blocked().await.waiting_for.unwrap_or_default();
+    assert!(said.contains("spec.paused"), "{said}");
+    let before = written(&world).await;
+    // The operator is at work for others, and knows no package version of this one any more.
+    world.create("shop", |spec| spec.replicas = 1).await;
+    world.ready("shop").await;
+    world.change("pay", json!({ "metadata": { "annotations": { names::SNAPSHOT: "now" } } })).await;
+    let wakes = json!({ "metadata": { "labels": { "looked": "again" } } });
+    world.api::<Pod>("pay").patch("etcd-0", &PatchParams::default(), &Patch::Merge(wakes)).await.unwrap();
+    world.create("late", |spec| spec.replicas = 1).await;
+    world.ready("late").await;
+    blocked().await;
+    let (mut before, mut after) = (before, written(&world).await);
+    // The annotation is the test's own.
+    before.remove(0);
+    after.remove(0);
+    assert_eq!(before, after);
+    assert_eq!(world.clusters().get("pay").await.unwrap().metadata.finalizers.unwrap_or_default().len(), 1);
+    assert!(machines.get("host-17").await.unwrap().metadata.deletion_timestamp.is_none());
+    assert!(budgets.get_opt("keeps-the-last").await.unwrap().is_some());
+
+    world.change("pay", json!({ "spec": { "paused": false } })).await;
+    world.gone().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_paused_cluster_that_was_never_made_goes_without_a_write_of_the_operator() {
+    let world = World::start().await;
+    world.create("pay", |spec| spec.paused = true).await;
+    world
+        .until("it says that it is paused", async || {
+            let status = world.status("pay").await;
+            let accepted = condition(&status.conditions, names::ACCEPTED).cloned();
+            match accepted {
+                Some(one) if one.reason == names::reasons::PAUSED => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await;
+    assert_eq!(world.clusters().get("pay").await.unwrap().metadata.finalizers, None);
+    assert!(Api::<Namespace>::all(world.client.clone()).get_opt("fleet-pay").await.unwrap().is_none());
+    world.delete("pay").await;
     world.gone().await;
 }
 

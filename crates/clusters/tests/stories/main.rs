@@ -7,6 +7,7 @@ mod datastore;
 mod extensions;
 mod heal;
 mod joined;
+mod keys;
 mod life;
 mod snapshots;
 mod support;

@@ -2,11 +2,12 @@
 
 use fleetwright_api::{Snapshots, Span, condition, names};
 use fleetwright_sim::meta::Bad;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 
-use crate::support::World;
+use crate::support::{FLEET, World};
 use crate::versions::{there, write};
 
 async fn ask(world: &World, value: &str) {
@@ -44,6 +45,7 @@ async fn a_snapshot_that_is_asked_for_is_taken_checked_and_told() {
         .await;
     let last = first.last_snapshot.unwrap();
     assert!(last.checked && last.revision.is_some_and(|revision| revision > 0), "{last:?}");
+    assert!(last.key_id.is_some(), "it is encrypted: {last:?}");
     assert_eq!(first.snapshots, std::slice::from_ref(&last.name));
     assert!(fleetwright_api::is_true(&first.conditions, names::SNAPSHOTS_RECENT));
     no_pod_left(&world).await;
@@ -115,10 +117,14 @@ async fn a_snapshot_that_does_not_restore_is_told_and_holds_an_upgrade_back() {
 
 /// Asks for a snapshot, and tells its name.
 async fn snapshot(world: &World, value: &str) -> String {
-    ask(world, value).await;
+    snapshot_of(world, "pay", value).await
+}
+
+async fn snapshot_of(world: &World, cluster: &str, value: &str) -> String {
+    world.change(cluster, json!({ "metadata": { "annotations": { names::SNAPSHOT: value } } })).await;
     world
         .until("it is taken", async || {
-            let status = world.status("pay").await;
+            let status = world.status(cluster).await;
             let name = status.last_snapshot.clone().map(|last| last.name);
             name.filter(|_| status.snapshotted.as_deref() == Some(value)).ok_or_else(|| format!("{status:#?}"))
         })
@@ -194,4 +200,122 @@ async fn a_snapshot_that_is_not_there_stops_nothing() {
     world.ready("pay").await;
     assert!(there(&world, "meanwhile").await);
     no_pod_left(&world).await;
+}
+
+fn secrets(world: &World) -> Api<Secret> {
+    Api::namespaced(world.client.clone(), FLEET)
+}
+
+async fn key(world: &World) -> Vec<u8> {
+    secrets(world).get("pay-snapshot-key").await.unwrap().data.unwrap()["key"].0.clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_key_of_snapshots_is_made_once_and_brought_back_and_never_replaced() {
+    let world = World::start().await;
+    world.create("pay", |_| {}).await;
+    world.ready("pay").await;
+    write(&world, "before").await;
+    let name = snapshot(&world, "first").await;
+    let made = key(&world).await;
+    assert_eq!(made.len(), 32);
+    let everything = json!(world.clusters().get("pay").await.unwrap()).to_string();
+    assert!(!everything.contains(&json!(k8s_openapi::ByteString(made.clone())).to_string()));
+    // Its copy brings the same key back.
+    secrets(&world).delete("pay-snapshot-key", &DeleteParams::default()).await.unwrap();
+    snapshot(&world, "second").await;
+    assert_eq!(key(&world).await, made);
+    // Without both no other key is made: it would open none of the snapshots that there are.
+    secrets(&world).delete("pay-snapshot-key", &DeleteParams::default()).await.unwrap();
+    world.api::<Secret>("pay").delete("snapshot-key", &DeleteParams::default()).await.unwrap();
+    ask(&world, "third").await;
+    world
+        .until("it says that the key is lost", async || {
+            let status = world.status("pay").await;
+            match condition(&status.conditions, names::ACCEPTED) {
+                Some(one) if one.reason == names::reasons::NO_SECRET && one.message.contains("pay-snapshot-key") => {
+                    Ok(())
+                }
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await;
+    assert!(secrets(&world).get_opt("pay-snapshot-key").await.unwrap().is_none());
+    // A person puts it back.
+    let back = json!({
+        "metadata": { "name": "pay-snapshot-key", "annotations": { names::ALLOWED_CLUSTERS: "pay" } },
+        "data": { "key": k8s_openapi::ByteString(made) },
+    });
+    secrets(&world).create(&PostParams::default(), &serde_json::from_value(back).unwrap()).await.unwrap();
+    snapshot(&world, "fourth").await;
+    world.change("pay", json!({ "spec": { "restore": { "snapshot": name } } })).await;
+    restored(&world, &name).await;
+    assert!(there(&world, "before").await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_reads_no_snapshot_of_another_one_unless_that_ones_key_is_shared_with_it() {
+    let world = World::start().await;
+    let store = json!({
+        "metadata": { "name": "s3", "annotations": { names::ALLOWED_CLUSTERS: "pay" } },
+        "stringData": { "accessKeyId": "id", "secretAccessKey": "hidden" },
+    });
+    secrets(&world).create(&PostParams::default(), &serde_json::from_value(store).unwrap()).await.unwrap();
+    let s3 = |prefix: Option<&str>| {
+        let mut s3 = json!({ "endpoint": "https://s3.example", "bucket": "backups", "secretRef": { "name": "s3" } });
+        s3["prefix"] = json!(prefix);
+        Some(serde_json::from_value::<Snapshots>(json!({ "every": "0s", "s3": s3 })).unwrap())
+    };
+    world.create("pay", |spec| spec.snapshots = s3(None)).await;
+    world.ready("pay").await;
+    let name = snapshot(&world, "now").await;
+
+    // The prefix of another Cluster leads nowhere, and without the store's Secret nothing does.
+    world.create("eve", |spec| spec.snapshots = s3(Some("fleet/pay/"))).await;
+    world.ready("eve").await;
+    world.change("eve", json!({ "spec": { "restore": { "snapshot": name } } })).await;
+    let accepted = async |cluster: &str, reason: &str, part: &str| {
+        world
+            .until(&format!("{cluster}: {reason}"), async || {
+                let status = world.status(cluster).await;
+                match condition(&status.conditions, names::ACCEPTED) {
+                    Some(one) if one.reason == reason && one.message.contains(part) => Ok(()),
+                    other => Err(format!("{other:?}")),
+                }
+            })
+            .await;
+    };
+    accepted("eve", names::reasons::SECRET_NOT_SHARED, "fleet/s3").await;
+    let annotate = async |secret: &str, value: &str| {
+        let patch = json!({ "metadata": { "annotations": { names::ALLOWED_CLUSTERS: value } } });
+        secrets(&world).patch(secret, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    };
+    annotate("s3", "pay,eve").await;
+    world.change("eve", json!({ "metadata": { "labels": { "look": "again" } } })).await;
+    let waits = async |part: &str| {
+        world
+            .until(part, async || {
+                let waits = world.status("eve").await.waiting_for.unwrap_or_default();
+                if waits.contains(part) { Ok(()) } else { Err(waits) }
+            })
+            .await;
+    };
+    waits(&format!("there is no snapshot {name}")).await;
+
+    // By name it needs the other one's key, which its owner has to share.
+    let restore = json!({ "spec": { "restore": { "snapshot": name, "cluster": "pay" } } });
+    world.change("eve", json!({ "spec": { "restore": null } })).await;
+    world.ready("eve").await;
+    world.change("eve", restore).await;
+    accepted("eve", names::reasons::SECRET_NOT_SHARED, "fleet/pay-snapshot-key").await;
+    annotate("pay-snapshot-key", "pay,eve").await;
+    world.change("eve", json!({ "metadata": { "labels": { "look": "once-more" } } })).await;
+    world
+        .until("it is restored", async || {
+            let status = world.status("eve").await;
+            let done = status.restored.as_ref().is_some_and(|restored| restored.snapshot == format!("pay/{name}"));
+            if done && status.restoring.is_none() { Ok(()) } else { Err(format!("{status:#?}")) }
+        })
+        .await;
+    world.ready("eve").await;
 }

@@ -3,12 +3,14 @@
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
-use fleetwright_api::{Cluster, ClusterPackageVersion, ClusterPackageVersionSpec, ClusterSpec, ClusterStatus, names};
-use fleetwright_apiserver::{Config, Handle, Server};
+use fleetwright_api::{
+    Cluster, ClusterPackageVersion, ClusterPackageVersionSpec, ClusterSpec, ClusterStatus, OperationPolicy, names,
+};
+use fleetwright_apiserver::Config;
 use fleetwright_clusters::Options;
 use fleetwright_kit::metrics::Metrics;
 use fleetwright_kit::{Clock, Operator, Settings};
-use fleetwright_lab::define;
+use fleetwright_lab::{Kind, Target, define};
 use fleetwright_sim::meta::{Manner, Meta, service_network};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Event, Namespace};
@@ -31,7 +33,7 @@ pub struct World {
     /// What the operator counted since it was last started.
     pub metrics: Metrics,
     operator: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
-    _server: Handle,
+    server: Target,
 }
 
 fn manner() -> Manner {
@@ -48,14 +50,24 @@ fn manner() -> Manner {
 impl World {
     /// With the package versions `v1.36` and `v1.37`, and the operator at work.
     pub async fn start() -> Self {
-        let service_cidr = service_network().expect("a network is free");
-        let server = Server::start(Config { service_cidr, ..Config::default() }).await.unwrap();
-        let client = server.client();
+        Self::on(Kind::Embedded).await
+    }
+
+    /// The same on that API server.
+    pub async fn on(kind: Kind) -> Self {
+        let server = match kind {
+            Kind::Embedded => {
+                let service_cidr = service_network().expect("a network is free");
+                Target::embedded_with(Config { service_cidr, ..Config::default() }).await.unwrap()
+            }
+            Kind::Real => Target::real().await.unwrap(),
+        };
+        let client = server.admin();
         define(&client, &fleetwright_api::crds()).await.unwrap();
         let fleet: Namespace = serde_json::from_value(json!({ "metadata": { "name": FLEET } })).unwrap();
         Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &fleet).await.unwrap();
         let meta = Meta::start(client.clone(), Clock::system(), manner()).await.unwrap();
-        let mut world = Self { meta, client, metrics: Metrics::new(), operator: None, _server: server };
+        let mut world = Self { meta, client, metrics: Metrics::new(), operator: None, server };
         for (name, kubernetes) in [("v1.36", "1.36.4"), ("v1.37", "1.37.1")] {
             let spec = ClusterPackageVersionSpec::of_images("registry.example", kubernetes, "3.6.16");
             let package = ClusterPackageVersion::new(name, spec);
@@ -93,8 +105,22 @@ impl World {
         }
     }
 
+    /// Ends everything; what went well needs no logs of the API server.
+    pub async fn stop(mut self) {
+        self.operator_stops().await;
+        self.meta.stop().await;
+        self.server.stop(false).await;
+    }
+
     pub fn packages(&self) -> Api<ClusterPackageVersion> {
         Api::namespaced(self.client.clone(), FLEET)
+    }
+
+    /// Lets Operations of that type pass.
+    pub async fn allow(&self, operation: &str) {
+        let policies: Api<OperationPolicy> = Api::namespaced(self.client.clone(), FLEET);
+        let spec = serde_json::from_value(json!({ "operations": [operation], "max": 5 })).unwrap();
+        policies.create(&PostParams::default(), &OperationPolicy::new("clusters", spec)).await.unwrap();
     }
 
     pub fn clusters(&self) -> Api<Cluster> {

@@ -224,8 +224,10 @@ async fn admitted(
         return Err("its request was denied".to_owned());
     }
     let Some(certificate) = status.certificate else {
+        // Asked again at once: a kubelet that only dropped its request would never be looked at again, and not join when an
+        // API server that was gone for long is back.
         if clock.monotonic().saturating_sub(requested.since) > REQUEST_LASTS {
-            known.request = None;
+            known.request = Some(request(client, clock, host, kubelet, &user).await?);
         }
         return Ok(None);
     };

@@ -124,10 +124,13 @@ fn keep(machinery: &Machinery, start: &Start) -> Result<String, String> {
     let (keys, _) = scratch.cluster.storage().size();
     let place = place(machinery, start)?;
     let name = flag(start, "name")?;
+    let key_id = known_keys(start)?.swap_remove(0);
+    let sealed =
+        json!({ "at": taken["at"], "revision": taken["revision"], "keyId": key_id, "of": flag(start, "cluster")? });
     let kept: Vec<String> = {
         let mut all = place.all();
         all.insert(format!("{name}.db"), db.clone());
-        all.insert(format!("{name}.json"), taken.to_string().into_bytes().into());
+        all.insert(format!("{name}.json"), sealed.to_string().into_bytes().into());
         let mut names: Vec<String> =
             all.keys().filter_map(|key| key.strip_suffix(".json")).rev().map(str::to_owned).collect();
         let keep = flag(start, "keep")?.parse().unwrap_or(1);
@@ -139,6 +142,7 @@ fn keep(machinery: &Machinery, start: &Start) -> Result<String, String> {
     };
     let report = json!({
         "name": name, "at": taken["at"], "bytes": db.len(), "revision": taken["revision"], "keys": keys, "kept": kept,
+        "key_id": key_id,
     });
     Ok(report.to_string())
 }
@@ -152,6 +156,19 @@ fn fetch(machinery: &Machinery, start: &Start) -> Result<String, String> {
         format!("there is no snapshot {name}; there are: {}", all.join(", "))
     })?;
     let taken: serde_json::Value = serde_json::from_slice(&taken).map_err(|error| error.to_string())?;
+    let known = known_keys(start)?;
+    match taken["keyId"].as_str() {
+        Some(id) if !known.iter().any(|known| known == id) => {
+            return Err(format!("snapshot {name} is refused: it is encrypted with the key {id}"));
+        }
+        Some(_) if taken["of"].as_str() != Some(flag(start, "cluster")?) => {
+            return Err(format!("snapshot {name} is refused: it is a snapshot of the Cluster {}", taken["of"]));
+        }
+        None if start.args.get("allow-unencrypted").is_none() => {
+            return Err(format!("snapshot {name} is not encrypted"));
+        }
+        _ => {}
+    }
     let report =
         json!({ "name": name, "at": taken["at"], "bytes": db.len(), "revision": taken["revision"], "keys": 0 });
     drawer(start, flag(start, "work")?)?.all().insert("db".to_owned(), db);
@@ -164,6 +181,19 @@ fn put_in_place(start: &Start) -> Result<String, String> {
     let restored = volume.ensure::<Restored>().take(&format!("{folder}/restored-{id}"));
     volume.write(restored.ok_or_else(|| format!("nothing was restored to {folder}/restored-{id}"))?);
     Ok(String::new())
+}
+
+/// The ids of the keys that it has, first the one that encrypts.
+fn known_keys(start: &Start) -> Result<Vec<String>, String> {
+    let folder = flag(start, "encryption-keys")?;
+    let read = |name: &str| start.files.read(&format!("{folder}/{name}"));
+    let key = read("key").ok_or("the Secret with the key of snapshots has no key")?;
+    if key.len() != 32 {
+        return Err(format!("key of the Secret with the key of snapshots has {} bytes", key.len()));
+    }
+    let id = |bytes: &[u8]| bytes.iter().fold(7_u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(*byte)));
+    let all = [Some(key), read("previous"), read("other")];
+    Ok(all.into_iter().flatten().map(|bytes| format!("{:016x}", id(&bytes))).collect())
 }
 
 /// Where snapshots are kept.

@@ -14,7 +14,7 @@ use super::super::keeper::{Failed, Keeper};
 use super::super::names::digest;
 use super::super::view::{ClaimView, OWNER, PodView, Text};
 use super::replica_set::soonest;
-use super::{count, delete, owned_by, part, pod};
+use super::{at_version, count, delete, owned_by, part, pod};
 
 const HASH: &str = "controller-revision-hash";
 const POD_NAME: &str = "statefulset.kubernetes.io/pod-name";
@@ -107,6 +107,7 @@ impl Keeper for StatefulSets {
         let current = told.unwrap_or_else(|| update.clone());
         if !view.deleting {
             let old = self.old_template(key, &current, &update, &spec);
+            self.adopt(pass, &view, &spec).await?;
             let there = self.seen(&view.uid, &key.name, &update);
             let strategy = spec.update_strategy.clone().unwrap_or_default();
             let rolling = strategy.type_.as_deref() != Some("OnDelete");
@@ -134,6 +135,24 @@ impl Keeper for StatefulSets {
 }
 
 impl StatefulSets {
+    /// Pods of that name and with these labels whose owner let go of them become its own.
+    async fn adopt(&self, pass: &Pass, view: &Text<StatefulSet>, spec: &StatefulSetSpec) -> Result<(), Failed> {
+        let set = pass.key();
+        let selects = spec.selector.match_labels.clone().unwrap_or_default();
+        for ordinal in 0..spec.replicas.unwrap_or(1) {
+            let key = Key::new(&set.namespace, &format!("{}-{ordinal}", set.name));
+            let Some(pod) = self.pods.get(&key).filter(|pod| pod.owner.is_none() && pod.deleting.is_none()) else {
+                continue;
+            };
+            if selects.iter().all(|(name, value)| pod.labels.get(name) == Some(value)) {
+                let owner = json!([owned_by::<StatefulSet>(set, &view.uid)]);
+                let add = json!({ "op": "add", "path": "/metadata/ownerReferences", "value": owner });
+                pass.writer().json_patch(&self.pods, &key, at_version(&pod.version, vec![add])).await?;
+            }
+        }
+        Ok(())
+    }
+
     /// The template of pods that are not to be changed yet.
     fn old_template(&self, key: &Key, current: &str, update: &str, spec: &StatefulSetSpec) -> PodTemplateSpec {
         let mut before = self.before.lock().unwrap_or_else(PoisonError::into_inner);

@@ -225,12 +225,13 @@ impl Cluster {
                 return Err(Refused::new(5, "member not found"));
             };
             let others = || state.members.iter().filter(|member| !member.learner && member.id != id);
+            let voter = !state.members[at].learner;
             let started = others().filter(|member| member.started).count();
-            if others().count() == 0 || started < others().count() / 2 + 1 {
+            if voter && (others().count() == 0 || started < others().count() / 2 + 1) {
                 return Err(Refused::new(9, "re-configuration failed due to not enough started members"));
             }
-            let alive = state.members.iter().filter(|member| member.alive).count();
-            if state.members[at].alive && alive - 1 < 1 + (state.members.len() - 1) / 2 {
+            let (alive, voters) = state.voters();
+            if voter && state.members[at].alive && alive - 1 < 1 + (voters - 1) / 2 {
                 return Err(Refused::new(14, "unhealthy cluster"));
             }
             state.members.remove(at);
@@ -248,6 +249,30 @@ impl Cluster {
         }
         self.with(id, |member| member.peer_urls = peer_urls);
         Ok(())
+    }
+
+    /// The leader hands over to another member with a vote. Only the leader itself is asked.
+    pub(super) fn transfer(&self, asked: u64, to: u64) -> Result<(), Refused> {
+        {
+            let mut state = self.state();
+            match state.leader {
+                None => return Err(Refused::no_leader()),
+                Some(leader) if leader != asked => return Err(Refused::new(9, "not leader")),
+                Some(_) => {}
+            }
+            if !state.members.iter().any(|member| member.id == to && member.alive && !member.learner) {
+                return Err(Refused::new(9, "bad leader transferee"));
+            }
+            state.leader = Some(to);
+            state.term += 1;
+        }
+        self.touch();
+        Ok(())
+    }
+
+    /// Whether that member has no vote.
+    pub(super) fn learns(&self, id: u64) -> bool {
+        self.state().members.iter().any(|member| member.id == id && member.learner)
     }
 
     /// A learner becomes a member with a vote.
@@ -368,6 +393,25 @@ mod tests {
         let added = cluster.add(vec![url.to_owned()], false).unwrap();
         assert_eq!(cluster.take_place(url), Ok(added.id));
         assert_eq!(cluster.add(vec![url.to_owned()], false).unwrap_err().1, "etcdserver: Peer URLs already exists");
+    }
+
+    #[test]
+    fn a_learner_has_no_vote_until_it_is_promoted_and_the_leader_hands_over() {
+        let (cluster, ids) = cluster(1);
+        join(&cluster, ids[0]);
+        let added = cluster.add(vec!["https://etcd-1:2380".to_owned()], true).unwrap().id;
+        assert_eq!(cluster.leader().map(|(id, _)| id), Some(ids[0]), "a learner takes no quorum away");
+        assert!(cluster.promote(added).is_err(), "it has not started");
+        assert!(cluster.transfer(ids[0], added).is_err(), "it has no vote");
+        join(&cluster, added);
+        assert!(cluster.learns(added));
+        cluster.promote(added).unwrap();
+        assert!(!cluster.learns(added));
+        assert_eq!(cluster.transfer(added, ids[0]).unwrap_err().1, "etcdserver: not leader");
+        cluster.transfer(ids[0], added).unwrap();
+        assert_eq!(cluster.leader().map(|(id, _)| id), Some(added));
+        cluster.leave(ids[0]);
+        assert_eq!(cluster.leader(), None, "both are needed now");
     }
 
     #[test]

@@ -81,7 +81,11 @@ fn call(etcd: &Etcd, path: &str, asked: &Value) -> Option<Result<Value, Refused>
             answer
         })
     };
+    let learns = cluster.learns(etcd.member);
     Some(told(match path {
+        path if learns && path != "/v3/maintenance/status" => {
+            Err(Refused(14, "etcdserver: rpc not supported for learner".to_owned()))
+        }
         "/v3/cluster/member/list" => {
             let linearizable = asked["linearizable"] == true;
             if linearizable { quorum() } else { Ok(()) }.map(|()| json!({ "members": members() }))
@@ -95,7 +99,10 @@ fn call(etcd: &Etcd, path: &str, asked: &Value) -> Option<Result<Value, Refused>
         "/v3/maintenance/status" => Ok(status(etcd)),
         "/v3/maintenance/alarm" => quorum().map(|()| json!({ "alarms": [] })),
         "/v3/maintenance/defragment" => Ok(json!({})),
-        "/v3/maintenance/transfer-leadership" => quorum().map(|()| json!({})),
+        "/v3/maintenance/transfer-leadership" => {
+            let target = asked["targetID"].as_u64().or_else(|| asked["targetID"].as_str()?.parse().ok());
+            cluster.transfer(etcd.member, target.unwrap_or_default()).map(|()| json!({}))
+        }
         "/v3/maintenance/hash" => Ok(json!({ "hash": (cluster.storage().revision() % u64::from(u32::MAX)) })),
         // Keys are not told, only how many there are: nobody reads the objects past their API server.
         "/v3/kv/range" => quorum().map(|()| json!({ "count": cluster.storage().size().0.to_string() })),

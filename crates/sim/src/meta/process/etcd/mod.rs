@@ -306,6 +306,8 @@ impl Etcd {
         };
         Some(if self.bad == Some(Bad::NeverReady) && !serializable {
             Err("this version was declared bad".to_owned())
+        } else if path == "/readyz" && self.cluster.learns(self.member) {
+            Err("[-]non_learner failed".to_owned())
         } else if serializable || self.cluster.leader().is_some() {
             Ok(())
         } else {

@@ -1,0 +1,300 @@
+//! Generates the keys of a cluster, keeps a sealed copy of them, and brings them back from it.
+//!
+//! The copy is a Secret beside the Cluster; the key that seals it is another one, [`SEAL`]. So nothing that is deleted in the namespace of a control
+//! plane loses a key, and reading the copy alone reveals none. The copy is always written before the Secret that pods use.
+
+use std::collections::BTreeMap;
+
+use fleetwright_api::{KeyStatus, names};
+use fleetwright_kit::{Key as ObjectKey, WriteError};
+use fleetwright_pki::{SealKey, ServiceAccountKey, fingerprint};
+use fleetwright_plan::cluster::certificates::{Authority, SERVICE_ACCOUNT};
+use fleetwright_plan::cluster::keys::{Choice, Key, SEAL, SEAL_DATA, SEALED_DATA, content};
+use fleetwright_plan::cluster::{Names, Turn};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::ObjectMeta;
+use kube::{Api, ResourceExt};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::secrets::{Maker, SecretError};
+
+/// The certificate of an authority that is to sign later, beside the one that signs.
+const NEXT_CERT: &str = "next.crt";
+/// Its key.
+pub const NEXT_KEY: &str = "next.key";
+
+type Data = BTreeMap<String, String>;
+
+/// What the annotation of a copy says of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sealed {
+    /// The [id](SealKey::id) of the key that sealed it.
+    pub by: String,
+    /// The digest of each key that it holds, by the name of its Secret.
+    pub keys: BTreeMap<String, String>,
+}
+
+/// The sealed copy of a cluster's keys, opened.
+struct Copy {
+    seal: SealKey,
+    /// The resourceVersion of the Secret, if there is one.
+    version: Option<String>,
+    /// The data of each Secret, by its name.
+    keys: BTreeMap<String, Data>,
+}
+
+impl Maker<'_> {
+    /// Does what was decided about keys.
+    pub async fn keys(&self, choice: &Choice) -> Result<(), SecretError> {
+        if !choice.acts() {
+            return Ok(());
+        }
+        let mut copy = self.copy().await?;
+        for key in &choice.generate {
+            // Another process may have generated it a moment ago. Of a recorded key another one is wanted.
+            if self.recorded(*key).is_some() || !copy.keys.contains_key(key.secret()) {
+                copy.keys.insert(key.secret().to_owned(), self.generate(*key)?);
+            }
+        }
+        for (key, digest) in &choice.seal {
+            let (secret, data) = self.live(*key).await?;
+            if of(&data) != *digest {
+                return Err(changed(&secret));
+            }
+            copy.keys.insert(key.secret().to_owned(), data);
+        }
+        if !choice.generate.is_empty() || !choice.seal.is_empty() {
+            self.store(&mut copy).await?;
+        }
+        for key in choice.generate.iter().chain(&choice.restore) {
+            let name = key.secret();
+            let Some(data) = copy.keys.get(name) else { continue };
+            if choice.restore.contains(key) && !self.recorded(*key).is_none_or(|record| is_of(*key, data, record)) {
+                let why = "the sealed copy holds another key than the one that is recorded in the Cluster's status";
+                return Err(SecretError::Broken(name.to_owned(), why.to_owned()));
+            }
+            self.create(name, data.clone()).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes authorities one phase further, unless that is done already. What is there now decides, and nobody else may change it meanwhile.
+    pub async fn turn(&self, turns: &[(Authority, Turn)]) -> Result<(), SecretError> {
+        if turns.is_empty() {
+            return Ok(());
+        }
+        let (mut copy, mut patches) = (self.copy().await?, Vec::new());
+        for (authority, turn) in turns {
+            let key = Key::Authority(*authority);
+            let (secret, before) = self.live(key).await?;
+            if self.recorded(key).is_none_or(|record| record.digest != of(&before)) {
+                return Err(changed(&secret));
+            }
+            let Some(after) = self.turned(*authority, *turn, &before)? else { continue };
+            patches.push((authority.secret(), patch(&secret, &before, &after)));
+            copy.keys.insert(authority.secret().to_owned(), after);
+        }
+        if patches.is_empty() {
+            return Ok(());
+        }
+        self.store(&mut copy).await?;
+        for (name, patch) in patches {
+            self.pass.writer().json_patch(&self.eyes.secrets, &self.key(name), patch).await?;
+        }
+        Ok(())
+    }
+
+    /// What an authority's Secret holds after that turn; none if it is done already.
+    fn turned(&self, authority: Authority, turn: Turn, before: &Data) -> Result<Option<Data>, SecretError> {
+        let text = |key: &str| before.get(key).cloned();
+        let (next, signs) = (text(NEXT_CERT).zip(text(NEXT_KEY)), text("tls.crt").unwrap_or_default());
+        let mut after = before.clone();
+        let mut set = |key: &str, value: String| drop(after.insert(key.to_owned(), value));
+        match (turn, next) {
+            (Turn::Trust, None) => {
+                let made = self.made(authority)?;
+                set("ca.crt", bundle(&[&signs, made.cert_pem()]));
+                set(NEXT_CERT, made.cert_pem().to_owned());
+                set(NEXT_KEY, made.key_pem());
+            }
+            (Turn::Sign, Some((certificate, key))) => {
+                set("ca.crt", bundle(&[&certificate, &signs]));
+                set("tls.crt", certificate);
+                set("tls.key", key);
+                after.retain(|key, _| key != NEXT_CERT && key != NEXT_KEY);
+            }
+            (Turn::Drop, None) => set("ca.crt", signs),
+            (Turn::Trust, Some(_)) | (Turn::Sign, None) | (Turn::Drop, Some(_)) => return Ok(None),
+        }
+        Ok(Some(after))
+    }
+
+    fn generate(&self, key: Key) -> Result<Data, SecretError> {
+        let data = match key {
+            Key::Authority(authority) => {
+                let made = self.made(authority)?;
+                let certificate = made.cert_pem().to_owned();
+                vec![("ca.crt", certificate.clone()), ("tls.crt", certificate), ("tls.key", made.key_pem())]
+            }
+            Key::ServiceAccount => {
+                let made = ServiceAccountKey::generate()
+                    .map_err(|error| SecretError::Broken(SERVICE_ACCOUNT.to_owned(), error.to_string()))?;
+                vec![("sa.key", made.private_pem), ("sa.pub", made.public_pem)]
+            }
+        };
+        Ok(data.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
+    }
+
+    /// The Secret of a key, and what of it is text.
+    pub async fn live(&self, key: Key) -> Result<(Secret, Data), SecretError> {
+        let api: Api<Secret> = Api::namespaced(self.pass.client(), &self.names.namespace);
+        let name = key.secret();
+        let mut secret = api.get(name).await.map_err(|error| SecretError::Read(name.to_owned(), error))?;
+        let data = secret.data.take().unwrap_or_default();
+        let text = |(key, bytes): (String, ByteString)| Some((key, String::from_utf8(bytes.0).ok()?));
+        Ok((secret, data.into_iter().filter_map(text).collect()))
+    }
+
+    /// What the status says of a key.
+    pub fn recorded(&self, key: Key) -> Option<&KeyStatus> {
+        self.recorded.iter().find(|record| record.name == key.secret())
+    }
+
+    /// Reads and opens the copy. One that was sealed with a key that is gone counts as none.
+    async fn copy(&self) -> Result<Copy, SecretError> {
+        let api: Api<Secret> = Api::namespaced(self.pass.client(), &self.names.fleet);
+        let seal = self.seal(&api).await?;
+        let name = self.names.sealed_keys();
+        let broken = |why: &str| SecretError::Broken(name.clone(), why.to_owned());
+        let found = api.get_opt(&name).await.map_err(|error| SecretError::Read(name.clone(), error))?;
+        let Some(secret) = found else { return Ok(Copy { seal, version: None, keys: BTreeMap::new() }) };
+        if secret.labels().get(names::CLUSTER) != Some(&self.names.name) {
+            return Err(broken(
+                "it does not belong to this cluster: rename it, the copy of the cluster's keys has that name",
+            ));
+        }
+        let data = secret.data.as_ref().and_then(|data| data.get(SEALED_DATA));
+        let keys = data
+            .and_then(|sealed| seal.open(&purpose(self.names), &sealed.0).ok())
+            .and_then(|plain| serde_json::from_slice(&plain).ok())
+            .unwrap_or_default();
+        Ok(Copy { seal, version: secret.resource_version(), keys })
+    }
+
+    /// The key that seals copies. It is made when the first copy is.
+    async fn seal(&self, api: &Api<Secret>) -> Result<SealKey, SecretError> {
+        let failed = |error: fleetwright_pki::Error| SecretError::Broken(SEAL.to_owned(), error.to_string());
+        for _ in 0..2 {
+            let found = api.get_opt(SEAL).await.map_err(|error| SecretError::Read(SEAL.to_owned(), error))?;
+            if let Some(secret) = found {
+                let bytes = secret.data.as_ref().and_then(|data| data.get(SEAL_DATA));
+                return bytes.and_then(|bytes| SealKey::from_bytes(&bytes.0)).ok_or_else(|| {
+                    let why = format!("its {SEAL_DATA} is no key of 32 bytes: restore the Secret from a backup, or delete it to have all copies sealed again");
+                    SecretError::Broken(SEAL.to_owned(), why)
+                });
+            }
+            let made = SealKey::generate().map_err(failed)?;
+            let labels = [(names::FLEET, self.names.fleet.as_str()), ("app.kubernetes.io/managed-by", "fleetwright")];
+            let secret = Secret {
+                metadata: ObjectMeta {
+                    name: Some(SEAL.to_owned()),
+                    namespace: Some(self.names.fleet.clone()),
+                    labels: Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
+                    ..ObjectMeta::default()
+                },
+                type_: Some("Opaque".to_owned()),
+                data: Some([(SEAL_DATA.to_owned(), ByteString(made.as_bytes().to_vec()))].into()),
+                ..Secret::default()
+            };
+            if self.pass.writer().create_in(&self.eyes.secrets, &secret).await? {
+                return Ok(made);
+            }
+        }
+        Err(SecretError::Broken(SEAL.to_owned(), "it was created and deleted in the same moment".to_owned()))
+    }
+
+    /// Writes the copy on top of the version that was read.
+    async fn store(&self, copy: &mut Copy) -> Result<(), SecretError> {
+        let name = self.names.sealed_keys();
+        let broken = |why: String| SecretError::Broken(name.clone(), why);
+        let plain = serde_json::to_vec(&copy.keys).map_err(|error| broken(error.to_string()))?;
+        let sealed = copy.seal.seal(&purpose(self.names), &plain).map_err(|error| broken(error.to_string()))?;
+        let digests = copy.keys.iter().map(|(name, data)| (name.clone(), of(data))).collect();
+        let says = json!(Sealed { by: copy.seal.id(), keys: digests }).to_string();
+        let key = ObjectKey::new(&self.names.fleet, &name);
+        let data: BTreeMap<_, _> = [(SEALED_DATA.to_owned(), ByteString(sealed))].into();
+        match &copy.version {
+            Some(version) => {
+                let annotations: BTreeMap<_, _> = [(names::SEALED, says)].into();
+                let patch = json!([
+                    { "op": "test", "path": "/metadata/resourceVersion", "value": version },
+                    { "op": "add", "path": "/metadata/annotations", "value": annotations },
+                    { "op": "add", "path": "/data", "value": data },
+                ]);
+                self.pass.writer().json_patch(&self.eyes.secrets, &key, patch).await?;
+            }
+            None => {
+                let secret = Secret {
+                    metadata: ObjectMeta {
+                        name: Some(name.clone()),
+                        namespace: Some(self.names.fleet.clone()),
+                        labels: Some(self.names.labels()),
+                        annotations: Some([(names::SEALED.to_owned(), says)].into()),
+                        ..ObjectMeta::default()
+                    },
+                    type_: Some("Opaque".to_owned()),
+                    data: Some(data),
+                    ..Secret::default()
+                };
+                if !self.pass.writer().create_in(&self.eyes.secrets, &secret).await? {
+                    let (what, message) = (format!("Secret {key}"), "another process created it".to_owned());
+                    return Err(WriteError::Conflict { what, message }.into());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a copy is sealed for: one of another cluster is not opened in its place.
+fn purpose(names: &Names) -> String {
+    format!("keys of Cluster {}/{}", names.fleet, names.name)
+}
+
+fn of(data: &Data) -> String {
+    content(data.iter().map(|(key, value)| (key.as_str(), value.as_bytes())))
+}
+
+/// Whether that is the key that was recorded. A copy that is one turn of a rotation ahead trusts the recorded authority.
+fn is_of(key: Key, data: &Data, record: &KeyStatus) -> bool {
+    let trusted = data.get("ca.crt").map(String::as_str).unwrap_or_default();
+    let all = trusted.split_inclusive("-----END CERTIFICATE-----").chain(data.get(key.public()).map(String::as_str));
+    all.filter_map(fingerprint).any(|one| one == record.fingerprint)
+}
+
+/// A JSON patch that leads from what a Secret held to what it is to hold.
+fn patch(secret: &Secret, before: &Data, after: &Data) -> serde_json::Value {
+    let version = &secret.metadata.resource_version;
+    let mut patch = vec![json!({ "op": "test", "path": "/metadata/resourceVersion", "value": version })];
+    for (key, value) in after.iter().filter(|(key, value)| before.get(*key) != Some(value)) {
+        let value = ByteString(value.clone().into_bytes());
+        patch.push(json!({ "op": "add", "path": format!("/data/{key}"), "value": value }));
+    }
+    for key in before.keys().filter(|key| !after.contains_key(*key)) {
+        patch.push(json!({ "op": "remove", "path": format!("/data/{key}") }));
+    }
+    json!(patch)
+}
+
+/// It is not what was decided on: whoever decides again sees what it is.
+fn changed(secret: &Secret) -> SecretError {
+    let what = format!("Secret {}/{}", secret.namespace().unwrap_or_default(), secret.name_any());
+    WriteError::Conflict { what, message: "it holds something else than was decided on".to_owned() }.into()
+}
+
+/// Certificates one after another, as a file has them.
+fn bundle(all: &[&str]) -> String {
+    all.iter().map(|one| format!("{}\n", one.trim())).collect()
+}

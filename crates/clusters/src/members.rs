@@ -1,0 +1,424 @@
+//! The members of etcd: what they say, and the acts that change them, each of them an Operation of the journal.
+
+use std::time::Duration;
+
+use fleetwright_api::{Amount, OperationPolicySpec, Span, Target};
+use fleetwright_kit::events::Level;
+use fleetwright_kit::journal::{
+    Act as Journaled, Ending, Intent, Journal, JournalError, OperationKey, Probed, Progress,
+};
+use fleetwright_kit::{Clock, Key, Next as Again, Pass, WriteError};
+use fleetwright_plan::cluster::members::{Act, Answer, Asked, Member, Next, OPERATIONS, Told, claim};
+use fleetwright_plan::cluster::{Decision, Names};
+use futures::future::join_all;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::cluster::{ActError, Clusters, Found};
+use crate::connect::{Members as Way, Meta};
+use crate::errands::Errands;
+use crate::eyes::Eyes;
+use crate::words::{bounded, said};
+
+/// The kind of object that the Operations are about.
+pub const KIND: &str = "Cluster";
+/// The policy that limits them, where nobody wrote one.
+const POLICY: &str = "etcd-members";
+/// Asking a member takes no longer. A member that has no answer by then has none that counts.
+const ASK_WITHIN: Duration = Duration::from_secs(5);
+/// An act takes no longer, or counts as unknown and is asked after. A pass waits for it: etcd answers at once or not at all.
+const ACT_WITHIN: Duration = Duration::from_secs(20);
+/// After an act that failed, the members are asked again after this long.
+const AGAIN: Duration = Duration::from_secs(5);
+/// Operations that ended are kept this long.
+const KEPT: Duration = Duration::from_secs(24 * 3600);
+
+/// What members said, and whether they are being asked.
+pub struct Members(pub Errands<Option<Heard>>);
+
+/// What members said.
+#[derive(Clone)]
+pub struct Heard {
+    /// When the first of them was asked.
+    began: Timestamp,
+    asked: Asked,
+}
+
+impl Members {
+    /// What the members of a cluster said last.
+    fn known(&self, key: &Key) -> Option<Heard> {
+        self.0.known(key, |known| known.clone()).flatten()
+    }
+
+    /// The cluster is gone.
+    pub fn forget(&self, key: &Key) {
+        self.0.forget(key);
+    }
+
+    /// An act was tried: what members said before does not count. If it was not done, nothing is tried again for a moment, and it is said why.
+    fn tried(&self, key: &Key, at: Timestamp, why: Option<String>) {
+        self.0.only(key, |_| false);
+        self.0.known(key, |known| {
+            *known = why.map(|why| Heard { began: at, asked: Asked { at, outcome: Err(bounded(&why)) } });
+        });
+    }
+
+    /// Asks the members at these addresses, unless that is under way. When they have answered, the cluster is woken.
+    fn ask(&self, key: &Key, names: &Names, addresses: Vec<String>) {
+        let names = names.clone();
+        let errand = async move |meta: Meta, clock: Clock| {
+            let began = clock.now();
+            let outcome = ask_of(&meta, &names, &addresses).await;
+            let outcome = outcome.map_err(|why| format!("its members cannot be asked: {why}"));
+            Heard { began, asked: Asked { at: clock.now(), outcome } }
+        };
+        self.0.begin(key, "", errand, |known, heard| *known = Some(heard));
+    }
+}
+
+impl Clusters {
+    /// What the members of a cluster said last. It does not count if an act on them started or ended since they were asked: another process may have done that act, and
+    /// what was said before would have it done again, or taken back.
+    pub(crate) fn heard(&self, key: &Key) -> Option<Asked> {
+        let operations = self.journal.of_target(KIND, &key.name);
+        let acts = operations.iter().map(|(_, one)| &one.0).filter(|one| OPERATIONS.contains(&one.spec.type_.as_str()));
+        let changed =
+            acts.filter_map(|one| one.status.as_ref().and_then(|status| status.ended_at.or(status.started_at)));
+        let changed = changed.max();
+        let counts = |heard: &Heard| heard.asked.outcome.is_err() || changed.is_none_or(|at| heard.began >= at);
+        self.members.known(key).filter(counts).map(|heard| heard.asked)
+    }
+
+    /// Takes the next step towards the members that are declared. Answers when to look again.
+    pub(crate) async fn change_members(
+        &self,
+        pass: &Pass,
+        found: &Found,
+        decision: &Decision,
+    ) -> Result<Option<Timestamp>, ActError> {
+        let (names, key) = (&found.names, pass.key());
+        let wanted = match &decision.members {
+            Next::Act(act) => Some(self.journal.key(&intent(&self.journal, act, &key.name))),
+            _ => None,
+        };
+        // Until the members answer, the same act may still be wanted: an Operation that waits for the gate keeps its place in the queue.
+        let unanswered = || self.members.known(key).is_some_and(|heard| heard.asked.outcome.is_err());
+        let undecided = match &decision.members {
+            Next::Ask => true,
+            Next::Wait(_) => unanswered(),
+            _ => false,
+        };
+        if !undecided {
+            self.close_operations(pass, wanted.as_ref()).await?;
+        }
+        match &decision.members {
+            Next::Rest | Next::Record(_) | Next::Refuse(_) | Next::Wait(_) => Ok(None),
+            Next::Ask => {
+                self.members.ask(key, names, self.eyes.members(&names.namespace));
+                Ok(None)
+            }
+            Next::Recreate(pod) => {
+                let place = Key::new(&names.namespace, &pod.name);
+                match pass.writer().delete(&self.eyes.pods, &place, &pod.uid, &pod.version).await {
+                    Ok(()) | Err(WriteError::Gone(_)) => {}
+                    Err(error) => return Err(error.into()),
+                }
+                let message = format!("{} lost its data: recreating it with an empty volume", pod.name);
+                self.tell(pass, found, Level::Warning, "MemberReplaced", &message).await;
+                Ok(None)
+            }
+            Next::Act(act) => {
+                let addresses = self.eyes.members(&names.namespace);
+                let intent = intent(&self.journal, act, &key.name);
+                let act =
+                    MemberAct { meta: self.members.0.meta(), eyes: &self.eyes, pass, names, act, addresses, intent };
+                self.journal.limit(pass, POLICY, policy()).await?;
+                let progress = self.journal.drive(pass, &act).await?;
+                tracing::info!(cluster = %key, act = ?act.act, ?progress, "a member of etcd is changed");
+                let (now, type_) = (pass.clock().now(), act.act.type_());
+                let why = match &progress {
+                    Progress::Failed(why) => Some(format!("{type_} failed: {why}")),
+                    Progress::Waiting { why, .. } => Some(format!("{type_} waits: {why}")),
+                    Progress::NeverStarted => Some(format!("{type_} was not done and is tried again")),
+                    Progress::NeedsPerson(why) => Some(format!("{type_} needs a person: {why}")),
+                    _ => None,
+                };
+                self.members.tried(key, now, why);
+                Ok(match (&progress, progress.next()) {
+                    (Progress::Failed(_) | Progress::NeverStarted | Progress::Waiting { .. }, _) => {
+                        now.checked_add(AGAIN).ok()
+                    }
+                    (_, Again::At(at)) => Some(at),
+                    (_, Again::After(wait)) => now.checked_add(wait).ok(),
+                    (Progress::Succeeded(_), Again::Rest) => Some(now),
+                    (_, Again::Rest) => None,
+                })
+            }
+        }
+    }
+}
+
+impl Clusters {
+    /// Ends an Operation on members that is not the wanted one: it would hold its place for ever. One in each pass.
+    pub(crate) async fn close_operations(&self, pass: &Pass, wanted: Option<&Key>) -> Result<(), JournalError> {
+        let all = self.journal.of_target(KIND, &pass.key().name);
+        let open = all.into_iter().find(|(key, operation)| {
+            let ended = operation.0.status.as_ref().is_some_and(|status| status.phase.ended());
+            !ended && wanted != Some(key) && OPERATIONS.contains(&operation.0.spec.type_.as_str())
+        });
+        let Some((key, operation)) = open else { return Ok(()) };
+        if self.journal.withdraw(pass, &key, "it is not wanted any more").await? {
+            return Ok(());
+        }
+        let spec = operation.0.spec.clone();
+        let intent = Intent {
+            type_: spec.type_,
+            target: spec.target,
+            reason: spec.reason,
+            fingerprint: spec.fingerprint,
+            keep_for: Some(spec.keep_for),
+        };
+        self.journal.drive(pass, &Superseded(intent)).await.map(drop)
+    }
+}
+
+/// An act whose outcome was never heard, and that is not wanted any more: etcd's own list of members was read since.
+struct Superseded(Intent);
+
+impl Journaled for Superseded {
+    fn intent(&self) -> Intent {
+        self.0.clone()
+    }
+
+    async fn start(&self, _: &OperationKey) -> Ending {
+        Ending::Failed("it is not wanted any more".to_owned())
+    }
+
+    async fn probe(&self, _: &OperationKey) -> Probed {
+        Probed::Failed("its outcome was not heard; the members of etcd were asked again since".to_owned())
+    }
+}
+
+/// How many acts on members of all clusters may be under way, unless people say otherwise.
+fn policy() -> OperationPolicySpec {
+    let operations = OPERATIONS.map(str::to_owned).to_vec();
+    OperationPolicySpec { operations, scope: None, max: Amount::Count(10), at_least: 1 }
+}
+
+/// The intent of an act: the first attempt that has not ended.
+fn intent(journal: &Journal, act: &Act, cluster: &str) -> Intent {
+    let reason = match act {
+        Act::Remove { member, lost: Some(_), .. } => format!("member {member} of etcd lost its data and is replaced"),
+        Act::Remove { member, .. } => format!("fewer members are declared than etcd has: {member} is removed"),
+        Act::Add { member, .. } => format!("member {member} is added to etcd as a learner"),
+        Act::Promote { member, .. } => format!("learner {member} of etcd has caught up and gets its vote"),
+        Act::DeleteVolume { member, .. } => format!("etcd has no member with the volume of {member}"),
+    };
+    let mut intent = Intent {
+        type_: act.type_().to_owned(),
+        target: Target { kind: KIND.to_owned(), name: cluster.to_owned(), labels: [].into() },
+        reason,
+        fingerprint: String::new(),
+        keep_for: Some(Span(KEPT)),
+    };
+    let known = journal.of_target(KIND, cluster);
+    for attempt in 1_u32.. {
+        intent.fingerprint = format!("{}-{attempt}", act.fingerprint());
+        let own = journal.key(&intent);
+        let ended = known.iter().find(|(key, _)| *key == own).and_then(|(_, operation)| operation.0.status.as_ref());
+        if !ended.is_some_and(|status| status.phase.ended()) {
+            break;
+        }
+    }
+    intent
+}
+
+/// An act on a member, with what it takes to do it.
+///
+/// Each is harmless if it is done twice: members are removed and promoted by their id, a peer URL is added once, and a volume is deleted by its uid. So what
+/// never started is done by a new Operation.
+struct MemberAct<'a> {
+    meta: Meta,
+    eyes: &'a Eyes,
+    pass: &'a Pass,
+    names: &'a Names,
+    act: &'a Act,
+    addresses: Vec<String>,
+    intent: Intent,
+}
+
+impl Journaled for MemberAct<'_> {
+    fn intent(&self) -> Intent {
+        self.intent.clone()
+    }
+
+    async fn start(&self, _: &OperationKey) -> Ending {
+        match self.act {
+            Act::DeleteVolume { claim, .. } => {
+                let key = Key::new(&self.names.namespace, &claim.name);
+                match self.pass.writer().delete(&self.eyes.claims, &key, &claim.uid, &claim.version).await {
+                    Ok(()) => Ending::Done(format!("PersistentVolumeClaim {} is deleted", claim.name)),
+                    Err(WriteError::Gone(_)) => Ending::Done(format!("PersistentVolumeClaim {} was gone", claim.name)),
+                    Err(error) => Ending::Failed(bounded(&error.to_string())),
+                }
+            }
+            act => match self.change(act).await {
+                Ok(done) => Ending::Done(done),
+                Err(Stopped::Before(why)) => Ending::Failed(bounded(&why)),
+                Err(Stopped::Within(why)) => Ending::Unknown(bounded(&why)),
+            },
+        }
+    }
+
+    async fn probe(&self, _: &OperationKey) -> Probed {
+        if let Act::DeleteVolume { member, claim: wanted } = self.act {
+            let known = self.eyes.claims.get(&Key::new(&self.names.namespace, &claim(member)));
+            return match known.is_none_or(|known| known.claim.uid != wanted.uid || known.claim.ending) {
+                true => Probed::Succeeded("the volume is deleted".to_owned()),
+                false => Probed::NeverStarted,
+            };
+        }
+        match ask_of(&self.meta, self.names, &self.addresses).await {
+            Ok(told) if self.act.done(&told) => Probed::Succeeded("the members say so".to_owned()),
+            Ok(_) => Probed::NeverStarted,
+            Err(why) => Probed::NoAnswer(why),
+        }
+    }
+
+    fn timeout(&self) -> Duration {
+        ACT_WITHIN
+    }
+}
+
+/// Why an act on etcd was not done, or not known to be done.
+enum Stopped {
+    Before(String),
+    Within(String),
+}
+
+impl MemberAct<'_> {
+    /// Looks once more whether the act is right, then changes etcd.
+    async fn change(&self, act: &Act) -> Result<String, Stopped> {
+        let way = Way::of(&self.meta, self.names).await.map_err(Stopped::Before)?;
+        let told = ask(&way, &self.addresses).await.map_err(Stopped::Before)?;
+        if act.done(&told) {
+            return Ok("it was done before".to_owned());
+        }
+        if let Some(why) = act.refused(&told) {
+            return Err(Stopped::Before(why));
+        }
+        if let Act::Remove { member, lost: Some(uid), .. } = act {
+            self.still_lost(member, uid).await.map_err(Stopped::Before)?;
+        }
+        // What is removed does not lead, and may not answer any more.
+        let own = match act {
+            Act::Remove { id, .. } => id.as_str(),
+            _ => "",
+        };
+        let leader = told.answered.first().map(|one| one.leader.clone()).unwrap_or_default();
+        let voter = |id: &str| told.member(id).is_some_and(|member| !member.learner);
+        let others = || told.answered.iter().filter(|one| one.id != own && voter(&one.id));
+        if leader == own
+            && let Some(leads) = told.answered.iter().find(|one| one.id == own)
+            && let Some(next) = others().max_by_key(|one| one.index)
+        {
+            let etcd = way.at(&leads.address).await.map_err(Stopped::Before)?;
+            let moved = etcd.ask("maintenance/transfer-leadership", json!({ "targetID": next.id })).await;
+            moved.map_err(|why| Stopped::Before(format!("the leader does not hand over: {why}")))?;
+        }
+        let asked = others().next().ok_or_else(|| Stopped::Before("no other member answers".to_owned()))?;
+        let etcd = way.at(&asked.address).await.map_err(Stopped::Before)?;
+        let (call, body) = match act {
+            Act::Remove { id, .. } => ("cluster/member/remove", json!({ "ID": id })),
+            Act::Add { peer_url, .. } => ("cluster/member/add", json!({ "peerURLs": [peer_url], "isLearner": true })),
+            Act::Promote { id, .. } => ("cluster/member/promote", json!({ "ID": id })),
+            Act::DeleteVolume { .. } => return Err(Stopped::Before("this is no act of etcd".to_owned())),
+        };
+        if !self.pass.leads() {
+            return Err(Stopped::Before("the lease could have ended".to_owned()));
+        }
+        let answer = etcd.ask(call, body).await.map_err(Stopped::Within)?;
+        Ok(match act {
+            Act::Add { .. } => format!("learner {} is added", text(&answer["member"]["ID"])),
+            Act::Promote { id, .. } => format!("learner {id} is promoted"),
+            _ => format!("member {own} is removed"),
+        })
+    }
+
+    /// Whether it is still the same pod, and still not ready: what is cached may be of a moment before.
+    async fn still_lost(&self, member: &str, uid: &str) -> Result<(), String> {
+        let pods: Api<Pod> = Api::namespaced(self.meta.client.clone(), &self.names.namespace);
+        let pod =
+            pods.get_opt(member).await.map_err(|error| format!("pod {member} cannot be read: {}", said(&error)))?;
+        let same = pod.as_ref().is_some_and(|pod| {
+            let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+            let ready = conditions.into_iter().any(|one| one.type_ == "Ready" && one.status == "True");
+            pod.uid().as_deref() == Some(uid) && !ready
+        });
+        if same { Ok(()) } else { Err(format!("pod {member} is another one or ready by now")) }
+    }
+}
+
+async fn ask_of(meta: &Meta, names: &Names, addresses: &[String]) -> Result<Told, String> {
+    ask(&Way::of(meta, names).await?, addresses).await
+}
+
+/// What the members at these addresses say.
+async fn ask(way: &Way<'_>, addresses: &[String]) -> Result<Told, String> {
+    let asked = addresses.iter().map(|address| async move {
+        let answer = async {
+            let etcd = way.at(address).await?;
+            let status = etcd.ask("maintenance/status", json!({})).await?;
+            // A learner does not list members.
+            let list = etcd.ask("cluster/member/list", json!({ "linearizable": true })).await;
+            Ok::<_, String>((address, status, list))
+        };
+        let late = |_| Err(format!("no answer from {address} within {} s", ASK_WITHIN.as_secs()));
+        tokio::time::timeout(ASK_WITHIN, answer).await.unwrap_or_else(late)
+    });
+    let (mut told, mut listed, mut why) = (Told::default(), false, "no member has an address".to_owned());
+    for answer in join_all(asked).await {
+        match answer {
+            Ok((address, status, list)) => {
+                told.answered.push(Answer {
+                    id: text(&status["header"]["member_id"]),
+                    leader: text(&status["leader"]),
+                    index: number(&status["raftIndex"]),
+                    applied: number(&status["raftAppliedIndex"]),
+                    address: address.clone(),
+                });
+                match list {
+                    Ok(list) => (told.members, listed) = (members(&list), true),
+                    Err(error) => why = error,
+                }
+            }
+            Err(error) => why = error,
+        }
+    }
+    if listed { Ok(told) } else { Err(bounded(&why)) }
+}
+
+fn members(list: &Value) -> Vec<Member> {
+    let member = |one: &Value| Member {
+        id: text(&one["ID"]),
+        name: text(&one["name"]),
+        peer_urls: one["peerURLs"].as_array().into_iter().flatten().map(text).collect(),
+        learner: one["isLearner"] == true,
+    };
+    list["members"].as_array().into_iter().flatten().map(member).collect()
+}
+
+/// Numbers of 64 bits are texts in JSON, and what is zero or empty is left out.
+fn text(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+fn number(value: &Value) -> u64 {
+    text(value).parse().unwrap_or_default()
+}
