@@ -7,7 +7,8 @@
 //! - a pass never waits for a host;
 //! - a step has an id that the host's journal runs at most once, whoever asks and however often;
 //! - a machine at rest costs one look at its host in each period, and no write;
-//! - only what we closed is opened, and only labels that we gave are taken back.
+//! - only what we closed is opened, and only labels that we gave are taken back;
+//! - nothing is done to a Node that is not bound to its machine by uid.
 
 mod drain;
 pub mod hosts;
@@ -18,26 +19,29 @@ mod memory;
 mod meters;
 pub mod route;
 mod rules;
+mod server;
 mod view;
 mod window;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use fleetwright_api::{MachinePackageVersion, names};
+use fleetwright_api::MachinePackageVersion;
 use fleetwright_kit::journal::Journal;
 use fleetwright_kit::{Budget, Cache, Change, Controller, Operator, Source, Waker, Whole};
 use fleetwright_plan::gate::Population;
 use fleetwright_transport::Transport;
 use kube::Api;
+use tokio::sync::OnceCell;
 
 use hosts::{Hosts, Limits};
 use join::Credentials;
-use look::{BY_LABEL, BY_NODE, BY_PHASE, BY_REFERENCE, Eyes, PHASES, machines, references};
+use look::{BY_LABEL, BY_NODE, BY_PHASE, BY_REFERENCE, Eyes, PHASES, machines, maps, references};
 use machine::Machines;
 use memory::Memories;
 use meters::Meters;
 pub use rules::{Rules, rules};
+use server::ServerVersion;
 pub use view::SecretView;
 use view::{MachineView, NodeView};
 
@@ -88,10 +92,8 @@ pub fn add(operator: &mut Operator, namespace: &str, transport: Arc<dyn Transpor
                 .index(BY_REFERENCE, |_, package: &Whole<MachinePackageVersion>| references(&package.0)),
         ),
         secrets: operator.cache(Source::new(Api::namespaced(client.clone(), namespace))),
-        // Reports on machines are ConfigMaps, too, and many.
-        maps: operator
-            .cache(Source::new(Api::namespaced(client.clone(), namespace)).labels(&format!("!{}", names::MACHINE))),
-        nodes: operator.cache(Source::new(Api::all(client))),
+        maps: operator.cache(maps(client.clone(), namespace)),
+        nodes: operator.cache(join::view::nodes(client)),
     };
     let journal = Journal::add(operator, namespace, Fleet(eyes.machines.clone()));
     let waker = Waker::new();
@@ -99,9 +101,10 @@ pub fn add(operator: &mut Operator, namespace: &str, transport: Arc<dyn Transpor
     let hosts = Hosts::with_random(transport, options.limits, clock, waker.clone(), random);
     let meters = Meters::new(operator.metrics());
     let credentials = Credentials::new();
-    join::add_on(operator, namespace, &credentials, &eyes.machines, &eyes.nodes);
+    let joining = join::add_on(operator, namespace, &credentials, &eyes.machines, &eyes.nodes, &eyes.maps);
     let controller = Machines {
         eyes: eyes.clone(),
+        joining: joining.clone(),
         hosts: hosts.clone(),
         journal: journal.clone(),
         memories: Memories::default(),
@@ -109,16 +112,23 @@ pub fn add(operator: &mut Operator, namespace: &str, transport: Arc<dyn Transpor
         credentials,
         requester: operator.name().to_owned(),
         check_every: options.check_every,
+        cluster_id: OnceCell::new(),
+        outages: operator.outages().clone(),
+        server: ServerVersion::default(),
     };
+    let for_request = joining.clone();
     let of = || eyes.clone();
-    let (for_node, for_package, for_secret, for_map, counted) = (of(), of(), of(), of(), of());
+    let (for_node, for_package, for_secret, for_map, counted, alike) = (of(), of(), of(), of(), of(), of());
     let wakes = operator
         .controller(controller, options.machines)
         .on(&eyes.machines, move |change: &Change<'_, MachineView>| {
             for (_, name) in PHASES {
                 meters.phase(name, counted.machines.count(BY_PHASE, name));
             }
-            vec![change.key.clone()]
+            // Machines with the same address as another one wait until that one is gone.
+            let mut keys = alike.machines_like([change.old, change.new]);
+            keys.push(change.key.clone());
+            keys
         })
         .on(&eyes.nodes, move |change: &Change<'_, NodeView>| {
             // A heartbeat is nothing to look at a host for.
@@ -126,6 +136,9 @@ pub fn add(operator: &mut Operator, namespace: &str, transport: Arc<dyn Transpor
                 return Vec::new();
             }
             for_node.machines.by(BY_NODE, &change.key.name).into_iter().map(|(key, _)| key).collect()
+        })
+        .on(&joining.requests, move |change| {
+            change.new.map(|request| for_request.machines_of(request)).unwrap_or_default()
         })
         .on(&eyes.packages, move |change| for_package.machines_with(&change.key.name))
         .on(&eyes.secrets, move |change| for_secret.machines_referring(&format!("secret/{}", change.key.name)))

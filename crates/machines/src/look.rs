@@ -6,9 +6,12 @@ use std::time::Duration;
 
 use fleetwright_api::{Disruption, MachinePackageVersion, OperationPhase, Phase as MachinePhase, condition, names};
 use fleetwright_kit::{Cache, Key, Source, Whole};
+use fleetwright_plan::join::Binding;
 use fleetwright_plan::machine::{self, Doing, Host, Known, Left, Node, Phase, Seen, Unreachable, Wanted, Window};
-use fleetwright_plan::package::{Lookup, Rendered, Times, Values, render};
+use fleetwright_plan::package::{Lookup, NoSecret, RenderErrorKind, Rendered, Times, Values, render};
+use fleetwright_plan::skew::Minor;
 use fleetwright_transport::{ReachError, Route};
+use fleetwright_wire as wire;
 use jiff::{SignedDuration, Timestamp};
 use kube::{Api, Client};
 use serde_json::Value;
@@ -34,6 +37,8 @@ pub const BY_PHASE: &str = "phase";
 pub const BY_UID: &str = "uid";
 /// Index of machines by what they declare as their addresses.
 pub const BY_ADDRESS: &str = "address";
+/// Index of machines by how their hosts are reached.
+pub const BY_WAY: &str = "way";
 /// Index of package versions by the Secrets and ConfigMaps that they name.
 pub const BY_REFERENCE: &str = "reference";
 
@@ -59,12 +64,18 @@ pub fn machines(client: Client, namespace: &str) -> Source<MachineView> {
         .index(BY_UID, |_, machine| machine.0.metadata.uid.iter().cloned().collect())
         .index(BY_ADDRESS, |_, machine| addresses(&machine.0.spec.addresses))
         .index(BY_PACKAGE, |_, machine| machine.0.spec.packages.iter().map(|one| one.ref_.clone()).collect())
+        .index(BY_WAY, |_, machine| route::way(&machine.0).into_iter().collect())
         .index(BY_SECRET, |_, machine| route::secrets(&machine.0))
         .index(BY_LABEL, |_, machine| machine.scopes().iter().map(|(key, value)| format!("{key}={value}")).collect())
         .index(BY_PHASE, |_, machine| {
             let phase = machine.0.status.as_ref().and_then(|status| status.phase);
             PHASES.iter().filter(|(known, _)| Some(*known) == phase).map(|(_, name)| (*name).to_owned()).collect()
         })
+}
+
+/// The ConfigMaps of a namespace. Reports on machines are ConfigMaps, too, and many.
+pub fn maps(client: Client, namespace: &str) -> Source<MapView> {
+    Source::new(Api::namespaced(client, namespace)).labels(&format!("!{}", names::MACHINE))
 }
 
 /// The caches.
@@ -80,7 +91,16 @@ pub struct Eyes {
 /// What is known of one machine.
 pub struct Look {
     pub machine: Arc<MachineView>,
+    /// As whom its host knows it.
+    pub identity: wire::Owner,
+    /// The fencing token of this leader.
+    pub fence: u64,
+    /// An older Machine with the same address.
+    pub same_address: Option<String>,
+    /// The Node that is bound to it.
     pub node: Option<Arc<NodeView>>,
+    pub binding: Binding,
+    pub certified: Option<Timestamp>,
     pub wanted: Result<Vec<Arc<Rendered>>, NotReady>,
     pub leaving: BTreeMap<String, Left>,
     pub host: HostState,
@@ -89,6 +109,10 @@ pub struct Look {
     pub route: Result<Arc<Route>, String>,
     pub cluster: BTreeMap<String, String>,
     pub check_every: Duration,
+    /// When the API server did not answer.
+    pub outages: Vec<(Timestamp, Timestamp)>,
+    /// The minor of the API server, if it matters.
+    pub server: Option<Minor>,
 }
 
 /// Why it cannot be said what a host should carry.
@@ -104,8 +128,9 @@ struct Contents<'a> {
 }
 
 impl Lookup for Contents<'_> {
-    fn secret(&self, name: &str, key: &str) -> Option<Vec<u8>> {
-        self.eyes.secrets.get(&Key::new(self.namespace, name))?.0.get(key).map(|bytes| bytes.0.clone())
+    fn secret(&self, machine: &str, name: &str, key: &str) -> Result<Vec<u8>, NoSecret> {
+        let secret = self.eyes.secrets.get(&Key::new(self.namespace, name)).ok_or(NoSecret::Missing)?;
+        secret.content(machine, key)
     }
 
     fn config_map(&self, name: &str, key: &str) -> Option<Vec<u8>> {
@@ -152,18 +177,27 @@ impl Eyes {
                 );
                 return Err(NotReady { reason: "PackageOfAnotherComponent", message });
             }
-            let rendered = render(&found.0, &values, &contents)
-                .map_err(|error| NotReady { reason: "NotRendered", message: error.to_string() })?;
+            let rendered = render(&found.0, &values, &contents).map_err(|error| {
+                let reason = match error.kind {
+                    RenderErrorKind::NotShared => names::reasons::SECRET_NOT_SHARED,
+                    _ => "NotRendered",
+                };
+                NotReady { reason, message: error.to_string() }
+            })?;
             all.push(Arc::new(rendered));
         }
         Ok(all)
     }
 
-    /// What is known of components that are on the host and not declared.
+    /// What is known of versions that are on the host and not declared.
     pub fn leaving(&self, machine: &MachineView, host: &HostState) -> BTreeMap<String, Left> {
         let namespace = machine.0.metadata.namespace.as_deref().unwrap_or_default();
         let gone = machine.0.metadata.deletion_timestamp.is_some();
-        let declared = |name: &str| !gone && machine.0.spec.packages.iter().any(|package| package.component == name);
+        let components = machine.0.status.as_ref().map(|status| status.components.as_slice()).unwrap_or_default();
+        let restored = |name: &str| components.iter().any(|entry| entry.component == name && entry.rollback.is_some());
+        let declared = |name: &str| {
+            !gone && !restored(name) && machine.0.spec.packages.iter().any(|package| package.component == name)
+        };
         let Some((_, seen)) = &host.seen else { return BTreeMap::new() };
         let mut all = BTreeMap::new();
         for found in seen.components.iter().filter(|found| !declared(&found.component)) {
@@ -180,9 +214,30 @@ impl Eyes {
             };
             // A component that boots the host when it changes need not boot it when it goes.
             let disruption = spec.disruption.min(Disruption::Drain);
-            all.insert(found.component.clone(), Left { depends_on: spec.depends_on.clone(), disruption, times });
+            let node_conditions = spec.health.checks.iter().filter_map(|check| check.node_condition.clone()).collect();
+            let left = Left { depends_on: spec.depends_on.clone(), disruption, times, node_conditions };
+            all.insert(found.component.clone(), left);
         }
         all
+    }
+
+    /// The oldest Machine that reaches its host in the same way as this one, if it is not this one: by the same address and port through the same
+    /// hosts on the way. Two networks may have the same private addresses.
+    pub fn same_address(&self, key: &Key, machine: &MachineView) -> Option<String> {
+        let way = route::way(&machine.0)?;
+        let age = |key: &Key, machine: &MachineView| {
+            (machine.0.metadata.creation_timestamp.as_ref().map(|at| at.0), key.clone())
+        };
+        let ours = age(key, machine);
+        let others = self.machines.by(BY_WAY, &way).into_iter().filter(|(other, _)| other != key);
+        let older = others.filter(|(other, machine)| age(other, machine) < ours);
+        older.map(|(other, machine)| age(&other, &machine)).min().map(|(_, other)| other.name.to_string())
+    }
+
+    /// The Machines that reach their hosts in the same way as one of these.
+    pub fn machines_like(&self, machines: [Option<&Arc<MachineView>>; 2]) -> Vec<Key> {
+        let ways = machines.iter().flatten().filter_map(|machine| route::way(&machine.0));
+        ways.flat_map(|way| self.machines.by(BY_WAY, &way)).map(|(key, _)| key).collect()
     }
 
     /// The machines that a package version concerns.
@@ -267,6 +322,7 @@ impl Look {
             step_at: self.memory.step_at(),
             refused: self.host.refused.as_ref().map(|(at, failure)| (*at, failure)),
             cleaned: self.host.cleaned,
+            released: self.host.released,
             unreachable,
             key: self.host.host_key.as_deref(),
         };
@@ -302,6 +358,9 @@ impl Look {
         let pods = self.memory.pods.as_ref().filter(|(of, _)| Some(of.as_str()) == uid).map(|(_, pods)| pods);
         let known = Known {
             machine,
+            identity: &self.identity,
+            fence: self.fence,
+            same_address: self.same_address.as_deref(),
             wanted: match &self.wanted {
                 Ok(wanted) => Wanted::Ready(wanted),
                 Err(not) => Wanted::Not { reason: not.reason, message: &not.message },
@@ -309,12 +368,16 @@ impl Look {
             leaving: &self.leaving,
             host,
             node,
+            binding: &self.binding,
+            certified: self.certified,
             pods,
             window,
             given_up: &self.windows.given_up,
             streaks: &self.memory.streaks,
             check_every: self.check_every,
             known_since: self.memory.since(),
+            outages: &self.outages,
+            server: self.server,
         };
         f(&known)
     }

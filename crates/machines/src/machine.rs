@@ -4,16 +4,18 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fleetwright_api::{ComponentState, Machine, MachineStatus, OperationPhase, names};
+use fleetwright_api::{ComponentState, Machine, MachineStatus, NodeBinding, OperationPhase, names};
 use fleetwright_kit::events::{Level, reference};
 use fleetwright_kit::journal::{Journal, JournalError, Progress};
-use fleetwright_kit::{Budget, Controller, Key, Next, Outcome, Pass, Remedy, StepError, View, WriteError};
+use fleetwright_kit::{Budget, Controller, Key, Next, Outages, Outcome, Pass, Remedy, StepError, View, WriteError};
+use fleetwright_plan::join::Binding;
 use fleetwright_plan::machine::{self, Act, Asked, Decision, Run, Wish};
 use fleetwright_wire as wire;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, ObjectReference};
+use k8s_openapi::api::core::v1::{Namespace, Node, ObjectReference};
 use kube::Api;
 use serde_json::{Value, json};
+use tokio::sync::OnceCell;
 
 use crate::drain::Unseen;
 use crate::hosts::{Hosts, Task};
@@ -21,9 +23,10 @@ use crate::join::{Credentials, JoinError};
 use crate::look::{Eyes, Look};
 use crate::memory::Memories;
 use crate::meters::Meters;
+use crate::server::ServerVersion;
 use crate::view::{MachineView, NodeView};
 use crate::window::{WindowAct, existing, windows, wished};
-use crate::{drain, route};
+use crate::{drain, join, route};
 
 /// What a person follows is written at most so often.
 const PROGRESS_EVERY: Duration = Duration::from_secs(5);
@@ -33,6 +36,8 @@ const BUSY: Duration = Duration::from_secs(1);
 /// Keeps machines.
 pub struct Machines {
     pub eyes: Eyes,
+    /// What joining looks at: certificates that were approved tell which Node is a machine's own.
+    pub joining: join::view::Eyes,
     pub hosts: Hosts,
     pub journal: Journal,
     pub memories: Memories,
@@ -42,6 +47,26 @@ pub struct Machines {
     /// The operator's name, under which its windows are asked for.
     pub requester: String,
     pub check_every: Duration,
+    /// What tells this API server from others, once it was read: see [`cluster_id`].
+    pub cluster_id: OnceCell<String>,
+    /// When the API server did not answer.
+    pub outages: Outages,
+    /// The version of the API server.
+    pub server: ServerVersion,
+}
+
+/// The uid of the namespace kube-system, which tells API servers apart: it is created with them, and never again.
+async fn cluster_id(pass: &Pass) -> Result<String, Unseen> {
+    let name = "kube-system";
+    let found = Api::<Namespace>::all(pass.client()).get(name).await;
+    let found = found.map_err(|error| Unseen::of(format!("Namespace {name}"), &error))?;
+    Ok(found.metadata.uid.unwrap_or_default())
+}
+
+/// Who asks a host for a change: the Machine, in the epoch that was seen, with the fencing token of this leader.
+fn claim(pass: &Pass, look: &Look) -> wire::Claim {
+    let mark = look.host.seen.as_ref().and_then(|(_, seen)| seen.owner.as_ref());
+    wire::Claim { owner: look.identity.clone(), epoch: mark.map_or(0, |mark| mark.epoch), fence: pass.fence() }
 }
 
 /// Why something was not done.
@@ -123,10 +148,10 @@ pub enum Done {
 
 impl Controller for Machines {
     const NAME: &'static str = crate::NAME;
-    /// Reads: who is on a Node that is drained, a Node that is missed, and what the journal asks. Writes: a window, or evictions and what opens or closes a Node,
+    /// Reads: who is on a Node that is drained, a Node that is missed, whether a foreign Node has the name that a token is for, once the namespace kube-system, the version of the API server, and what the journal asks. Writes: a window, or evictions and what opens or closes a Node,
     /// and the status.
     const BUDGET: Budget =
-        Budget { reads: Journal::BUDGET.reads + 2, writes: Journal::BUDGET.writes + drain::MOST as u32 + 4 };
+        Budget { reads: Journal::BUDGET.reads + 5, writes: Journal::BUDGET.writes + drain::MOST as u32 + 4 };
 
     type Found = Arc<Look>;
     type Valid = Arc<Look>;
@@ -156,20 +181,39 @@ impl Controller for Machines {
         if let Some(took) = news.observed {
             self.meters.observed(took);
         }
+        let identity = self.identity(pass, &machine).await?;
         let cluster = self.eyes.cluster(&key.namespace);
         let wanted = self.eyes.wanted(&machine, &cluster, &host);
+        let server = match &wanted {
+            Ok(wanted) => self.server.of(pass, &machine, wanted).await?,
+            Err(_) => None,
+        };
         let route = route::route(&machine.0, |name| self.eyes.secrets.get(&Key::new(&key.namespace, name)));
+        let node = self.node(pass, &machine).await?;
+        let certified = self.joining.certified(&machine);
+        let binding = machine.bind(certified, node.as_deref());
+        // A Node that an earlier version let join has the machine's certificate as well.
+        let joined = matches!(&binding, Binding::Bound(bound) if bound.binding == Some(NodeBinding::Joined));
+        let certified = certified.or_else(|| node.as_ref().filter(|_| joined).and_then(|node| node.created));
         Ok(Some(Arc::new(Look {
-            node: self.node(pass, &machine).await?,
+            // Everything that is done to a Node goes by this: a Node that is not bound is not even known to the rest.
+            node: node.filter(|_| matches!(binding, Binding::Bound(_))),
+            binding,
+            certified,
             leaving: self.eyes.leaving(&machine, &host),
             windows: windows(&self.journal, &self.requester, &key.name),
             route: route.map(Arc::new),
+            same_address: self.eyes.same_address(key, &machine),
+            identity,
+            fence: pass.fence(),
             wanted,
             host,
             memory,
             machine,
             cluster,
             check_every: self.check_every,
+            server,
+            outages: self.outages.until(pass.now()).into_iter().map(|outage| (outage.from, outage.to)).collect(),
         })))
     }
 
@@ -197,7 +241,17 @@ impl Controller for Machines {
             Act::Run(run) => self.run(pass, look, run).await,
             Act::Clean => {
                 self.leads(pass, "cleaning the host")?;
-                Ok(self.ask(pass, look, Asked::default(), Task::Clean { fence: pass.fence() }))
+                Ok(self.ask(pass, look, Asked::default(), Task::Clean { claim: claim(pass, look) }))
+            }
+            Act::Release => {
+                self.leads(pass, "releasing the host")?;
+                Ok(self.ask(pass, look, Asked::default(), Task::Release { claim: claim(pass, look) }))
+            }
+            Act::Adopt { from } => {
+                self.leads(pass, "adopting the host")?;
+                let claim = claim(pass, look);
+                tracing::warn!(from = %from, to = %claim.owner, epoch = claim.epoch, "adopt the host");
+                Ok(self.ask(pass, look, Asked::default(), Task::Adopt { claim, from: from.clone() }))
             }
             Act::Ask(wish) => self.wish(pass, look, wish).await,
             Act::Close => {
@@ -268,6 +322,22 @@ impl Machines {
         Ok(node.map(|node| Arc::new(NodeView::of(node))))
     }
 
+    /// As whom the host of a machine knows it.
+    async fn identity(&self, pass: &Pass, machine: &MachineView) -> Result<wire::Owner, Unseen> {
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        let meta = &machine.0.metadata;
+        let mut owner = wire::Owner {
+            cluster: String::new(),
+            namespace: text(&meta.namespace),
+            name: text(&meta.name),
+            uid: text(&meta.uid),
+        };
+        if machine.0.spec.ssh.is_some() {
+            owner.cluster = self.cluster_id.get_or_try_init(|| cluster_id(pass)).await?.clone();
+        }
+        Ok(owner)
+    }
+
     fn leads(&self, pass: &Pass, what: &str) -> Result<(), ActError> {
         if pass.leads() { Ok(()) } else { Err(ActError::NotLeading(what.to_owned())) }
     }
@@ -291,12 +361,18 @@ impl Machines {
             && let wire::Step::Install(package) = &mut step
         {
             let uid = look.machine.0.metadata.uid.as_deref().unwrap_or_default();
-            let kubeconfig = self.credentials.credential(pass, uid, &look.cluster).await?;
+            let node = (look.machine.node(), look.node.as_ref().map(|node| &*node.uid));
+            let kubeconfig = self.credentials.credential(pass, uid, node, &look.cluster).await?;
             for file in package.files.iter_mut().filter(|file| file.once) {
                 file.content = wire::Content::Text(kubeconfig.clone());
             }
         }
-        let apply = wire::Apply { id: run.id.clone(), fence: pass.fence(), step, within: run.within.as_secs().max(1) };
+        if let Some(component) = run.step.component() {
+            // The checks of what was there before prove nothing of what comes.
+            self.memories.change(pass.key(), |memory| memory.streaks.remove(component));
+        }
+        let (claim, within) = (claim(pass, look), run.within.as_secs().max(1));
+        let apply = wire::Apply { id: run.id.clone(), claim, step, within };
         tracing::info!(step = run.id, verb = ?apply.step.verb(), component = apply.step.component(), "run");
         let task = Task::Apply { apply: Box::new(apply), then: run.then.clone() };
         Ok(self.ask(pass, look, Asked::of(&run.then), task))
@@ -328,7 +404,9 @@ impl Machines {
         let Some((_, operation, _)) = &look.windows.open else { return Ok(Done::Wakes) };
         let window = operation.0.metadata.uid.clone().unwrap_or_default();
         let mut tries = look.memory.tries.clone();
-        let pods = drain::drain(pass.client(), look.machine.node(), &mut tries, pass.now()).await?;
+        let since = operation.0.status.as_ref().and_then(|status| status.started_at).unwrap_or(pass.now());
+        let options = &look.machine.0.spec.drain;
+        let pods = drain::drain(pass.client(), look.machine.node(), options, since, &mut tries, pass.now()).await?;
         let held = pods.left.iter().filter(|(_, why)| why.is_some()).count();
         self.meters.held(held);
         let none = pods.left.is_empty();

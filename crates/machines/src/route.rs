@@ -34,6 +34,25 @@ pub fn login(name: &str, secret: Option<&SecretView>) -> Result<Login, String> {
     Ok(Login { key, certificate: found.text(CERTIFICATE) })
 }
 
+/// The address by which a machine's host is reached.
+fn address(machine: &Machine) -> &str {
+    let name = machine.metadata.name.as_deref().unwrap_or_default();
+    machine.spec.addresses.first().map(String::as_str).or(machine.spec.hostname.as_deref()).unwrap_or(name)
+}
+
+/// How a machine's host is reached, for comparing: two machines with the same are the same host. None if it is not reached at all.
+pub(crate) fn way(machine: &Machine) -> Option<String> {
+    let ssh = machine.spec.ssh.as_ref()?;
+    let hop = |address: &str, port: u16| {
+        // An IPv6 address has many forms.
+        let plain = address.parse::<std::net::IpAddr>().map_or_else(|_| address.to_lowercase(), |ip| ip.to_string());
+        format!("{plain} {port}")
+    };
+    let mut way: Vec<String> = ssh.jumps.iter().map(|jump| hop(&jump.address, jump.port)).collect();
+    way.push(hop(address(machine), ssh.port));
+    Some(way.join(", "))
+}
+
 /// Makes the route to a machine's host.
 ///
 /// # Errors
@@ -50,8 +69,7 @@ pub fn route(machine: &Machine, secret: impl Fn(&str) -> Option<Arc<SecretView>>
         HostKeyPolicy::TrustOnFirstUse if pinned.is_empty() => Trust::FirstUse,
         HostKeyPolicy::TrustOnFirstUse => Trust::Keys(pinned),
     };
-    let address = machine.spec.addresses.first().map(String::as_str);
-    let address = address.or(machine.spec.hostname.as_deref()).unwrap_or(name).to_owned();
+    let address = address(machine).to_owned();
     let own = login(&ssh.key_ref.name, "keyRef")?;
     let mut jumps = Vec::with_capacity(ssh.jumps.len());
     for (at, jump) in ssh.jumps.iter().enumerate() {

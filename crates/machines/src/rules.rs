@@ -9,7 +9,7 @@ use crate::join;
 pub struct Rules {
     /// In the namespace of the machines.
     pub namespaced: Vec<PolicyRule>,
-    /// In kube-system, where bootstrap tokens are.
+    /// In kube-system, where bootstrap tokens are and whose uid is the cluster's.
     pub tokens: Vec<PolicyRule>,
     /// In the whole cluster.
     pub cluster: Vec<PolicyRule>,
@@ -28,7 +28,8 @@ pub fn rules() -> Rules {
     let joining = join::rules();
     let mut cluster = vec![
         rule("", &["nodes"], &["get", "list", "watch", "patch", "delete"]),
-        rule("", &["pods"], &["list"]),
+        // Deleted only where a Machine says so, with spec.drain.deleteAfter.
+        rule("", &["pods"], &["list", "delete"]),
         rule("", &["pods/eviction"], &["create"]),
     ];
     for one in joining.cluster {
@@ -37,7 +38,10 @@ pub fn rules() -> Rules {
             cluster.push(one);
         }
     }
-    Rules { namespaced, tokens: joining.tokens, cluster }
+    let mut tokens = joining.tokens;
+    // The namespace's uid tells API servers apart. A Role in a namespace grants its own Namespace, too.
+    tokens.push(rule("", &["namespaces"], &["get"]));
+    Rules { namespaced, tokens, cluster }
 }
 
 fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> PolicyRule {

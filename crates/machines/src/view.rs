@@ -3,13 +3,17 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fleetwright_api::{Machine, names};
+use fleetwright_api::{Machine, is_shared, names};
 use fleetwright_kit::View;
-use fleetwright_plan::join::Joiner;
+use fleetwright_plan::join::{Binding, Joiner, RegisteredNode, bind};
+use fleetwright_plan::package::NoSecret;
+use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Secret};
 use kube::ResourceExt;
 use serde_json::{Value, json};
+
+use crate::join::view::address;
 
 /// What kubectl leaves behind, which is as large as the object itself.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
@@ -38,7 +42,7 @@ impl MachineView {
     }
 
     /// What joining looks at.
-    pub fn joiner(&self) -> Joiner {
+    pub fn joiner(&self, certified: Option<Timestamp>) -> Joiner {
         let Machine { metadata, spec, .. } = &self.0;
         Joiner {
             uid: metadata.uid.clone().unwrap_or_default(),
@@ -47,7 +51,14 @@ impl MachineView {
             addresses: spec.addresses.clone(),
             deleted: metadata.deletion_timestamp.is_some(),
             paused: spec.paused,
+            certified: certified.is_some(),
         }
+    }
+
+    /// Whether that Node is its own, see [`bind`].
+    pub fn bind(&self, certified: Option<Timestamp>, node: Option<&NodeView>) -> Binding {
+        let node = node.map(|node| RegisteredNode { uid: &node.uid, created: node.created });
+        bind(&self.0, certified, self.node(), node)
     }
 
     /// The labels that the gate's scopes look at: its own, and where it stands.
@@ -70,6 +81,8 @@ pub struct NodeView {
     pub uid: Box<str>,
     /// Its resourceVersion.
     pub version: Box<str>,
+    /// When it was created.
+    pub created: Option<Timestamp>,
     /// Its taints, as the API server has them; none if it has none.
     pub taints: Option<Box<Value>>,
     /// The value of our taint, if it has it.
@@ -86,7 +99,7 @@ pub struct NodeView {
     pub given: Option<Box<str>>,
     /// It has no annotations at all.
     pub bare: bool,
-    /// Its addresses, as its kubelet tells them.
+    /// Its addresses, as its kubelet reports them, in the one form in which they are compared.
     pub addresses: Box<[Box<str>]>,
 }
 
@@ -108,6 +121,7 @@ impl View for NodeView {
         Self {
             uid: node.metadata.uid.unwrap_or_default().into(),
             version: node.metadata.resource_version.unwrap_or_default().into(),
+            created: node.metadata.creation_timestamp.map(|time| time.0),
             closed,
             conditions: conditions.map(|one| (condition_name(&one.type_), one.status == "True")).collect(),
             boot_id: said(info.map(|info| &info.boot_id)),
@@ -115,7 +129,7 @@ impl View for NodeView {
             labels,
             given,
             bare,
-            addresses: status.addresses.into_iter().flatten().map(|one| one.address.into()).collect(),
+            addresses: status.addresses.into_iter().flatten().map(|one| address(&one.address).into()).collect(),
             taints: taints.map(|taints| Box::new(json!(taints))),
         }
     }
@@ -243,13 +257,18 @@ fn pointer(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }
 
-/// What is kept of a Secret: its contents. Shows nothing of them when printed.
+/// What is kept of a Secret: its contents, and with whom it is shared. Shows nothing of the contents when printed.
 #[derive(Clone)]
-pub struct SecretView(pub BTreeMap<String, ByteString>);
+pub struct SecretView {
+    /// Its contents.
+    pub data: BTreeMap<String, ByteString>,
+    /// The annotation by which it is shared with Machines.
+    allowed: Option<Box<str>>,
+}
 
 impl std::fmt::Debug for SecretView {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "SecretView({} keys)", self.0.len())
+        write!(f, "SecretView({} keys)", self.data.len())
     }
 }
 
@@ -257,14 +276,26 @@ impl View for SecretView {
     type Object = Secret;
 
     fn of(object: Secret) -> Self {
-        Self(object.data.unwrap_or_default())
+        let allowed = object.annotations().get(names::ALLOWED_MACHINES).map(|value| value.as_str().into());
+        Self { data: object.data.unwrap_or_default(), allowed }
     }
 }
 
 impl SecretView {
     /// A key of it, as text.
     pub fn text(&self, key: &str) -> Option<Arc<str>> {
-        std::str::from_utf8(&self.0.get(key)?.0).ok().map(Into::into)
+        std::str::from_utf8(&self.data.get(key)?.0).ok().map(Into::into)
+    }
+
+    /// A key of it for the host of that Machine.
+    ///
+    /// # Errors
+    /// There is no such key, or it is not shared with the Machine.
+    pub fn content(&self, machine: &str, key: &str) -> Result<Vec<u8>, NoSecret> {
+        if !is_shared(self.allowed.as_deref(), machine) {
+            return Err(NoSecret::NotShared);
+        }
+        self.data.get(key).map(|bytes| bytes.0.clone()).ok_or(NoSecret::Missing)
     }
 }
 

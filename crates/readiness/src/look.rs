@@ -41,9 +41,11 @@ pub struct Eyes {
 pub enum NodeLook {
     /// There is none of that name.
     Missing,
-    /// An older machine has it.
+    /// It is bound to another machine.
     Taken(Arc<str>),
-    /// It is there and ours.
+    /// It exists and is bound to no machine.
+    NotBound,
+    /// It exists and is bound to this machine, by uid.
     Here(Arc<NodeView>),
 }
 
@@ -81,9 +83,10 @@ impl Eyes {
         let machine = self.machines.get(key)?;
         let node = match self.nodes.get(&Key::cluster(&machine.node)) {
             None => NodeLook::Missing,
-            Some(node) => match self.owner(&machine.node) {
+            Some(node) => match self.owner(&machine.node, &node.uid) {
                 Some(owner) if owner != key.name => NodeLook::Taken(owner),
-                _ => NodeLook::Here(node),
+                Some(_) => NodeLook::Here(node),
+                None => NodeLook::NotBound,
             },
         };
         let gates = self.gates.by(ALL, ALL).into_iter().filter(|(_, gates)| gates.selects(&machine));
@@ -93,9 +96,10 @@ impl Eyes {
         Some(Look { name: Arc::clone(&key.name), machine, node, gates, reports })
     }
 
-    /// Of several machines that claim one Node, the oldest has it.
-    fn owner(&self, node: &str) -> Option<Arc<str>> {
+    /// The machine that the Node is bound to. Of several that a person bound it to, the oldest has it.
+    fn owner(&self, node: &str, uid: &str) -> Option<Arc<str>> {
         let mut claims = self.machines.by(BY_NODE, node);
+        claims.retain(|(_, machine)| machine.bound.as_deref() == Some(uid));
         claims.sort_by(|a, b| (a.1.created, &a.0.name).cmp(&(b.1.created, &b.0.name)));
         claims.into_iter().next().map(|(key, _)| key.name)
     }
@@ -114,6 +118,7 @@ impl Look {
             node: match &self.node {
                 NodeLook::Missing => NodeSeen::Missing(&machine.node),
                 NodeLook::Taken(by) => NodeSeen::Taken { node: &machine.node, by },
+                NodeLook::NotBound => NodeSeen::NotBound { node: &machine.node, machine: &self.name },
                 NodeLook::Here(node) => NodeSeen::Here(seen_node(machine, node)),
             },
             gates: self.gates.iter().map(|(name, gates)| gates.gates(name)).collect(),

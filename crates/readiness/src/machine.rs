@@ -235,6 +235,11 @@ impl Machines {
             let about = reference::<Machine>(pass.key(), Some(&look.machine.uid));
             pass.events().publish(&about, Level::Warning, reason::NODE_TAKEN, &outcome.decision.message, by).await;
         }
+        if let NodeLook::NotBound = &look.node {
+            let about = reference::<Machine>(pass.key(), Some(&look.machine.uid));
+            let message = &outcome.decision.message;
+            pass.events().publish(&about, Level::Warning, reason::NODE_NOT_BOUND, message, "").await;
+        }
     }
 }
 
@@ -259,9 +264,10 @@ fn not_done(look: &Look, outcome: &Outcome, reason: &str, trouble: &str, now: Ti
 /// Whom a change of a machine concerns: itself, and others that claim the same Node.
 pub fn wake_for_machine(eyes: &Eyes, change: &Change<'_, MachineView>) -> Vec<Key> {
     let mut keys = vec![change.key.clone()];
-    let (old, new) = (change.old.map(|view| &view.node), change.new.map(|view| &view.node));
+    let of = |view: Option<&Arc<MachineView>>| view.map(|view| (view.node.clone(), view.bound.clone()));
+    let (old, new) = (of(change.old), of(change.new));
     if old != new {
-        for node in [old, new].into_iter().flatten() {
+        for (node, _) in [&old, &new].into_iter().flatten() {
             keys.extend(claims(eyes, node).into_iter().filter(|key| key != change.key));
         }
     }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use fleetwright_api::{Condition, GateWhen, Machine, ReadinessGates, Status, condition, names};
+use fleetwright_api::{Condition, GateWhen, Machine, MachineStatus, ReadinessGates, Status, condition, names};
 use fleetwright_kit::View;
 use fleetwright_plan::readiness::gate::{Checked, Found, Source, State};
 use fleetwright_plan::readiness::net::Full;
@@ -82,11 +82,14 @@ fn look(input: &WhyInput) -> Option<Look> {
     }
     let name = input.machine.name_any();
     let machine: MachineView = view(&input.machine)?;
-    let claims = input.machines.iter().filter(|other| node_name(other) == &*machine.node);
+    let uid = input.node.as_ref().and_then(|node| node.metadata.uid.as_deref());
+    let bound = |other: &Machine| uid.is_some() && other.status.as_ref().and_then(MachineStatus::bound_uid) == uid;
+    let claims = input.machines.iter().filter(|other| node_name(other) == &*machine.node && bound(other));
     let owner = claims.min_by_key(|other| (other.creation_timestamp(), other.name_any())).map(ResourceExt::name_any);
     let node = match (&input.node, owner) {
         (None, _) => NodeLook::Missing,
         (Some(_), Some(owner)) if owner != name => NodeLook::Taken(owner.into()),
+        (Some(_), None) => NodeLook::NotBound,
         (Some(node), _) => NodeLook::Here(Arc::new(view::<NodeView>(node)?)),
     };
     let mut gates = Vec::new();
@@ -256,6 +259,9 @@ fn to_do(
             }
         }
         NodeSeen::Missing(_) => add("look at the host's kubelet: it registers the Node".to_owned()),
+        NodeSeen::NotBound { node, .. } => add(format!(
+            "fleetwright machine bind-node {name} -n {namespace}    # if Node {node} is this machine's; needs the right to write machines/status"
+        )),
         NodeSeen::Taken { by, .. } => {
             add(format!("kubectl get machine -n {namespace} {by} {name} -o wide    # one of the two must go"))
         }
@@ -326,7 +332,8 @@ mod tests {
             "apiVersion": "fleetwright.io/v1alpha1", "kind": "Machine",
             "metadata": { "name": "host-17", "namespace": "fleet", "labels": { "pool": "online" }, "creationTimestamp": time },
             "spec": {},
-            "status": { "bootstrapped": { "at": time, "nodeUid": "u1" }, "conditions": [
+            "status": { "bootstrapped": { "at": time, "nodeUid": "u1" },
+                "nodeRef": { "name": "host-17", "uid": "u1", "binding": "Joined" }, "conditions": [
                 { "type": "Schedulable", "status": "False", "reason": "GatesFail", "message": "", "lastTransitionTime": "2026-11-16T09:00:00Z" },
                 { "type": "LogAgentReady", "status": "False", "reason": "DaemonSetNotReady", "message": "0 of 1 pods", "reporter": "log-agent",
                   "lastTransitionTime": "2026-11-16T09:00:00Z" },
@@ -404,6 +411,12 @@ What to do:
         let mut alone = input();
         alone.node = None;
         assert!(why(&alone, now()).contains("NodeMissing"));
+
+        let mut replaced = input();
+        replaced.node.as_mut().unwrap().metadata.uid = Some("u2".to_owned());
+        let text = why(&replaced, now());
+        assert!(text.starts_with("machine/host-17 is NOT schedulable: NodeNotBound"), "{text}");
+        assert!(text.contains("  fleetwright machine bind-node host-17 -n fleet "), "{text}");
 
         let mut nobody = input();
         nobody.gates.clear();

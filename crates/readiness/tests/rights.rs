@@ -231,7 +231,10 @@ impl Place {
         create::<Node>(self.all(), json!({ "metadata": { "name": self.node() }, "spec": { "taints": taints } }))
             .await?;
         let patch = Patch::Merge(json!({ "spec": { "taints": taints } }));
-        self.all::<Node>().patch(&self.node(), &PatchParams::default(), &patch).await?;
+        let node = self.all::<Node>().patch(&self.node(), &PatchParams::default(), &patch).await?;
+        let bound = json!({ "name": self.node(), "uid": node.metadata.uid, "binding": "Joined" });
+        let bound = Patch::Merge(json!({ "status": { "nodeRef": bound } }));
+        self.api::<Machine>().patch_status("m", &PatchParams::default(), &bound).await?;
         self.ready("True").await
     }
 

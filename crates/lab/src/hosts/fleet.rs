@@ -111,7 +111,7 @@ impl Site {
                 "spec": {
                     "selector": { "matchLabels": { "pool": POOL } },
                     "conditions": [
-                        { "type": "PackagesReady", "tolerateFor": "5m" },
+                        { "type": "PackagesReady" },
                         { "type": "NodeReady", "from": { "nodeCondition": "Ready" }, "tolerateFor": "1m" },
                     ],
                 },

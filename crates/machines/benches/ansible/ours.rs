@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use fleetwright_lab::measure::process;
 use fleetwright_transport::{Helpers, Hop, Limits, Link, Login, Route, Ssh, Transport as _, Trust};
-use fleetwright_wire::{Answer, Apply, Observe, Outcome, Package, Request, Step};
+use fleetwright_wire::{Answer, Apply, Claim, Observe, Outcome, Package, Request, Step};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use serde_json::{Value, json};
 
@@ -157,7 +157,7 @@ async fn converge(ssh: &Ssh, target: &Target) -> Result<(usize, Box<dyn Link>)> 
         if component.installed.is_none() {
             let apply = Apply {
                 id: format!("bench-{}-{}", target.number, package.component),
-                fence: 1,
+                claim: Claim::default(),
                 step: Step::Install(package.clone()),
                 within: 60,
             };

@@ -1,7 +1,7 @@
 //! What a host says is kept in memory and shown to people: bounded, whoever speaks.
 
 use fleetwright_wire::{
-    CheckSeen, ComponentSeen, Deviation, Facts, Failure, Installed, LONGEST_TAIL, Observation, StepRecord,
+    CheckSeen, ComponentSeen, Deviation, Facts, Failure, Installed, LONGEST_TAIL, Observation, Owner, StepRecord,
 };
 
 /// No host has more components of ours; a machine may name 64.
@@ -16,6 +16,10 @@ const LINE: usize = 1024;
 /// As much of an observation as an honest host would say.
 pub(super) fn observation(mut seen: Observation) -> Observation {
     facts(&mut seen.facts);
+    if let Some(mark) = &mut seen.owner {
+        let Owner { cluster, namespace, name, uid } = &mut mark.owner;
+        [cluster, namespace, name, uid].into_iter().for_each(line);
+    }
     seen.components.truncate(COMPONENTS);
     seen.components.iter_mut().for_each(component);
     seen.records.truncate(RECORDS);
@@ -66,7 +70,10 @@ fn bound_record(record: &mut StepRecord) {
 }
 
 fn facts(facts: &mut Facts) {
-    let Facts { hostname, os, kernel, arch, boot_id, machine_id, cpus: _, memory: _, clock: _, free: _ } = facts;
+    let Facts { hostname, os, kernel, arch, boot_id, machine_id, serials, cpus: _, memory: _, clock: _, free: _ } =
+        facts;
+    serials.truncate(ITEMS);
+    serials.iter_mut().for_each(line);
     [hostname, os, kernel, arch, boot_id, machine_id].into_iter().for_each(line);
 }
 
@@ -84,6 +91,8 @@ fn component(seen: &mut ComponentSeen) {
     for Deviation { what, found, wanted, disrupts: _ } in &mut seen.deviations {
         [what, found, wanted].into_iter().for_each(line);
     }
+    seen.down.truncate(ITEMS);
+    seen.down.iter_mut().for_each(line);
     seen.health.truncate(ITEMS);
     for CheckSeen { check, holds: _, message } in &mut seen.health {
         line(check);
@@ -107,7 +116,7 @@ mod tests {
         let component =
             ComponentSeen { component: "a".into(), deviations: vec![deviation; 5], ..ComponentSeen::default() };
         let facts = Facts { hostname: long.clone(), ..Facts::default() };
-        let seen = observation(Observation { facts, components: vec![component; 200], records: Vec::new() });
+        let seen = observation(Observation { facts, components: vec![component; 200], ..Observation::default() });
         let size = serde_json::to_vec(&seen).unwrap().len();
         assert!(size < 4 << 20, "{size} bytes are kept");
         assert_eq!(seen.components.len(), COMPONENTS);

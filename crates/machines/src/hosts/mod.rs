@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use fleetwright_kit::{Clock, Key, Random, Waker};
 use fleetwright_transport::{ReachError, Route, Transport};
-use fleetwright_wire::{Apply, Failure, Observation, Observe, StepRecord};
+use fleetwright_wire::{Apply, Claim, Failure, Observation, Observe, Owner, StepRecord};
 use jiff::Timestamp;
 
 /// How many hosts are worked on at the same time.
@@ -83,13 +83,25 @@ pub enum Task {
     Refuse {
         /// The step's id.
         id: String,
-        /// Who leads.
-        fence: u64,
+        /// Who asks.
+        claim: Claim,
     },
     /// Leave nothing of ours behind.
     Clean {
-        /// Who leads.
-        fence: u64,
+        /// Who asks.
+        claim: Claim,
+    },
+    /// Leave the host as it is, to whoever claims it next.
+    Release {
+        /// Who asks.
+        claim: Claim,
+    },
+    /// Take the host from that owner, and look at it.
+    Adopt {
+        /// Who asks.
+        claim: Claim,
+        /// Whose it is.
+        from: Owner,
     },
 }
 
@@ -106,6 +118,8 @@ pub struct HostState {
     pub refused: Option<(Timestamp, Failure)>,
     /// It was cleaned.
     pub cleaned: bool,
+    /// It belongs to nobody any more.
+    pub released: bool,
     /// Why it is not reached, if it is not.
     pub unreachable: Option<Unreachable>,
     /// The host key that it showed last.
@@ -150,13 +164,13 @@ pub enum Why {
 /// The hosts of one operator. Cheap to clone; when the last clone is gone, nothing is under way any more.
 #[derive(Clone)]
 pub struct Hosts {
-    owner: Arc<Owner>,
+    owner: Arc<Guard>,
 }
 
 /// Ends what is under way with the last [`Hosts`].
-struct Owner(Arc<pool::Pool>);
+struct Guard(Arc<pool::Pool>);
 
-impl Drop for Owner {
+impl Drop for Guard {
     fn drop(&mut self) {
         self.0.close();
     }
@@ -189,7 +203,7 @@ impl Hosts {
         waker: Waker,
         random: Random,
     ) -> Self {
-        Self { owner: Arc::new(Owner(Arc::new(pool::Pool::new(transport, limits, clock, waker, random)))) }
+        Self { owner: Arc::new(Guard(Arc::new(pool::Pool::new(transport, limits, clock, waker, random)))) }
     }
 
     /// Hands a task over. Answers false, and does nothing, if one is under way with that host, or if its time has not come

@@ -276,13 +276,15 @@ impl Pool {
                 }
                 Answer::Ended(record) | Answer::Recalled(Some(record)) => {
                     host.state.step = Some(bound::record(record));
-                    host.state.cleaned = false;
+                    (host.state.cleaned, host.state.released) = (false, false);
                     host.state.refused = None;
                 }
                 Answer::Cleaned => {
                     host.state = HostState { cleaned: true, doing: host.state.doing.take(), ..HostState::default() };
                     host.state.host_key = Some(host_key.into());
                 }
+                Answer::Released => (host.state.released, host.state.refused) = (true, None),
+                Answer::Adopted(_) => host.state.refused = None,
                 Answer::Failed(failure) => host.state.refused = Some((now, bound::failure(failure))),
                 Answer::Progress(_) | Answer::Recalled(None) | Answer::Log(_) => {}
             }

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use fleetwright_kit::{Clock, Key, Random, Waker};
 use fleetwright_transport::{self as transport, Hop, Link, LinkError, Login, ReachError, Route, Transport, Trust};
 use fleetwright_wire::{
-    Answer, Apply, Facts, Failure, FailureKind, Observation, Observe, Outcome, Progress, Request, Step, StepRecord,
+    Answer, Apply, Claim, Facts, Failure, FailureKind, Observation, Observe, Outcome, Progress, Request, Step,
+    StepRecord,
 };
 use futures::future::BoxFuture;
 
@@ -289,7 +290,7 @@ fn look(hosts: &Hosts, name: &str) -> bool {
 }
 
 fn step(id: &str) -> Task {
-    let apply = Apply { id: id.into(), fence: 1, step: Step::Reboot, within: 600 };
+    let apply = Apply { id: id.into(), claim: Claim::default(), step: Step::Reboot, within: 600 };
     Task::Apply { apply: Box::new(apply), then: Observe::default() }
 }
 
@@ -497,10 +498,10 @@ async fn a_host_is_cleaned_and_nothing_of_it_is_believed_any_more() {
     let (hosts, _) = town.hosts(Limits::default());
     ask(&hosts, "a", Place::default(), step("s-1"));
     town.done(&hosts, &key("a")).await;
-    ask(&hosts, "a", Place::default(), Task::Refuse { id: "s-2".into(), fence: 1 });
+    ask(&hosts, "a", Place::default(), Task::Refuse { id: "s-2".into(), claim: Claim::default() });
     let seen = town.done(&hosts, &key("a")).await;
     assert_eq!(seen.step.unwrap().outcome, Outcome::Refused);
-    ask(&hosts, "a", Place::default(), Task::Clean { fence: 1 });
+    ask(&hosts, "a", Place::default(), Task::Clean { claim: Claim::default() });
     let seen = town.done(&hosts, &key("a")).await;
     assert!(seen.cleaned && seen.seen.is_none() && seen.step.is_none());
     assert_eq!(town.links(), 0, "the helper is gone, and so is the connection to it");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fleetwright_kit::Key;
 use fleetwright_transport::{Link, LinkError, Route};
-use fleetwright_wire::{Answer, Apply, Progress, Request, Step, Verb};
+use fleetwright_wire::{Answer, Apply, Claim, Owner, Progress, Request, Step, Verb};
 
 use super::pool::{Learnt, Pool};
 use super::{Place, Task, Why};
@@ -51,8 +51,10 @@ impl Visit {
         let why = match task {
             Task::Observe(observe) => self.ask(&Request::Observe(Box::new(observe)), OBSERVE_WITHIN).await.err(),
             Task::Apply { apply, then } => self.apply(apply, then).await.err(),
-            Task::Refuse { id, fence } => self.ask(&Request::Refuse { id, fence }, SHORT_WITHIN).await.err(),
-            Task::Clean { fence } => self.clean(fence).await.err(),
+            Task::Refuse { id, claim } => self.ask(&Request::Refuse { id, claim }, SHORT_WITHIN).await.err(),
+            Task::Clean { claim } => self.clean(claim).await.err(),
+            Task::Release { claim } => self.ask(&Request::Release { claim }, SHORT_WITHIN).await.err(),
+            Task::Adopt { claim, from } => self.adopt(claim, from).await.err(),
         };
         self.end = Some(why);
     }
@@ -65,8 +67,15 @@ impl Visit {
         Ok(())
     }
 
-    async fn clean(&mut self, fence: u64) -> Result<(), Why> {
-        self.ask(&Request::Clean { fence }, SHORT_WITHIN).await?;
+    async fn adopt(&mut self, claim: Claim, from: Owner) -> Result<(), Why> {
+        if self.ask(&Request::Adopt { claim, from }, SHORT_WITHIN).await? {
+            self.ask(&Request::Observe(Box::default()), OBSERVE_WITHIN).await?;
+        }
+        Ok(())
+    }
+
+    async fn clean(&mut self, claim: Claim) -> Result<(), Why> {
+        self.ask(&Request::Clean { claim }, SHORT_WITHIN).await?;
         // The helper is gone with everything else: who comes again brings it again.
         self.link = None;
         Ok(())
@@ -176,7 +185,8 @@ fn answers(request: &Request, answer: &Answer) -> bool {
         (Request::Observe(_), Answer::Observed(_)) => true,
         (Request::Apply(apply), Answer::Ended(record)) => record.id == apply.id && record.verb == apply.step.verb(),
         (Request::Refuse { id, .. }, Answer::Recalled(Some(record))) => record.id == *id,
-        (Request::Clean { .. }, Answer::Cleaned) => true,
+        (Request::Clean { .. }, Answer::Cleaned) | (Request::Release { .. }, Answer::Released) => true,
+        (Request::Adopt { claim, .. }, Answer::Adopted(mark)) => mark.owner.is(&claim.owner),
         _ => false,
     }
 }
@@ -188,6 +198,8 @@ pub(super) fn told(task: &Task) -> (String, Option<String>) {
         Task::Apply { apply, .. } => (step(&apply.step), Some(apply.id.clone())),
         Task::Refuse { id, .. } => ("ask what became of a step".to_owned(), Some(id.clone())),
         Task::Clean { .. } => ("clean up".to_owned(), None),
+        Task::Release { .. } => ("release the host".to_owned(), None),
+        Task::Adopt { .. } => ("adopt the host".to_owned(), None),
     }
 }
 

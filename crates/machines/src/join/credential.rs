@@ -9,11 +9,13 @@ use fleetwright_kit::{Pass, Remedy, StepError, WriteError};
 use fleetwright_pki::{Identity, kubeconfig};
 use fleetwright_plan::join::{BOOTSTRAPPERS, token_group};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::{Node, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Api;
 use sha2::{Digest, Sha256};
 
 use super::token_key;
+use crate::drain::Unseen;
 
 /// Where bootstrap tokens are.
 pub const TOKENS_NAMESPACE: &str = "kube-system";
@@ -40,6 +42,14 @@ pub enum JoinError {
     /// The token was not written.
     #[error("the bootstrap token: {0}")]
     Token(#[from] WriteError),
+    /// Another host has the name already, or had it when this was decided.
+    #[error(
+        "Node {0} exists and is not bound to this machine: no token is issued for its name. If it is this machine's Node, run `fleetwright machine bind-node`"
+    )]
+    ForeignNode(String),
+    /// Nobody can say whether the name is free.
+    #[error("the bootstrap token: {0}")]
+    Unseen(#[from] Unseen),
     /// Its name is taken again and again.
     #[error("the bootstrap token: Secret {0} was made by somebody else at the same time")]
     Taken(String),
@@ -50,6 +60,8 @@ impl StepError for JoinError {
         match self {
             Self::NoValue { .. } => "ClusterValueMissing",
             Self::Token(error) => error.reason(),
+            Self::ForeignNode(_) => "NodeNotBound",
+            Self::Unseen(error) => error.reason(),
             Self::Taken(_) => "BootstrapTokenTaken",
         }
     }
@@ -62,6 +74,9 @@ impl StepError for JoinError {
                 Remedy::Person => Remedy::Wait(Duration::from_secs(60)),
                 remedy => remedy,
             },
+            // The cache of Nodes catches up, and the machine says why it waits.
+            Self::ForeignNode(_) => Remedy::Wait(Duration::from_secs(5)),
+            Self::Unseen(error) => error.remedy(),
             Self::Taken(_) => Remedy::Retry,
         }
     }
@@ -93,9 +108,10 @@ impl Credentials {
     }
 
     /// The kubeconfig with which the kubelet of the machine of this pass, with that uid, asks for its certificate. Made once and given again while
-    /// it is valid for some minutes more. `cluster` holds the cluster's values, of which `server` and `caBundle` are needed.
+    /// it is valid for some minutes more. `cluster` holds the cluster's values, of which `server` and `caBundle` are needed. `node` is the name
+    /// that the token is for, and the uid of the Node that is bound to the machine, if one is.
     ///
-    /// Writes: two at most (an older token of the same machine goes), none if it was given before.
+    /// Reads: one. Writes: two at most (an older token of the same machine goes), none if it was given before.
     ///
     /// # Errors
     /// See [`JoinError`].
@@ -103,6 +119,7 @@ impl Credentials {
         &self,
         pass: &Pass,
         uid: &str,
+        node: (&str, Option<&str>),
         cluster: &BTreeMap<String, String>,
     ) -> Result<String, JoinError> {
         let namespace = &*pass.key().namespace;
@@ -113,9 +130,20 @@ impl Credentials {
         let server =
             value("server", "set it to the URL of the API server as machines reach it, such as https://10.0.0.1:6443")?;
         let ca = value("caBundle", "set it to the certificate of the API server's authority, PEM")?;
+        self.name_is_free(pass, node).await?;
         let token = self.token(pass, uid).await?;
         // As an authority signed it: a file that ends without a line's end is still one.
         Ok(kubeconfig("fleetwright", server, &format!("{ca}\n"), Identity::Token(&token)))
+    }
+
+    /// Asks the API server, since a cache may lag behind: no token is given for the name of a Node that is not the machine's own.
+    async fn name_is_free(&self, pass: &Pass, (name, bound): (&str, Option<&str>)) -> Result<(), JoinError> {
+        let node = Api::<Node>::all(pass.client()).get_opt(name).await;
+        let node = node.map_err(|error| Unseen::of(format!("Node {name}"), &error))?;
+        match node.and_then(|node| node.metadata.uid) {
+            Some(uid) if bound != Some(uid.as_str()) => Err(JoinError::ForeignNode(name.to_owned())),
+            _ => Ok(()),
+        }
     }
 
     async fn token(&self, pass: &Pass, uid: &str) -> Result<String, JoinError> {

@@ -4,9 +4,10 @@
 //! - The controller of CertificateSigningRequests approves what matches the machine, denies the rest of what its requestors ask for, and
 //!   leaves alone what comes from others.
 //!
-//! Guarantees: no Secret of kube-system is ever read; what was approved or denied is never changed; a token is deleted when its Node is there
-//! or its machine is deleted.
+//! Guarantees: no Secret of kube-system is ever read; what was approved or denied is never changed; a token is deleted when its Node exists
+//! or its machine is deleted; neither a token nor a certificate is given for the name of a Node that is not bound to the machine.
 
+mod api;
 mod credential;
 mod requests;
 mod tokens;
@@ -22,25 +23,27 @@ use requests::Requests;
 use tokens::Tokens;
 use view::{BY_REQUESTOR, Eyes, RequestView};
 
-use crate::look::machines;
-use crate::view::{MachineView, NodeView};
+use crate::look::{machines, maps};
+use crate::view::{MachineView, MapView, NodeView};
 
 /// Adds the caches and controllers that let the machines of one namespace join.
 pub fn add(operator: &mut Operator, namespace: &str, credentials: &Credentials) {
     let client = operator.client();
     let machines = operator.cache(machines(client.clone(), namespace));
-    let nodes = operator.cache(Source::new(Api::all(client)));
-    add_on(operator, namespace, credentials, &machines, &nodes);
+    let nodes = operator.cache(view::nodes(client.clone()));
+    let maps = operator.cache(maps(client, namespace));
+    add_on(operator, namespace, credentials, &machines, &nodes, &maps);
 }
 
-/// As [`add`], on caches that are there.
+/// As [`add`], on caches that are there. Answers what joining looks at.
 pub(crate) fn add_on(
     operator: &mut Operator,
     namespace: &str,
     credentials: &Credentials,
     machines: &Cache<MachineView>,
     nodes: &Cache<NodeView>,
-) {
+    maps: &Cache<MapView>,
+) -> Eyes {
     let options = Options::default();
     let requests = Source::new(Api::all(operator.client()));
     let eyes = Eyes {
@@ -48,6 +51,7 @@ pub(crate) fn add_on(
         machines: machines.clone(),
         nodes: nodes.clone(),
         requests: operator.cache(requests.index(BY_REQUESTOR, |_, request: &RequestView| request.requestors())),
+        maps: maps.clone(),
     };
     let (for_machine, for_node) = (eyes.clone(), eyes.clone());
     let _ = operator
@@ -58,7 +62,8 @@ pub(crate) fn add_on(
             machine.map(|machine| for_machine.requests_of(machine)).unwrap_or_default()
         })
         .on(&eyes.nodes, move |change| {
-            if change.old.map(|node| &node.addresses) == change.new.map(|node| &node.addresses) {
+            // What a kubelet reports of itself decides nothing about its own certificates.
+            if change.old.map(|node| &node.uid) == change.new.map(|node| &node.uid) {
                 return Vec::new();
             }
             for_node.requests_of_node(&change.key.name)
@@ -70,6 +75,7 @@ pub(crate) fn add_on(
             let going = change.new.is_some_and(|machine| machine.0.metadata.deletion_timestamp.is_some());
             if going || change.new.is_none() { vec![change.key.clone()] } else { Vec::new() }
         });
+    eyes
 }
 
 /// The most calls that a pass of each controller makes.
@@ -93,9 +99,16 @@ pub fn rules() -> Rules {
     let requests = "certificates.k8s.io";
     let mut signers = rule(requests, &["signers"], &["approve"]);
     signers.resource_names = Some(vec![CLIENT_SIGNER.to_owned(), SERVING_SIGNER.to_owned()]);
+    // Where the API server is: kubelets get no certificate for that.
+    let named = |group, resource| PolicyRule {
+        resource_names: Some(vec![api::SERVICE.to_owned()]),
+        ..rule(group, &[resource], &["get"])
+    };
     Rules {
         namespaced: vec![
             rule(fleetwright_api::GROUP, &["machines"], &["list", "watch"]),
+            // Of which `cluster-values` is read.
+            rule("", &["configmaps"], &["list", "watch"]),
             rule("", &["events"], &["create"]),
         ],
         tokens: vec![rule("", &["secrets"], &["create", "delete"])],
@@ -103,7 +116,10 @@ pub fn rules() -> Rules {
             rule(requests, &["certificatesigningrequests"], &["list", "watch"]),
             rule(requests, &["certificatesigningrequests/approval"], &["patch"]),
             signers,
-            rule("", &["nodes"], &["list", "watch"]),
+            rule("", &["nodes"], &["get", "list", "watch"]),
+            named("", "services"),
+            named("discovery.k8s.io", "endpointslices"),
+            rule("networking.k8s.io", &["servicecidrs"], &["list"]),
             // What is said of a request, which has no namespace, is kept in the namespace default.
             rule("", &["events"], &["create"]),
         ],

@@ -6,16 +6,21 @@ use std::time::Duration;
 
 use fleetwright_api::Machine;
 use fleetwright_kit::events::{Level, reference};
-use fleetwright_kit::{Budget, Controller, Key, Next, Outcome, Pass, WriteError};
-use fleetwright_plan::join::{Around, Asked, CLIENT_SIGNER, Joiner, Requestor, SERVING_SIGNER, Verdict, decide};
+use fleetwright_kit::{Budget, Controller, Key, Next, Outcome, Pass, View, WriteError};
+use fleetwright_plan::join::{
+    ApiAddresses, Around, Asked, Binding, CLIENT_SIGNER, Joiner, Requestor, SERVING_SIGNER, Verdict, decide, reserved,
+};
 use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
-use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::core::v1::{Node, ObjectReference};
+use kube::Api;
 use serde_json::{Value, json};
 
-use super::view::{Answered, Eyes, RequestView};
-use super::{Credentials, LIFETIME};
+use super::view::{Answered, Eyes, MATCHES, RequestView};
+use super::{Credentials, LIFETIME, api};
+use crate::drain::Unseen;
 use crate::look::{BY_NODE, BY_UID};
+use crate::view::NodeView;
 
 /// For so long after a request was made a token may still be there; after that it ended by itself.
 const MAY_BE_VALID: Duration = Duration::from_secs(LIFETIME.as_secs() + 60);
@@ -33,8 +38,10 @@ pub struct Found {
     requestor: Requestor,
     machine: Option<Joiner>,
     rivals: Vec<String>,
-    /// What its Node says of itself; none if there is no Node.
-    node_addresses: Option<Vec<String>>,
+    /// The Node of the machine's name.
+    node: Binding,
+    /// Where the API server is; read only for requests of serving certificates.
+    api: ApiAddresses,
 }
 
 /// What to do.
@@ -50,14 +57,15 @@ pub enum Decision {
 
 impl Controller for Requests {
     const NAME: &'static str = "join";
-    const BUDGET: Budget = Budget { reads: 0, writes: 1 };
+    /// Reads: where the API server is, for a serving certificate; or whether a Node of that name exists, for the first client certificate.
+    const BUDGET: Budget = Budget { reads: api::READS, writes: 1 };
 
     type Found = Found;
     type Valid = Found;
     type Decision = Decision;
     type Done = ();
 
-    type DereferenceError = Infallible;
+    type DereferenceError = Unseen;
     type ValidateError = Infallible;
     type ActError = WriteError;
     type ReportError = Infallible;
@@ -66,7 +74,7 @@ impl Controller for Requests {
         reference::<CertificateSigningRequest>(key, found.map(|found| &*found.request.uid))
     }
 
-    async fn dereference(&self, pass: &Pass) -> Result<Option<Found>, Infallible> {
+    async fn dereference(&self, pass: &Pass) -> Result<Option<Found>, Unseen> {
         let Some(request) = self.eyes.requests.get(pass.key()) else { return Ok(None) };
         let ours = [CLIENT_SIGNER, SERVING_SIGNER].contains(&&*request.signer);
         if !ours || request.answered == Answered::Refused {
@@ -74,20 +82,45 @@ impl Controller for Requests {
         }
         let requestor = Requestor::of(&request.username, &request.groups, &self.eyes.namespace);
         let machines = &self.eyes.machines;
-        let mut candidates = match &requestor {
+        let candidates = match &requestor {
             Requestor::Token { uid } => machines.by(BY_UID, uid),
             Requestor::Node { name } => machines.by(BY_NODE, name),
             Requestor::Other => return Ok(None),
         };
-        let machine = (!candidates.is_empty()).then(|| candidates.remove(0).1.joiner());
-        let (mut rivals, mut node_addresses) = (Vec::new(), None);
-        if let Some(machine) = &machine {
-            let others = machines.by(BY_NODE, &machine.node).into_iter().map(|(_, other)| other.joiner());
-            rivals = others.filter(|other| other.uid != machine.uid).map(|other| other.name).collect();
-            let node = self.eyes.nodes.get(&Key::cluster(&machine.node));
-            node_addresses = node.map(|node| node.addresses.iter().map(|one| one.to_string()).collect());
+        let mut found = Found {
+            request,
+            requestor,
+            machine: None,
+            rivals: Vec::new(),
+            node: Binding::Missing,
+            api: ApiAddresses::default(),
+        };
+        let pending = found.request.answered == Answered::NotYet;
+        for (_, candidate) in candidates {
+            let certified = self.eyes.certified(&candidate);
+            let mut node = self.eyes.nodes.get(&Key::cluster(candidate.node()));
+            if node.is_none() && pending && found.request.signer == CLIENT_SIGNER {
+                // A cache may lag behind, and the name of a Node that exists is not given away.
+                node = live_node(pass, candidate.node()).await?;
+            }
+            let binding = candidate.bind(certified, node.as_deref());
+            // Of several machines that claim one Node, the one that it is bound to counts.
+            let bound = matches!(binding, Binding::Bound(_));
+            if found.machine.is_none() || bound {
+                (found.machine, found.node) = (Some(candidate.joiner(certified)), binding);
+            }
+            if bound {
+                break;
+            }
         }
-        Ok(Some(Found { request, requestor, machine, rivals, node_addresses }))
+        if let Some(machine) = &found.machine {
+            let others = machines.by(BY_NODE, &machine.node).into_iter().map(|(_, other)| other.joiner(None));
+            found.rivals = others.filter(|other| other.uid != machine.uid).map(|other| other.name).collect();
+            if pending && found.request.signer == SERVING_SIGNER {
+                found.api = api::addresses(pass, &self.eyes).await?;
+            }
+        }
+        Ok(Some(found))
     }
 
     fn validate(&self, found: &Found) -> Result<Found, Infallible> {
@@ -97,19 +130,19 @@ impl Controller for Requests {
     fn decide(&self, found: &Found, now: Timestamp) -> Decision {
         let request = &found.request;
         if request.answered == Answered::NotYet {
-            let uid = found.machine.as_ref().map(|machine| machine.uid.as_str()).unwrap_or_default();
             let asked = Asked { signer: &request.signer, usages: &request.usages, request: &request.pem };
+            let other = |name: &str| found.machine.as_ref().and_then(|machine| self.eyes.other(name, machine));
             let around = Around {
                 machine: found.machine.as_ref(),
                 rivals: &found.rivals,
-                node_addresses: found.node_addresses.as_deref().unwrap_or_default(),
-                taken: &|address| self.eyes.taken(address, uid),
+                node: &found.node,
+                reserved: &|name| reserved(name, &found.api, other),
             };
             return Decision::Answer(decide(&found.requestor, &asked, &around));
         }
         let recent = request.created.filter(|created| *created + MAY_BE_VALID > now);
         match &found.requestor {
-            Requestor::Token { uid } if request.signed && found.node_addresses.is_some() => {
+            Requestor::Token { uid } if request.signed && found.node != Binding::Missing => {
                 // A token that was made after this request is for another one, which is still to come.
                 let used = recent.is_some_and(|created| !self.credentials.joins_since(uid, created));
                 let done = !used || self.credentials.is_withdrawn(uid);
@@ -125,9 +158,7 @@ impl Controller for Requests {
                 self.credentials.withdraw(pass, &self.eyes.namespace, uid).await?;
                 return Ok(());
             }
-            Decision::Answer(Verdict::Approved { message }) => {
-                condition("Approved", "MachineMatches", message, pass.now())
-            }
+            Decision::Answer(Verdict::Approved { message }) => condition("Approved", MATCHES, message, pass.now()),
             Decision::Answer(Verdict::Denied { reason, message }) => condition("Denied", reason, message, pass.now()),
             Decision::Answer(Verdict::LeftAlone | Verdict::Waits { .. }) | Decision::Rest => return Ok(()),
         };
@@ -167,6 +198,12 @@ impl Requests {
             Level::Warning => tracing::warn!(request = %name, "{reason}: {message}"),
         }
     }
+}
+
+async fn live_node(pass: &Pass, name: &str) -> Result<Option<Arc<NodeView>>, Unseen> {
+    let node = Api::<Node>::all(pass.client()).get_opt(name).await;
+    let node = node.map_err(|error| Unseen::of(format!("Node {name}"), &error))?;
+    Ok(node.map(|node| Arc::new(NodeView::of(node))))
 }
 
 fn condition(type_: &str, reason: &str, message: &str, now: Timestamp) -> Value {

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use super::Credentials;
 use crate::view::MachineView;
 
-/// Deletes the token of a machine that is deleted.
+/// Deletes the token of a machine that is deleted, unless the machine is paused: the token then ends by its own expiry.
 pub struct Tokens {
     pub machines: Cache<MachineView>,
     pub credentials: Credentials,
@@ -37,7 +37,7 @@ impl Controller for Tokens {
 
     async fn dereference(&self, pass: &Pass) -> Result<Option<String>, Infallible> {
         let machine = self.machines.get(pass.key());
-        let going = machine.filter(|machine| machine.0.metadata.deletion_timestamp.is_some());
+        let going = machine.filter(|machine| machine.0.metadata.deletion_timestamp.is_some() && !machine.0.spec.paused);
         Ok(going.and_then(|machine| machine.0.metadata.uid.clone()).filter(|uid| !self.credentials.is_withdrawn(uid)))
     }
 

@@ -3,12 +3,19 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use fleetwright_kit::{Cache, Key, View};
+use fleetwright_kit::{Cache, Key, Source, View};
+use fleetwright_plan::join::{CLIENT_SIGNER, Joiner, Requestor};
 use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use kube::{Api, Client};
 
-use crate::look::{BY_ADDRESS, BY_NODE};
-use crate::view::{MachineView, NodeView};
+use crate::look::{BY_ADDRESS, BY_NODE, BY_UID};
+use crate::view::{MachineView, MapView, NodeView};
+
+/// The reason of approvals of ours.
+pub const MATCHES: &str = "MachineMatches";
+/// Nodes by the addresses that their kubelets report.
+pub const NODE_BY_ADDRESS: &str = "address";
 
 /// Requests by the user and the groups that asked.
 pub const BY_REQUESTOR: &str = "requestor";
@@ -20,6 +27,8 @@ pub struct Eyes {
     pub machines: Cache<MachineView>,
     pub nodes: Cache<NodeView>,
     pub requests: Cache<RequestView>,
+    /// ConfigMaps of the machines' namespace, of which `cluster-values` is read.
+    pub maps: Cache<MapView>,
 }
 
 impl Eyes {
@@ -37,23 +46,76 @@ impl Eyes {
         machines.iter().flat_map(|(_, machine)| self.requests_of(machine)).collect()
     }
 
-    /// Whether another machine than that declares the address.
-    pub fn taken(&self, address: &str, uid: &str) -> bool {
-        let holders = addresses(std::slice::from_ref(&address.to_owned()));
-        holders
-            .iter()
-            .flat_map(|address| self.machines.by(BY_ADDRESS, address))
-            .any(|(_, other)| other.0.metadata.uid.as_deref() != Some(uid))
+    /// When the machine's own token first requested a client certificate that we approved: as written in its status, or as the requests
+    /// that still exist show.
+    pub fn certified(&self, machine: &MachineView) -> Option<Timestamp> {
+        let written = machine.0.status.as_ref().and_then(|status| status.certified_at);
+        let uid = machine.0.metadata.uid.as_deref().unwrap_or_default();
+        let token = fleetwright_plan::join::token_group(&self.namespace, uid);
+        let approved = |request: &RequestView| {
+            request.matched
+                && request.signer == CLIENT_SIGNER
+                && Requestor::of(&request.username, &request.groups, &self.namespace)
+                    == Requestor::Token { uid: uid.to_owned() }
+        };
+        let requests = self.requests.by(BY_REQUESTOR, &token).into_iter();
+        let seen = requests.filter(|(_, request)| approved(request)).filter_map(|(_, request)| request.created);
+        seen.chain(written).min()
+    }
+
+    /// The machines that an approved request of a token concerns.
+    pub fn machines_of(&self, request: &RequestView) -> Vec<Key> {
+        match Requestor::of(&request.username, &request.groups, &self.namespace) {
+            Requestor::Token { uid } if request.matched => {
+                self.machines.by(BY_UID, &uid).into_iter().map(|(key, _)| key).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Which Machine or Node, other than that machine and its Node, has the name or address.
+    ///
+    /// A Node that is bound to a machine has the addresses that the machine declares: what its kubelet reports would let one host keep the
+    /// certificates of others back.
+    pub fn other(&self, name: &str, machine: &Joiner) -> Option<String> {
+        let name = address(name);
+        let machines = self.machines.by(BY_ADDRESS, &name).into_iter().chain(self.machines.by(BY_NODE, &name));
+        let mut others = machines.filter(|(_, other)| other.0.metadata.uid.as_deref() != Some(machine.uid.as_str()));
+        if let Some((key, _)) = others.next() {
+            return Some(format!("of Machine {}", key.name));
+        }
+        if name != machine.node && self.nodes.get(&Key::cluster(&name)).is_some() {
+            return Some("name of another Node".to_owned());
+        }
+        let mut nodes = self.nodes.by(NODE_BY_ADDRESS, &name).into_iter();
+        let found = nodes.find(|(key, node)| *key.name != *machine.node && !self.is_bound(&key.name, &node.uid))?;
+        Some(format!("of Node {}", found.0.name))
+    }
+
+    fn is_bound(&self, node: &str, uid: &str) -> bool {
+        let bound =
+            |machine: &MachineView| machine.0.status.as_ref().and_then(|status| status.bound_uid()) == Some(uid);
+        self.machines.by(BY_NODE, node).iter().any(|(_, machine)| bound(machine))
+    }
+}
+
+/// The Nodes of the cluster, as everybody here looks at them.
+pub fn nodes(client: Client) -> Source<NodeView> {
+    Source::new(Api::all(client))
+        .index(NODE_BY_ADDRESS, |_, node: &NodeView| node.addresses.iter().map(|one| one.to_string()).collect())
+}
+
+/// An address in the one form in which addresses are compared.
+pub fn address(address: &str) -> String {
+    match address.parse::<IpAddr>() {
+        Ok(ip) => ip.to_canonical().to_string(),
+        Err(_) => address.to_ascii_lowercase(),
     }
 }
 
 /// Addresses in the one form in which they are compared.
 pub fn addresses(addresses: &[String]) -> Vec<String> {
-    let form = |address: &String| match address.parse::<IpAddr>() {
-        Ok(ip) => ip.to_string(),
-        Err(_) => address.to_ascii_lowercase(),
-    };
-    addresses.iter().map(form).collect()
+    addresses.iter().map(|one| address(one)).collect()
 }
 
 /// What is kept of a CertificateSigningRequest.
@@ -69,6 +131,8 @@ pub struct RequestView {
     /// The request itself; dropped once it is answered.
     pub pem: Vec<u8>,
     pub answered: Answered,
+    /// We approved it.
+    pub matched: bool,
     /// It was signed.
     pub signed: bool,
 }
@@ -104,6 +168,8 @@ impl View for RequestView {
             usages: request.spec.usages.unwrap_or_default(),
             pem: if pending { request.spec.request.0 } else { Vec::new() },
             answered,
+            matched: answered == Answered::Approved
+                && conditions.iter().any(|one| one.type_ == "Approved" && one.reason.as_deref() == Some(MATCHES)),
             signed: status.certificate.is_some_and(|certificate| !certificate.0.is_empty()),
         }
     }

@@ -8,9 +8,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use fleetwright_api::{Machine, MachinePackageVersion};
 use fleetwright_lab::hosts::{Described, Host, Site, Tree};
-use fleetwright_plan::package::{Lookup, Rendered, Values, render};
+use fleetwright_plan::package::{Lookup, NoSecret, Rendered, Values, render};
 use fleetwright_transport::{Helpers, Hop, Limits, Link, Login, Route, Ssh, Transport as _, Trust};
-use fleetwright_wire::{Answer, Apply, Content, Observation, Observe, Outcome, Request, Step};
+use fleetwright_wire::{
+    Answer, Apply, Claim, Content, FailureKind, Observation, Observe, Outcome, Owner, Request, Step,
+};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{ListParams, PostParams};
@@ -62,8 +64,8 @@ impl Shape {
 struct Nothing;
 
 impl Lookup for Nothing {
-    fn secret(&self, _: &str, _: &str) -> Option<Vec<u8>> {
-        None
+    fn secret(&self, _: &str, _: &str, _: &str) -> Result<Vec<u8>, NoSecret> {
+        Err(NoSecret::Missing)
     }
 
     fn config_map(&self, _: &str, _: &str) -> Option<Vec<u8>> {
@@ -101,6 +103,9 @@ async fn by_hand(site: &Site, host: &Host) -> Result<()> {
         fence += 1;
         apply(&*link, fence, Step::Install(package)).await?;
     }
+    others_are_refused(&*link, &rendered[0].package.component).await?;
+    let mark = host.run("stat -c '%a %U' /var/lib/fleetwright/owner.json").await?;
+    assert_eq!(mark.trim(), "600 root");
     let nodes: Api<Node> = Api::all(site.plane.client());
     eventually("the Node to be ready", || async {
         let conditions = nodes.get_opt("by-hand").await?.and_then(|node| node.status?.conditions).unwrap_or_default();
@@ -116,7 +121,7 @@ async fn by_hand(site: &Site, host: &Host) -> Result<()> {
         fence += 1;
         apply(&*link, fence, Step::Remove { component: package.package.component.clone() }).await?;
     }
-    let cleaned = ask(&*link, Request::Clean { fence }).await?;
+    let cleaned = ask(&*link, Request::Clean { claim: claim("by-hand", 1, fence) }).await?;
     assert_eq!(cleaned, Answer::Cleaned);
     drop(link);
     before.assert_same(&Shape::of(host).await?);
@@ -166,10 +171,48 @@ async fn ask(link: &dyn Link, request: Request) -> Result<Answer> {
     Ok(link.ask(&request, Duration::from_secs(300), &|_| {}).await?)
 }
 
+/// As which Machine a host is asked.
+fn claim(machine: &str, epoch: u64, fence: u64) -> Claim {
+    let [cluster, namespace, name, uid] = ["lab", NAMESPACE, machine, machine].map(str::to_owned);
+    Claim { owner: Owner { cluster, namespace, name, uid }, epoch, fence }
+}
+
+/// Another Machine with the same address, as another cluster's operator would have it, changes nothing, and sees whose the host is.
+async fn others_are_refused(link: &dyn Link, component: &str) -> Result<()> {
+    let id = "by-another".to_owned();
+    let asked = [
+        Request::Apply(Box::new(Apply {
+            id: id.clone(),
+            claim: claim("another", 0, 9),
+            step: Step::Remove { component: component.to_owned() },
+            within: 60,
+        })),
+        Request::Refuse { id: id.clone(), claim: claim("another", 1, 9) },
+        Request::Clean { claim: claim("another", 1, 9) },
+        Request::Release { claim: claim("another", 1, 9) },
+        Request::Adopt { claim: claim("another", 2, 9), from: claim("by-hand", 0, 0).owner },
+    ];
+    for request in asked {
+        match ask(link, request.clone()).await? {
+            Answer::Failed(failure) if failure.kind == FailureKind::NotOwner => {}
+            other => bail!("{request:?} by another Machine: {other:?}"),
+        }
+    }
+    let seen = match ask(link, Request::Observe(Box::new(Observe { records: vec![id], ..Observe::default() }))).await? {
+        Answer::Observed(seen) => *seen,
+        other => bail!("{other:?}"),
+    };
+    assert!(seen.records.is_empty(), "something was begun: {:?}", seen.records);
+    assert!(seen.components.iter().any(|found| found.component == component && found.installed.is_some()));
+    let mark = seen.owner.context("the host has an owner")?;
+    assert_eq!((mark.owner, mark.epoch), (claim("by-hand", 0, 0).owner, 1));
+    Ok(())
+}
+
 async fn apply(link: &dyn Link, fence: u64, step: Step) -> Result<()> {
     let what = format!("{:?} {}", step.verb(), step.component().unwrap_or_default());
     let begun = Instant::now();
-    let apply = Apply { id: format!("by-hand-{fence}"), fence, step, within: 240 };
+    let apply = Apply { id: format!("by-hand-{fence}"), claim: claim("by-hand", 0, fence), step, within: 240 };
     match ask(link, Request::Apply(Box::new(apply))).await? {
         Answer::Ended(record) if record.outcome == Outcome::Done => {
             eprintln!("{what} took {:?}", begun.elapsed());

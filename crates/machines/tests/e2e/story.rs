@@ -1,8 +1,9 @@
 //! The life of a small fleet, from bare Debian to machines that left: each chapter begins where the one before ended.
 
 use anyhow::{Context, Result, ensure};
-use fleetwright_api::{ComponentState, Machine, names};
+use fleetwright_api::{ComponentState, Machine, Operation, Status, condition, names};
 use fleetwright_lab::hosts::{Described, Host, apply, archives, shipped};
+use kube::Api;
 use kube::api::DeleteParams;
 use tokio::try_join;
 
@@ -43,6 +44,8 @@ async fn story(fleet: &mut Fleet, hosts: &[Host; 3]) -> Result<()> {
     upgrade_and_back(fleet).await?;
     fleet.chapter("what is broken by hand is repaired");
     drift_is_repaired(fleet, &hosts[1]).await?;
+    fleet.chapter("a container runtime that is down is repaired without a drain");
+    dead_runtime_is_repaired(fleet, &hosts[1]).await?;
     fleet.chapter("a bad version is rolled back by itself");
     bad_version_goes_back(fleet, &hosts[0]).await?;
     fleet.chapter("a machine leaves, and its host is clean");
@@ -196,6 +199,28 @@ async fn drift_is_repaired(fleet: &mut Fleet, host: &Host) -> Result<()> {
     Ok(())
 }
 
+/// The pod on the host has no controller: a drain would never end.
+async fn dead_runtime_is_repaired(fleet: &mut Fleet, host: &Host) -> Result<()> {
+    let windows = Api::<Operation>::namespaced(fleet.client.clone(), NAMESPACE);
+    let before = windows.list(&Default::default()).await?.items.len();
+    host.run("echo 'broken = [' >/etc/containerd/config.toml; timeout 20 systemctl restart containerd.service || true")
+        .await?;
+    let whole = "! grep -q broken /etc/containerd/config.toml && systemctl is-active containerd.service && ctr --timeout 5s version >/dev/null";
+    fleet.eventually("containerd to be repaired", || async { Ok(host.run(whole).await.ok()) }).await?;
+    fleet
+        // What depends on it, such as the import of images, is repaired after it, so that `lastDrift` may tell of that already.
+        .until(&host.name(), "to have all packages in place again", |machine| {
+            let ready = |name| component(machine, name).is_some_and(|found| found.state == ComponentState::Ready);
+            ready("containerd") && is_true(machine, names::PACKAGES_READY)
+        })
+        .await?;
+    let after = windows.list(&Default::default()).await?.items;
+    ensure!(after.len() == before, "the repair of what was down opened a window: {after:#?}");
+    let pod = fleet.pods().get("web-1").await?;
+    ensure!(pod.metadata.deletion_timestamp.is_none(), "the pod was evicted");
+    fleet.address("web-1").await.map(drop)
+}
+
 async fn bad_version_goes_back(fleet: &mut Fleet, host: &Host) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let bad = folder.path().join("kubelet");
@@ -228,6 +253,24 @@ async fn bad_version_goes_back(fleet: &mut Fleet, host: &Host) -> Result<()> {
             Ok((ready && open && told == Some(format!("v{OLD}"))).then_some(()))
         })
         .await?;
+    // The gates ask for PackagesReady without any tolerance: what was restored works, and pods may come.
+    fleet
+        .until(&name, "to be schedulable with the version that worked", |machine| {
+            let said = machine.status.as_ref().and_then(|status| condition(&status.conditions, names::UP_TO_DATE));
+            is_true(machine, names::PACKAGES_READY)
+                && is_true(machine, names::SCHEDULABLE)
+                && said.is_some_and(|said| said.status == Status::False && said.reason == "RolledBack")
+        })
+        .await?;
+    // What was restored is guarded, too: by what the host keeps of it.
+    let whole = host.run("sha256sum /etc/kubernetes/kubelet.yaml").await?;
+    host.run("echo '# by hand' >>/etc/kubernetes/kubelet.yaml").await?;
+    fleet
+        .eventually("the file of the version that worked to be repaired", || async {
+            Ok(host.run("sha256sum /etc/kubernetes/kubelet.yaml").await.ok().filter(|said| *said == whole))
+        })
+        .await?;
+    fleet.until(&name, "to be as it was restored", rolled_back).await?;
     // It is not tried again until the reference changes.
     fleet.set(&host.name(), "kubelet", &format!("kubelet-{OLD}")).await?;
     fleet.until(&host.name(), "to be as declared", |machine| ready_in(machine, "kubelet", OLD)).await.map(drop)

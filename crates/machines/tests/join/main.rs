@@ -50,6 +50,21 @@ async fn without_the_cluster_s_values_it_is_said_what_is_missing() {
 }
 
 #[tokio::test]
+async fn names_of_the_api_server_and_of_others_are_refused_though_a_machine_declares_them() {
+    Site::run(Kind::Embedded, stories::reserved_names_are_refused_though_declared).await;
+}
+
+#[tokio::test]
+async fn a_machine_named_after_a_foreign_node_gets_neither_token_nor_certificate() {
+    Site::run(Kind::Embedded, stories::the_name_of_a_foreign_node_is_not_given_away).await;
+}
+
+#[tokio::test]
+async fn a_node_that_registers_again_keeps_its_certificates() {
+    Site::run(Kind::Embedded, stories::a_node_that_registers_again_keeps_its_certificates).await;
+}
+
+#[tokio::test]
 async fn machines_join_the_same_on_real() {
     Site::run(Kind::Real, async |site| {
         stories::a_machine_joins(site).await;
@@ -60,6 +75,9 @@ async fn machines_join_the_same_on_real() {
         stories::a_node_serves_under_its_own_names(site).await;
         stories::others_are_left_alone(site).await;
         stories::missing_values_are_named(site).await;
+        stories::reserved_names_are_refused_though_declared(site).await;
+        stories::the_name_of_a_foreign_node_is_not_given_away(site).await;
+        stories::a_node_that_registers_again_keeps_its_certificates(site).await;
     })
     .await;
 }

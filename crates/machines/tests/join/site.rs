@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use fleetwright_api::{Machine, MachineSpec, crds};
 use fleetwright_kit::events::reference;
 use fleetwright_kit::{
-    Budget, Cache, Controller, Key, Next, Operator, Options, Outcome, Pass, Settings, Source, Whole,
+    Budget, Cache, Change, Controller, Key, Next, Operator, Options, Outcome, Pass, Settings, Source, Whole,
 };
 use fleetwright_lab::{Kind, Target, define};
 use fleetwright_machines::join::{self, Credentials, JoinError};
@@ -17,7 +17,7 @@ use fleetwright_plan::join::BOOTSTRAPPERS;
 use fleetwright_rig::rights::{grant_everywhere, grant_in};
 use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
-use k8s_openapi::api::core::v1::{Event, Namespace, ObjectReference, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Namespace, Node, ObjectReference, Secret};
 use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client, ResourceExt};
@@ -59,7 +59,14 @@ impl Site {
         let machines: Cache<Whole<Machine>> =
             operator.cache(Source::new(Api::namespaced(operator.client(), NAMESPACE)));
         let giver = Giver { machines: machines.clone(), credentials, values: values.clone(), given: given.clone() };
-        let _ = operator.controller(giver, Options::default()).on(&machines, |change| vec![change.key.clone()]);
+        // A Node that was bound, which is written into the status, is no reason for another credential.
+        let _ = operator.controller(giver, Options::default()).on(&machines, |change: &Change<'_, Whole<Machine>>| {
+            let asked = |machine: &Arc<Whole<Machine>>| {
+                let meta = &machine.0.metadata;
+                (meta.generation, meta.labels.clone(), meta.annotations.clone(), meta.deletion_timestamp.clone())
+            };
+            if change.old.map(asked) == change.new.map(asked) { Vec::new() } else { vec![change.key.clone()] }
+        });
         let (stop, mut stopped) = watch::channel(false);
         let operator = tokio::spawn(async move {
             let stop = async move {
@@ -76,9 +83,23 @@ impl Site {
 
     /// Makes a machine with its address.
     pub async fn machine(&self, name: &str, address: &str) -> Machine {
-        let spec = MachineSpec { addresses: vec![address.to_owned()], ..MachineSpec::default() };
+        self.machine_at(name, &[address]).await
+    }
+
+    /// Makes a machine with its addresses.
+    pub async fn machine_at(&self, name: &str, addresses: &[&str]) -> Machine {
+        let addresses = addresses.iter().map(|&one| one.to_owned()).collect();
+        let spec = MachineSpec { addresses, ..MachineSpec::default() };
         let machine = Machine::new(name, spec);
         self.machines().create(&PostParams::default(), &machine).await.expect("a machine")
+    }
+
+    /// Binds a machine to the Node of its name, as the controller of machines does, or a person.
+    pub async fn bind(&self, machine: &str, binding: &str) {
+        let node: Node = Api::all(self.admin.clone()).get(machine).await.expect("a Node");
+        let bound = json!({"status": {"nodeRef": {"name": machine, "uid": node.uid(), "binding": binding}}});
+        let patch = kube::api::Patch::Merge(&bound);
+        self.machines().patch_status(machine, &kube::api::PatchParams::default(), &patch).await.expect("a patch");
     }
 
     pub fn machines(&self) -> Api<Machine> {
@@ -291,7 +312,7 @@ struct Giver {
 
 impl Controller for Giver {
     const NAME: &'static str = "giver";
-    const BUDGET: Budget = Budget { reads: 0, writes: 3 };
+    const BUDGET: Budget = Budget { reads: 1, writes: 3 };
 
     type Found = Arc<Whole<Machine>>;
     type Valid = Arc<Whole<Machine>>;
@@ -320,7 +341,9 @@ impl Controller for Giver {
     async fn act(&self, pass: &Pass, machine: &Self::Valid, (): &()) -> Result<(), JoinError> {
         let values = self.values.lock().unwrap().clone();
         let uid = machine.0.uid().unwrap_or_default();
-        let answer = self.credentials.credential(pass, &uid, &values).await;
+        let name = machine.0.name_any();
+        let bound = machine.0.status.as_ref().and_then(|status| status.bound_uid());
+        let answer = self.credentials.credential(pass, &uid, (&name, bound), &values).await;
         let shown = answer.as_ref().map(Clone::clone).map_err(ToString::to_string);
         self.given.lock().unwrap().entry(machine.0.name_any()).or_default().push(shown);
         answer.map(drop)
@@ -336,6 +359,9 @@ async fn prepare(admin: &Client) {
     define(admin, &crds()).await.expect("the kinds are served");
     let namespace: Namespace = serde_json::from_value(json!({"metadata": {"name": NAMESPACE}})).unwrap();
     Api::all(admin.clone()).create(&PostParams::default(), &namespace).await.expect("a namespace");
+    let values = json!({"metadata": {"name": "cluster-values"}, "data": {"server": "https://api.example.com:6443"}});
+    let values: ConfigMap = serde_json::from_value(values).unwrap();
+    Api::namespaced(admin.clone(), NAMESPACE).create(&PostParams::default(), &values).await.expect("values");
     let rules = join::rules();
     for (namespace, rules) in [(NAMESPACE, &rules.namespaced), ("kube-system", &rules.tokens)] {
         grant_in(admin, namespace, OPERATOR, rules).await.expect("a role");

@@ -1,12 +1,14 @@
+use fleetwright_lab::Kind;
 use fleetwright_pki::Identity;
 use fleetwright_plan::join::{BOOTSTRAPPERS, token_group};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Secret};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Error, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::site::{Asked, NAMESPACE, Site, eventually};
+use crate::site::{Answer, Asked, NAMESPACE, Site, eventually};
 
 fn node(name: &str) -> Node {
     serde_json::from_value(json!({"metadata": {"name": name}})).unwrap()
@@ -39,6 +41,7 @@ pub async fn a_machine_joins(site: &Site) {
     let nodes: Api<Node> = Api::all(client.clone());
     nodes.create(&PostParams::default(), &node("host-17")).await.expect("its own Node");
     nodes.get("host-17").await.expect("its own Node");
+    site.bind("host-17", "Joined").await;
     assert_eq!(code(nodes.create(&PostParams::default(), &node("host-18")).await), 403);
     assert_eq!(code(nodes.get("host-18").await), 403);
     assert_eq!(code(Api::<Secret>::namespaced(client.clone(), "kube-system").list(&ListParams::default()).await), 403);
@@ -159,29 +162,39 @@ pub async fn a_node_serves_under_its_own_names(site: &Site) {
     let client = join(site, "server").await;
     let nodes: Api<Node> = Api::all(client.clone());
     nodes.create(&PostParams::default(), &node("server")).await.expect("its own Node");
-    let addresses = json!({"status": {"addresses": [
-        {"type": "Hostname", "address": "server"},
-        {"type": "InternalIP", "address": "192.168.5.1"},
-        // It says so itself, and is believed in nothing that is another machine's.
-        {"type": "ExternalIP", "address": "10.0.5.2"},
-    ]}});
+    // The node writes its own status: no name and no address is believed because it stands there.
+    let said = ["192.168.5.1", "10.0.5.2", "10.96.0.1", "kubernetes.default.svc"];
+    let said = said.map(|address| json!({"type": "ExternalIP", "address": address}));
+    let addresses = json!({"status": {"addresses": said}});
     nodes.patch_status("server", &PatchParams::default(), &Patch::Merge(&addresses)).await.expect("its own status");
 
     let certificate = site.ask(&client, &Asked::serving("server", &["server", "10.0.5.1"])).await.certificate();
     assert!(certificate.contains("BEGIN CERTIFICATE"));
-    // The operator learns of the Node's addresses by a watch of its own.
-    let mut last = None;
-    eventually("the Node's own address is known", async || {
-        let answer = site.ask(&client, &Asked::serving("server", &["server", "192.168.5.1"])).await;
-        let signed = matches!(answer, crate::site::Answer::Signed(_));
-        last = Some(answer);
-        signed.then_some(())
-    })
-    .await;
-    for names in [&["10.0.5.2"][..], &["neighbour"], &["server", "kubernetes.default.svc"], &["10.96.0.1"]] {
+    for names in [
+        &["192.168.5.1"][..],
+        &["10.0.5.2"],
+        &["neighbour"],
+        &["server", "kubernetes.default.svc"],
+        &["10.96.0.1"],
+        &["server", "localhost"],
+    ] {
         site.ask(&client, &Asked::serving("server", names)).await.is_denied("WrongNames");
     }
     site.told("server", "CertificateDenied", "kubernetes.default.svc").await;
+    site.told("server", "CertificateDenied", "192.168.5.1").await;
+    site.told("server", "CertificateDenied", "spec.addresses of Machine server").await;
+
+    // What a person declares counts, from then on and until it is taken back.
+    for (addresses, signed) in [(&["10.0.5.1", "192.168.5.1"][..], true), (&["10.0.5.1"], false)] {
+        let declared = json!({"spec": {"addresses": addresses}});
+        site.machines().patch("server", &PatchParams::default(), &Patch::Merge(&declared)).await.expect("a patch");
+        // The operator learns of that by a watch of its own.
+        eventually("the declared addresses count", async || {
+            let answer = site.ask(&client, &Asked::serving("server", &["server", "192.168.5.1"])).await;
+            (matches!(answer, Answer::Signed(_)) == signed).then_some(())
+        })
+        .await;
+    }
     // A server refuses by itself that a node asks for another's certificate.
     let refused = site.try_file(&client, &Asked::client("neighbour")).await;
     assert!(refused.unwrap_err().to_string().contains("can only create a node CSR with CN=system:node:server"));
@@ -210,4 +223,110 @@ pub async fn missing_values_are_named(site: &Site) {
     assert!(refusal.contains("ConfigMap fleet/cluster-values, data.caBundle"), "{refusal}");
     assert!(site.tokens("early").await.is_empty());
     site.set_value("caBundle", Some(site.target.ca_pem()));
+}
+
+/// The attack: who may write Machines declares addresses of the API server, of Services, and of other Nodes for a host of theirs.
+pub async fn reserved_names_are_refused_though_declared(site: &Site) {
+    let all: Api<Node> = Api::all(site.admin.clone());
+    all.create(&PostParams::default(), &node("plane-1")).await.expect("a Node of somebody else");
+    let addresses = json!({"status": {"addresses": [{"type": "InternalIP", "address": "10.0.8.99"}]}});
+    all.patch_status("plane-1", &PatchParams::default(), &Patch::Merge(&addresses)).await.expect("its status");
+    let slices: Api<EndpointSlice> = Api::namespaced(site.admin.clone(), "default");
+    let slice = json!({
+        "metadata": {"name": "kubernetes", "labels": {"kubernetes.io/service-name": "kubernetes"}},
+        "addressType": "IPv4", "endpoints": [{"addresses": ["10.0.8.77"]}], "ports": [],
+    });
+    slices.create(&PostParams::default(), &serde_json::from_value(slice).unwrap()).await.expect("a slice");
+    site.machine("other", "10.0.8.2").await;
+    let mut reserved = vec![
+        "kubernetes",
+        "kubernetes.default.svc",
+        "web.shop.svc.cluster.local",
+        "localhost",
+        "127.0.0.1",
+        "10.96.0.1",
+        "10.0.8.77",
+        "api.example.com",
+        "plane-1",
+        "10.0.8.99",
+        "other",
+        "10.0.8.2",
+    ];
+    // The embedded server has one Service, and no kind that says which network they are of.
+    if site.target.kind() == Kind::Real {
+        reserved.push("10.96.7.7");
+    }
+    let declared: Vec<&str> = ["10.0.8.1"].into_iter().chain(reserved.iter().copied()).collect();
+    site.machine_at("grabber", &declared).await;
+    let client = join(site, "grabber").await;
+    Api::<Node>::all(client.clone()).create(&PostParams::default(), &node("grabber")).await.expect("its own Node");
+    site.ask(&client, &Asked::serving("grabber", &["grabber", "10.0.8.1"])).await.certificate();
+    for name in reserved {
+        let answer = site.ask(&client, &Asked::serving("grabber", &["grabber", name])).await;
+        answer.is_denied("ReservedNames");
+        let Answer::Denied { message, .. } = answer else { unreachable!() };
+        assert!(message.contains(&format!("{name} (")), "{message}");
+    }
+    site.told("grabber", "CertificateDenied", "ReservedNames").await;
+    slices.delete("kubernetes", &DeleteParams::default()).await.expect("a delete");
+}
+
+/// The attack: who may write Machines names one after a Node of somebody else, to get its certificate.
+pub async fn the_name_of_a_foreign_node_is_not_given_away(site: &Site) {
+    let all: Api<Node> = Api::all(site.admin.clone());
+    all.create(&PostParams::default(), &node("plane-2")).await.expect("a Node of somebody else");
+    let machine = site.machine("plane-2", "10.0.9.1").await;
+    let refusal = site.refusal("plane-2").await;
+    assert!(refusal.contains("Node plane-2 exists and is not bound"), "{refusal}");
+    assert!(site.tokens("plane-2").await.is_empty());
+
+    // Were there a token, it would be of no use.
+    let groups = format!("{BOOTSTRAPPERS},{}", token_group(NAMESPACE, &machine.uid().unwrap_or_default()));
+    let token = site.forged_token("plane2", &groups).await;
+    site.ask(&token, &Asked::client("plane-2")).await.is_denied("NodeNotBound");
+    site.told("plane-2", "CertificateDenied", "NodeNotBound").await;
+    // What its own kubelet asks for is left to whoever let it join.
+    let kubelet = site.target.client_as("system:node:plane-2", &["system:nodes"]).await.expect("a client");
+    let waits = site.file(&kubelet, &Asked::client("plane-2")).await;
+    site.told("plane-2", "CertificateWaits", "bind-node plane-2").await;
+    assert!(site.request(&waits).await.status.unwrap_or_default().conditions.unwrap_or_default().is_empty());
+
+    // Who may write Machines cannot write the binding: it is part of the status.
+    let rule = json!({"apiGroups": ["fleetwright.io"], "resources": ["machines"], "verbs": ["*"]});
+    let rule = serde_json::from_value(rule).unwrap();
+    fleetwright_rig::rights::grant_in(&site.admin, NAMESPACE, "writer", &[rule]).await.expect("a role");
+    let writer = site.target.client_as("writer", &[]).await.expect("a client");
+    let writer: Api<fleetwright_api::Machine> = Api::namespaced(writer, NAMESPACE);
+    let uid = all.get("plane-2").await.expect("the Node").uid();
+    let bound = json!({
+        "metadata": {"annotations": {"tried": "yes"}},
+        "status": {"nodeRef": {"name": "plane-2", "uid": uid, "binding": "Adopted"}},
+    });
+    // Roles take a moment.
+    let patched = eventually("the writer may write", async || {
+        writer.patch("plane-2", &PatchParams::default(), &Patch::Merge(&bound)).await.ok()
+    });
+    assert!(patched.await.status.is_none_or(|status| status.node_ref.is_none()), "the binding was taken over");
+    assert_eq!(code(writer.patch_status("plane-2", &PatchParams::default(), &Patch::Merge(&bound)).await), 403);
+
+    // A person with the right to that binds it: from then on it is the machine's Node.
+    site.bind("plane-2", "Adopted").await;
+    site.answer(&waits).await.certificate();
+    site.again("plane-2").await;
+    assert_eq!(site.tokens("plane-2").await.len(), 1);
+}
+
+/// A Node that is deleted and that its kubelet registers again is the machine's: the certificate was given to nobody else.
+pub async fn a_node_that_registers_again_keeps_its_certificates(site: &Site) {
+    site.machine("again", "10.0.10.1").await;
+    let client = join(site, "again").await;
+    let nodes: Api<Node> = Api::all(client.clone());
+    let first = nodes.create(&PostParams::default(), &node("again")).await.expect("its own Node").uid();
+    Api::<Node>::all(site.admin.clone()).delete("again", &DeleteParams::default()).await.expect("a delete");
+    // Without a Node, as a kubelet that asks before it registers.
+    site.ask(&client, &Asked::serving("again", &["again", "10.0.10.1"])).await.certificate();
+    let second = nodes.create(&PostParams::default(), &node("again")).await.expect("its own Node").uid();
+    assert_ne!(first, second);
+    site.ask(&client, &Asked::serving("again", &["again", "10.0.10.1"])).await.certificate();
+    site.ask(&client, &Asked::client("again")).await.certificate();
 }

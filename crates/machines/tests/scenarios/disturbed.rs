@@ -71,6 +71,9 @@ fn seeds(count: u64) -> Vec<u64> {
     }
 }
 
+/// Seeds in which the API server is gone for the minute in which kubelets join for the first time.
+const GONE_WHILE_JOINING: [u64; 2] = [22, 76];
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_killed_at_any_call_of_an_upgrade_doubles_no_step() {
     crash_at_every_call(ONE_UPGRADE, &Ground::InProcess).await.unwrap().unwrap();
@@ -92,4 +95,9 @@ async fn two_operators_at_once_double_no_step() {
 #[tokio::test(flavor = "multi_thread")]
 async fn trouble_with_the_api_server_doubles_no_step() {
     under_trouble(UPGRADE, &Ground::InProcess, &seeds(8), &Rates::rough()).await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_server_that_is_gone_while_a_kubelet_joins_does_not_count_against_the_package() {
+    under_trouble(UPGRADE, &Ground::InProcess, &GONE_WHILE_JOINING, &Rates::rough()).await.unwrap().unwrap();
 }

@@ -1,8 +1,11 @@
 //! What users see of the Machine-Operator, on simulated hosts that run the code of real ones, with the embedded server and the real one.
 
+mod binding;
 mod disturbed;
+mod ends;
 mod faults;
 mod idle;
+mod owners;
 mod rights;
 mod stories;
 mod support;
@@ -30,10 +33,26 @@ stories! { BOTH:
     stories::twenty_machines_converge,
     stories::an_upgrade_drains_within_disruption_budgets,
     stories::no_more_machines_are_worked_on_than_the_policy_of_their_zone_allows,
+    stories::a_kubelet_that_is_newer_than_its_api_server_is_refused,
+    stories::an_edit_of_the_cluster_s_values_changes_one_machine_at_a_time,
     stories::a_bad_version_is_rolled_back_on_its_first_host_and_not_tried_again,
+    stories::drift_of_a_restored_version_is_repaired_to_it,
+    stories::a_restored_version_that_fails_too_is_told_with_both_failures,
     stories::drift_is_repaired_and_named,
     stories::a_deleted_machine_leaves_a_clean_host,
     stories::nothing_is_done_to_a_paused_machine,
+    ends::a_host_that_never_returns_from_a_reboot_frees_its_place,
+    ends::a_dead_container_runtime_is_repaired_without_a_drain,
+    ends::a_drain_ends_where_pods_cannot,
+    owners::a_host_of_another_cluster_is_only_looked_at_until_it_is_adopted,
+    owners::a_second_machine_with_the_same_address_touches_nothing,
+    owners::an_older_leader_is_refused_and_a_restored_api_server_is_let_in_by_hand,
+    owners::a_host_with_another_serial_number_is_not_touched,
+    binding::a_machine_named_after_a_foreign_node_does_nothing_to_it,
+    binding::a_node_that_a_person_bound_joins_and_leaves_like_any_other,
+    binding::a_node_that_registers_again_is_bound_again,
+    stories::a_paused_machine_is_not_released_when_it_is_deleted,
+    stories::a_host_gets_nothing_of_a_secret_that_is_not_shared_with_its_machine,
 }
 
 stories! { EMBEDDED:

@@ -3,8 +3,11 @@
 use anyhow::{Context, Result};
 use fleetwright_api::{ComponentState, Machine, OperationPhase, Phase, Status, names};
 use fleetwright_rig::Stage;
-use fleetwright_sim::{Faults, Fleet, Network, Spoilt, demo};
+use fleetwright_sim::{Faults, Fleet, Network, SimHost, Spoilt, demo};
 use fleetwright_wire::{OPT, Verb};
+use k8s_openapi::api::core::v1::Secret;
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::json;
 
 use crate::support::{Allowing, Telling, acts, check_every, delete, ensure, in_service, of, seconds, shown};
@@ -144,6 +147,52 @@ pub async fn no_more_machines_are_worked_on_than_the_policy_of_their_zone_allows
     ensure(most == [1, 1], format!("closed at the same time, by zone: {most:?}"))
 }
 
+/// An edit of `cluster-values` changes what every host must carry: that is limited as a change of versions is.
+pub async fn an_edit_of_the_cluster_s_values_changes_one_machine_at_a_time(stage: &Stage, fleet: &Fleet) -> Result<()> {
+    let names = ["a", "b", "c"];
+    let hosts = in_service(stage, fleet, &names).await?;
+    stage.policy("one", json!({ "operations": ["Restart"], "max": 1 })).await?;
+    let file = json!({ "path": "/etc/agent.conf", "template": "server {{ cluster.server }}\n", "mode": "0644" });
+    let spec = json!({ "component": "agent", "version": "1", "config": {}, "disruption": "Restart", "files": [file] });
+    stage.package("agent-1", spec).await?;
+    for (name, host) in names.iter().zip(&hosts) {
+        let packages = stage.get(name).await?.spec.packages;
+        let packages: Vec<_> =
+            packages.iter().map(|one| json!(one)).chain([json!({ "component": "agent", "ref": "agent-1" })]).collect();
+        stage.patch(name, json!({ "spec": { "packages": packages } })).await?;
+        stage.component(name, "agent", ComponentState::Ready).await?;
+        stage.opened(name).await?;
+        host.set_step(seconds(5));
+    }
+    let values = json!({ "data": { "server": "https://elsewhere:6443" } });
+    let params = kube::api::PatchParams::default();
+    let maps = stage.api::<k8s_openapi::api::core::v1::ConfigMap>();
+    maps.patch(names::CLUSTER_VALUES, &params, &kube::api::Patch::Merge(values)).await?;
+    let most = std::sync::Mutex::new(0_usize);
+    let reached = || async {
+        let mut closed = 0;
+        for name in names {
+            closed += usize::from(stage.closed(name).await.map_err(|error| error.to_string())?);
+        }
+        {
+            let mut most = most.lock().unwrap();
+            *most = closed.max(*most);
+        }
+        let content = |host: &fleetwright_sim::SimHost| host.machine().read("/etc/agent.conf", 1 << 20).ok().flatten();
+        let old = hosts.iter().filter(|host| content(host).as_deref() != Some(&b"server https://elsewhere:6443\n"[..]));
+        match old.count() + closed {
+            0 => Ok(()),
+            left => Err(format!("{left} are left")),
+        }
+    };
+    stage.settle("all carry the new value", reached).await?;
+    let most = *most.lock().unwrap();
+    ensure(most == 1, format!("{most} were closed at the same time"))?;
+    let operations = stage.operations().await?;
+    let changed = operations.iter().filter(|one| one.spec.reason.contains("file /etc/agent.conf"));
+    ensure(changed.count() == 3, format!("the windows do not name what changes: {operations:#?}"))
+}
+
 /// No host comes up with that version of the kubelet.
 fn spoil(fleet: &Fleet) {
     let spoilt = Spoilt {
@@ -167,7 +216,12 @@ pub async fn a_bad_version_is_rolled_back_on_its_first_host_and_not_tried_again(
     ensure(component.observed.as_deref() == Some("1.36.4"), format!("{component:?}"))?;
     ensure(component.desired.as_deref() == Some("1.37.2"), format!("{component:?}"))?;
     ensure(component.message.contains("kubelet.service"), format!("it says why: {component:?}"))?;
-    stage.says("a", names::PACKAGES_READY, Status::False, "RolledBack").await?;
+    // What is restored works, so that gates that ask for it let pods come; what is declared is another question.
+    stage.says("a", names::PACKAGES_READY, Status::True, "AllInPlace").await?;
+    let said = stage.says("a", names::UP_TO_DATE, Status::False, "RolledBack").await?;
+    for part in ["kubelet", "1.37.2", "1.36.4", "kubelet.service", "fleetwright machine retry a"] {
+        ensure(said.message.contains(part), format!("{part} is not in: {}", said.message))?;
+    }
     stage.event("RolledBack", "kubelet").await?;
     ensure(!stage.closed("a").await?, "what works takes pods")?;
     let node = stage.nodes().get(&stage.node_name("a")).await?;
@@ -185,6 +239,95 @@ pub async fn a_bad_version_is_rolled_back_on_its_first_host_and_not_tried_again(
     stage.patch("a", json!({ "metadata": { "annotations": { names::RETRY: "once more" } } })).await?;
     let component = stage.component("a", "kubelet", ComponentState::Ready).await?;
     ensure(component.observed.as_deref() == Some("1.37.2"), format!("{component:?}"))
+}
+
+pub async fn a_kubelet_that_is_newer_than_its_api_server_is_refused(stage: &Stage, fleet: &Fleet) -> Result<()> {
+    let hosts = in_service(stage, fleet, &["a"]).await?;
+    let newest = demo::packages().into_iter().find(|one| one["metadata"]["name"] == demo::NEWER_KUBELET);
+    let mut spec = newest.context("a kubelet")?["spec"].clone();
+    spec["version"] = json!("1.99.0");
+    stage.package("kubelet-1.99.0", spec).await?;
+    let steps = hosts[0].journal().len();
+    stage.refer("a", "kubelet", "kubelet-1.99.0").await?;
+    let said = stage.says("a", names::UP_TO_DATE, Status::False, "KubeletTooNew").await?;
+    for part in ["1.99.0", "upgrade the control plane first"] {
+        ensure(said.message.contains(part), format!("{part} is not in: {}", said.message))?;
+    }
+    stage.says("a", names::PACKAGES_READY, Status::True, "ChangePending").await?;
+    stage.linger(seconds(1500)).await?;
+    ensure(hosts[0].journal().len() == steps, "it was touched")?;
+    ensure(!stage.closed("a").await?, "it was closed for nothing")?;
+    // One that fits is taken.
+    stage.refer("a", "kubelet", demo::NEWER_KUBELET).await?;
+    let component = stage.component("a", "kubelet", ComponentState::Ready).await?;
+    ensure(component.observed.as_deref() == Some("1.37.1"), format!("{component:?}"))?;
+    stage.says("a", names::UP_TO_DATE, Status::True, "AsDeclared").await.map(drop)
+}
+
+/// What was restored is guarded as anything else: by what the host keeps of it.
+pub async fn drift_of_a_restored_version_is_repaired_to_it(stage: &Stage, fleet: &Fleet) -> Result<()> {
+    let hosts = in_service(stage, fleet, &["a"]).await?;
+    spoil(fleet);
+    stage.refer("a", "kubelet", demo::BAD_KUBELET).await?;
+    stage.component("a", "kubelet", ComponentState::RolledBack).await?;
+    stage.opened("a").await?;
+    let path = "/etc/kubernetes/kubelet.yaml";
+    let content = || hosts[0].machine().read(path, 1 << 20).ok().flatten();
+    let whole = content().context("the kubelet has its file")?;
+    hosts[0].spoil_file(path, "kind: Nonsense\n");
+    let repaired = |seen: &Machine| {
+        let drift = seen.status.as_ref().and_then(|status| status.last_drift.clone());
+        match drift {
+            Some(drift) if drift.repaired && drift.items.iter().any(|item| item.what.contains(path)) => Ok(()),
+            _ => Err(shown(seen)),
+        }
+    };
+    stage.until("a", "is repaired", repaired).await?;
+    ensure(content().as_ref() == Some(&whole), "the file is not as it was restored")?;
+    let component = stage.component("a", "kubelet", ComponentState::RolledBack).await?;
+    ensure(component.observed.as_deref() == Some("1.36.4"), format!("{component:?}"))?;
+    stage.says("a", names::UP_TO_DATE, Status::False, "RolledBack").await?;
+    stage.opened("a").await?;
+    let last = hosts[0].journal().pop().context("a step")?;
+    ensure(last.verb == Verb::Back && last.component.as_deref() == Some("kubelet"), format!("{last:?}"))
+}
+
+/// The declared version fails its check, and so does the one that is restored, because the host itself is broken.
+pub async fn a_restored_version_that_fails_too_is_told_with_both_failures(stage: &Stage, fleet: &Fleet) -> Result<()> {
+    let hosts = in_service(stage, fleet, &["a"]).await?;
+    let url = "http://127.0.0.1:8686/health";
+    for version in ["1", "2"] {
+        let file = json!({ "path": "/etc/agent.conf", "content": format!("version {version}\n"), "mode": "0644" });
+        let health = json!({ "within": "30s", "every": "2s", "checks": [{ "http": url }] });
+        let spec = json!({
+            "component": "agent", "version": version, "config": {}, "disruption": "Restart", "files": [file], "health": health,
+        });
+        stage.package(&format!("agent-{version}"), spec).await?;
+    }
+    let packages = stage.get("a").await?.spec.packages;
+    let packages: Vec<_> =
+        packages.iter().map(|one| json!(one)).chain([json!({ "component": "agent", "ref": "agent-1" })]).collect();
+    stage.patch("a", json!({ "spec": { "packages": packages } })).await?;
+    stage.component("a", "agent", ComponentState::Ready).await?;
+
+    let served_by = [(url.to_owned(), "absent.service".to_owned())].into();
+    hosts[0].set_faults(Faults { served_by, ..Faults::default() });
+    stage.refer("a", "agent", "agent-2").await?;
+    let component = stage.component("a", "agent", ComponentState::Failed).await?;
+    ensure(component.message.matches("8686").count() == 2, format!("not both failures: {}", component.message))?;
+    ensure(component.rollback.as_ref().is_some_and(|back| back.version == "1"), format!("{component:?}"))?;
+    stage.phase("a", Phase::Degraded).await?;
+    stage.says("a", names::PACKAGES_READY, Status::False, "PackageFailed").await?;
+    stage.says("a", names::UP_TO_DATE, Status::False, "PackageFailed").await?;
+    ensure(stage.closed("a").await?, "it is open and what it carries does not work")?;
+    stage.linger(seconds(1500)).await?;
+    ensure(stage.closed("a").await?, "it was opened although nothing works")?;
+
+    // The host is mended: what was restored is seen to work, and pods come again.
+    hosts[0].set_faults(Faults::default());
+    stage.component("a", "agent", ComponentState::RolledBack).await?;
+    stage.opened("a").await?;
+    stage.says("a", names::PACKAGES_READY, Status::True, "AllInPlace").await.map(drop)
 }
 
 pub async fn a_change_taken_back_half_way_leads_back(stage: &Stage, fleet: &Fleet) -> Result<()> {
@@ -307,7 +450,10 @@ pub async fn an_orphaned_host_is_left_alone(stage: &Stage, fleet: &Fleet) -> Res
     let host = stage.machine(fleet, "a", json!({ "spec": { "onDelete": "Orphan" } })).await?;
     stage.start().await?;
     stage.phase("a", Phase::Ready).await?;
-    let (before, steps) = (host.tree(), host.journal().len());
+    // The owner mark goes, so that another Machine can have the host; everything else stays.
+    let mark = format!("{}/owner.json", fleetwright_wire::HOME);
+    let (mut before, steps) = (host.tree(), host.journal().len());
+    ensure(before.remove(&mark).is_some(), "it had an owner")?;
     delete(stage, "a").await?;
     stage.gone("a").await?;
     ensure(host.tree() == before && host.journal().len() == steps, "it was touched")?;
@@ -339,6 +485,42 @@ pub async fn nothing_is_done_to_a_paused_machine(stage: &Stage, fleet: &Fleet) -
     stage.patch("a", json!({ "spec": { "paused": false } })).await?;
     let seen = stage.phase("a", Phase::Ready).await?;
     ensure(of(&seen, "kubelet").and_then(|found| found.observed).as_deref() == Some("1.37.1"), shown(&seen))
+}
+
+pub async fn a_paused_machine_is_not_released_when_it_is_deleted(stage: &Stage, fleet: &Fleet) -> Result<()> {
+    let hosts = in_service(stage, fleet, &["a", "b"]).await?;
+    let steps: Vec<_> = hosts.iter().map(|host| (host.tree(), host.journal().len())).collect();
+    // Neither that the host stays as it is, nor that a person gives it up, goes before the pause.
+    stage.patch("a", json!({ "spec": { "paused": true } })).await?;
+    stage
+        .patch(
+            "b",
+            json!({
+                "spec": { "paused": true, "onDelete": "Orphan" },
+                "metadata": { "annotations": { names::LET_GO: "true" } },
+            }),
+        )
+        .await?;
+    for name in ["a", "b"] {
+        delete(stage, name).await?;
+        stage.phase(name, Phase::Leaving).await?;
+    }
+    let mark = stage.recorder().mark();
+    stage.linger(seconds(1800)).await?;
+    for write in stage.recorder().writes_since(mark) {
+        let status = write.call.resource.starts_with("machines.") && write.call.subresource == "status";
+        ensure(status || write.call.resource == "events", format!("it wrote {}", write.call))?;
+    }
+    for (name, (host, before)) in ["a", "b"].iter().zip(hosts.iter().zip(steps)) {
+        ensure((host.tree(), host.journal().len()) == before, format!("host {name} was touched"))?;
+        ensure(!stage.closed(name).await?, format!("the Node of {name} was closed"))?;
+        let machine = stage.api::<Machine>().get(name).await?;
+        let progress = machine.status.and_then(|status| status.progress).map(|one| one.message).unwrap_or_default();
+        ensure(progress.contains("spec.paused"), format!("{name} does not say why it stays: {progress:?}"))?;
+        stage.patch(name, json!({ "spec": { "paused": false } })).await?;
+        stage.gone(name).await?;
+    }
+    Ok(())
 }
 
 pub async fn a_component_that_is_no_longer_listed_is_removed(stage: &Stage, fleet: &Fleet) -> Result<()> {
@@ -377,4 +559,40 @@ pub async fn hosts_that_are_gone_cost_the_others_nothing(stage: &Stage, fleet: &
         stage.phase(&format!("gone-{n}"), Phase::Ready).await?;
     }
     Ok(())
+}
+
+/// Who may write package versions puts any Secret of the namespace onto a host of their own: only what is shared with that Machine gets there.
+pub async fn a_host_gets_nothing_of_a_secret_that_is_not_shared_with_its_machine(
+    stage: &Stage,
+    fleet: &Fleet,
+) -> Result<()> {
+    let hosts = in_service(stage, fleet, &["a", "b"]).await?;
+    let secrets: Api<Secret> = stage.api();
+    let secret = json!({ "metadata": { "name": "token" }, "stringData": { "token": "of somebody else" } });
+    secrets.create(&PostParams::default(), &serde_json::from_value(secret)?).await?;
+    let file = json!({ "path": "/etc/token", "mode": "0600", "secret": { "name": "token", "key": "token" } });
+    let spec = json!({ "component": "agent", "version": "1", "disruption": "None", "config": {}, "files": [file] });
+    stage.package("agent-1", spec).await?;
+    for machine in ["a", "b"] {
+        let packages = stage.get(machine).await?.spec.packages;
+        let agent = json!({ "component": "agent", "ref": "agent-1" });
+        let packages: Vec<_> = packages.iter().map(|one| json!(one)).chain([agent]).collect();
+        stage.patch(machine, json!({ "spec": { "packages": packages } })).await?;
+    }
+    let reason = names::reasons::SECRET_NOT_SHARED;
+    for machine in ["a", "b"] {
+        let says = stage.says(machine, names::PACKAGES_READY, Status::False, reason).await?.message;
+        let named = says.contains("Secret token") && says.contains(names::ALLOWED_MACHINES);
+        ensure(named && !says.contains("somebody"), says)?;
+    }
+    let share = async |with: &str| {
+        let patch = json!({ "metadata": { "annotations": { names::ALLOWED_MACHINES: with } } });
+        secrets.patch("token", &PatchParams::default(), &Patch::Merge(patch)).await
+    };
+    share("b").await?;
+    stage.component("b", "agent", ComponentState::Ready).await?;
+    stage.says("a", names::PACKAGES_READY, Status::False, reason).await?;
+    let has = |host: &SimHost| host.tree().into_iter().find(|(path, _)| path.ends_with("/etc/token"));
+    ensure(has(&hosts[0]).is_none(), "a has what is shared with b alone")?;
+    ensure(has(&hosts[1]).is_some(), "b has what is shared with it")
 }

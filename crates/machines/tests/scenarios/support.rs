@@ -36,8 +36,6 @@ pub type Play = for<'a> fn(&'a Stage, &'a Fleet) -> BoxFuture<'a, Result<()>>;
 #[derive(Clone, Copy)]
 pub struct Story {
     play: Play,
-    /// Kubelets ask for their certificates. That needs somebody who signs: the embedded server does.
-    credentials: bool,
     /// The operator is killed from the first call on, or from where the play says so.
     from_the_start: bool,
     /// Two operators work at once, and each believes that it leads.
@@ -46,7 +44,7 @@ pub struct Story {
 
 impl Story {
     pub const fn new(play: Play) -> Self {
-        Self { play, credentials: true, from_the_start: true, twice: false }
+        Self { play, from_the_start: true, twice: false }
     }
 
     /// The same, killed from where the play says so.
@@ -57,10 +55,6 @@ impl Story {
     /// The same with two operators at once.
     pub const fn twice(self) -> Self {
         Self { twice: true, ..self }
-    }
-
-    pub fn on(ground: &Ground, play: Play) -> Self {
-        Self { credentials: matches!(ground, Ground::InProcess), ..Self::new(play) }
     }
 }
 
@@ -94,7 +88,7 @@ impl Scenario for Story {
     async fn play(&self, stage: &Stage) -> Result<()> {
         let fleet = Fleet::new(stage.clock().clone());
         let kubelets = {
-            let manner = Manner { credentials: self.credentials, ..Manner::default() };
+            let manner = Manner { credentials: true, ..Manner::default() };
             Kubelets::start(&fleet, stage.admin(), manner)
         };
         fleets().insert(stage.namespace().to_owned(), (fleet.clone(), Options::default()));
@@ -199,9 +193,8 @@ fn outline(machine: &Machine) -> Value {
 
 /// Runs a story once, undisturbed.
 pub async fn tell(ground: &Ground, play: Play) {
-    let (_, stage) = run(&Arc::new(Story::on(ground, play)), ground, Disturbance::None)
-        .await
-        .unwrap_or_else(|error| panic!("{error:#}"));
+    let (_, stage) =
+        run(&Arc::new(Story::new(play)), ground, Disturbance::None).await.unwrap_or_else(|error| panic!("{error:#}"));
     stage.counting().within(&budgets()).unwrap();
 }
 
@@ -256,6 +249,9 @@ pub trait Telling {
     async fn policy(&self, name: &str, spec: Value) -> Result<()>;
     async fn operations(&self) -> Result<Vec<Operation>>;
     async fn closed(&self, machine: &str) -> Result<bool>;
+    async fn foreign_node(&self, machine: &str) -> Result<Node>;
+    async fn tokens(&self, machine: &str) -> Result<usize>;
+    async fn bind_node(&self, machine: &str) -> Result<()>;
     async fn opened(&self, machine: &str) -> Result<()>;
 }
 
@@ -453,6 +449,28 @@ impl Telling for Stage {
         let node = self.nodes().get(&self.node_name(machine)).await?;
         let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
         Ok(taints.iter().any(|taint| taint.key == names::MAINTENANCE_TAINT))
+    }
+
+    /// A Node of the machine's name that another host registered.
+    async fn foreign_node(&self, machine: &str) -> Result<Node> {
+        let node = json!({ "metadata": { "name": self.node_name(machine), "labels": { "from": "elsewhere" } } });
+        Ok(self.nodes().create(&PostParams::default(), &serde_json::from_value(node)?).await?)
+    }
+
+    /// How many bootstrap tokens a machine has.
+    async fn tokens(&self, machine: &str) -> Result<usize> {
+        let tokens: Api<Secret> = Api::namespaced(self.admin(), "kube-system");
+        let of = format!("{}={machine},fleetwright.io/namespace={}", names::MACHINE, self.namespace());
+        Ok(tokens.list(&ListParams::default().labels(&of)).await?.items.len())
+    }
+
+    /// As `fleetwright machine bind-node` writes it.
+    async fn bind_node(&self, machine: &str) -> Result<()> {
+        let name = self.node_name(machine);
+        let uid = self.nodes().get(&name).await?.uid();
+        let status = json!({ "status": { "nodeRef": { "name": name, "uid": uid, "binding": "Adopted" } } });
+        self.api::<Machine>().patch_status(machine, &PatchParams::default(), &Patch::Merge(status)).await?;
+        Ok(())
     }
 
     /// A call to close it that arrives late closes it once more, until the operator sees that.

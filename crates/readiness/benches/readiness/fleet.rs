@@ -109,16 +109,18 @@ impl Fleet {
                 "lastHeartbeatTime": now, "lastTransitionTime": now,
             }] },
         }))?;
-        nodes.create(&post, &node).await.with_context(|| format!("creating the Node {name}"))?;
+        let node = nodes.create(&post, &node).await.with_context(|| format!("creating the Node {name}"))?;
         let machine: Machine = serde_json::from_value(json!({
             "apiVersion": "fleetwright.io/v1alpha1", "kind": "Machine",
             "metadata": { "name": name, "labels": { "pool": "online", "rack": format!("r{}", number / 40) } },
             "spec": { "addresses": [format!("198.18.{}.{}", number / 250, number % 250 + 1)] },
         }))?;
         machines.create(&post, &machine).await.with_context(|| format!("creating the Machine {name}"))?;
-        let status = json!({ "status": { "conditions": [{
+        let conditions = json!([{
             "type": "PackagesReady", "status": "True", "reason": "AsDeclared", "message": "", "lastTransitionTime": now,
-        }] } });
+        }]);
+        let bound = json!({ "name": name, "uid": node.metadata.uid, "binding": "Joined" });
+        let status = json!({ "status": { "conditions": conditions, "nodeRef": bound } });
         machines.patch_status(&name, &PatchParams::default(), &Patch::Merge(&status)).await?;
         for which in 0..REPORTERS.len() {
             let report: ConfigMap = serde_json::from_value(report(&name, which, true))?;

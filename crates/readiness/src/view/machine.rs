@@ -26,6 +26,8 @@ pub struct MachineView {
     pub labels: Box<[(Arc<str>, Arc<str>)]>,
     /// The name of its Node.
     pub node: Arc<str>,
+    /// The uid of the Node that is bound to it.
+    pub bound: Option<Arc<str>>,
     /// Whether nothing may be done to its Node.
     pub paused: bool,
     /// Taints that its Node is meant to have.
@@ -76,6 +78,8 @@ impl MachineView {
     fn read(raw: Raw) -> Self {
         let Raw { metadata, spec, status } = raw;
         let status = status.unwrap_or_default();
+        let bound = status.node_ref.as_ref().filter(|node| node.binding.is_some()).and_then(|node| node.uid.as_deref());
+        let bound = bound.map(intern);
         let node = status.node_ref.map(|node| node.name).or(spec.hostname).unwrap_or_else(|| metadata.name.clone());
         let mine = metadata.managed_fields.iter().flatten().find(|entry| {
             // An answer without managedFields (a person can clear them) is judged by what only we write.
@@ -108,6 +112,7 @@ impl MachineView {
             generation: metadata.generation,
             labels: metadata.labels.iter().flatten().map(|(key, value)| (intern(key), intern(value))).collect(),
             node: intern(&node),
+            bound,
             paused: spec.paused,
             taints: spec.taints.iter().map(|taint| (intern(&taint.key), taint.effect)).collect(),
             bootstrapped: status.bootstrapped,

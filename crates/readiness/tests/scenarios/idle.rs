@@ -6,7 +6,8 @@ use anyhow::{Result, ensure};
 use fleetwright_api::{Machine, ReadinessGates};
 use fleetwright_rig::{Ground, Stage};
 use futures::{StreamExt, TryStreamExt};
-use kube::api::PostParams;
+use kube::ResourceExt;
+use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::json;
 
 use crate::support::{Fleet, tell};
@@ -23,13 +24,16 @@ async fn fleet(stage: &Stage) -> Result<()> {
             "metadata": { "name": host },
             "status": { "conditions": [{ "type": "Ready", "status": "True", "reason": "KubeletReady" }] },
         });
-        stage.nodes().create(&PostParams::default(), &serde_json::from_value(node)?).await?;
+        let node = stage.nodes().create(&PostParams::default(), &serde_json::from_value(node)?).await?;
         let machine = json!({
             "apiVersion": "fleetwright.io/v1alpha1", "kind": "Machine",
             "metadata": { "name": name, "labels": { "pool": "online", "rack": format!("r{}", n / 40) } },
             "spec": { "hostname": host, "taints": [{ "key": "node.kubernetes.io/not-ready", "effect": "NoSchedule" }] },
         });
         stage.api::<Machine>().create(&PostParams::default(), &serde_json::from_value(machine)?).await?;
+        let bound = json!({ "nodeRef": { "name": host, "uid": node.uid(), "binding": "Joined" } });
+        let bound = Patch::Merge(json!({ "status": bound }));
+        stage.api::<Machine>().patch_status(&name, &PatchParams::default(), &bound).await?;
         anyhow::Ok(())
     });
     made.buffer_unordered(16).try_collect().await

@@ -43,6 +43,7 @@ stories! {
     a_gate_that_nobody_can_pass_does_not_close_the_fleet,
     nothing_is_done_to_the_node_of_a_paused_machine,
     of_two_machines_that_claim_a_node_the_older_has_it,
+    a_node_that_is_not_bound_is_neither_closed_nor_opened,
     the_taint_of_a_deleted_machine_stays,
     a_change_costs_two_writes_and_an_unchanged_report_none,
     what_another_operator_writes_is_not_taken_for_a_copy,

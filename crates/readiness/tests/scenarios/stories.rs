@@ -547,11 +547,47 @@ pub async fn of_two_machines_that_claim_a_node_the_older_has_it(stage: &Stage) -
     until_another_second(stage, "workers").await?;
     stage.machine("b", json!({ "spec": { "hostname": stage.node_name("a") } })).await?;
     let told = stage.verdict("b", Status::False, "NodeTaken").await?;
-    ensure(told.message.contains("the older Machine a"), &told.message)?;
-    stage.event("NodeTaken", "the older Machine a").await?;
+    ensure(told.message.contains("belongs to Machine a"), &told.message)?;
+    stage.event("NodeTaken", "belongs to Machine a").await?;
+    // Also if a person binds the Node to both.
+    stage.bind("b").await?;
+    stage.linger(Duration::from_secs(60)).await?;
+    stage.verdict("b", Status::False, "NodeTaken").await?;
     stage.verdict("a", Status::True, "Ready").await?;
     stage.api::<Machine>().delete("a", &DeleteParams::default()).await?;
     stage.verdict("b", Status::True, "Ready").await.map(drop)
+}
+
+/// Who may write Machines, and ReadinessGates, does not close Nodes of others with them.
+pub async fn a_node_that_is_not_bound_is_neither_closed_nor_opened(stage: &Stage) -> Result<()> {
+    stage.gates("workers", node_ready()).await?;
+    stage.start().await?;
+    stage.machine("a", json!({})).await?;
+    stage.node("a", false).await?;
+    stage.ready("a", "True").await?;
+    stage.verdict("a", Status::True, "Ready").await?;
+    // A Machine of the same Node that is bound to it no more.
+    stage.api::<Machine>().delete("a", &DeleteParams::default()).await?;
+    stage.machine("b", json!({ "spec": { "hostname": stage.node_name("a") } })).await?;
+    let told = stage.verdict("b", Status::False, "NodeNotBound").await?;
+    ensure(told.message.contains("fleetwright machine bind-node b"), &told.message)?;
+    stage.event("NodeNotBound", "bind-node b").await?;
+    stage.ready("a", "False").await?;
+    stage.linger(Duration::from_secs(300)).await?;
+    ensure(!stage.closed("a").await?, "a foreign Node was closed")?;
+    // A reference without a binding, as an earlier version wrote it, and one to another uid, bind nothing.
+    for uid in [stage.nodes().get(&stage.node_name("a")).await?.metadata.uid, Some("another".to_owned())] {
+        let binding = (uid.as_deref() == Some("another")).then_some("Joined");
+        let status =
+            json!({ "status": { "nodeRef": { "name": stage.node_name("a"), "uid": uid, "binding": binding } } });
+        stage.api::<Machine>().patch_status("b", &PatchParams::default(), &Patch::Merge(status)).await?;
+        stage.linger(Duration::from_secs(60)).await?;
+        stage.verdict("b", Status::False, "NodeNotBound").await?;
+        ensure(!stage.closed("a").await?, "a foreign Node was closed")?;
+    }
+    stage.bind("b").await?;
+    stage.verdict("b", Status::False, "GatesPending").await?;
+    ensure(stage.closed("a").await?, "a bound Node is closed")
 }
 
 pub async fn the_taint_of_a_deleted_machine_stays(stage: &Stage) -> Result<()> {

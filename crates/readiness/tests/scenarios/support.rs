@@ -99,7 +99,7 @@ fn timeless(value: Value) -> Value {
             Value::Array(items)
         }
         Value::Object(fields) => {
-            let fields = fields.into_iter().filter(|(key, _)| key != "nodeUid");
+            let fields = fields.into_iter().filter(|(key, _)| key != "nodeUid" && key != "nodeRef");
             Value::Object(fields.map(|(key, value)| (key, timeless(value))).collect())
         }
         other => other,
@@ -128,6 +128,7 @@ pub trait Fleet {
     fn node_name(&self, machine: &str) -> String;
     async fn machine(&self, name: &str, more: Value) -> Result<()>;
     async fn node(&self, machine: &str, closed: bool) -> Result<()>;
+    async fn bind(&self, machine: &str) -> Result<()>;
     async fn ready(&self, machine: &str, status: &str) -> Result<()>;
     async fn own(&self, machine: &str, type_: &str, status: Status) -> Result<()>;
     async fn gates(&self, name: &str, spec: Value) -> Result<()>;
@@ -185,6 +186,19 @@ impl Fleet for Stage {
         // The server adds not-ready; the controller that would take it away does not run here.
         let patch = json!({ "spec": { "taints": taints } });
         self.nodes().patch(&self.node_name(machine), &PatchParams::default(), &Patch::Merge(patch)).await?;
+        self.bind(machine).await
+    }
+
+    /// As the Machine-Operator writes it when the Node joins.
+    async fn bind(&self, machine: &str) -> Result<()> {
+        let name = self.get(machine).await?.spec.hostname.context("it has no host name")?;
+        let uid = self.nodes().get(&name).await?.uid();
+        let patch = json!({
+            "apiVersion": "fleetwright.io/v1alpha1", "kind": "Machine",
+            "status": { "nodeRef": { "name": name, "uid": uid, "binding": "Joined" } },
+        });
+        let manager = PatchParams::apply("fleetwright-machines").force();
+        self.api::<Machine>().patch_status(machine, &manager, &Patch::Apply(patch)).await?;
         Ok(())
     }
 

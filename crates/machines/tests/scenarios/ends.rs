@@ -1,0 +1,108 @@
+//! What must end: a reboot whose host does not come back, a repair of what is down, a drain whose pods cannot leave.
+
+use anyhow::{Context, Result};
+use fleetwright_api::{Machine, Operation, OperationPhase, Phase, Status, condition, names};
+use fleetwright_rig::Stage;
+use fleetwright_sim::{Fleet, SimHost};
+use fleetwright_wire::Verb;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+
+use crate::support::{Telling, ensure, in_service, seconds, shown};
+
+/// Adds a package to a machine.
+async fn add_package(stage: &Stage, machine: &str, component: &str, reference: &str) -> Result<()> {
+    let packages = stage.get(machine).await?.spec.packages;
+    let added = json!({ "component": component, "ref": reference });
+    let packages: Vec<Value> = packages.iter().map(|one| json!(one)).chain([added]).collect();
+    stage.patch(machine, json!({ "spec": { "packages": packages } })).await
+}
+
+fn phase_of(operation: &Operation) -> OperationPhase {
+    operation.status.as_ref().map(|status| status.phase).unwrap_or_default()
+}
+
+pub async fn a_host_that_never_returns_from_a_reboot_frees_its_place(stage: &Stage, fleet: &Fleet) -> Result<()> {
+    let hosts = in_service(stage, fleet, &["a", "b"]).await?;
+    stage.policy("reboots", json!({ "operations": ["Reboot"], "max": 1 })).await?;
+    let file = json!({ "path": "/etc/boot.conf", "content": "quiet\n", "mode": "0644" });
+    let boot = json!({
+        "component": "boot", "version": "1", "disruption": "Reboot", "config": {}, "files": [file],
+        "timeouts": { "reboot": "3m" },
+    });
+    stage.package("boot-1", boot).await?;
+    hosts[0].set_stays_down(true);
+    add_package(stage, "a", "boot", "boot-1").await?;
+    let booting = |host: &SimHost| !host.is_on();
+    stage.until("a", "is down", |seen| if booting(&hosts[0]) { Ok(()) } else { Err(shown(seen)) }).await?;
+    add_package(stage, "b", "boot", "boot-1").await?;
+    // The one place is held by a until its time is over; then b has its turn.
+    stage.says("a", names::REACHABLE, Status::False, "RebootTimedOut").await?;
+    stage.phase("b", Phase::Ready).await?;
+    let operations = stage.operations().await?;
+    let of_a = operations.iter().find(|operation| operation.spec.target.name == "a").context("a has an Operation")?;
+    ensure(phase_of(of_a) == OperationPhase::Failed, format!("{of_a:#?}"))?;
+    let conditions = of_a.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
+    let known = condition(&conditions, names::OUTCOME_KNOWN).context("it says what became of it")?;
+    ensure(known.message.contains("RebootTimedOut"), &known.message)?;
+    ensure(stage.closed("a").await?, "the Node of a host that is down stays closed")?;
+    // The host is back, and its machine goes on by itself: it has booted, and boots no more.
+    hosts[0].set_stays_down(false);
+    hosts[0].power_on();
+    stage.phase("a", Phase::Ready).await?;
+    stage.opened("a").await?;
+    let boots = hosts[0].journal().into_iter().filter(|record| record.verb == Verb::Reboot).count();
+    ensure(boots == 1, format!("{boots} boots"))
+}
+
+pub async fn a_dead_container_runtime_is_repaired_without_a_drain(stage: &Stage, fleet: &Fleet) -> Result<()> {
+    let hosts = in_service(stage, fleet, &["a"]).await?;
+    // No pod may leave: a drain would never end.
+    stage.pod("a", "held", json!({ "app": "held" })).await?;
+    stage.budget("held", json!({ "app": "held" }), 1).await?;
+    hosts[0].spoil_file("/etc/containerd/config.toml", "this is no TOML\n");
+    hosts[0].stop_unit("containerd.service");
+    let holds = |seen: &Machine| {
+        let drift = seen.status.as_ref().and_then(|status| status.last_drift.clone());
+        if drift.is_some_and(|drift| drift.repaired) { Ok(()) } else { Err(shown(seen)) }
+    };
+    stage.until("a", "was repaired", holds).await?;
+    stage.phase("a", Phase::Ready).await?;
+    {
+        let machine = hosts[0].machine();
+        ensure(machine.read("/etc/containerd/config.toml", 100)?.as_deref() == Some(b"version = 3\n"), "the file")?;
+        ensure(machine.unit("containerd.service").active == "active", "the unit")?;
+    }
+    ensure(stage.pods().await? == ["held"], "no pod was evicted")?;
+    let operations = stage.operations().await?;
+    ensure(operations.is_empty(), format!("it asked the gate: {operations:#?}"))
+}
+
+pub async fn a_drain_ends_where_pods_cannot(stage: &Stage, fleet: &Fleet) -> Result<()> {
+    in_service(stage, fleet, &["a"]).await?;
+    stage.pod("a", "held", json!({ "app": "held" })).await?;
+    stage.budget("held", json!({ "app": "held" }), 1).await?;
+    stage.pod("a", "stuck", json!({ "app": "stuck" })).await?;
+    let pods = stage.api::<Pod>();
+    let finalizers = |names: Value| Patch::Merge(json!({ "metadata": { "finalizers": names } }));
+    pods.patch("stuck", &PatchParams::default(), &finalizers(json!(["example.com/volume"]))).await?;
+    let drain = json!({ "deleteAfter": "3m", "skipTerminatingAfter": "5m" });
+    stage.patch("a", json!({ "spec": { "drain": drain } })).await?;
+    stage.refer("a", "containerd", "containerd-2.4.2").await?;
+    let told = |seen: &Machine| {
+        let progress = seen.status.as_ref().and_then(|status| status.progress.as_ref());
+        let message = progress.map(|progress| progress.message.clone()).unwrap_or_default();
+        if message.contains("example.com/volume") { Ok(()) } else { Err(shown(seen)) }
+    };
+    stage.until("a", "names the finalizer", told).await?;
+    stage.phase("a", Phase::Ready).await?;
+    stage.opened("a").await?;
+    ensure(stage.pods().await? == ["stuck"], "the pod without room in its budget was deleted after a while")?;
+    let operations = stage.operations().await?;
+    let ended: Vec<_> = operations.iter().map(phase_of).collect();
+    ensure(ended == [OperationPhase::Succeeded], format!("one window was enough: {operations:#?}"))?;
+    stage.linger(seconds(1)).await?;
+    pods.patch("stuck", &PatchParams::default(), &finalizers(Value::Null)).await?;
+    Ok(())
+}

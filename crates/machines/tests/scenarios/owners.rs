@@ -1,0 +1,151 @@
+//! Whose a host is: other Machines, other clusters and old leaders change nothing on it.
+
+use anyhow::{Context, Result};
+use fleetwright_api::{Machine, Phase, Status, names};
+use fleetwright_rig::Stage;
+use fleetwright_sim::{Fleet, SimHost, demo};
+use fleetwright_wire::{Answer, Apply, Claim, FailureKind, Mark, Owner, Package, Request, Step};
+use serde_json::json;
+
+use crate::support::{Telling, acts, delete, ensure, in_service, seconds, shown};
+
+fn mark(host: &SimHost) -> Option<Mark> {
+    match host.ask(Request::Observe(Box::default())) {
+        Answer::Observed(seen) => seen.owner,
+        _ => None,
+    }
+}
+
+fn another(cluster: &str) -> Owner {
+    let [cluster, namespace, name, uid] = [cluster, "fleet", "host-17", "uid-17"].map(str::to_owned);
+    Owner { cluster, namespace, name, uid }
+}
+
+fn step(id: &str, claim: Claim, step: Step) -> Request {
+    Request::Apply(Box::new(Apply { id: id.to_owned(), claim, step, within: 60 }))
+}
+
+fn refused(host: &SimHost, request: Request, kind: FailureKind) -> Result<()> {
+    match host.ask(request) {
+        Answer::Failed(failure) if failure.kind == kind => Ok(()),
+        other => anyhow::bail!("{other:?}"),
+    }
+}
+
+pub async fn a_host_of_another_cluster_is_only_looked_at_until_it_is_adopted(
+    stage: &Stage,
+    fleet: &Fleet,
+) -> Result<()> {
+    let host = fleet.host("a");
+    // The operator of another cluster has something on it.
+    let theirs =
+        Package { component: "agent".into(), version: "1".into(), reference: "agent-1".into(), ..Package::default() };
+    let (owner, fence) = (another("another-cluster"), u64::MAX / 2);
+    let first = Claim { owner: owner.clone(), epoch: 0, fence };
+    let installed = host.ask(step("theirs-1", first, Step::Install(theirs)));
+    ensure(matches!(installed, Answer::Ended(_)), format!("{installed:?}"))?;
+    let before = host.tree();
+
+    stage.machine(fleet, "a", json!({})).await?;
+    stage.start().await?;
+    let said = stage.says("a", names::HOST_OWNED, Status::False, "HostOwnedByAnother").await?;
+    ensure(said.message.contains("uid-17") && said.message.contains("another-cluster"), &said.message)?;
+    stage.phase("a", Phase::Degraded).await?;
+    stage.linger(seconds(1800)).await?;
+    ensure(host.tree() == before, "nothing on the host of another is touched")?;
+    // An adoption of an earlier epoch is none of this one.
+    let adopt = |epoch: i64| json!({ "metadata": { "annotations": { names::ADOPT_HOST: format!("another-cluster/uid-17/{epoch}") } } });
+    stage.patch("a", adopt(2)).await?;
+    stage.linger(seconds(60)).await?;
+    ensure(host.tree() == before, "another epoch was adopted")?;
+    let found =
+        stage.get("a").await?.status.and_then(|status| status.host_owner).context("it says whose the host is")?;
+    ensure(found.adoption() == "another-cluster/uid-17/1", format!("{found:?}"))?;
+
+    stage.patch("a", adopt(1)).await?;
+    let seen = stage.phase("a", Phase::Ready).await?;
+    stage.says("a", names::HOST_OWNED, Status::True, "Owned").await?;
+    stage.event("HostAdopted", "uid-17").await?;
+    let ours = mark(&host).context("it has an owner")?;
+    ensure(ours.epoch == 2 && Some(&ours.owner.uid) == seen.metadata.uid.as_ref(), format!("{ours:?}"))?;
+    // What was theirs and is not declared here is gone, and they cannot bring it back.
+    let again = Claim { owner, epoch: 1, fence: fence + 1 };
+    refused(&host, step("theirs-2", again, Step::Reboot), FailureKind::NotOwner)
+}
+
+pub async fn a_second_machine_with_the_same_address_touches_nothing(stage: &Stage, fleet: &Fleet) -> Result<()> {
+    let hosts = in_service(stage, fleet, &["a"]).await?;
+    let (host, before) = (&hosts[0], acts(&hosts[0]));
+    // A second is as far as creation times can be told apart.
+    stage.linger(seconds(2)).await?;
+    // It declares nothing: without an owner the host would lose everything.
+    let same = json!({ "spec": { "addresses": ["a"], "packages": [] } });
+    stage.machine(fleet, "b", same.clone()).await?;
+    let said = stage.says("b", names::HOST_OWNED, Status::False, "AddressInUse").await?;
+    ensure(said.message.contains("Machine a "), &said.message)?;
+    stage.linger(seconds(1800)).await?;
+    ensure(acts(host) == before, format!("{:?}", acts(host)))?;
+    stage.phase("a", Phase::Ready).await?;
+    delete(stage, "b").await?;
+    stage.gone("b").await?;
+    ensure(acts(host) == before, "its deletion cleaned the host of another")?;
+    ensure(mark(host).is_some_and(|mark| mark.owner.name == "a"), "the host is a's")?;
+    // When the first one has left, the host is the second one's.
+    stage
+        .machine(
+            fleet,
+            "b",
+            json!({ "spec": { "addresses": ["a"], "packages": [{ "component": "sysctl", "ref": "sysctl-1" }] } }),
+        )
+        .await?;
+    stage.says("b", names::HOST_OWNED, Status::False, "AddressInUse").await?;
+    delete(stage, "a").await?;
+    stage.gone("a").await?;
+    stage.phase("b", Phase::Ready).await?;
+    ensure(mark(host).is_some_and(|mark| mark.owner.name == "b" && mark.epoch == 1), "the host is b's")
+}
+
+pub async fn an_older_leader_is_refused_and_a_restored_api_server_is_let_in_by_hand(
+    stage: &Stage,
+    fleet: &Fleet,
+) -> Result<()> {
+    let hosts = in_service(stage, fleet, &["a"]).await?;
+    let host = &hosts[0];
+    let Mark { owner, epoch, fence } = mark(host).context("it has an owner")?;
+    ensure(fence > 0, "the leader has a fencing token")?;
+    let claim = |fence| Claim { owner: owner.clone(), epoch, fence };
+    // A leader of before that was paused in the middle of a pass.
+    refused(host, step("late", claim(fence - 1), Step::Reboot), FailureKind::Fenced)?;
+    ensure(host.journal().iter().all(|record| record.id != "late"), "it was begun")?;
+    // An API server that was restored from a backup counts from a lower number than hosts remember.
+    let heard = host.ask(Request::Refuse { id: "restored".to_owned(), claim: claim(u64::MAX / 2) });
+    ensure(matches!(heard, Answer::Recalled(_)), format!("{heard:?}"))?;
+    stage.refer("a", "kubelet", demo::NEWER_KUBELET).await?;
+    let said = stage.says("a", names::HOST_OWNED, Status::False, "Fenced").await?;
+    ensure(said.message.contains("machine adopt"), &said.message)?;
+    let found =
+        stage.get("a").await?.status.and_then(|status| status.host_owner).context("it says whose the host is")?;
+    stage.patch("a", json!({ "metadata": { "annotations": { names::ADOPT_HOST: found.adoption() } } })).await?;
+    let newer = |seen: &Machine| {
+        let found = crate::support::of(seen, "kubelet").and_then(|found| found.observed);
+        if found.as_deref() == Some("1.37.1") { Ok(()) } else { Err(shown(seen)) }
+    };
+    stage.until("a", "has the newer kubelet", newer).await?;
+    stage.phase("a", Phase::Ready).await?;
+    ensure(mark(host).is_some_and(|mark| mark.epoch == 2 && mark.owner == owner), "another epoch began")
+}
+
+pub async fn a_host_with_another_serial_number_is_not_touched(stage: &Stage, fleet: &Fleet) -> Result<()> {
+    let host = fleet.host("a");
+    host.hands(|machine| machine.set_serial("SN-2"));
+    let before = host.tree();
+    stage.machine(fleet, "a", json!({ "spec": { "hardware": { "serial": "SN-1" } } })).await?;
+    stage.start().await?;
+    let said = stage.says("a", names::HOST_OWNED, Status::False, "WrongHost").await?;
+    ensure(said.message.contains("SN-1") && said.message.contains("SN-2"), &said.message)?;
+    stage.linger(seconds(1200)).await?;
+    ensure(host.tree() == before, "it was touched")?;
+    // Whoever declares what the host is goes on. Letters are the same, large or small.
+    stage.patch("a", json!({ "spec": { "hardware": { "serial": "sn-2" } } })).await?;
+    stage.phase("a", Phase::Ready).await.map(drop)
+}
