@@ -30,7 +30,8 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    crate::runtime()?.block_on(async {
+    let runtime = crate::runtime()?;
+    let served = runtime.block_on(async {
         let stop = crate::stop_signal()?;
         let config = Config {
             listen: Some(args.listen),
@@ -46,5 +47,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         stop.await;
         server.stop().await;
         Ok(())
-    })
+    });
+    // The end of the process does not wait for a task that never yields.
+    runtime.shutdown_background();
+    served
 }

@@ -83,7 +83,7 @@ pub(crate) struct Args {
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct HostArgs {
     /// The folder with the helpers that run on hosts, one for each architecture: fleetwright-host-amd64, fleetwright-host-arm64.
-    /// [default: the folder of this program, or /usr/local/share/fleetwright]
+    /// [default: the folder of this program, helpers in it or beside it, or /usr/local/share/fleetwright]
     #[arg(long, value_name = "DIR", env = "FLEETWRIGHT_HELPERS")]
     helpers: Option<PathBuf>,
 
@@ -136,10 +136,12 @@ impl HostArgs {
     }
 }
 
-/// The folder with helpers if nobody names one: that of this program, or where an image keeps them.
+/// The folder with helpers if no flag names one: the folder of this program, `helpers` in it, `helpers` beside it (where `make helper` puts
+/// them), or where an image keeps them.
 pub(crate) fn helpers_folder() -> Option<PathBuf> {
-    let beside = std::env::current_exe().ok().and_then(|path| path.parent().map(Path::to_owned));
-    let mut folders = beside.into_iter().chain([PathBuf::from(HELPERS)]);
+    let own = std::env::current_exe().ok().and_then(|path| path.parent().map(Path::to_owned));
+    let near = own.map(|own| [own.clone(), own.join("helpers"), own.join("../helpers")]);
+    let mut folders = near.into_iter().flatten().chain([PathBuf::from(HELPERS)]);
     folders.find(|folder| Helpers::find(folder).is_ok())
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use clap::Subcommand;
 use fleetwright_plan::cluster::snapshots::Report;
-use fleetwright_snapshots::{Bucket, Keep, Place, Source};
+use fleetwright_snapshots::{Bucket, Encryption, Keep, Keys, Place, Source};
 
 /// Where the meta cluster looks for what a container has to say at its end.
 const SAID: &str = "/dev/termination-log";
@@ -42,6 +42,10 @@ struct FetchArgs {
     /// The snapshot's name.
     #[arg(long)]
     name: String,
+
+    /// Take one that is not encrypted.
+    #[arg(long)]
+    allow_unencrypted: bool,
 }
 
 #[derive(clap::Args)]
@@ -110,9 +114,25 @@ struct PlaceArgs {
     /// The folder with the keys.
     #[arg(long)]
     s3_keys: Option<PathBuf>,
+
+    /// Allow a store without TLS.
+    #[arg(long)]
+    s3_insecure: bool,
+
+    /// The Cluster whose snapshots these are, as NAMESPACE/NAME.
+    #[arg(long)]
+    cluster: String,
+
+    /// The folder with the keys that snapshots are encrypted with.
+    #[arg(long)]
+    encryption_keys: PathBuf,
 }
 
 impl PlaceArgs {
+    fn encryption(&self) -> Encryption {
+        Encryption { keys: Keys(self.encryption_keys.clone()), cluster: self.cluster.clone() }
+    }
+
     fn place(&self) -> anyhow::Result<Place> {
         if let Some(folder) = &self.volume {
             return Ok(Place::Folder(folder.clone()));
@@ -124,6 +144,7 @@ impl PlaceArgs {
             region: text(&self.s3_region)?,
             prefix: text(&self.s3_prefix)?,
             keys: self.s3_keys.clone().context("the store is not told whole")?,
+            insecure: self.s3_insecure,
         }))
     }
 }
@@ -169,6 +190,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
                     source: args.from.source(),
                     scratch: args.scratch.clone(),
                     place: args.place.place()?,
+                    encryption: args.place.encryption(),
                     keep: args.keep,
                     spare: args.spare.clone(),
                 };
@@ -178,7 +200,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
                 let to = args.work.join(fleetwright_snapshots::FILE);
                 // What an attempt before made of it.
                 fleetwright_snapshots::clear(&args.work.join("scratch"))?;
-                let found = args.place.place()?.fetch(&args.name, &to).await?;
+                let encryption = args.place.encryption();
+                let (found, key_id) =
+                    args.place.place()?.fetch(&encryption, &args.name, &to, args.allow_unencrypted).await?;
                 tell(&Report {
                     name: found.name,
                     at: found.taken.at,
@@ -186,6 +210,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
                     revision: found.revision,
                     keys: found.keys,
                     kept: Vec::new(),
+                    key_id,
                 })
             }
             Step::Place(args) => fleetwright_snapshots::place(&args.data, &args.id),

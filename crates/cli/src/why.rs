@@ -133,8 +133,7 @@ fn packages(machine: &Machine, now: Timestamp) -> String {
             .collect();
         out.push_str(&table(&rows));
     }
-    let host = [names::REACHABLE, names::HOST_KEY_TRUSTED, names::PACKAGES_READY, names::IN_SHAPE];
-    let host = host.iter().filter_map(|type_| condition(&status.conditions, type_));
+    let host = fleetwright_plan::machine::OURS.iter().filter_map(|type_| condition(&status.conditions, type_));
     let host: Vec<_> = host.filter(|condition| condition.status == Status::False).collect();
     if !host.is_empty() {
         out.push_str("\nHost:\n");

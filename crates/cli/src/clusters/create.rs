@@ -38,7 +38,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=9))]
     replicas: Option<u32>,
 
-    /// How many members its etcd has: 1, 3 or 5. [default: 3]
+    /// How many members its etcd has: 1, 3, 5 or 7. [default: 3]
     #[arg(long, value_name = "N", value_parser = members)]
     members: Option<u32>,
 
@@ -86,7 +86,8 @@ fn members(text: &str) -> Result<u32, String> {
         "1" => Ok(1),
         "3" => Ok(3),
         "5" => Ok(5),
-        _ => Err("1, 3 or 5: an even number tolerates no more losses than the odd one below it".into()),
+        "7" => Ok(7),
+        _ => Err("1, 3, 5 or 7: an even number tolerates no more losses than the odd one below it".into()),
     }
 }
 

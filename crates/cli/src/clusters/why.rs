@@ -180,7 +180,11 @@ fn about(condition: &Condition, cluster: &Cluster, status: &ClusterStatus, of: &
             ),
             overrides(condition, cluster, of),
         ],
-        reasons::CALLERS_UNKNOWN => vec![overrides(condition, cluster, of)],
+        reasons::KUBELET_TOO_NEW | reasons::KUBELET_TOO_OLD => vec![
+            "bring the kubelets of the Nodes that are named to a minor that is supported".to_owned(),
+            overrides(condition, cluster, of),
+        ],
+        reasons::CALLERS_UNKNOWN | reasons::KUBELETS_UNKNOWN => vec![overrides(condition, cluster, of)],
         reasons::NO_ROOM => vec!["make room in the meta cluster for one more replica: kubectl get nodes".to_owned()],
         reasons::NO_SNAPSHOT | reasons::OVERDUE | reasons::SNAPSHOT_FAILED => vec![format!(
             "see that the place of spec.snapshots has room and answers; kubectl annotate cluster {of} {}=$(date +%s) --overwrite asks for one now",

@@ -27,7 +27,7 @@ pub(super) async fn import(meta: &Meta, helpers: Option<&Path>, workers: bool) -
     let image = match helpers {
         Some(folder) => Image::fleetwright(name, program, &folder)?,
         None if workers => bail!(
-            "there is no helper for hosts, which a Machine-Operator beside a control plane needs: build it with make helper, and name its folder with --helpers"
+            "there is no helper for hosts, which a Machine-Operator beside a control plane needs: build it with make helper, or name its folder with --helpers"
         ),
         None => Image::program(name, program)?,
     };

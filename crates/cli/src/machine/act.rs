@@ -1,4 +1,4 @@
-//! `fleetwright machine retry`, `pause`, `resume` and `let-go`: what a person says about machines.
+//! `fleetwright machine retry`, `pause`, `resume`, `adopt` and `let-go`: what a person says about machines.
 
 use anyhow::bail;
 use fleetwright_api::{GROUP, Machine, names};
@@ -39,6 +39,68 @@ pub(crate) struct LetGo {
 
     #[command(flatten)]
     cluster: ClusterArgs,
+}
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  fleetwright machine adopt host-17                      shows whose the host is, and changes nothing
+  fleetwright machine adopt host-17 --from UID           takes it from the Machine with that uid")]
+pub(crate) struct Adopt {
+    /// The machine that is to have the host.
+    #[arg(value_name = "NAME", value_parser = select::name)]
+    name: String,
+
+    /// The uid of the Machine that the host belongs to now, as this command shows it without this option. Only from that one it is taken.
+    #[arg(long, value_name = "UID")]
+    from: Option<String>,
+
+    /// The namespace it is in. [default: the context's, else fleet]
+    #[arg(short, long, value_name = "NAME", value_parser = crate::install::namespace)]
+    namespace: Option<String>,
+
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+pub(crate) fn adopt(args: &Adopt) -> anyhow::Result<()> {
+    crate::runtime()?.block_on(async {
+        let cluster = args.cluster.connect().await?;
+        let namespace = cluster.namespace_or(args.namespace.as_deref()).to_owned();
+        let machine: Machine = target::one(&cluster, &namespace, &args.name).await?;
+        let name = &args.name;
+        let owner = machine.status.as_ref().and_then(|status| status.host_owner.as_ref());
+        let Some(owner) = owner else {
+            bail!("the host of machine {name} has no known owner: the first step of this Machine claims it, and there is nothing to adopt")
+        };
+        let whose = format!(
+            "Machine {}/{} (uid {}) of the cluster {}, in epoch {}",
+            owner.namespace, owner.name, owner.uid, owner.cluster, owner.epoch
+        );
+        let fenced = machine.status.iter().flat_map(|status| &status.conditions);
+        let fenced = fenced.into_iter().any(|said| said.type_ == names::HOST_OWNED && said.reason == "Fenced");
+        if machine.metadata.uid.as_ref() == Some(&owner.uid) && !fenced {
+            println!("machine.{GROUP}/{name} has its host already");
+            return Ok(());
+        }
+        if args.from.as_ref() != Some(&owner.uid) {
+            let asked = match &args.from {
+                Some(from) => format!("the host of machine {name} does not belong to a Machine with the uid {from}, but to {whose}"),
+                None => format!("the host of machine {name} belongs to {whose}"),
+            };
+            bail!(
+                "{asked}. To take it from there, after which that Machine can change nothing on it and what this one does not declare is removed: \
+                 fleetwright machine adopt {name} -n {namespace} --from {}",
+                owner.uid
+            );
+        }
+        // Exactly this owner in exactly this epoch: the annotation does nothing if another one has it by then.
+        let patch = json!({"metadata": {
+            "annotations": {names::ADOPT_HOST: owner.adoption()},
+        }});
+        write(&cluster, &machine, &patch).await?;
+        println!("machine.{GROUP}/{name} takes its host from {whose}");
+        Ok(())
+    })
 }
 
 pub(crate) fn retry(args: &Args) -> anyhow::Result<()> {

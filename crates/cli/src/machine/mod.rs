@@ -1,6 +1,7 @@
 //! `fleetwright machine`: hosts as a person sees them.
 
 mod act;
+mod bind;
 mod import;
 mod logs;
 mod plan;
@@ -36,6 +37,10 @@ enum Command {
     Pause(act::Args),
     /// Go on with machines that were paused.
     Resume(act::Args),
+    /// Take a machine's host from the Machine, of this or another cluster, that it belongs to.
+    Adopt(act::Adopt),
+    /// Bind existing Nodes to machines whose Node did not join through them; needs the right to write machines/status.
+    BindNode(bind::Args),
     /// Let a deleted machine go whose host is gone and can no longer be cleaned.
     LetGo(act::LetGo),
 }
@@ -49,6 +54,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         Command::Retry(args) => act::retry(args),
         Command::Pause(args) => act::pause(args),
         Command::Resume(args) => act::resume(args),
+        Command::Adopt(args) => act::adopt(args),
+        Command::BindNode(args) => bind::run(args),
         Command::LetGo(args) => act::let_go(args),
     }
 }

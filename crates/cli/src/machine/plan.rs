@@ -7,15 +7,17 @@ use std::time::Duration;
 
 use anyhow::bail;
 use fleetwright_api::{Disruption, Drift, Machine};
-use fleetwright_plan::machine::{Asked, Host, Known, PlannedStep, Seen, Wanted, facts, steps};
+use fleetwright_plan::join::{Binding, RegisteredNode, bind, not_bound};
+use fleetwright_plan::machine::{Asked, Host, Known, PlannedStep, Seen, Wanted, facts, misfit, steps};
 use fleetwright_plan::package::Rendered;
+use fleetwright_plan::skew::{self, Minor};
 use fleetwright_readiness::node_name;
-use fleetwright_wire::{Observation, Observe};
+use fleetwright_wire::{Observation, Observe, Owner};
 use futures::StreamExt as _;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::Api;
 use kube::api::ListParams;
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use super::reach::{self, ReachArgs, Way};
@@ -69,6 +71,10 @@ struct Planned {
     /// Drift is only reported.
     reports: bool,
     held: Vec<String>,
+    /// Packages that do not fit to the API server: reason, and what to do.
+    refused: Vec<(&'static str, String)>,
+    /// Files from Secrets that only the host can compare, as `component: path`; empty if it was asked.
+    not_compared: Vec<String>,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
@@ -77,7 +83,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         let machines = args.which.fetch(&cluster).await?;
         let shelf = Shelf::of(&cluster, args.which.namespace(&cluster), &machines).await?;
         let way = if args.observe { Some(args.reach.way(&cluster)?) } else { None };
-        let work = machines.iter().map(|machine| plan(args, &cluster, &shelf, way.as_ref(), machine));
+        let server = cluster.client.apiserver_version().await.ok();
+        let server = server.and_then(|told| {
+            let emulates = told.emulation_major.as_deref().zip(told.emulation_minor.as_deref());
+            skew::server([&told.major, &told.minor], emulates.map(|(major, minor)| [major, minor]))
+        });
+        let work = machines.iter().map(|machine| plan(args, &cluster, &shelf, way.as_ref(), machine, server));
         let planned: Vec<Planned> = futures::stream::iter(work).buffered(AT_ONCE).collect().await;
         let text = match args.output {
             Output::Text => shown(&planned),
@@ -94,7 +105,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     })
 }
 
-async fn plan(args: &Args, cluster: &Cluster, shelf: &Shelf, way: Option<&Way>, machine: &Machine) -> Planned {
+async fn plan(
+    args: &Args,
+    cluster: &Cluster,
+    shelf: &Shelf,
+    way: Option<&Way>,
+    machine: &Machine,
+    server: Option<Minor>,
+) -> Planned {
     let mut planned = Planned {
         machine: machine.metadata.name.clone().unwrap_or_default(),
         steps: Ok(vec![]),
@@ -104,11 +122,17 @@ async fn plan(args: &Args, cluster: &Cluster, shelf: &Shelf, way: Option<&Way>, 
         paused: machine.spec.paused,
         reports: machine.spec.drift == Drift::Report,
         held: vec![],
+        refused: vec![],
+        not_compared: vec![],
     };
     planned.steps = match look(args, cluster, shelf, way, machine).await {
         Ok((wanted, seen)) => {
             planned.deviations = seen.as_ref().map(|(seen, _)| deviations(seen)).unwrap_or_default();
             planned.held = held(machine, &wanted);
+            planned.refused = wanted.iter().filter_map(|one| misfit(one, server)).collect();
+            if seen.is_none() {
+                planned.not_compared = not_compared(&wanted);
+            }
             let seen = seen.as_ref().map(|(observation, asked)| Seen {
                 at: Timestamp::now(),
                 observation,
@@ -117,24 +141,43 @@ async fn plan(args: &Args, cluster: &Cluster, shelf: &Shelf, way: Option<&Way>, 
             });
             let known = Known {
                 machine,
+                identity: &Owner::default(),
+                fence: 0,
+                same_address: None,
                 wanted: Wanted::Ready(&wanted),
                 leaving: &shelf.leaving(machine),
                 host: Host { seen, ..Host::default() },
                 node: None,
+                binding: &Binding::Missing,
+                certified: None,
                 pods: None,
                 window: None,
                 given_up: &BTreeMap::new(),
                 streaks: &BTreeMap::new(),
                 check_every: Duration::from_secs(600),
                 known_since: Timestamp::now(),
+                outages: &[],
+                server,
             };
             steps(&known, Timestamp::now())
         }
         Err(why) => Err(why),
     };
+    let node = match planned.steps.as_ref().is_ok_and(|steps| !steps.is_empty()) {
+        true => node(cluster, machine).await,
+        false => None,
+    };
+    if let Some(node) = &node {
+        let certified = machine.status.as_ref().and_then(|status| status.certified_at);
+        let created = node.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        let seen = RegisteredNode { uid: node.metadata.uid.as_deref().unwrap_or_default(), created };
+        if bind(machine, certified, &node.name_any(), Some(seen)) == Binding::Foreign {
+            planned.steps = Err(not_bound(&planned.machine, &node.name_any()));
+        }
+    }
     let worst = planned.steps.iter().flatten().map(|step| step.disruption).max().unwrap_or_default();
     if worst > Disruption::None {
-        planned.node = node(cluster, machine).await;
+        planned.node = node.map(|node| node.name_any());
         if worst >= Disruption::Drain
             && let Some(node) = &planned.node
         {
@@ -169,7 +212,17 @@ async fn look(
         wanted = shelf.wanted(machine, Some(&facts(&bare.facts)));
     }
     let wanted = wanted.map_err(|unmade| unmade.message)?;
-    let ask = Observe { packages: wanted.iter().map(|wanted| wanted.package.clone()).collect(), ..Observe::default() };
+    // A version that was restored is compared with what the host keeps of it, as the operator does.
+    let restored: Vec<String> = held(machine, &wanted)
+        .into_iter()
+        .filter(|name| {
+            let components = machine.status.as_ref().map(|status| status.components.as_slice()).unwrap_or_default();
+            components.iter().any(|entry| entry.component == *name && entry.rollback.is_some())
+        })
+        .collect();
+    let asked = wanted.iter().filter(|wanted| !restored.contains(&wanted.package.component));
+    let packages = asked.map(|wanted| wanted.package.clone()).collect();
+    let ask = Observe { packages, installed: restored, ..Observe::default() };
     let asked = Asked::of(&ask);
     let (seen, _) = reach::observe(way, route, ask, within).await.map_err(said)?;
     Ok((wanted, Some((seen, asked))))
@@ -194,9 +247,16 @@ fn held(machine: &Machine, wanted: &[Arc<Rendered>]) -> Vec<String> {
     failed.map(|entry| entry.component.clone()).collect()
 }
 
-async fn node(cluster: &Cluster, machine: &Machine) -> Option<String> {
+/// Files whose content comes from a Secret: no digest of it is written down.
+fn not_compared(wanted: &[Arc<Rendered>]) -> Vec<String> {
+    let files = wanted.iter().flat_map(|one| one.package.files.iter().map(move |file| (one, file)));
+    let secrets = files.filter(|(_, file)| file.secret && !file.once);
+    secrets.map(|(one, file)| format!("{}: {}", one.package.component, file.path)).collect()
+}
+
+async fn node(cluster: &Cluster, machine: &Machine) -> Option<Node> {
     let api: Api<Node> = Api::all(cluster.client.clone());
-    api.get_opt(node_name(machine)).await.ok().flatten()?.metadata.name
+    api.get_opt(node_name(machine)).await.ok().flatten()
 }
 
 /// Pods that a drain asks to leave.
@@ -255,6 +315,11 @@ fn shown(planned: &[Planned]) -> String {
             })
             .collect();
         out.push_str(&table(&rows));
+        for (step, change) in steps.iter().flat_map(|step| step.changes.iter().map(move |change| (step, change))) {
+            let digest = |digest: &Option<String>| digest.as_deref().map_or("none".to_owned(), line);
+            let (what, from, to) = (line(&change.what), digest(&change.from), digest(&change.to));
+            let _ = writeln!(out, "     {}: {what} changes: {from} → {to}", step.component);
+        }
         for (component, text) in &one.deviations {
             let _ = writeln!(out, "     {component}: {text}");
         }
@@ -267,6 +332,13 @@ fn shown(planned: &[Planned]) -> String {
                 out,
                 "  {component} did not work as it is declared and is left alone; fleetwright machine retry {name} tries it again"
             );
+        }
+        for (reason, message) in &one.refused {
+            let _ = writeln!(out, "  Refused: {reason}: {}", line(message));
+        }
+        if !one.not_compared.is_empty() {
+            let files = one.not_compared.iter().map(|file| line(file)).collect::<Vec<_>>().join(", ");
+            let _ = writeln!(out, "  Not compared, because it comes from a Secret: {files}; --observe asks the host");
         }
         if one.paused && !steps.is_empty() {
             let _ =
@@ -315,6 +387,7 @@ fn as_json(planned: &Planned) -> Value {
                 "to": step.to,
                 "disruption": format!("{:?}", step.disruption),
                 "why": step.why,
+                "changes": step.changes,
             })
         });
         each.collect::<Vec<_>>()
@@ -332,5 +405,7 @@ fn as_json(planned: &Planned) -> Value {
         "podsThatLeave": planned.pods,
         "paused": planned.paused,
         "held": planned.held,
+        "refused": planned.refused.iter().map(|(reason, message)| json!({"reason": reason, "message": message})).collect::<Vec<_>>(),
+        "notCompared": planned.not_compared,
     })
 }

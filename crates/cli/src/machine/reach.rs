@@ -16,12 +16,14 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 
 use crate::cluster::Cluster;
+use crate::operators::helpers_folder;
 use crate::simulated::Door;
 
 /// How hosts are reached from here.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct ReachArgs {
-    /// The folder with the helpers that are put on hosts. [default: beside this program]
+    /// The folder with the helpers that are put on hosts.
+    /// [default: the folder of this program, helpers in it or beside it, or /usr/local/share/fleetwright]
     #[arg(long, value_name = "DIR", env = "FLEETWRIGHT_HELPERS", help_heading = "Hosts")]
     helpers: Option<PathBuf>,
 
@@ -43,13 +45,12 @@ impl ReachArgs {
     }
 
     fn ssh(&self) -> anyhow::Result<Ssh> {
-        let folder = match &self.helpers {
-            Some(folder) => folder.clone(),
-            None => beside()?,
-        };
+        let folder = self.helpers.clone().or_else(helpers_folder).context(
+            "no helpers for hosts beside this program or in /usr/local/share/fleetwright; build them with make helper, or name their folder with --helpers",
+        )?;
         let helpers = Helpers::find(&folder).with_context(|| {
             format!(
-                "no helpers for hosts in {}; name their folder with --helpers (`make helper` builds them)",
+                "no helpers for hosts in {}; name their folder with --helpers (make helper builds them)",
                 folder.display()
             )
         })?;
@@ -64,15 +65,6 @@ impl ReachArgs {
     pub(super) fn within(&self) -> Duration {
         self.timeout.0.max(Duration::from_secs(1)) * 3
     }
-}
-
-/// The folder with helpers that is nearest to this program: its own, `helpers` in it, or `helpers` beside it, where cargo's targets have it.
-fn beside() -> anyhow::Result<PathBuf> {
-    let program =
-        std::env::current_exe().context("cannot tell where this program is; name the folder with --helpers")?;
-    let own = program.parent().unwrap_or(Path::new(".")).to_owned();
-    let others = [own.join("helpers"), own.join("../helpers")];
-    Ok(others.into_iter().find(|folder| Helpers::find(folder).is_ok()).unwrap_or(own))
 }
 
 /// The way to hosts from here: SSH, or the door of the `fleetwright up` that simulates them.
@@ -125,7 +117,8 @@ pub(super) async fn route(cluster: &Cluster, machine: &Machine, limits: Limits) 
     Ok(Arc::new(route))
 }
 
-async fn secret_view(cluster: &Cluster, namespace: &str, name: &str) -> anyhow::Result<Option<SecretView>> {
+/// A Secret, if it exists.
+pub(super) async fn secret_view(cluster: &Cluster, namespace: &str, name: &str) -> anyhow::Result<Option<SecretView>> {
     let api: Api<Secret> = Api::namespaced(cluster.client.clone(), namespace);
     let secret = api.get_opt(name).await.map_err(|error| cluster.explain(error))?;
     Ok(secret.map(SecretView::of))

@@ -105,7 +105,7 @@ fn rank(machine: &Machine) -> u8 {
         |type_: &str| condition(&status.conditions, type_).is_some_and(|condition| condition.status == Status::False);
     let any = |state: ComponentState| status.components.iter().any(|component| component.state == state);
     match status.phase {
-        _ if is_false(names::HOST_KEY_TRUSTED) => 0,
+        _ if is_false(names::HOST_KEY_TRUSTED) || is_false(names::HOST_OWNED) => 0,
         Some(Phase::Lost) => 1,
         _ if any(ComponentState::Failed) || any(ComponentState::RolledBack) => 2,
         Some(Phase::Degraded | Phase::Repairing) => 3,
@@ -151,6 +151,7 @@ fn what(machine: &Machine) -> String {
         message => format!("{}: {message}", progress.step),
     });
     let text = said(names::HOST_KEY_TRUSTED)
+        .or_else(|| said(names::HOST_OWNED))
         .or_else(|| {
             worst.map(|component| format!("{} {:?}: {}", component.component, component.state, component.message))
         })

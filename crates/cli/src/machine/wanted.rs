@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fleetwright_api::{Facts, KeyRef, Machine, MachinePackageVersion, MachinePackageVersionSpec, names};
+use fleetwright_machines::SecretView;
 use fleetwright_plan::machine::Left;
-use fleetwright_plan::package::{Lookup, RenderErrorKind, Rendered, Times, Values, render};
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use fleetwright_plan::package::{Lookup, NoSecret, RenderErrorKind, Rendered, Times, Values, render};
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::ListParams;
 
+use super::reach::secret_view;
 use crate::cluster::{Cluster, is_not_found};
 
 /// The package versions of a namespace and what they refer to.
@@ -21,13 +23,13 @@ pub(super) struct Shelf {
 
 #[derive(Default)]
 struct Objects {
-    secrets: BTreeMap<(String, String), Vec<u8>>,
+    secrets: BTreeMap<String, SecretView>,
     config_maps: BTreeMap<(String, String), Vec<u8>>,
 }
 
 impl Lookup for Objects {
-    fn secret(&self, name: &str, key: &str) -> Option<Vec<u8>> {
-        self.secrets.get(&(name.to_owned(), key.to_owned())).cloned()
+    fn secret(&self, machine: &str, name: &str, key: &str) -> Result<Vec<u8>, NoSecret> {
+        self.secrets.get(name).ok_or(NoSecret::Missing)?.content(machine, key)
     }
 
     fn config_map(&self, name: &str, key: &str) -> Option<Vec<u8>> {
@@ -65,8 +67,8 @@ impl Shelf {
             references(&package.spec, &mut secrets, &mut config_maps);
         }
         for key in secrets {
-            if let Some(bytes) = secret(cluster, namespace, &key).await? {
-                shelf.objects.secrets.insert((key.name, key.key), bytes);
+            if let Some(found) = secret_view(cluster, namespace, &key.name).await? {
+                shelf.objects.secrets.insert(key.name, found);
             }
         }
         for key in config_maps {
@@ -113,7 +115,12 @@ impl Shelf {
                 package.spec.component == entry.component && Some(&package.spec.version) == entry.observed.as_ref()
             };
             let spec = &self.packages.values().find(of)?.spec;
-            let left = Left { depends_on: spec.depends_on.clone(), disruption: spec.disruption, times: times(spec) };
+            let left = Left {
+                depends_on: spec.depends_on.clone(),
+                disruption: spec.disruption,
+                times: times(spec),
+                node_conditions: spec.health.checks.iter().filter_map(|check| check.node_condition.clone()).collect(),
+            };
             Some((entry.component.clone(), left))
         })
         .collect()
@@ -141,14 +148,6 @@ fn references(spec: &MachinePackageVersionSpec, secrets: &mut Vec<KeyRef>, confi
     for source in packages.chain(spec.tarball.iter().map(|archive| &archive.source)) {
         secrets.extend(source.secret.clone());
         config_maps.extend(source.config_map.clone());
-    }
-}
-
-async fn secret(cluster: &Cluster, namespace: &str, key: &KeyRef) -> anyhow::Result<Option<Vec<u8>>> {
-    match Api::<Secret>::namespaced(cluster.client.clone(), namespace).get(&key.name).await {
-        Ok(secret) => Ok(secret.data.and_then(|mut data| data.remove(&key.key)).map(|bytes| bytes.0)),
-        Err(error) if is_not_found(&error) => Ok(None),
-        Err(error) => Err(cluster.explain(error)),
     }
 }
 

@@ -7,7 +7,7 @@ use std::io::Read as _;
 use std::rc::Rc;
 
 use anyhow::{Context, bail};
-use fleetwright_api::{GROUP, MachinePackageVersion, VERSION};
+use fleetwright_api::{ControlPlaneComponent, GROUP, MachinePackageVersion, VERSION};
 use fleetwright_apiserver::{Config, Server};
 use fleetwright_plan::package::{Member, check, check_set};
 use kube::{Client, CustomResourceExt as _};
@@ -116,14 +116,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             }
         }
     }
-    let (ours, others): (Vec<_>, Vec<_>) = documents.into_iter().partition(is_ours);
+    let (ours, others): (Vec<_>, Vec<_>) =
+        documents.into_iter().partition(|document| is(document, "MachinePackageVersion"));
+    let (planes, others): (Vec<_>, Vec<_>) =
+        others.into_iter().partition(|document| is(document, "ClusterPackageVersion"));
+    planes.iter().for_each(|plane| images(plane, &mut findings));
     for other in &others {
         let kind = other.tree.find("kind").0.text().unwrap_or("no kind").to_owned();
         findings.push(other.finding(
             Severity::Note,
             "kind",
             None,
-            format!("{kind} is not looked at: only MachinePackageVersions of {GROUP}/{VERSION} are"),
+            format!("{kind} is not looked at: only MachinePackageVersions and ClusterPackageVersions of {GROUP}/{VERSION} are"),
         ));
     }
     crate::runtime()?.block_on(judge(&ours, &mut findings))?;
@@ -137,12 +141,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
     let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
+    let looked = ours.len() + planes.len();
     let told =
-        format!("{}, {} in {}", many(errors, "error"), many(warnings, "warning"), many(ours.len(), "package version"));
+        format!("{}, {} in {}", many(errors, "error"), many(warnings, "warning"), many(looked, "package version"));
     if errors > 0 || (args.strict && warnings > 0) {
         bail!("{told}");
     }
-    if ours.is_empty() {
+    if looked == 0 {
         bail!("no package version was given");
     }
     if args.output == TextOrJson::Text {
@@ -178,9 +183,22 @@ fn items(tree: Tree) -> Vec<Tree> {
     }
 }
 
-fn is_ours(document: &Document) -> bool {
+fn is(document: &Document, kind: &str) -> bool {
     let is = |field: &str, wanted: &str| document.tree.get(field).and_then(Tree::text) == Some(wanted);
-    is("kind", "MachinePackageVersion") && is("apiVersion", &format!("{GROUP}/{VERSION}"))
+    is("kind", kind) && is("apiVersion", &format!("{GROUP}/{VERSION}"))
+}
+
+/// Images of a control plane that are not named by their digest: a registry can serve another image by the same tag tomorrow.
+fn images(document: &Document, findings: &mut Vec<Finding>) {
+    for component in ControlPlaneComponent::ALL {
+        let field = format!("spec.components.{}.image", component.field());
+        let (tree, there) = document.tree.find(&field);
+        let Some(image) = tree.text().filter(|image| there && !image.contains("@sha256:")) else { continue };
+        let message = format!(
+            "{image} is another image when the registry serves another one by that tag: name it by its digest, NAME@sha256:…, and give version beside it"
+        );
+        findings.push(document.finding(Severity::Warning, &field, None, message));
+    }
 }
 
 fn plain(file: &str, line: usize, column: usize, severity: Severity, message: &str) -> Finding {

@@ -150,6 +150,10 @@ async fn story(world: &World) -> Result<()> {
     let last = world.clusters().get("pay").await?.status.and_then(|status| status.last_snapshot);
     let last = last.context("the status tells of it")?;
     ensure!(last.checked && said.contains(&last.name), "{said}: {last:?}");
+    ensure!(last.key_id.is_some(), "it is not encrypted: {last:?}");
+    let keys: Api<Secret> = Api::namespaced(world.client.clone(), "fleet");
+    let key = keys.get("pay-snapshot-key").await?.data.unwrap_or_default();
+    ensure!(key.get("key").is_some_and(|key| key.0.len() == 32), "its key is not in the fleet's namespace");
     maps.create(&PostParams::default(), &map("after")).await?;
     held_back(world, package, next).await?;
     without_a_quorum(world, package, next).await?;

@@ -258,7 +258,7 @@ fn a_cluster_is_shown_without_any_meta_cluster() {
     let refused = alone(&["cluster", "create", "-f", file, "--dry-run", "-o", "yaml"]).refused();
     assert!(refused.contains(":1: it is v1 Pod, and should be fleetwright.io/v1alpha1 Cluster"), "{refused}");
     for (args, said) in [
-        (&["--members", "4"][..], "1, 3 or 5"),
+        (&["--members", "4"][..], "1, 3, 5 or 7"),
         (&["--replicas", "10"], "1..=9"),
         (&["--endpoint", "Given"], "Given:HOST"),
         (&["-l", "tier"], "write KEY=VALUE"),

@@ -7,9 +7,9 @@ use std::time::Duration;
 use fleetwright_api::{HostKeyPolicy, Machine, MachinePackageVersion};
 use fleetwright_lab::Target;
 use fleetwright_lab::hosts::{Host, Network, Template};
-use fleetwright_plan::package::{Lookup, Values, render};
+use fleetwright_plan::package::{Lookup, NoSecret, Values, render};
 use fleetwright_transport::{Helpers, Hop, Limits, Login, Route, Ssh, Transport as _, Trust};
-use fleetwright_wire::{Answer, Apply, Outcome, Request, Step};
+use fleetwright_wire::{Answer, Apply, Claim, Outcome, Request, Step};
 use kube::Api;
 
 use crate::support::Place;
@@ -30,8 +30,8 @@ spec:
 struct Nothing;
 
 impl Lookup for Nothing {
-    fn secret(&self, _: &str, _: &str) -> Option<Vec<u8>> {
-        None
+    fn secret(&self, _: &str, _: &str, _: &str) -> Result<Vec<u8>, NoSecret> {
+        Err(NoSecret::Missing)
     }
 
     fn config_map(&self, _: &str, _: &str) -> Option<Vec<u8>> {
@@ -103,7 +103,8 @@ async fn a_person_reaches_hosts_as_the_operator_does_on_hosts() {
     let hop = Hop { address: host.address().to_string(), port: 22, user: "root".into(), login, trust: Trust::FirstUse };
     let route = Route { machine: "host-1".into(), host: hop, jumps: vec![], limits: Limits::default() };
     let link = Ssh::new(helpers()).connect(Arc::new(route)).await.expect("it is reached");
-    let apply = Apply { id: "test.greeting.1".into(), fence: 1, step: Step::Install(package), within: 60 };
+    let apply =
+        Apply { id: "test.greeting.1".into(), claim: Claim::default(), step: Step::Install(package), within: 60 };
     let answer =
         link.ask(&Request::Apply(Box::new(apply)), Duration::from_secs(60), &|_| {}).await.expect("it answers");
     assert!(matches!(&answer, Answer::Ended(record) if record.outcome == Outcome::Done), "{answer:?}");

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
-use fleetwright_api::{Machine, names};
+use fleetwright_api::{Machine, NodeBinding, names};
 use fleetwright_lab::Target;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
@@ -365,6 +365,22 @@ async fn plans_are_told(target: Target) {
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "old"}}).to_string();
     place.kubectl(&["apply", "-f", "-"], Some(&node)).await.ok();
 
+    // It is not known to be this machine's: a person says so, and the right to that is another than the right to write Machines.
+    let ran = place.run(&["machine", "plan", "old"]).await;
+    assert_eq!(ran.code, 1);
+    assert!(ran.out.contains("fleetwright machine bind-node old"), "{}", ran.out);
+    let bound = async || api.get("old").await.expect("it is there").status.and_then(|status| status.node_ref);
+    let out = place.run(&["machine", "bind-node", "old", "--dry-run"]).await.ok();
+    assert!(out.contains("machine.fleetwright.io/old would be bound to Node old (uid "), "{out}");
+    assert_eq!(bound().await, None);
+    let out = place.run(&["machine", "bind-node", "old"]).await.ok();
+    assert_eq!(out.trim(), "machine.fleetwright.io/old bound to Node old");
+    assert_eq!(bound().await.and_then(|node| node.binding), Some(NodeBinding::Adopted));
+    let out = place.run(&["machine", "bind-node", "old"]).await.ok();
+    assert!(out.contains("is bound to Node old already"), "{out}");
+    let error = place.run(&["machine", "bind-node", "new"]).await.refused();
+    assert!(error.contains("there is no Node new"), "{error}");
+
     let out = place.run(&["machine", "plan", "new"]).await.ok();
     let steps: Vec<_> = out.lines().filter(|line| line.contains(". ")).map(|line| line.trim().to_owned()).collect();
     assert!(out.starts_with("machine/new: 2 steps"), "{out}");
@@ -400,6 +416,52 @@ async fn plans_are_told(target: Target) {
         "{}",
         ran.out
     );
+    // The same version with other content, as after an edit of the cluster's values; and a kubelet that its API server does not support.
+    let agent = json!({
+        "apiVersion": "fleetwright.io/v1alpha1", "kind": "MachinePackageVersion", "metadata": {"name": "agent-1"},
+        "spec": {"component": "agent", "version": "1", "config": {}, "disruption": "Restart", "files": [
+            {"path": "/etc/agent.conf", "template": "server {{ cluster.server }}\n"},
+            {"path": "/etc/agent.token", "secret": {"name": "agent", "key": "token"}, "mode": "0600"},
+        ]},
+    });
+    let kubelet = json!({
+        "apiVersion": "fleetwright.io/v1alpha1", "kind": "MachinePackageVersion", "metadata": {"name": "kubelet-1.99.0"},
+        "spec": {"component": "kubelet", "version": "1.99.0", "config": {}, "files": [{"path": "/etc/kubelet.conf", "content": "x"}]},
+    });
+    let values = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": names::CLUSTER_VALUES}, "data": {"server": "https://new:6443"},
+    });
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "stringData": {"token": "hunter2"},
+        "metadata": {"name": "agent", "annotations": {names::ALLOWED_MACHINES: "edited"}},
+    });
+    let edited = machine("edited", &[("agent", "agent-1"), ("kubelet", "kubelet-1.99.0")]);
+    for object in [agent.to_string(), kubelet.to_string(), values.to_string(), secret.to_string(), edited] {
+        place.kubectl(&["apply", "-n", "fleet", "-f", "-"], Some(&object)).await.ok();
+    }
+    let out = place.run(&["machine", "plan", "edited"]).await.ok();
+    assert!(out.contains("install agent 1") && !out.contains("install kubelet"), "{out}");
+    assert!(out.contains("Refused: KubeletTooNew: kubelet 1.99.0"), "{out}");
+    let mut written = entry("agent", "1");
+    written["inputs"] = json!({"file /etc/agent.conf": "000000000000"});
+    let status = json!({"status": {"components": [written]}});
+    api.patch_status("edited", &PatchParams::default(), &Patch::Merge(&status)).await.expect("it has a status");
+    let out = place.run(&["machine", "plan", "edited"]).await.ok();
+    for said in [
+        "machine/edited: 1 step",
+        "change agent 1",
+        "agent: file /etc/agent.conf changes: 000000000000 → ",
+        "Not compared, because it comes from a Secret: agent: /etc/agent.token",
+    ] {
+        assert!(out.contains(said), "{said}: {out}");
+    }
+    assert!(!out.contains("hunter2"), "a secret is shown: {out}");
+    let out = place.run(&["machine", "plan", "edited", "-o", "json"]).await.ok();
+    let planned: Value = serde_json::from_str(&out).expect("JSON");
+    let changes = planned[0]["steps"][0]["changes"].as_array().cloned().unwrap_or_default();
+    assert!(changes.iter().any(|change| change["what"] == "file /etc/agent.conf"), "{out}");
+    assert_eq!(planned[0]["refused"][0]["reason"], "KubeletTooNew", "{out}");
+
     let before = api.get("old").await.expect("it is there").metadata.resource_version;
     place.run(&["machine", "plan", "old"]).await.ok();
     assert_eq!(api.get("old").await.expect("it is there").metadata.resource_version, before, "nothing is touched");

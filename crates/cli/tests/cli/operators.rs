@@ -112,9 +112,11 @@ async fn something_to_do(place: &Place, name: &str) {
     nodes.patch_status(name, &PatchParams::default(), &Patch::Merge(&ready)).await.expect("a status");
     // Admission gives every new Node the taint not-ready, which Kubernetes' own controller lifts. Here there is none.
     let lifted = json!({"spec": {"taints": taints}});
-    nodes.patch(name, &PatchParams::default(), &Patch::Merge(&lifted)).await.expect("taints");
+    let node = nodes.patch(name, &PatchParams::default(), &Patch::Merge(&lifted)).await.expect("taints");
     let machines: Api<Machine> = Api::namespaced(client, "fleet");
     machines.create(&PostParams::default(), &Machine::new(name, Default::default())).await.expect("a machine");
+    let bound = json!({"status": {"nodeRef": {"name": name, "uid": node.metadata.uid, "binding": "Adopted"}}});
+    machines.patch_status(name, &PatchParams::default(), &Patch::Merge(&bound)).await.expect("a binding");
 }
 
 async fn is_done(place: &Place, name: &str) {

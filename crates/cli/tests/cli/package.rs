@@ -94,6 +94,29 @@ fn a_good_package_version_is_accepted_and_others_are_passed_by() {
 }
 
 #[test]
+fn values_in_scripts_are_quoted_and_images_are_named_by_their_digests() {
+    let script = "apiVersion: fleetwright.io/v1alpha1\nkind: MachinePackageVersion\nmetadata: {name: team-1}\nspec:\n  component: team\n  version: \"1\"\n  script:\n    check: test -e /etc/team\n    apply: |\n      true\n      echo {{ machine.labels.team }} >/etc/team\n    remove: rm -f /etc/team\n";
+    let ran = lint(script, &[]);
+    assert_eq!(ran.code, 1, "{}", ran.out);
+    assert!(ran.out.contains(":11:1: error: spec.script.apply: {{ machine.labels.team }}"), "{}", ran.out);
+    lint(&script.replace("machine.labels.team", "machine.labels.team | sh"), &["--strict"]).ok();
+    let component = |name: &str, image: &str| format!("    {name}: {{image: \"{image}\", version: 1.36.4}}\n");
+    let digest = format!("registry.example/a@sha256:{}", "a".repeat(64));
+    let plane = |image: &str| {
+        let components = ["etcd", "apiserver", "controllerManager", "scheduler"];
+        let components: String = components.iter().map(|name| component(name, image)).collect();
+        format!(
+            "apiVersion: fleetwright.io/v1alpha1\nkind: ClusterPackageVersion\nmetadata: {{name: k8s}}\nspec:\n  kubernetes: 1.36.4\n  components:\n{components}"
+        )
+    };
+    assert_eq!(lint(&plane(&digest), &["--strict"]).ok(), "no errors, no warnings in 1 package version\n");
+    let ran = lint(&plane("registry.example/a:v1.36.4"), &["--strict"]);
+    assert_eq!(ran.code, 1, "{}", ran.out);
+    assert_eq!(ran.out.matches("@sha256:").count(), 4, "{}", ran.out);
+    assert!(ran.out.contains("warning: spec.components.apiserver.image:"), "{}", ran.out);
+}
+
+#[test]
 fn mistakes_are_told_with_the_line_they_stand_in() {
     for (from, to, place, said) in [
         ("{{ machine.name }}", "{{ machine.nam }}", "13:1: error: spec.files[0].template:", "machine.nam"),

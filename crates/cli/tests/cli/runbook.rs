@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 /// Where its reasons are: everything that it says is written down there as a word.
-const SOURCES: [&str; 5] = [
+const SOURCES: [&str; 6] = [
     "crates/machines/src",
     "crates/plan/src/machine",
     "crates/plan/src/join.rs",
+    "crates/plan/src/join",
     "crates/kit/src/write.rs",
     "crates/kit/src/journal/act.rs",
 ];

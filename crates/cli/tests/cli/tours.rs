@@ -13,7 +13,7 @@ use crate::support::BINARY;
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 /// What a tour's commands begin with.
-const OURS: [&str; 3] = ["kubectl ", "fleetwright why ", "docs/examples/"];
+const OURS: [&str; 4] = ["kubectl ", "fleetwright why ", "fleetwright machine ", "docs/examples/"];
 
 /// The commands of the blocks that begin so, each with the output that the text shows.
 pub fn tour(file: &str, block: &str, ours: &[&str]) -> Vec<(String, String)> {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fleetwright_transport::{Hop, Login, Route, Trust};
-use fleetwright_wire::{Answer, Observe, Request};
+use fleetwright_wire::{Answer, Claim, Observe, Request};
 use futures::StreamExt as _;
 
 use super::candidate::Candidate;
@@ -112,8 +112,8 @@ async fn look(way: &reach::Way, route: Arc<Route>, within: std::time::Duration) 
     let said = format!("{}, kernel {}, {}, {} cpus, {memory} GiB", facts.os, facts.kernel, facts.arch, facts.cpus);
     let said = match seen.components.iter().filter(|component| component.installed.is_some()).count() {
         0 => {
-            // Whoever leads already says no to a fence of 0: then it is no bare host, and stays as it is.
-            let cleaned = link.ask(&Request::Clean { fence: 0 }, within, &|_| {}).await;
+            // A host that has an owner refuses: then it is no bare host, and stays as it is.
+            let cleaned = link.ask(&Request::Clean { claim: Claim::default() }, within, &|_| {}).await;
             match cleaned {
                 Ok(Answer::Cleaned | Answer::Failed(_)) => said,
                 _ => format!("{said}; the helper was left on it"),

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, anyhow, bail};
 use clap::ValueEnum;
-use fleetwright_api::{GROUP, Machine, PackageRef, VERSION};
+use fleetwright_api::{DrainOptions, GROUP, Machine, PackageRef, VERSION};
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
@@ -356,6 +356,7 @@ fn object(machine: &Machine) -> Value {
     if let Some(spec) = value["spec"].as_object_mut() {
         for (field, default) in [
             ("hardware", json!({})),
+            ("drain", json!(DrainOptions::default())),
             ("drift", json!("Repair")),
             ("onDelete", json!("Uninstall")),
             ("paused", json!(false)),

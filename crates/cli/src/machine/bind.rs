@@ -1,0 +1,99 @@
+//! `fleetwright machine bind-node`: a person says which existing Node is a machine's own.
+//!
+//! The binding is written to the status of the Machine, which has a right of its own (`machines/status`): who may write Machines only cannot
+//! make the operators act on a Node that exists.
+
+use anyhow::{Context, bail};
+use fleetwright_api::{GROUP, Machine, MachineStatus, NodeBinding, NodeRef};
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::{Api, ResourceExt};
+use serde_json::json;
+
+use super::select::Which;
+use crate::cluster::{Cluster, ClusterArgs};
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  fleetwright machine bind-node host-17 --dry-run
+  fleetwright machine bind-node host-17
+  fleetwright machine bind-node -l rack=r3
+
+Nodes that join with the token of their machine are bound by themselves. This is for Nodes that existed before their Machine, that joined
+another way, or that an earlier version did not bind. From then on the operators close, drain, label, taint and delete the Node on the
+machine's account, and approve the certificates of its kubelet.")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    which: Which,
+
+    /// Show what would be bound, and change nothing.
+    #[arg(long)]
+    dry_run: bool,
+
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    crate::runtime()?.block_on(async {
+        let cluster = args.cluster.connect().await?;
+        let machines = args.which.fetch(&cluster).await?;
+        let namespace = args.which.namespace(&cluster).to_owned();
+        if machines.is_empty() {
+            bail!("there are no machines in namespace {namespace}");
+        }
+        let all = crate::why::all::<Machine>(&cluster, &namespace, ListParams::default()).await?;
+        let mut failed = 0;
+        for machine in &machines {
+            let name = machine.name_any();
+            match bind(&cluster, machine, &all, args.dry_run).await {
+                Ok(done) => println!("machine.{GROUP}/{name} {done}"),
+                Err(error) => {
+                    failed += 1;
+                    eprintln!("machine.{GROUP}/{name} not bound: {error:#}");
+                }
+            }
+        }
+        if failed > 0 { bail!("{failed} of {} machines were not bound", machines.len()) } else { Ok(()) }
+    })
+}
+
+async fn bind(cluster: &Cluster, machine: &Machine, all: &[Machine], dry_run: bool) -> anyhow::Result<String> {
+    let name = machine.name_any();
+    let wanted = machine.spec.hostname.as_deref().unwrap_or(&name);
+    let nodes: Api<Node> = Api::all(cluster.client.clone());
+    let node = nodes.get_opt(wanted).await.map_err(|error| cluster.explain(error))?;
+    let node = node.with_context(|| format!("there is no Node {wanted}"))?;
+    let uid = node.uid().with_context(|| format!("Node {wanted} has no uid"))?;
+    let bound = |machine: &Machine| machine.status.as_ref().and_then(MachineStatus::bound_uid) == Some(uid.as_str());
+    if bound(machine) {
+        return Ok(format!("is bound to Node {wanted} already"));
+    }
+    if let Some(other) = all.iter().find(|other| other.name_any() != name && bound(other)) {
+        bail!("Node {wanted} is bound to Machine {}: delete one of the two Machines", other.name_any());
+    }
+    let hint = undeclared(machine, &node);
+    if dry_run {
+        return Ok(format!("would be bound to Node {wanted} (uid {uid}){hint}"));
+    }
+    let node_ref = NodeRef { name: wanted.to_owned(), uid: Some(uid), binding: Some(NodeBinding::Adopted) };
+    let patch = json!({
+        "metadata": { "resourceVersion": machine.resource_version() },
+        "status": { "nodeRef": node_ref },
+    });
+    let api: Api<Machine> = Api::namespaced(cluster.client.clone(), &machine.namespace().unwrap_or_default());
+    let params = PatchParams { field_manager: Some("fleetwright-machine".into()), ..PatchParams::default() };
+    api.patch_status(&name, &params, &Patch::Merge(patch)).await.map_err(|error| cluster.explain(error))?;
+    Ok(format!("bound to Node {wanted}{hint}"))
+}
+
+/// Addresses of the Node that the machine does not declare: a hint that they are two hosts, and what its certificates will lack.
+fn undeclared(machine: &Machine, node: &Node) -> String {
+    let reported = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
+    let ips = reported.filter(|address| address.type_.ends_with("IP")).map(|address| address.address.as_str());
+    let other: Vec<&str> = ips.filter(|ip| !machine.spec.addresses.iter().any(|own| own == ip)).collect();
+    if other.is_empty() {
+        return String::new();
+    }
+    format!("; the Node reports {}, which spec.addresses does not list", other.join(", "))
+}
