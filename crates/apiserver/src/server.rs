@@ -1,8 +1,8 @@
 //! One API server: what it holds, how it starts and how it stops.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -161,6 +161,8 @@ pub(crate) struct Inner {
     pub(crate) authorizer: Authorizer,
     pub(crate) tokens: TokenIssuer,
     pub(crate) authority: Option<Arc<Authority>>,
+    /// Signs serving certificates of kubelets; made when the first one is signed. No client of this server verifies them.
+    kubelet_signer: OnceLock<Arc<Authority>>,
     /// Whom clients trust.
     pub(crate) ca_pem: String,
     pub(crate) tls: Tls,
@@ -178,6 +180,21 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
+    /// The authority of kubelets' serving certificates, of a server that has an authority of its own.
+    pub(crate) fn kubelet_authority(&self) -> Option<Arc<Authority>> {
+        self.authority.as_ref()?;
+        if let Some(known) = self.kubelet_signer.get() {
+            return Some(Arc::clone(known));
+        }
+        match Authority::new("fleetwright-kubelet-ca") {
+            Ok(made) => Some(Arc::clone(self.kubelet_signer.get_or_init(|| Arc::new(made)))),
+            Err(error) => {
+                tracing::warn!(%error, "the authority of kubelets cannot be generated");
+                None
+            }
+        }
+    }
+
     pub(crate) fn now(&self) -> Timestamp {
         self.clock.now()
     }
@@ -300,6 +317,7 @@ impl Server {
             authorizer: Authorizer::default(),
             tokens,
             authority,
+            kubelet_signer: OnceLock::new(),
             ca_pem,
             tls,
             metrics: Metrics::default(),

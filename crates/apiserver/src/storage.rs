@@ -35,8 +35,11 @@ struct Shared {
 /// What a controller-manager outside of the servers adds to what they do by themselves.
 #[derive(Clone, Debug, Default)]
 pub struct Manager {
-    /// Signs approved certificate requests, where the server has no authority of its own.
+    /// Signs approved certificate requests of clients, where the server has no authority of its own.
     pub signer: Option<Arc<Authority>>,
+    /// Signs approved serving certificates of kubelets. Not the authority that API servers have theirs from: whoever gets a serving certificate for a
+    /// wrong name could otherwise pose as the API server.
+    pub kubelet_signer: Option<Arc<Authority>>,
     /// Fills the status of ResourceQuotas.
     pub quotas: bool,
 }

@@ -15,6 +15,7 @@ use super::actor::{Actor, log};
 use crate::auth;
 use crate::registry::Resource;
 use crate::server::Inner;
+use crate::storage::Manager;
 use crate::store::{Key, Object};
 use crate::write::options::DeleteOptions;
 
@@ -41,14 +42,13 @@ impl Certificates {
         }
     }
 
-    /// `signer` signs in place of the server's own authority.
-    pub(super) fn work(&mut self, inner: &Arc<Inner>, signer: Option<&Arc<Authority>>) {
+    /// A manager signs in place of the server's own authorities.
+    pub(super) fn work(&mut self, inner: &Arc<Inner>, manager: Option<&Manager>) {
         let requests = std::mem::take(&mut self.requests);
-        let Some(authority) = signer.or(inner.authority.as_ref()) else { return };
         let Some(resource) = inner.registry.by_plural(GROUP, PLURAL) else { return };
         for key in requests {
             if let Some(live) = inner.store.get(&resource.storage, &key).filter(|live| !live.deleting) {
-                settle(inner, authority, &resource, &live);
+                settle(inner, manager, &resource, &live);
             }
         }
     }
@@ -58,15 +58,16 @@ fn has(request: &Value, type_: &str) -> bool {
     request["status"]["conditions"].as_array().into_iter().flatten().any(|condition| condition["type"] == type_)
 }
 
-fn settle(inner: &Arc<Inner>, authority: &Authority, resource: &Arc<Resource>, live: &Arc<Object>) {
+fn settle(inner: &Arc<Inner>, manager: Option<&Manager>, resource: &Arc<Resource>, live: &Arc<Object>) {
     let request = live.value();
     let signed = request["status"]["certificate"].as_str().is_some_and(|text| !text.is_empty());
     if signed || !has(&request, "Approved") || has(&request, "Denied") || has(&request, "Failed") {
         return;
     }
     let Some(signer) = Signer::of(request["spec"]["signerName"].as_str().unwrap_or_default()) else { return };
+    let Some(authority) = signer.authority(inner, manager) else { return };
     let actor = Actor::manager(inner, "certificate-controller");
-    let answer = signer.sign(authority, &request);
+    let answer = signer.sign(&authority, &request);
     let now = inner.timestamp();
     let done = actor.change(resource, live, "status", |live| match &answer {
         Ok(certificate) => live["status"]["certificate"] = STANDARD.encode(certificate).into(),
@@ -99,6 +100,18 @@ impl Signer {
             "kubernetes.io/kube-apiserver-client-kubelet" => Some(Self::KubeletClient),
             "kubernetes.io/kubelet-serving" => Some(Self::KubeletServing),
             _ => None,
+        }
+    }
+
+    /// Who signs: serving certificates of kubelets come from an authority of their own.
+    fn authority(self, inner: &Inner, manager: Option<&Manager>) -> Option<Arc<Authority>> {
+        match self {
+            Self::Client | Self::KubeletClient => {
+                manager.and_then(|manager| manager.signer.clone()).or_else(|| inner.authority.clone())
+            }
+            Self::KubeletServing => {
+                manager.and_then(|manager| manager.kubelet_signer.clone()).or_else(|| inner.kubelet_authority())
+            }
         }
     }
 

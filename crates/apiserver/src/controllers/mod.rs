@@ -236,7 +236,6 @@ impl Controllers {
 
     async fn work(&mut self, inner: &Arc<Inner>) {
         let manager = self.manager.as_deref();
-        let signer = manager.and_then(|manager| manager.signer.as_ref());
         // A server with an authority of its own is all of a control plane that there is.
         let fills_quotas = inner.authority.is_some() || manager.is_some_and(|manager| manager.quotas);
         let mut sound = guard(inner, "accounts", async { self.accounts.work(inner) }).await;
@@ -244,7 +243,7 @@ impl Controllers {
         sound &= guard(inner, "roles", async { self.roles.work(inner) }).await;
         sound &= guard(inner, "garbage", self.garbage.work(inner)).await;
         sound &= guard(inner, "volumes", async { self.volumes.work(inner) }).await;
-        sound &= guard(inner, "certificates", async { self.certificates.work(inner, signer) }).await;
+        sound &= guard(inner, "certificates", async { self.certificates.work(inner, manager) }).await;
         sound &= guard(inner, "quotas", async { self.quotas.work(inner, fills_quotas) }).await;
         sound &= guard(inner, "namespaces", self.namespaces.work(inner)).await;
         sound &= guard(inner, "cleanup", self.cleanup.work(inner)).await;

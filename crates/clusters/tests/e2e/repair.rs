@@ -87,7 +87,7 @@ async fn lose_keys(world: &World, secrets: &Api<Secret>) -> Result<()> {
         Ok(all)
     };
     let before = running().await?;
-    for name in ["ca", "etcd-ca", "front-proxy-ca", "service-account"] {
+    for name in ["ca", "etcd-ca", "front-proxy-ca", "kubelet-ca", "service-account"] {
         let (old, begun) = (secrets.get(name).await?, Instant::now());
         secrets.delete(name, &DeleteParams::default()).await?;
         let new = eventually("the key to come back", async || {

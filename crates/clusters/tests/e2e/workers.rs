@@ -164,8 +164,11 @@ async fn authorities_are_replaced(world: &World, endpoint: &str, hosts: &[&Host;
 
     let secrets: Api<Secret> = Api::namespaced(world.client.clone(), "fleet-pay");
     let data = secrets.get("ca").await?.data.unwrap_or_default();
-    let authority = Certificate::from_pem(&String::from_utf8(data["tls.crt"].0.clone())?)?;
-    for (host, of) in hosts.iter().flat_map(|host| ["client", "server"].map(|of| (host, of))) {
+    let serving = secrets.get("kubelet-ca").await?.data.unwrap_or_default();
+    let clients = Certificate::from_pem(&String::from_utf8(data["tls.crt"].0.clone())?)?;
+    let servers = Certificate::from_pem(&String::from_utf8(serving["tls.crt"].0.clone())?)?;
+    let (client, server) = (("client", &clients, &servers), ("server", &servers, &clients));
+    for (host, (of, authority, other)) in hosts.iter().flat_map(|host| [client, server].map(|of| (host, of))) {
         let file = format!("sed -n '/BEGIN CERT/,/END CERT/p' /var/lib/kubelet/pki/kubelet-{of}-current.pem");
         // It is not there for a moment while the kubelet joins with the new authority alone.
         let certificate = eventually(&format!("the {of} certificate of {}", host.name()), async || {
@@ -173,7 +176,8 @@ async fn authorities_are_replaced(world: &World, endpoint: &str, hosts: &[&Host;
         })
         .await?;
         let certificate = Certificate::from_pem(&certificate)?;
-        ensure!(certificate.is_signed_by(&authority), "{}: its {of} certificate is of the old authority", host.name());
+        ensure!(certificate.is_signed_by(authority), "{}: its {of} certificate is of the old authority", host.name());
+        ensure!(!certificate.is_signed_by(other), "{}: one authority signs clients and kubelets", host.name());
     }
     // What is trusted in the end is one, and machines come to have it too.
     let client = world.business("pay", endpoint).await?;

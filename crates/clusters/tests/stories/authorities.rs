@@ -26,7 +26,7 @@ async fn authorities_are_replaced_in_phases_and_all_that_they_signed_with_them()
     world.create("pay", |spec| spec.certificates.overlap.0 = Duration::from_secs(1)).await;
     world.ready("pay").await;
     let mut before = Vec::new();
-    for authority in ["ca", "etcd-ca", "front-proxy-ca"] {
+    for authority in ["ca", "etcd-ca", "front-proxy-ca", "kubelet-ca"] {
         before.push((authority, held(&world, authority, "tls.crt").await));
     }
     let token_key = held(&world, "service-account", "sa.key").await;

@@ -16,11 +16,13 @@ pub enum Authority {
     Etcd,
     /// Of who speaks for others to extension API servers.
     FrontProxy,
+    /// Of kubelets' serving certificates. Only API servers trust it, and only for kubelets: a node that gets one for a wrong name is nobody's API server.
+    Kubelet,
 }
 
 impl Authority {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Cluster, Self::Etcd, Self::FrontProxy];
+    pub const ALL: [Self; 4] = [Self::Cluster, Self::Etcd, Self::FrontProxy, Self::Kubelet];
 
     /// The Secret that holds it: `tls.crt` and `tls.key` of the one that signs, `ca.crt` of all that are trusted.
     pub const fn secret(self) -> &'static str {
@@ -28,6 +30,7 @@ impl Authority {
             Self::Cluster => "ca",
             Self::Etcd => "etcd-ca",
             Self::FrontProxy => "front-proxy-ca",
+            Self::Kubelet => "kubelet-ca",
         }
     }
 }

@@ -75,6 +75,7 @@ impl Key {
             Self::Authority(Authority::Cluster | Authority::Etcd | Authority::FrontProxy) | Self::ServiceAccount => {
                 true
             }
+            Self::Authority(Authority::Kubelet) => false,
         }
     }
 

@@ -146,6 +146,35 @@ fn no_pod_but_the_controller_managers_has_the_key_of_an_authority() {
     }
 }
 
+/// Whoever gets a serving certificate of a kubelet for a wrong name must not be taken for the API server.
+#[test]
+fn serving_certificates_of_kubelets_come_from_an_authority_that_only_api_servers_trust_for_kubelets() {
+    let (world, package) = (World::new(), package("1.36.4"));
+    let mut flags = Vec::new();
+    for component in ControlPlaneComponent::ALL {
+        let of = Blueprint {
+            names: &world.names,
+            spec: &world.spec,
+            package: &package,
+            etcd_exists: false,
+            emulates: None,
+            trusts: "",
+            members: (3, 3),
+        };
+        let all = objects(&of, component);
+        let workload = all.iter().find(|object| objects::template_digest(object).is_some()).unwrap();
+        let args = workload.body["spec"]["template"]["spec"]["containers"][0]["args"].as_array().unwrap();
+        let args = args.iter().filter_map(|arg| arg.as_str()?.split_once('='));
+        flags.extend(args.filter(|(_, value)| value.contains("/kubelet-ca/")).map(|(flag, _)| flag.to_owned()));
+    }
+    let expected = [
+        "--kubelet-certificate-authority",
+        "--cluster-signing-kubelet-serving-cert-file",
+        "--cluster-signing-kubelet-serving-key-file",
+    ];
+    assert_eq!(flags, expected);
+}
+
 #[test]
 fn long_names_that_begin_alike_do_not_share_a_namespace() {
     let long = "a".repeat(63);

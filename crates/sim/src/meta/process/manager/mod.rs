@@ -51,7 +51,7 @@ pub(super) async fn start(machinery: &Machinery, start: Start) -> Result<Arc<dyn
         caller.near = Some(User::new(format!("system:{component}"), ["system:authenticated"]));
     }
     let manages = component == "kube-controller-manager" && bad != Some(Bad::WrongAnswers);
-    let manager = manages.then(|| signer(&files, &args).map(|signer| Manager { signer, quotas: true })).transpose()?;
+    let manager = manages.then(|| signers(&files, &args)).transpose()?;
     let port = if component == "kube-scheduler" { 10259 } else { 10257 };
     let (stop, stopping) = watch::channel(false);
     let leader = Leader {
@@ -128,9 +128,23 @@ fn seconds(text: &str) -> Option<Duration> {
     }
 }
 
-/// The authority with which the controller-manager signs certificate requests, if it was given one.
-fn signer(files: &Files, args: &Args) -> Result<Option<Arc<Authority>>, Exit> {
-    let (Some(cert), Some(key)) = (args.get("cluster-signing-cert-file"), args.get("cluster-signing-key-file")) else {
+/// The authorities with which the controller-manager signs certificate requests: one for all of them, or one for each signer.
+fn signers(files: &Files, args: &Args) -> Result<Manager, Exit> {
+    let all = signer(files, args, "cluster-signing")?;
+    let clients = signer(files, args, "cluster-signing-kubelet-client")?;
+    let serving = signer(files, args, "cluster-signing-kubelet-serving")?;
+    if all.is_some() && (clients.is_some() || serving.is_some()) {
+        return Err(Exit::command_failed(
+            "cannot specify --cluster-signing-{cert,key}-file and other --cluster-signing-*-file flags at the same time",
+        ));
+    }
+    Ok(Manager { signer: clients.or_else(|| all.clone()), kubelet_signer: serving.or(all), quotas: true })
+}
+
+/// The authority in the files that two flags of that prefix name, if they are set.
+fn signer(files: &Files, args: &Args, prefix: &str) -> Result<Option<Arc<Authority>>, Exit> {
+    let flag = |what: &str| args.get(&format!("{prefix}-{what}-file"));
+    let (Some(cert), Some(key)) = (flag("cert"), flag("key")) else {
         return Ok(None);
     };
     let read = || -> Result<Authority, String> {
