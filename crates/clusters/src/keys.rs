@@ -55,7 +55,7 @@ impl Maker<'_> {
         for key in &choice.generate {
             // Another process may have generated it a moment ago. Of a recorded key another one is wanted.
             if self.recorded(*key).is_some() || !copy.keys.contains_key(key.secret()) {
-                copy.keys.insert(key.secret().to_owned(), self.generate(*key)?);
+                copy.keys.insert(key.secret().to_owned(), self.generate(*key).await?);
             }
         }
         for (key, digest) in &choice.seal {
@@ -131,12 +131,16 @@ impl Maker<'_> {
         Ok(Some(after))
     }
 
-    fn generate(&self, key: Key) -> Result<Data, SecretError> {
+    async fn generate(&self, key: Key) -> Result<Data, SecretError> {
         let data = match key {
             Key::Authority(authority) => {
                 let made = self.made(authority)?;
                 let certificate = made.cert_pem().to_owned();
-                vec![("ca.crt", certificate.clone()), ("tls.crt", certificate), ("tls.key", made.key_pem())]
+                let trusted = match authority {
+                    Authority::Kubelet => self.trusted_for_kubelets(&certificate).await?,
+                    _ => certificate.clone(),
+                };
+                vec![("ca.crt", trusted), ("tls.crt", certificate), ("tls.key", made.key_pem())]
             }
             Key::ServiceAccount => {
                 let made = ServiceAccountKey::generate()
@@ -145,6 +149,17 @@ impl Maker<'_> {
             }
         };
         Ok(data.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
+    }
+
+    /// What API servers trust of kubelets from the beginning. Kubelets of a cluster that is older than this authority serve with certificates of the cluster's
+    /// own until they renew them: it is trusted beside the new one until the next rotation drops it.
+    async fn trusted_for_kubelets(&self, made: &str) -> Result<String, SecretError> {
+        let (cluster, kubelet) = (Key::Authority(Authority::Cluster), Key::Authority(Authority::Kubelet));
+        if self.recorded(cluster).is_none() || self.recorded(kubelet).is_some() {
+            return Ok(made.to_owned());
+        }
+        let (_, data) = self.live(cluster).await?;
+        Ok(bundle(&[made, data.get("tls.crt").map(String::as_str).unwrap_or_default()]))
     }
 
     /// The Secret of a key, and what of it is text.

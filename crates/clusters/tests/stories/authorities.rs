@@ -6,6 +6,8 @@ use std::time::Duration;
 use fleetwright_api::{Machine, MachineSpec, RotationPhase, Status, condition, names};
 use fleetwright_lab::define;
 use fleetwright_pki::Certificate;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -61,6 +63,41 @@ async fn authorities_are_replaced_in_phases_and_all_that_they_signed_with_them()
         );
     }
     assert_eq!(held(&world, "service-account", "sa.key").await, token_key, "tokens go on");
+}
+
+/// Even if somebody approves a request of a node for the names of the API server: whoever trusts the cluster's authority does not take it for the API server.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_serving_certificate_of_a_kubelet_is_never_one_of_the_api_server() {
+    let world = World::start().await;
+    world.create("pay", |spec| spec.replicas = 1).await;
+    world.ready("pay").await;
+    let client = business(&world).await;
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::new(vec!["kubernetes.default.svc".to_owned()]).unwrap();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(rcgen::DnType::CommonName, "system:node:host-17");
+    params.distinguished_name.push(rcgen::DnType::OrganizationName, "system:nodes");
+    let pem = params.serialize_request(&key).unwrap().pem().unwrap();
+    let requests: Api<CertificateSigningRequest> = Api::all(client);
+    let request = json!({ "metadata": { "name": "serving" }, "spec": {
+        "request": ByteString(pem.into_bytes()), "signerName": "kubernetes.io/kubelet-serving",
+        "usages": ["digital signature", "server auth"],
+    } });
+    requests.create(&PostParams::default(), &serde_json::from_value(request).unwrap()).await.unwrap();
+    let approved = json!({ "status": { "conditions": [
+        { "type": "Approved", "status": "True", "reason": "ByHand", "message": "a mistake" },
+    ] } });
+    requests.patch_approval("serving", &PatchParams::default(), &Patch::Merge(approved)).await.unwrap();
+    let signed = world
+        .until("it is signed", async || {
+            let status = requests.get("serving").await.unwrap().status.unwrap_or_default();
+            status.certificate.clone().ok_or_else(|| format!("{status:?}"))
+        })
+        .await;
+    let signed = Certificate::from_pem(&String::from_utf8(signed.0).unwrap()).unwrap();
+    let authority = async |name| Certificate::from_pem(&held(&world, name, "tls.crt").await).unwrap();
+    assert!(signed.is_signed_by(&authority("kubelet-ca").await));
+    assert!(!signed.is_signed_by(&authority("ca").await));
 }
 
 #[tokio::test(flavor = "multi_thread")]

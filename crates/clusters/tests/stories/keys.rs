@@ -266,6 +266,42 @@ async fn no_key_is_generated_for_a_cluster_that_lost_it_with_its_copy() {
     assert!(!request.contains(&record.fingerprint[..16]), "the new one is recorded");
 }
 
+/// Kubelets of a cluster that is older than the authority of their serving certificates have theirs from the cluster's own.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_older_than_the_authority_of_kubelets_trusts_both_until_it_rotates() {
+    let mut world = World::start().await;
+    world
+        .create("pay", |spec| {
+            spec.replicas = 1;
+            spec.certificates.overlap.0 = std::time::Duration::from_secs(1);
+        })
+        .await;
+    let status = world.ready("pay").await;
+    let ca = text(&held(&world, "ca").await);
+    assert_eq!(text(&held(&world, "kubelet-ca").await)["ca.crt"].matches("BEGIN CERT").count(), 1);
+    world.operator_stops().await;
+    let keys: Vec<_> = status.keys.into_iter().filter(|record| record.name != "kubelet-ca").collect();
+    let patch = Patch::Merge(json!({ "status": { "keys": keys } }));
+    world.clusters().patch_status("pay", &PatchParams::default(), &patch).await.unwrap();
+    fleet(&world).delete(COPY, &DeleteParams::default()).await.unwrap();
+    delete(&world, "kubelet-ca").await;
+    world.operator_starts();
+    let made = world.seen(&world.api::<Secret>("pay"), "kubelet-ca", |_| true).await;
+    let trusted = text(&made.data.unwrap_or_default())["ca.crt"].clone();
+    assert!(trusted.contains(ca["tls.crt"].trim()) && trusted.matches("BEGIN CERT").count() == 2, "{trusted}");
+    world.ready("pay").await;
+
+    world.change("pay", json!({ "spec": { "certificates": { "rotateAuthorities": "now" } } })).await;
+    world
+        .until("it is rotated", async || {
+            let status = world.status("pay").await;
+            let done = status.rotation.is_none() && status.authorities.as_deref() == Some("now");
+            if done { Ok(()) } else { Err(format!("{status:#?}")) }
+        })
+        .await;
+    assert_eq!(text(&held(&world, "kubelet-ca").await)["ca.crt"].matches("BEGIN CERT").count(), 1);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_authority_that_somebody_changes_is_neither_used_nor_overwritten() {
     let world = World::start().await;
