@@ -35,7 +35,7 @@ use crate::joined::Askers;
 use crate::members::Members;
 use crate::meters::Meters;
 use crate::prove::Provers;
-use crate::secrets::{Maker, SecretError};
+use crate::secrets::{Authorities, Maker, SecretError};
 use crate::snapshots;
 use crate::survey::Surveys;
 use crate::view::ClusterView;
@@ -148,7 +148,9 @@ impl ActError {
     fn is_refusal(&self) -> bool {
         let refused = |error: &WriteError| matches!(error, WriteError::Refused { .. });
         match self {
-            Self::Write(error) | Self::Journal(JournalError::Write(error)) => refused(error),
+            Self::Write(error)
+            | Self::Secret(SecretError::Write(error))
+            | Self::Journal(JournalError::Write(error)) => refused(error),
             Self::Secret(_) | Self::Journal(_) => false,
         }
     }
@@ -170,6 +172,16 @@ impl Refusal {
             Err(error) => Err(error),
         }
     }
+}
+
+/// What came of doing what was decided.
+#[derive(Default)]
+struct Kept {
+    /// A Secret that the cluster refers to cannot be read: that stops what needs it, and nothing else.
+    trouble: Option<SecretError>,
+    /// When to look again, besides what was decided.
+    next: Option<Timestamp>,
+    refusal: Refusal,
 }
 
 /// What was done.
@@ -321,9 +333,12 @@ impl Controller for Clusters {
                 Ok(Done::KEPT)
             }
             Choice::Keep(decision, _) => {
-                let (trouble, next) = self.keep(pass, found, decision).await?;
+                let kept = self.keep(pass, found, decision).await?;
                 let waits = self.held(pass, found, found.hold.as_ref()).await?;
-                Ok(Done::Kept { waits, next, trouble })
+                match kept.refusal.0 {
+                    Some(error) => Err(error),
+                    None => Ok(Done::Kept { waits, next: kept.next, trouble: kept.trouble }),
+                }
             }
             Choice::Held(hold) => {
                 let waits = self.held(pass, found, Some(hold)).await?;
@@ -510,23 +525,18 @@ impl Clusters {
         }
     }
 
-    /// Does what was decided. A Secret that cannot be had stops what needs it, and is the answer; with when to look again.
-    async fn keep(
-        &self,
-        pass: &Pass,
-        found: &Found,
-        decision: &Decision,
-    ) -> Result<(Option<SecretError>, Option<Timestamp>), ActError> {
+    /// Does what was decided. A write that the API server refuses stops nothing else.
+    async fn keep(&self, pass: &Pass, found: &Found, decision: &Decision) -> Result<Kept, ActError> {
         let names = &found.names;
         if decision.namespace {
             self.namespace(pass, names).await?;
-            return Ok((None, None));
+            return Ok(Kept::default());
         }
         let mut refusal = Refusal::default();
         let recorded = found.cluster.0.status.as_ref().map(|status| &status.keys[..]).unwrap_or_default();
         let maker = Maker { eyes: &self.eyes, pass, names, spec: &found.cluster.0.spec, recorded };
-        maker.keys(&decision.keys).await?;
-        for key in &decision.keys.restore {
+        let done = refusal.noted(maker.keys(&decision.keys).await)?;
+        for key in done.iter().flat_map(|()| &decision.keys.restore) {
             let message = format!(
                 "Secret {}/{} was missing: recreated with the same key from the sealed copy",
                 names.namespace,
@@ -536,9 +546,12 @@ impl Clusters {
         }
         let copied = borrow::copy(&self.eyes, pass, names, &borrowed(&found.cluster.0.spec)).await;
         let mut trouble = refusal.noted(copied)?.flatten();
-        maker.turn(&decision.rotate).await?;
-        maker.certificates(decision.certificates.iter().map(|(wanted, _)| wanted)).await?;
+        refusal.noted(maker.turn(&decision.rotate).await)?;
+        let mut authorities = Authorities::new();
         for (wanted, why) in &decision.certificates {
+            if refusal.noted(maker.certificate_of(wanted, &mut authorities).await)?.is_none() {
+                continue;
+            }
             self.meters.certificate(why.as_str());
             if *why != certificates::Due::Missing {
                 let message = format!("the certificate {} was made anew: {}", wanted.secret, why.as_str());
@@ -606,37 +619,45 @@ impl Clusters {
         let status = found.cluster.0.status.clone().unwrap_or_default();
         let (eyes, spec) = (&self.eyes, &found.cluster.0.spec);
         let supplies = snapshots::Supplies { eyes, pass, names, spec, status: &status };
-        let mut snapshots = supplies.restore(decision).await;
-        if let (Ok(()), Some(taking)) = (&snapshots, &decision.snapshot) {
-            snapshots = supplies.take(taking).await;
+        let restored = supplies.restore(decision).await;
+        let taken = match &decision.snapshot {
+            Some(taking) => supplies.take(taking).await,
+            None => Ok(()),
+        };
+        for done in [restored, taken] {
+            match done {
+                Err(ActError::Secret(error)) if error.needs_person() => trouble = trouble.or(Some(error)),
+                done => drop(refusal.noted(done)?),
+            }
         }
-        match snapshots {
-            Err(ActError::Secret(error)) if error.needs_person() => trouble = trouble.or(Some(error)),
-            done => drop(refusal.noted(done)?),
-        }
-        refusal.noted(self.extend(pass, found, &decision.extensions).await)?;
-        match refusal.0 {
-            Some(error) => Err(error),
-            None => Ok((trouble, next)),
-        }
+        self.extend(pass, found, &decision.extensions, &mut refusal).await?;
+        Ok(Kept { trouble, next, refusal })
     }
 
     /// What is brought is written down first: whatever happens then, nothing of it is forgotten.
-    async fn extend(&self, pass: &Pass, found: &Found, choice: &extensions::Choice) -> Result<(), ActError> {
+    async fn extend(
+        &self,
+        pass: &Pass,
+        found: &Found,
+        choice: &extensions::Choice,
+        refusal: &mut Refusal,
+    ) -> Result<(), ActError> {
         let names = &found.names;
-        if let Some(inventory) = &choice.inventory {
-            self.apply(pass, names, inventory).await?;
+        if let Some(inventory) = &choice.inventory
+            && refusal.noted(self.apply(pass, names, inventory).await)?.is_none()
+        {
+            return Ok(());
         }
         for (object, place) in choice.apply.iter().take(extensions::MOST_IN_META) {
-            self.apply(pass, names, object).await?;
-            if let Some(place) = place {
+            let applied = refusal.noted(self.apply(pass, names, object).await)?;
+            if let (Some(()), Some(place)) = (applied, place) {
                 let (kind, name) = (object.kind.as_str(), &object.name);
                 let message = format!("{kind} {name} was not as its extension says at {place}, and was put right");
                 self.tell(pass, found, Level::Normal, "Repaired", &message).await;
             }
         }
         for (kind, name) in choice.prune.iter().take(extensions::MOST_IN_META) {
-            self.take_away(pass, &Key::new(&names.namespace, name), *kind).await?;
+            refusal.noted(self.take_away(pass, &Key::new(&names.namespace, name), *kind).await)?;
         }
         self.extenders.begin(pass.key(), names, &choice.servers, &choice.work);
         for message in self.extenders.repaired(pass.key()) {

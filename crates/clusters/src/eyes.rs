@@ -131,8 +131,8 @@ impl Eyes {
         let claims = self.claims.by(BY_NAMESPACE, namespace).into_iter();
         let claim = |view: &ClaimView| {
             let class = view.class.as_ref().and_then(|class| self.classes.get(&Key::cluster(class)));
-            // Of a class that is not known, the API server says whether the claim may grow.
-            Claim { expandable: class.is_none_or(|class| class.0), ..view.claim.clone() }
+            // The API server refuses to expand a claim without a class, or of a class that is gone.
+            Claim { expandable: class.is_some_and(|class| class.0), ..view.claim.clone() }
         };
         claims.map(|(_, view)| claim(&view)).collect()
     }

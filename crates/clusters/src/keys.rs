@@ -70,7 +70,14 @@ impl Maker<'_> {
         }
         for key in choice.generate.iter().chain(&choice.restore) {
             let name = key.secret();
-            let Some(data) = copy.keys.get(name) else { continue };
+            let Some(data) = copy.keys.get(name) else {
+                let why = format!(
+                    "it is missing and its sealed copy, Secret {}/{}, cannot be opened: restore one of the two from a backup",
+                    self.names.fleet,
+                    self.names.sealed_keys()
+                );
+                return Err(SecretError::Broken(name.to_owned(), why));
+            };
             if choice.restore.contains(key) && !self.recorded(*key).is_none_or(|record| is_of(*key, data, record)) {
                 let why = "the sealed copy holds another key than the one that is recorded in the Cluster's status";
                 return Err(SecretError::Broken(name.to_owned(), why.to_owned()));

@@ -7,19 +7,20 @@ use fleetwright_kit::events::Level;
 use fleetwright_kit::journal::{
     Act as Journaled, Ending, Intent, Journal, JournalError, OperationKey, Probed, Progress,
 };
-use fleetwright_kit::{Clock, Key, Next as Again, Pass, WriteError};
+use fleetwright_kit::{Clock, Key, Next as Again, Pass, View, WriteError};
 use fleetwright_plan::cluster::members::{Act, Answer, Asked, Member, Next, OPERATIONS, Told, claim};
 use fleetwright_plan::cluster::{Decision, Names};
 use futures::future::join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use kube::{Api, ResourceExt};
+use kube::Api;
 use serde_json::{Value, json};
 
 use crate::cluster::{ActError, Clusters, Found};
 use crate::connect::{Members as Way, Meta};
 use crate::errands::Errands;
 use crate::eyes::Eyes;
+use crate::view::PodView;
 use crate::words::{bounded, said};
 
 /// The kind of object that the Operations are about.
@@ -352,12 +353,10 @@ impl MemberAct<'_> {
         let pods: Api<Pod> = Api::namespaced(self.meta.client.clone(), &self.names.namespace);
         let pod =
             pods.get_opt(member).await.map_err(|error| format!("pod {member} cannot be read: {}", said(&error)))?;
-        let same = pod.as_ref().is_some_and(|pod| {
-            let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-            let ready = conditions.into_iter().any(|one| one.type_ == "Ready" && one.status == "True");
-            pod.uid().as_deref() == Some(uid) && !ready
-        });
-        if same { Ok(()) } else { Err(format!("pod {member} is another one or ready by now")) }
+        let same = pod
+            .map(|pod| PodView::of(pod).replica)
+            .is_some_and(|pod| pod.uid == uid && !pod.ready && (pod.lost || pod.looping));
+        if same { Ok(()) } else { Err(format!("pod {member} is another one, runs again or is ready")) }
     }
 }
 

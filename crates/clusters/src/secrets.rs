@@ -75,6 +75,9 @@ impl SecretError {
 
 type Data = BTreeMap<String, String>;
 
+/// Authorities that were read, with what is trusted beside them.
+pub type Authorities = BTreeMap<Authority, (fleetwright_pki::Authority, String)>;
+
 /// Makes secrets of one cluster.
 pub struct Maker<'a> {
     pub eyes: &'a Eyes,
@@ -92,17 +95,13 @@ impl Maker<'_> {
             .map_err(|error| SecretError::Broken(authority.secret().to_owned(), error.to_string()))
     }
 
-    /// Makes certificates, reading each authority once.
-    pub async fn certificates(&self, wanted: impl Iterator<Item = &Wanted>) -> Result<(), SecretError> {
-        let mut authorities: BTreeMap<Authority, (fleetwright_pki::Authority, String)> = BTreeMap::new();
-        for one in wanted {
-            let (authority, trusted) = match authorities.entry(one.authority) {
-                Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(unknown) => unknown.insert(self.read(one.authority).await?),
-            };
-            self.certificate(one, authority, trusted).await?;
-        }
-        Ok(())
+    /// Makes a certificate. Each authority is read once and kept in `authorities`.
+    pub async fn certificate_of(&self, wanted: &Wanted, authorities: &mut Authorities) -> Result<(), SecretError> {
+        let (authority, trusted) = match authorities.entry(wanted.authority) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(unknown) => unknown.insert(self.read(wanted.authority).await?),
+        };
+        self.certificate(wanted, authority, trusted).await
     }
 
     async fn certificate(

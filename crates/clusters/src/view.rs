@@ -336,8 +336,11 @@ impl Belongs for ClaimView {
     }
 }
 
-/// Whether the container said at its last end that it has lost what it knew.
+/// Whether the container does not run, and said at its last end that it has lost its data. One that runs again may have been added to etcd since.
 fn lost(container: &ContainerStatus) -> bool {
+    if container.state.as_ref().is_some_and(|state| state.running.is_some()) {
+        return false;
+    }
     let states = [container.state.as_ref(), container.last_state.as_ref()].into_iter().flatten();
     let ended = states.filter_map(|state| state.terminated.as_ref()?.message.as_deref());
     ended.into_iter().any(fleetwright_plan::cluster::datastore::lost)
@@ -367,6 +370,21 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_container_that_runs_has_lost_nothing_whatever_it_said_before() {
+        let of = |state: serde_json::Value| {
+            let container: ContainerStatus = serde_json::from_value(json!({
+                "name": "etcd", "image": "", "imageID": "", "ready": false, "restartCount": 2, "state": state,
+                "lastState": { "terminated": { "exitCode": 1, "message": "member count is unequal" } },
+            }))
+            .unwrap();
+            lost(&container)
+        };
+        assert!(of(json!({ "waiting": { "reason": "CrashLoopBackOff" } })));
+        assert!(of(json!({ "terminated": { "exitCode": 1 } })));
+        assert!(!of(json!({ "running": { "startedAt": "2026-11-18T00:00:00Z" } })));
+    }
 
     #[test]
     fn of_a_container_that_crashes_its_own_words_are_told() {

@@ -266,6 +266,25 @@ async fn no_key_is_generated_for_a_cluster_that_lost_it_with_its_copy() {
     assert!(!request.contains(&record.fingerprint[..16]), "the new one is recorded");
 }
 
+/// The copy that cannot be opened is not overwritten: it is the last one of the key that is lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_key_comes_back_when_what_opens_its_copy_does() {
+    let mut world = World::start().await;
+    world.create("pay", |spec| spec.replicas = 1).await;
+    world.ready("pay").await;
+    let (before, mut seal) = (all_held(&world).await, fleet(&world).get(SEAL).await.unwrap());
+    lose(&mut world, "ca").await;
+    blocked(&world, names::reasons::AUTHORITY_LOST).await;
+    passes(&world, "other").await;
+    (seal.metadata.resource_version, seal.metadata.uid) = (None, None);
+    // The other cluster has another one by now.
+    fleet(&world).delete(SEAL, &DeleteParams::default()).await.unwrap();
+    fleet(&world).create(&PostParams::default(), &seal).await.unwrap();
+    world.change("pay", json!({ "metadata": { "labels": { "looked": "at" } } })).await;
+    back(&world, &before).await;
+    world.ready("pay").await;
+}
+
 /// Kubelets of a cluster that is older than the authority of their serving certificates have theirs from the cluster's own.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_older_than_the_authority_of_kubelets_trusts_both_until_it_rotates() {

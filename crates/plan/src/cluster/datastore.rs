@@ -138,7 +138,8 @@ fn suspect<'a>(seen: &'a Seen<'_>) -> Option<&'a Replica> {
     }
     replicas.iter().find(|replica| {
         let alike = others.iter().filter(|other| other.template == replica.template).count() > members / 2;
-        let ended = replica.restarts > 0 && (replica.lost || (replica.restarts >= TOO_OFTEN && alike));
+        let ended =
+            replica.restarts > 0 && (replica.lost || (replica.looping && replica.restarts >= TOO_OFTEN && alike));
         !replica.ready && !replica.ending && ended
     })
 }

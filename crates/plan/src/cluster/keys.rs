@@ -174,8 +174,8 @@ pub(super) fn choose(seen: &Seen<'_>, known: &Known) -> Choice {
                 let fingerprint = record.map_or("", |record| &record.fingerprint);
                 let ran = record.is_some() || created && key.predates_records();
                 match sealed {
-                    _ if ran && asked(fingerprint) => choice.generate.push(key),
                     Some(_) => choice.restore.push(key),
+                    None if ran && asked(fingerprint) => choice.generate.push(key),
                     None if ran => block(&mut choice, key.lost(), || lost(seen.names, key, fingerprint)),
                     None => choice.generate.push(key),
                 }
@@ -205,6 +205,10 @@ pub(super) fn choose(seen: &Seen<'_>, known: &Known) -> Choice {
                 }
             }
         }
+    }
+    // A copy that cannot be opened may hold the key that is lost, and what opens it may come back: it is not overwritten.
+    if choice.blocked.is_some() {
+        choice.seal.clear();
     }
     // The order of a list in the status is the API server's to choose.
     let recorded = &seen.status.keys;

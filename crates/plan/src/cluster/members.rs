@@ -474,10 +474,15 @@ impl Facts<'_> {
             // Somebody else removed it.
             return self.change(MemberChangeType::Replace, member, None, now);
         };
-        if !own.learner {
-            return self.over();
-        }
         let pod = self.pod(member);
+        if !own.learner {
+            // Until its pod is ready the change is not over: what the pod said before it was added must not count against it.
+            let waits = pod.is_some_and(|pod| !pod.ready && !pod.ending && !pod.lost);
+            return match waits && self.wanted > ordinal(member) {
+                true => Next::Wait(format!("{member} has its vote, and its pod is not ready yet")),
+                false => self.over(),
+            };
+        }
         // One that started and lost its data again does not catch up.
         if !own.name.is_empty() && !told.answers(&own.id) && pod.is_some_and(|pod| pod.lost && !pod.ending) {
             return self.change(MemberChangeType::Replace, member, Some(own), now);

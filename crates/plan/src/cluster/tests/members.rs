@@ -541,7 +541,12 @@ fn a_member_that_ends_for_another_reason_keeps_its_volume() {
     assert_eq!(world.decide().members, Next::Ask, "it may be a learner");
     // While others are well with the same template, it cannot be the template.
     world.members()[2].restarts = 5;
+    world.members()[2].looping = true;
     assert_eq!(world.decide().members, Next::Ask);
+    assert!(world.healthy().2.contains("lost its data"));
+    // One that runs again and has yet to become ready has lost nothing, however often it was restarted before.
+    world.members()[2].looping = false;
+    assert!(!world.healthy().2.contains("lost its data"));
     world.members()[2].template = Some("another".to_owned());
     assert_eq!(world.decide().members, Next::Rest);
 }
