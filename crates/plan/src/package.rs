@@ -2,6 +2,7 @@
 
 mod check;
 mod places;
+mod quoting;
 mod render;
 mod set;
 mod shell;
@@ -18,6 +19,7 @@ use fleetwright_wire as wire;
 use sha2::{Digest as _, Sha256};
 
 pub use check::check;
+pub use quoting::unquoted_values;
 pub use render::render;
 pub use set::{Member, SetFinding, check_set};
 pub(crate) use template::rendered;

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use anyhow::{Context, bail};
 use fleetwright_api::{ControlPlaneComponent, GROUP, MachinePackageVersion, VERSION};
 use fleetwright_apiserver::{Config, Server};
-use fleetwright_plan::package::{Member, check, check_set};
+use fleetwright_plan::package::{Member, check, check_set, unquoted_values};
 use kube::{Client, CustomResourceExt as _};
 use serde::Serialize;
 use serde_json::Value;
@@ -120,7 +120,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         documents.into_iter().partition(|document| is(document, "MachinePackageVersion"));
     let (planes, others): (Vec<_>, Vec<_>) =
         others.into_iter().partition(|document| is(document, "ClusterPackageVersion"));
-    planes.iter().for_each(|plane| images(plane, &mut findings));
+    planes.iter().for_each(|plane| {
+        images(plane, &mut findings);
+        extensions(plane, &mut findings);
+    });
     for other in &others {
         let kind = other.tree.find("kind").0.text().unwrap_or("no kind").to_owned();
         findings.push(other.finding(
@@ -198,6 +201,19 @@ fn images(document: &Document, findings: &mut Vec<Finding>) {
             "{image} is another image when the registry serves another one by that tag: name it by its digest, NAME@sha256:…, and give version beside it"
         );
         findings.push(document.finding(Severity::Warning, &field, None, message));
+    }
+}
+
+/// Values of Clusters that templates of extensions do not quote.
+fn extensions(document: &Document, findings: &mut Vec<Finding>) {
+    let value = document.tree.value();
+    let extensions = value["spec"]["extensions"].as_array().into_iter().flatten();
+    for (at, extension) in extensions.enumerate() {
+        let Some(template) = extension["template"].as_str() else { continue };
+        let field = format!("spec.extensions[{at}].template");
+        for (line, message) in unquoted_values(template, extension["valuesSchema"].as_str()) {
+            findings.push(document.finding(Severity::Warning, &field, Some(line), message));
+        }
     }
 }
 

@@ -117,6 +117,22 @@ fn values_in_scripts_are_quoted_and_images_are_named_by_their_digests() {
 }
 
 #[test]
+fn values_in_templates_of_extensions_are_quoted() {
+    let image = format!("registry.example/a@sha256:{}", "a".repeat(64));
+    let plane = |text: &str| {
+        let components = ["etcd", "apiserver", "controllerManager", "scheduler"];
+        let components = components.map(|name| format!("    {name}: {{image: \"{image}\", version: 1.36.4}}\n")).concat();
+        format!(
+            "apiVersion: fleetwright.io/v1alpha1\nkind: ClusterPackageVersion\nmetadata: {{name: k8s}}\nspec:\n  kubernetes: 1.36.4\n  components:\n{components}  extensions:\n  - name: notes\n    template: |\n      a: 1\n      b: {text}\n"
+        )
+    };
+    let ran = lint(&plane("{{ values.text }}"), &["--strict"]);
+    assert_eq!(ran.code, 1, "{}", ran.out);
+    assert!(ran.out.contains(":15:1: warning: spec.extensions[0].template: {{ values.text }}"), "{}", ran.out);
+    lint(&plane("{{ values.text | json }}"), &["--strict"]).ok();
+}
+
+#[test]
 fn mistakes_are_told_with_the_line_they_stand_in() {
     for (from, to, place, said) in [
         ("{{ machine.name }}", "{{ machine.nam }}", "13:1: error: spec.files[0].template:", "machine.nam"),

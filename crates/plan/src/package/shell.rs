@@ -21,7 +21,7 @@ pub(super) fn findings(script: &str) -> Vec<(usize, String)> {
 }
 
 /// Each interpolation: its line, what stands before it in that line, and its expression.
-fn interpolations(script: &str) -> Vec<(usize, &str, &str)> {
+pub(super) fn interpolations(script: &str) -> Vec<(usize, &str, &str)> {
     let (mut all, mut from) = (Vec::new(), 0);
     while let Some(open) = next(script, from) {
         let (begin, end) = (open + 2, if script[open..].starts_with("{#") { "#}" } else { "}}" });
@@ -42,7 +42,7 @@ fn next(script: &str, from: usize) -> Option<usize> {
 }
 
 /// The last filter of an expression, if it ends with one.
-fn last_filter(expression: &str) -> Option<&str> {
+pub(super) fn last_filter(expression: &str) -> Option<&str> {
     let (mut quote, mut depth, mut bar) = (None, 0_i32, None);
     for (at, c) in expression.char_indices() {
         match (quote, c) {

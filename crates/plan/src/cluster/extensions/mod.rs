@@ -1,6 +1,7 @@
 //! The extensions of a cluster: what they are for this one, and what becomes of them.
 
 mod choose;
+mod confine;
 pub mod health;
 mod inventory;
 mod render;

@@ -2,14 +2,14 @@
 
 use std::net::IpAddr;
 
-use fleetwright_api::{Extension, ExtensionPlacement, names};
+use fleetwright_api::{Extension, ExtensionChoice, ExtensionPlacement, names};
 use serde_json::{Map, Value, json};
 
 use super::super::objects::{API_PORT, Kind};
 use super::super::{certificates, digest};
 use super::shipped::built_in;
 use super::values::values;
-use super::{EXTENSION, Given, INVENTORY, Mistake, Ref, Rendered};
+use super::{EXTENSION, Given, INVENTORY, Mistake, Ref, Rendered, confine};
 use crate::join::trusts;
 use crate::package::rendered;
 
@@ -36,7 +36,7 @@ pub fn render(given: &Given<'_>) -> Vec<Result<Rendered, Mistake>> {
         .map(|(extension, objects)| {
             let made = match objects {
                 Some(objects) => finish(given, extension, objects)?,
-                None => one(given, extension, values(extension, choice(&extension.name))?)?,
+                None => one(given, extension, choice(&extension.name))?,
             };
             for object in &made.objects {
                 let this = Ref::of(object);
@@ -71,7 +71,35 @@ fn wrong(extension: &Extension, message: String) -> Mistake {
     Mistake { extension: extension.name.clone(), place: "template".to_owned(), message, chosen: false }
 }
 
-fn one(given: &Given<'_>, extension: &Extension, values: Value) -> Result<Rendered, Mistake> {
+fn one(given: &Given<'_>, extension: &Extension, choice: Option<&ExtensionChoice>) -> Result<Rendered, Mistake> {
+    let chosen = values(extension, choice)?;
+    let defaults_only = choice.is_none_or(|choice| choice.values.is_none());
+    if extension.placement != ExtensionPlacement::Meta || defaults_only {
+        return with(given, extension, chosen);
+    }
+    let defaults = values(extension, None).map_err(|why| Mistake {
+        place: "valuesSchema".to_owned(),
+        message: format!("with placement Meta every value needs a default that holds: {}", why.message),
+        chosen: false,
+        ..why
+    })?;
+    let plain = with(given, extension, defaults)?;
+    // What the defaults can and these values cannot is a mistake of the Cluster.
+    let made =
+        with(given, extension, chosen).map_err(|why| Mistake { place: "values".to_owned(), chosen: true, ..why })?;
+    match confine::difference(&plain.objects, &made.objects) {
+        None => Ok(made),
+        Some(why) => {
+            let message = format!(
+                "{why}: beside a control plane, the package version says which objects there are and what runs in pods, and values do not"
+            );
+            Err(Mistake { place: "values".to_owned(), chosen: true, ..wrong(extension, message) })
+        }
+    }
+}
+
+/// The extension with these values.
+fn with(given: &Given<'_>, extension: &Extension, values: Value) -> Result<Rendered, Mistake> {
     let wrong = |message| wrong(extension, message);
     let roots = [("cluster", Value::Object(cluster(given))), ("values", values)];
     let text = rendered(&roots, &extension.template).map_err(|message| {
@@ -236,5 +264,5 @@ fn in_meta(
         };
         mark(given, extension, labels);
     }
-    Ok(())
+    confine::confine(known, &extension.name, object).map_err(|why| format!("{kind} {name}: {why}"))
 }

@@ -310,3 +310,164 @@ fn the_example_has_what_is_shipped() {
     let extensions: Vec<Extension> = serde_json::from_value(example["spec"]["extensions"].clone()).unwrap();
     assert_eq!(extensions, shipped(images).unwrap());
 }
+
+/// A Deployment beside the control plane, with this in its pods.
+fn beside(spec: &str) -> String {
+    format!(
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: a}}\nspec:\n  selector: {{matchLabels: {{app: a}}}}\n  template:\n    metadata: {{labels: {{app: a}}}}\n    spec: {spec}\n"
+    )
+}
+
+fn meta(template: &str) -> World {
+    World::of(vec![Extension { placement: ExtensionPlacement::Meta, ..extension("a", template) }])
+}
+
+#[test]
+fn pods_beside_the_control_plane_get_no_keys_and_nothing_of_the_node() {
+    let with = |rest: &str| beside(&format!("{{containers: [{{name: a, image: a}}], {rest}}}"));
+    let container = |rest: &str| beside(&format!("{{containers: [{{name: a, image: a, {rest}}}]}}"));
+    let init = |rest: &str| {
+        beside(&format!("{{containers: [{{name: a, image: a}}], initContainers: [{{name: b, image: a, {rest}}}]}}"))
+    };
+    let volume = |rest: &str| with(&format!("volumes: [{{name: a, emptyDir: {{}}}}, {{name: b, {rest}}}]"));
+    for (template, at) in [
+        (volume("secret: {secretName: ca}"), "volumes[1].secret.secretName is \"ca\""),
+        (volume("secret: {}"), "volumes[1].secret.secretName"),
+        (
+            volume("projected: {sources: [{secret: {name: snapshot-key}}]}"),
+            "volumes[1].projected.sources[0].secret.name",
+        ),
+        (volume("projected: {sources: [{serviceAccountToken: {path: t}}]}"), "sources[0].serviceAccountToken"),
+        (volume("persistentVolumeClaim: {claimName: data-etcd-0}"), "volumes[1].persistentVolumeClaim"),
+        (volume("hostPath: {path: /}"), "volumes[1].hostPath"),
+        (volume("csi: {driver: secrets-store.csi.k8s.io}"), "volumes[1].csi"),
+        (container("envFrom: [{secretRef: {name: etcd-external}}]"), "containers[0].envFrom[0].secretRef.name"),
+        (
+            init("env: [{name: A, valueFrom: {secretKeyRef: {name: service-account, key: sa.key}}}]"),
+            "initContainers[0].env[0].valueFrom.secretKeyRef.name",
+        ),
+        (container("ports: [{containerPort: 1, hostPort: 1}]"), "containers[0].ports[0].hostPort"),
+        (container("securityContext: {privileged: true}"), "containers[0].securityContext.privileged"),
+        (init("securityContext: {capabilities: {add: [NET_ADMIN]}}"), "securityContext.capabilities.add"),
+        (with("hostNetwork: true"), "spec.template.spec.hostNetwork"),
+        (with("hostPID: true"), "spec.template.spec.hostPID"),
+        (with("serviceAccountName: fleetwright-operators"), "spec.template.spec.serviceAccountName"),
+        (with("serviceAccount: default"), "spec.template.spec.serviceAccount"),
+        (with("automountServiceAccountToken: true"), "spec.template.spec.automountServiceAccountToken"),
+        (with("imagePullSecrets: [{name: ca}]"), "spec.template.spec.imagePullSecrets"),
+        (
+            with("").replace("labels: {app: a}", "labels: {app: a, fleetwright.io/component: kube-apiserver}"),
+            "spec.template.metadata.labels has fleetwright.io/component",
+        ),
+        (
+            with("").replace("labels: {app: a}", "labels: {app: a, fleetwright.io/serves: \"true\"}"),
+            "spec.template.metadata.labels has fleetwright.io/serves",
+        ),
+        (
+            with("").replace("{name: a}\nspec", "{name: a, labels: {fleetwright.io/component: etcd}}\nspec"),
+            "metadata.labels has fleetwright.io/component",
+        ),
+        (
+            "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: a}\nspec: x\n".to_owned(),
+            "spec.podSelector",
+        ),
+    ] {
+        let told = meta(&template).mistake();
+        assert!(told.starts_with("extension a, template: document 1: ") && told.contains(at), "{at}: {told}");
+    }
+    let good = volume("secret: {secretName: machine-operator-kubeconfig}");
+    let one = meta(&good).one();
+    let spec = &one.objects[0]["spec"]["template"]["spec"];
+    assert_eq!(spec["automountServiceAccountToken"], false);
+    // In the business cluster all of it is for the package version to say.
+    World::of(vec![extension("a", &with("hostNetwork: true"))]).one();
+}
+
+#[test]
+fn a_network_policy_beside_the_control_plane_is_for_the_extensions_own_pods() {
+    for selector in ["podSelector: {}", "podSelector: {matchLabels: {app: a}}", "egress: [{}]"] {
+        let policy = format!(
+            "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{name: a}}\nspec: {{{selector}, policyTypes: [Egress]}}\n"
+        );
+        let one = meta(&policy).one();
+        assert_eq!(one.objects[0]["spec"]["podSelector"]["matchLabels"][EXTENSION], "a", "{selector}");
+    }
+}
+
+/// What somebody who may write Clusters would like to have beside the control plane.
+const INJECTED: &str = "x\n---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: evil}\nspec:\n  selector: {matchLabels: {app: evil}}\n  template:\n    metadata: {labels: {app: evil}}\n    spec: {containers: [{name: evil, image: evil}]}\n";
+
+#[test]
+fn values_choose_neither_objects_nor_images_beside_the_control_plane() {
+    let refused = |template: &str, values: Value, said: &str| {
+        let world = meta(template).choose("a", values);
+        let [Err(mistake)] = &world.given()[..] else { panic!("{:#?}", world.given()) };
+        assert!(mistake.chosen && mistake.place == "values" && mistake.message.contains(said), "{mistake}");
+    };
+    // By YAML that a template does not quote.
+    let config = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata:\n  text: {{ values.name }}\n";
+    refused(config, json!({ "name": INJECTED }), "Deployment fleet-pay/evil");
+    meta(config).choose("a", json!({ "name": "b" })).one();
+    // By what a template lets them choose.
+    refused(
+        &config.replace("name: a", "name: {{ values.name | json }}"),
+        json!({ "name": "b" }),
+        "ConfigMap fleet-pay/b",
+    );
+    let optional =
+        format!("{config}{{% if values.name == 'b' %}}---\n{}{{% endif %}}", config.replace("name: a", "name: b"));
+    refused(&optional, json!({ "name": "b" }), "ConfigMap fleet-pay/b");
+    for chosen in [
+        "{containers: [{name: a, image: {{ values.name | json }}}]}",
+        "{containers: [{name: a, image: x, command: [{{ values.name | json }}]}]}",
+        "{containers: [{name: {{ values.name | json }}, image: x}]}",
+    ] {
+        refused(&beside(chosen), json!({ "name": "evil" }), "other containers, images or commands");
+    }
+    let unquoted = beside("{containers: [{name: a, image: x, args: [{{ values.name }}]}]}");
+    meta(&unquoted).choose("a", json!({ "name": "b" })).one();
+    for (name, said) in [
+        ("b]}, {name: evil, image: evil, args: [c", "other containers"),
+        ("b], envFrom: [{secretRef: {name: ca}}], ports: [", "envFrom[0].secretRef.name"),
+    ] {
+        refused(&unquoted, json!({ "name": name }), said);
+    }
+    // Without a default there is nothing to compare with.
+    let mut one = extension("a", config);
+    one.values_schema = Some("type: object\nrequired: [name]\nproperties: {name: {type: string}}\n".to_owned());
+    let world = World::of(vec![Extension { placement: ExtensionPlacement::Meta, ..one }]);
+    let told = world.choose("a", json!({ "name": "b" })).mistake();
+    assert!(told.starts_with("extension a, valuesSchema: ") && told.contains("default"), "{told}");
+}
+
+#[test]
+fn values_of_what_is_shipped_stay_what_they_are() {
+    let shipped = || World::of(shipped(images).unwrap());
+    for name in ["machine-operator", "machine-access"] {
+        for namespace in [INJECTED, "x, y: z", "", "-a", "A"] {
+            let all = shipped().choose(name, json!({ "namespace": namespace })).render();
+            let mistakes: Vec<_> = all.iter().filter_map(|one| one.as_ref().err()).collect();
+            let [mistake] = &mistakes[..] else { panic!("{name} {namespace}: {mistakes:?}") };
+            assert!(
+                mistake.extension == name && mistake.chosen && mistake.message.starts_with("namespace: "),
+                "{mistake}"
+            );
+        }
+    }
+    for forward in ["x\n    evil", "1.1.1.1 {", "1.1.1.1\n}"] {
+        let all = shipped().choose("coredns", json!({ "forward": forward })).render();
+        assert!(all.iter().any(|one| one.as_ref().is_err_and(|one| one.extension == "coredns")), "{forward}");
+    }
+    for name in ["machine-operator", "kube-proxy", "coredns"] {
+        let all = shipped().choose(name, json!({ "image": "evil" })).render();
+        let told = all.iter().find_map(|one| one.as_ref().err()).map(ToString::to_string).unwrap_or_default();
+        assert!(told.starts_with(&format!("extension {name}, values: image is not known")), "{told}");
+    }
+    let all = shipped().choose("machine-operator", json!({ "namespace": "machines" })).render();
+    let operator = all.iter().flatten().find(|one| one.name == MACHINE_OPERATOR).unwrap();
+    let args = &operator.objects[0]["spec"]["template"]["spec"]["containers"][0]["args"];
+    assert!(args.as_array().unwrap().contains(&json!("--namespace=machines")), "{args}");
+    shipped().choose("coredns", json!({ "forward": "192.0.2.1 2001:db8::1" })).render().into_iter().for_each(|one| {
+        one.unwrap();
+    });
+}
