@@ -101,8 +101,8 @@ pub struct ExternalDatastore {
     /// The Secret, in the same namespace, with the client certificate (`tls.crt`, `tls.key`) and the authority of the servers (`ca.crt`).
     /// Its annotation `fleetwright.io/allowed-clusters` must name this Cluster.
     pub secret_ref: SecretRef,
-    /// What the keys of this cluster begin with. `/NAMESPACE/NAME` of the Cluster if left out, so that several can share one etcd. It
-    /// cannot be changed.
+    /// What the keys of this cluster begin with: `/NAMESPACE/NAME` of the Cluster, as if left out, or something below it, so that several can share one etcd.
+    /// Another one must be in the annotation `fleetwright.io/allowed-etcd-prefixes` of the Secret. It cannot be changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "cluster_text::prefix")]
     pub prefix: Option<String>,

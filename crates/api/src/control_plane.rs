@@ -166,7 +166,8 @@ pub struct ConfigOverride {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 65536))]
     pub content: Option<String>,
-    /// A key of a Secret in the same namespace, whose annotation `fleetwright.io/allowed-clusters` names this Cluster. Never shown anywhere.
+    /// A key of a Secret in the same namespace, whose annotation `fleetwright.io/readable-by-clusters` names this Cluster: its administrator can
+    /// read it. Never shown anywhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<KeyRef>,
 }

@@ -77,6 +77,12 @@ pub const COPY: &str = "fleetwright.io/copy";
 /// Annotation of a Secret: the Clusters of its namespace whose control planes may have what it holds, such as `pay-01,shop-*`. See
 /// [`is_shared`](crate::is_shared).
 pub const ALLOWED_CLUSTERS: &str = "fleetwright.io/allowed-clusters";
+/// Annotation of a Secret: the Clusters that may have its keys as files of their configuration, which the administrators of those clusters can read. In the same
+/// form as [`ALLOWED_CLUSTERS`], and a right of its own: who may store snapshots with a Secret must not read it.
+pub const READABLE_BY_CLUSTERS: &str = "fleetwright.io/readable-by-clusters";
+/// Annotation of a Secret with a client certificate of etcd: the prefixes that Clusters may use with it besides `/NAMESPACE/NAME` of their own, in the
+/// same form as [`ALLOWED_CLUSTERS`].
+pub const ALLOWED_ETCD_PREFIXES: &str = "fleetwright.io/allowed-etcd-prefixes";
 /// Annotation of a Secret: the Machines of its namespace whose hosts may have what it holds, such as `rack-1-*`. See [`is_shared`](crate::is_shared).
 pub const ALLOWED_MACHINES: &str = "fleetwright.io/allowed-machines";
 /// Annotation of a cluster by which a person says that what was found before an upgrade does not matter: `REASON@PACKAGE-VERSION`, separated by
@@ -133,6 +139,8 @@ pub mod reasons {
     pub const UNDERSTOOD: &str = "Understood";
     /// Accepted: the package version that it refers to is not there.
     pub const NO_PACKAGE_VERSION: &str = "NoPackageVersion";
+    /// Accepted: the namespace of its control plane exists and is of another Cluster.
+    pub const NAMESPACE_TAKEN: &str = "NamespaceTaken";
     /// Accepted: an argument is not known of the component in this version, or is the operator's.
     pub const BAD_ARGUMENT: &str = "BadArgument";
     /// Accepted: a value is not as the extension's schema says, or the extension is not in the package version.

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use fleetwright_api::{is_shared, names};
+use fleetwright_api::names;
 use fleetwright_kit::{Key, Pass};
 use fleetwright_plan::cluster::Names;
 use fleetwright_plan::cluster::borrowed::{Borrowed, Part, digest};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
-use kube::{Api, ResourceExt as _};
+use kube::Api;
 use serde_json::json;
 
 use crate::eyes::Eyes;
@@ -20,8 +20,7 @@ type Data = BTreeMap<String, ByteString>;
 /// A Secret of the Cluster's namespace, as far as it was read.
 enum Source {
     Missing,
-    NotShared,
-    Shared(Data),
+    Found { annotations: BTreeMap<String, String>, data: Data },
 }
 
 /// Brings copies up to date. What they are made from is read each time: nobody watches Secrets that are not the operator's.
@@ -97,23 +96,25 @@ async fn value(
             let read = api.get_opt(&part.from).await.map_err(|error| SecretError::Read(part.from.clone(), error))?;
             unknown.insert(match read {
                 None => Source::Missing,
-                Some(secret) => {
-                    let allowed = secret.annotations().get(names::ALLOWED_CLUSTERS);
-                    match is_shared(allowed.map(String::as_str), &names.name) {
-                        true => Source::Shared(secret.data.unwrap_or_default()),
-                        false => Source::NotShared,
-                    }
-                }
+                Some(secret) => Source::Found {
+                    annotations: secret.metadata.annotations.unwrap_or_default(),
+                    data: secret.data.unwrap_or_default(),
+                },
             })
         }
     };
     let secret = || format!("{}/{}", names.fleet, part.from);
     let value = match source {
-        Source::Shared(data) => data.get(&part.key).filter(|value| !value.0.is_empty()).cloned(),
         Source::Missing => None,
-        Source::NotShared => {
-            let (cluster, field) = (names.name.clone(), part.field.clone());
-            return Err(SecretError::NotShared { secret: secret(), cluster, field });
+        Source::Found { annotations, data } => {
+            // Each field asks by itself: a Secret that may be used for one purpose may not be used for all.
+            part.access.check(names, annotations).map_err(|denied| SecretError::NotShared {
+                secret: secret(),
+                cluster: names.name.clone(),
+                field: part.field.clone(),
+                denied,
+            })?;
+            data.get(&part.key).filter(|value| !value.0.is_empty()).cloned()
         }
     };
     if value.is_none() && part.needed {

@@ -89,6 +89,11 @@ pub enum Invalid {
     /// An argument that the component does not know in this version. A component that has it does not start.
     #[error("{0}")]
     Argument(Unknown),
+    /// The namespace is another Cluster's.
+    #[error(
+        "Namespace {namespace} of the control plane is of Cluster {other}, and nothing was done in it: give this Cluster another name, or delete Cluster {other} first"
+    )]
+    Taken { namespace: String, other: String },
 }
 
 impl StepError for Invalid {
@@ -96,12 +101,15 @@ impl StepError for Invalid {
         match self {
             Self::NoPackage(_) => names::reasons::NO_PACKAGE_VERSION,
             Self::Argument(_) => names::reasons::BAD_ARGUMENT,
+            Self::Taken { .. } => names::reasons::NAMESPACE_TAKEN,
         }
     }
 
     fn remedy(&self) -> Remedy {
         match self {
             Self::NoPackage(_) | Self::Argument(_) => Remedy::Person,
+            // What happens to that namespace wakes the other Cluster.
+            Self::Taken { .. } => Remedy::Wait(Duration::from_secs(30)),
         }
     }
 }
@@ -250,7 +258,7 @@ impl Controller for Clusters {
             self.rested().remove(key);
             return Ok(None);
         };
-        let names = Names::of(&key.namespace, &key.name);
+        let names = self.eyes.names(&cluster);
         let package = self.eyes.packages.get(&Key::new(&key.namespace, &cluster.0.spec.package_version));
         let hold = ending::hold(&self.eyes, self.askers.answer(key).as_ref(), &names, &cluster, pass.now());
         let ending = ending::ending(&self.eyes, &names, &cluster).filter(|_| hold.is_none());
@@ -260,6 +268,12 @@ impl Controller for Clusters {
     fn validate(&self, found: &Arc<Found>) -> Result<Valid, Invalid> {
         if ending::paused(&found.cluster) {
             return Ok(Valid { found: Arc::clone(found) });
+        }
+        // What goes touches only a namespace of its own.
+        if found.ending.is_none()
+            && let Some(other) = self.eyes.taken_by(&found.names)
+        {
+            return Err(Invalid::Taken { namespace: found.names.namespace.clone(), other });
         }
         // What goes needs no package version.
         if found.package.is_none() && found.ending.is_none() && found.hold.is_none() {
@@ -283,7 +297,7 @@ impl Controller for Clusters {
             return Choice::End(ending.clone());
         }
         if ending::paused(&found.cluster) {
-            let namespace = self.eyes.namespaces.get(&Key::cluster(&found.names.namespace));
+            let namespace = self.eyes.namespace(&found.names);
             let runs = found.package.as_ref().filter(|_| namespace.is_some_and(|namespace| !namespace.ending));
             return runs.map_or_else(
                 || {
@@ -455,7 +469,7 @@ impl Clusters {
             .filter_map(|name| self.eyes.packages.get(&Key::new(&names.fleet, &name)).map(|package| (name, package)))
             .collect();
         let packages = |name: &str| others.iter().find(|(known, _)| known == name).map(|(_, package)| &package.0.spec);
-        let namespace = self.eyes.namespaces.get(&Key::cluster(&names.namespace));
+        let namespace = self.eyes.namespace(names);
         let object = |kind: Kind, name: &str| self.eyes.object(&names.namespace, kind, name);
         let print = |kind: Kind, name: &str| self.eyes.content(&names.namespace, kind, name, |object| object.print);
         let rested = self.rested().get(&key).cloned().unwrap_or_default();
@@ -691,9 +705,7 @@ impl Clusters {
             metadata: ObjectMeta { name: Some(names.namespace.clone()), labels: Some(labels), ..ObjectMeta::default() },
             ..Namespace::default()
         };
-        if !pass.writer().create_in(&self.eyes.namespaces, &namespace).await?
-            && self.eyes.namespaces.get(&Key::cluster(&names.namespace)).is_none()
-        {
+        if !pass.writer().create_in(&self.eyes.namespaces, &namespace).await? && self.eyes.namespace(names).is_none() {
             let what = format!("Namespace {}", names.namespace);
             let message = format!(
                 "it is there and does not belong to this cluster: rename the Cluster, or label the namespace {}={} and {}={} to give it up to it",

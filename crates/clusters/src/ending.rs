@@ -50,7 +50,7 @@ pub fn ending(eyes: &Eyes, names: &Names, cluster: &ClusterView) -> Option<Endin
     if protected(cluster) || cluster.0.spec.paused {
         return None;
     }
-    Some(match eyes.namespaces.get(&Key::cluster(&names.namespace)) {
+    Some(match eyes.namespace(names) {
         Some(namespace) if namespace.ending => Ending::Waits,
         Some(_) if workloads_left(eyes, names) || slow(eyes, names).next().is_some() => Ending::Pods,
         Some(_) => Ending::Namespace,
@@ -68,7 +68,7 @@ pub fn hold(
 ) -> Option<Hold> {
     cluster.0.metadata.deletion_timestamp.as_ref()?;
     cluster.0.status.as_ref().and_then(|status| status.package_version.as_ref())?;
-    let here = eyes.namespaces.get(&Key::cluster(&names.namespace)).is_some_and(|namespace| !namespace.ending);
+    let here = eyes.namespace(names).is_some_and(|namespace| !namespace.ending);
     let served = eyes.deployments.get(&Key::new(&names.namespace, ControlPlaneComponent::Apiserver.binary())).is_some();
     if protected(cluster) || cluster.0.spec.paused || !here || !served {
         return None;
@@ -122,7 +122,7 @@ pub async fn end(
         }
         Ending::Namespace => {
             let key = Key::cluster(&names.namespace);
-            if let Some(namespace) = eyes.namespaces.get(&key) {
+            if let Some(namespace) = eyes.namespace(names) {
                 match pass.writer().delete(&eyes.namespaces, &key, &namespace.uid, &namespace.version).await {
                     Ok(()) | Err(WriteError::Gone(_)) => {}
                     Err(error) => return Err(error),
@@ -134,9 +134,7 @@ pub async fn end(
             // A cache may not have seen yet what an operator before us made.
             let api: kube::Api<Namespace> = kube::Api::all(pass.client());
             let there = api.get_opt(&names.namespace).await.ok().flatten();
-            if there.is_some_and(|one| {
-                one.meta().labels.iter().flatten().any(|(key, name)| key == names::CLUSTER && *name == names.name)
-            }) {
+            if there.is_some_and(|one| one.meta().labels.as_ref().is_some_and(|labels| names.owns(labels))) {
                 pass.writer().delete_by_name::<Namespace>(&Key::cluster(&names.namespace)).await?;
                 return Ok(false);
             }

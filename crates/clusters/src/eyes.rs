@@ -1,6 +1,7 @@
 //! What is seen of clusters, from caches alone.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fleetwright_api::{ClusterPackageVersion, ControlPlaneComponent, EndpointType};
@@ -15,6 +16,7 @@ use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::{ConfigMap, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::ResourceExt as _;
 use serde_json::Value;
 
 use crate::keys::NEXT_KEY;
@@ -84,6 +86,28 @@ pub struct Papers {
 }
 
 impl Eyes {
+    /// What the parts of that Cluster are called. A namespace that is recorded and is this Cluster's stays its namespace: earlier versions shortened long
+    /// names otherwise.
+    pub fn names(&self, cluster: &ClusterView) -> Names {
+        let names = Names::of(&cluster.0.namespace().unwrap_or_default(), &cluster.0.name_any());
+        let recorded = cluster.0.status.as_ref().and_then(|status| status.namespace.as_deref());
+        let kept = recorded.filter(|recorded| *recorded != names.namespace).map(|recorded| names.within(recorded));
+        kept.filter(|kept| self.namespace(kept).is_some()).unwrap_or(names)
+    }
+
+    /// The namespace of the control plane, if it exists and is this Cluster's. Every look-up of it is made here: a namespace of that name can be another
+    /// Cluster's.
+    pub fn namespace(&self, names: &Names) -> Option<Arc<NamespaceView>> {
+        let namespace = self.namespaces.get(&Key::cluster(&names.namespace))?;
+        (namespace.cluster() == Some(&names.name)).then_some(namespace)
+    }
+
+    /// The Cluster of this fleet that has the namespace which this one would have.
+    pub fn taken_by(&self, names: &Names) -> Option<String> {
+        let namespace = self.namespaces.get(&Key::cluster(&names.namespace))?;
+        namespace.cluster().filter(|other| *other != names.name).map(str::to_owned)
+    }
+
     /// The object of that kind, as it is.
     pub fn object(&self, namespace: &str, kind: Kind, name: &str) -> Option<Value> {
         self.content(namespace, kind, name, |object| object.value())

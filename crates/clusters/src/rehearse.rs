@@ -44,16 +44,20 @@ impl Present {
         let names = Names::of(&cluster.namespace().unwrap_or_default(), &cluster.name_any());
         let packages: Api<ClusterPackageVersion> = Api::namespaced(client.clone(), &names.fleet);
         let packages = packages.list(&ListParams::default()).await?.items;
-        let namespace = Api::<Namespace>::all(client.clone()).get_opt(&names.namespace).await?.is_some();
-        let mut objects = BTreeMap::new();
-        list::<ConfigMap>(client, &names, Kind::ConfigMap, &mut objects).await?;
-        list::<Service>(client, &names, Kind::Service, &mut objects).await?;
-        list::<NetworkPolicy>(client, &names, Kind::NetworkPolicy, &mut objects).await?;
-        list::<PodDisruptionBudget>(client, &names, Kind::PodDisruptionBudget, &mut objects).await?;
-        list::<StatefulSet>(client, &names, Kind::StatefulSet, &mut objects).await?;
-        list::<Deployment>(client, &names, Kind::Deployment, &mut objects).await?;
-        let pods = Api::<Pod>::namespaced(client.clone(), &names.namespace).list(&ListParams::default()).await?;
-        let pods: Vec<_> = pods.items.into_iter().map(PodView::of).collect();
+        let own = own(client, &cluster, &names).await?;
+        let (names, namespace) = (own.clone().unwrap_or(names), own.is_some());
+        let (mut objects, mut pods) = (BTreeMap::new(), Vec::new());
+        // What is in a namespace of another Cluster is nothing of this one.
+        if namespace {
+            list::<ConfigMap>(client, &names, Kind::ConfigMap, &mut objects).await?;
+            list::<Service>(client, &names, Kind::Service, &mut objects).await?;
+            list::<NetworkPolicy>(client, &names, Kind::NetworkPolicy, &mut objects).await?;
+            list::<PodDisruptionBudget>(client, &names, Kind::PodDisruptionBudget, &mut objects).await?;
+            list::<StatefulSet>(client, &names, Kind::StatefulSet, &mut objects).await?;
+            list::<Deployment>(client, &names, Kind::Deployment, &mut objects).await?;
+            let all = Api::<Pod>::namespaced(client.clone(), &names.namespace).list(&ListParams::default()).await?;
+            pods.extend(all.items.into_iter().map(PodView::of));
+        }
         let object = |kind: Kind, name: &str| objects.get(&(kind, name.to_owned())).cloned();
         let package = |object: &Value| package(object).unwrap_or_default().to_owned();
         let workloads = workloads(|kind, name| object(kind, name).as_ref().map(package), pods.iter());
@@ -111,6 +115,20 @@ impl Present {
         };
         Some(rehearse(&seen, now))
     }
+}
+
+/// The names with the namespace of its control plane, if there is one that is this Cluster's: the one that is recorded, or else the one that it gets.
+async fn own(client: &Client, cluster: &Cluster, names: &Names) -> kube::Result<Option<Names>> {
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let recorded = cluster.status.as_ref().and_then(|status| status.namespace.as_deref());
+    let recorded = recorded.filter(|recorded| *recorded != names.namespace).map(|recorded| names.within(recorded));
+    for one in recorded.into_iter().chain([names.clone()]) {
+        let namespace = namespaces.get_opt(&one.namespace).await?;
+        if namespace.is_some_and(|namespace| one.owns(namespace.labels())) {
+            return Ok(Some(one));
+        }
+    }
+    Ok(None)
 }
 
 async fn list<K>(

@@ -7,6 +7,7 @@ use fleetwright_api::{ClusterSpec, KeyStatus};
 use fleetwright_kit::{Pass, Remedy, StepError, WriteError};
 use fleetwright_pki::{Leaf, Usage, fingerprint};
 use fleetwright_plan::cluster::Names;
+use fleetwright_plan::cluster::borrowed::Denied;
 use fleetwright_plan::cluster::certificates::{Authority, Use, Wanted};
 use fleetwright_plan::cluster::keys::Key;
 use fleetwright_plan::cluster::objects::API_PORT;
@@ -35,10 +36,10 @@ pub enum SecretError {
     Lacks { secret: String, key: String, field: String },
     /// A Secret that the cluster refers to does not allow it.
     #[error(
-        "Secret {secret} is not shared with Cluster {cluster} and was not copied: its owner has to add {cluster} to its annotation {}, or name another Secret in {field}",
-        fleetwright_api::names::ALLOWED_CLUSTERS
+        "Secret {secret} is not shared with Cluster {cluster} for {field} and was not copied: its owner has to add {} to its annotation {}, or name another Secret in {field}",
+        .denied.lacks, .denied.annotation
     )]
-    NotShared { secret: String, cluster: String, field: String },
+    NotShared { secret: String, cluster: String, field: String, denied: Denied },
     /// The key of snapshots is lost. A new one would not open those that there are.
     #[error(
         "Secret {secret} with the key of this cluster's snapshots is gone, and so is its copy: put it back from your copy of it, or make another one with 32 random bytes in `key` and give up the snapshots that there are"

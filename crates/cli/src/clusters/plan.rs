@@ -112,6 +112,9 @@ pub(super) fn text(cluster: &Cluster, plan: &Rehearsal, now: Timestamp) -> Strin
 }
 
 fn cluster_namespace(cluster: &Cluster) -> String {
+    if let Some(recorded) = cluster.status.as_ref().and_then(|status| status.namespace.clone()) {
+        return recorded;
+    }
     fleetwright_plan::cluster::Names::of(&cluster.namespace().unwrap_or_default(), &cluster.name_any()).namespace
 }
 

@@ -38,7 +38,7 @@ async fn an_external_datastore_and_secret_configuration_reach_the_pods_and_nobod
     let world = World::start().await;
     let fleet: Api<Secret> = Api::namespaced(world.client.clone(), FLEET);
     let make = async |name: &str, data: Value| {
-        let allowed = json!({ names::ALLOWED_CLUSTERS: "base,pay" });
+        let allowed = json!({ names::ALLOWED_CLUSTERS: "base,pay", names::READABLE_BY_CLUSTERS: "pay" });
         let secret = json!({ "metadata": { "name": name, "annotations": allowed }, "data": data });
         fleet.create(&PostParams::default(), &serde_json::from_value(secret).unwrap()).await.unwrap();
         // Nobody watches Secrets of people: the next look finds it, and a change of the Cluster is one.
@@ -137,7 +137,7 @@ async fn not_accepted(world: &World, cluster: &str, reason: &str) -> String {
 
 async fn share(world: &World, secret: &str, with: Option<&str>) {
     let fleet: Api<Secret> = Api::namespaced(world.client.clone(), FLEET);
-    let patch = json!({ "metadata": { "annotations": { names::ALLOWED_CLUSTERS: with } } });
+    let patch = json!({ "metadata": { "annotations": { names::READABLE_BY_CLUSTERS: with } } });
     fleet.patch(secret, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
 }
 
@@ -164,7 +164,9 @@ async fn a_cluster_gets_nothing_of_a_secret_that_is_not_shared_with_it() {
     world.create("eve", |spec| spec.components.apiserver = Some(serde_json::from_value(file.clone()).unwrap())).await;
     let reason = names::reasons::SECRET_NOT_SHARED;
     let says = not_accepted(&world, "eve", reason).await;
-    for part in ["fleet/fleet-ssh", "eve", names::ALLOWED_CLUSTERS, "spec.components.apiserver.config[notes].secret"] {
+    for part in
+        ["fleet/fleet-ssh", "eve", names::READABLE_BY_CLUSTERS, "spec.components.apiserver.config[notes].secret"]
+    {
         assert!(says.contains(part), "{part} is not in {says}");
     }
     // Shared with others is not shared with this one.

@@ -12,4 +12,5 @@ mod life;
 mod refusals;
 mod snapshots;
 mod support;
+mod tenants;
 mod versions;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fleetwright_api::{ClusterSpec, ClusterStatus, ControlPlaneComponent, SnapshotBucket};
+use fleetwright_api::{ClusterSpec, ClusterStatus, ControlPlaneComponent, SnapshotBucket, is_shared, names};
 use sha2::{Digest, Sha256};
 
 use super::Names;
@@ -38,6 +38,56 @@ pub struct Part {
     pub field: String,
     /// It must be there.
     pub needed: bool,
+    /// What the Secret has to allow.
+    pub access: Access,
+}
+
+/// What a Cluster does with a Secret, which the Secret has to allow by an annotation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Pods of the operator's making use keys of fixed names: [`names::ALLOWED_CLUSTERS`].
+    Use,
+    /// Any key becomes a file that the administrator of the business cluster can read: [`names::READABLE_BY_CLUSTERS`].
+    Read,
+    /// [`Access::Use`] for an etcd, with keys that begin with this prefix: [`names::ALLOWED_ETCD_PREFIXES`] if it is not the Cluster's own.
+    UseBelow(String),
+}
+
+/// What a Secret does not allow a Cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Denied {
+    /// The annotation that would allow it.
+    pub annotation: &'static str,
+    /// What the annotation would have to name.
+    pub lacks: String,
+}
+
+impl Access {
+    /// Checks the annotations of a Secret.
+    ///
+    /// # Errors
+    /// The Secret does not allow it.
+    pub fn check(&self, names: &Names, annotations: &BTreeMap<String, String>) -> Result<(), Denied> {
+        let demand = |annotation: &'static str, lacks: &str| match is_shared(
+            annotations.get(annotation).map(String::as_str),
+            lacks,
+        ) {
+            true => Ok(()),
+            false => Err(Denied { annotation, lacks: lacks.to_owned() }),
+        };
+        match self {
+            Self::Use => demand(names::ALLOWED_CLUSTERS, &names.name),
+            Self::Read => demand(names::READABLE_BY_CLUSTERS, &names.name),
+            Self::UseBelow(prefix) => {
+                demand(names::ALLOWED_CLUSTERS, &names.name)?;
+                let below = prefix.strip_prefix(&format!("/{}/{}", names.fleet, names.name));
+                match below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/')) {
+                    true => Ok(()),
+                    false => demand(names::ALLOWED_ETCD_PREFIXES, prefix),
+                }
+            }
+        }
+    }
 }
 
 /// The keys of a store of snapshots. It may have an authority of its own.
@@ -48,6 +98,7 @@ pub fn store(bucket: &SnapshotBucket) -> Borrowed {
         to: key.to_owned(),
         field: "spec.snapshots.s3.secretRef".to_owned(),
         needed,
+        access: Access::Use,
     };
     let parts = [("accessKeyId", true), ("secretAccessKey", true), ("ca.crt", false)].map(part).into();
     Borrowed { secret: STORE.to_owned(), parts }
@@ -77,6 +128,7 @@ pub fn snapshot_keys(names: &Names, spec: &ClusterSpec, status: &ClusterStatus) 
         to: to.to_owned(),
         field: field.to_owned(),
         needed,
+        access: Access::Use,
     };
     let mut parts = vec![part(&secret, "key", "key", field, true), part(&secret, "previous", "previous", field, false)];
     // While it is restored and no longer: what is not shared any more stops no snapshot.
@@ -91,12 +143,14 @@ pub fn snapshot_keys(names: &Names, spec: &ClusterSpec, status: &ClusterStatus) 
 pub fn borrowed(spec: &ClusterSpec) -> Vec<Borrowed> {
     let mut all = Vec::new();
     if let Some(external) = &spec.datastore.external {
+        let access = external.prefix.clone().map_or(Access::Use, Access::UseBelow);
         let part = |key: &str| Part {
             from: external.secret_ref.name.clone(),
             key: key.to_owned(),
             to: key.to_owned(),
             field: "spec.datastore.external.secretRef".to_owned(),
             needed: true,
+            access: access.clone(),
         };
         all.push(Borrowed { secret: DATASTORE.to_owned(), parts: ["ca.crt", "tls.crt", "tls.key"].map(part).into() });
     }
@@ -106,7 +160,7 @@ pub fn borrowed(spec: &ClusterSpec) -> Vec<Borrowed> {
             let secret = file.secret.as_ref()?;
             let field = format!("spec.components.{}.config[{}].secret", component.field(), file.name);
             let (from, key, to) = (secret.name.clone(), secret.key.clone(), file.name.clone());
-            Some(Part { from, key, to, field, needed: true })
+            Some(Part { from, key, to, field, needed: true, access: Access::Read })
         });
         all.push(Borrowed { secret: config(component), parts: parts.collect() });
     }
@@ -153,6 +207,38 @@ mod tests {
         let part = &all[1].parts[0];
         assert_eq!((&*part.from, &*part.key, &*part.to), ("keys", "config", "encryption.yaml"));
         assert_eq!(part.field, "spec.components.apiserver.config[encryption.yaml].secret");
+        assert_eq!((&all[0].parts[0].access, &part.access), (&Access::Use, &Access::Read));
+        if let Some(external) = &mut spec.datastore.external {
+            external.prefix = Some("/registry".to_owned());
+        }
+        assert_eq!(borrowed(&spec)[0].parts[2].access, Access::UseBelow("/registry".to_owned()));
+    }
+
+    #[test]
+    fn a_secret_allows_each_use_by_itself() {
+        let names = Names::of("fleet", "pay");
+        let denied = |access: &Access, annotations: &[(&str, &str)]| {
+            let annotations = annotations.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+            access.check(&names, &annotations).err().map(|denied| denied.annotation)
+        };
+        let (used, read) = ((names::ALLOWED_CLUSTERS, "*"), (names::READABLE_BY_CLUSTERS, "pay"));
+        assert_eq!(denied(&Access::Use, &[used]), None);
+        assert_eq!(denied(&Access::Use, &[read]), Some(names::ALLOWED_CLUSTERS));
+        assert_eq!(denied(&Access::Read, &[used]), Some(names::READABLE_BY_CLUSTERS));
+        assert_eq!(denied(&Access::Read, &[read]), None);
+        let below = |prefix: &str| Access::UseBelow(prefix.to_owned());
+        for own in ["/fleet/pay", "/fleet/pay/blue"] {
+            assert_eq!(denied(&below(own), &[used]), None, "{own}");
+            assert_eq!(denied(&below(own), &[]), Some(names::ALLOWED_CLUSTERS), "{own}");
+        }
+        for others in ["/fleet/shop", "/fleet/pay-01", "/fleet", "/registry", "/other/fleet/pay"] {
+            assert_eq!(denied(&below(others), &[used]), Some(names::ALLOWED_ETCD_PREFIXES), "{others}");
+        }
+        let allowed = (names::ALLOWED_ETCD_PREFIXES, "/registry, /old/*");
+        assert_eq!(denied(&below("/registry"), &[used, allowed]), None);
+        assert_eq!(denied(&below("/old/pay"), &[used, allowed]), None);
+        assert_eq!(denied(&below("/registry/pay"), &[used, allowed]), Some(names::ALLOWED_ETCD_PREFIXES));
+        assert_eq!(denied(&below("/registry"), &[allowed]), Some(names::ALLOWED_CLUSTERS));
     }
 
     #[test]

@@ -41,6 +41,15 @@ pub use status::{Outlook, deletion_paused, not_accepted, status, troubled};
 
 /// The longest name of a namespace.
 const LONGEST: usize = 63;
+/// The bytes of the digest of a long name: as many as somebody who tries names cannot hit twice.
+const DIGEST: usize = 16;
+
+/// Whether a name has the form that is kept for long names.
+fn ends_with_digest(name: &str) -> bool {
+    name.rsplit_once('-').is_some_and(|(_, end)| {
+        end.len() == 2 * DIGEST && end.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    })
+}
 
 /// What the parts of a cluster are called.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,16 +63,28 @@ pub struct Names {
 }
 
 impl Names {
-    /// Of the Cluster with that name in that namespace.
+    /// Of the Cluster with that name in that namespace. Two Clusters of one namespace never share one: a name that is too long for a namespace ends with a digest,
+    /// and so does one that looks as if it ended with a digest.
     pub fn of(fleet: &str, name: &str) -> Self {
         let mut namespace = format!("{fleet}-{name}");
-        if namespace.len() > LONGEST {
-            // Two long names that begin alike must not share a namespace.
-            let digest = digest(&format!("{fleet}/{name}"), 4);
-            namespace.truncate(LONGEST - 9);
+        if namespace.len() > LONGEST || ends_with_digest(&namespace) {
+            let digest = digest(&format!("{fleet}/{name}"), DIGEST);
+            namespace.truncate(LONGEST - 2 * DIGEST - 1);
             namespace = format!("{}-{digest}", namespace.trim_end_matches('-'));
         }
         Self { fleet: fleet.to_owned(), name: name.to_owned(), namespace }
+    }
+
+    /// The same with another namespace of the control plane, such as one that an earlier version named otherwise. Whoever asks has to see that it is this Cluster's.
+    #[must_use]
+    pub fn within(&self, namespace: &str) -> Self {
+        Self { namespace: namespace.to_owned(), ..self.clone() }
+    }
+
+    /// Whether an object with these labels is of this Cluster.
+    pub fn owns(&self, labels: &BTreeMap<String, String>) -> bool {
+        let is = |key: &str, value: &str| labels.get(key).is_some_and(|label| label == value);
+        is(names::CLUSTER, &self.name) && is(names::FLEET, &self.fleet)
     }
 
     /// What every object of the cluster carries.

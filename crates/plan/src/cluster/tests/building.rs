@@ -181,4 +181,15 @@ fn long_names_that_begin_alike_do_not_share_a_namespace() {
     let (one, two) = (Names::of("fleet", &long), Names::of("fleet", &format!("{}b", "a".repeat(62))));
     assert!(one.namespace.len() <= 63 && one.namespace != two.namespace);
     assert_eq!(Names::of("fleet", "pay").namespace, "fleet-pay");
+    // Nor does one that is named as the namespace of another one.
+    for victim in [long, "a".repeat(58), format!("{}-b", "a".repeat(60))] {
+        let victim = Names::of("fleet", &victim);
+        let twin = Names::of("fleet", victim.namespace.strip_prefix("fleet-").unwrap());
+        assert!(twin.namespace.len() <= 63);
+        assert_ne!(twin.namespace, victim.namespace, "{}", victim.name);
+    }
+    // Nor one that has the form of such a name and is short.
+    let short = format!("a-{}", "0".repeat(32));
+    assert_ne!(Names::of("fleet", &short).namespace, format!("fleet-{short}"));
+    assert_eq!(Names::of("fleet", "a-0123abcd").namespace, "fleet-a-0123abcd");
 }
