@@ -7,13 +7,15 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value};
 
 use crate::{
-    Cluster, ClusterPackageVersion, Machine, MachinePackageVersion, Operation, OperationPolicy, ReadinessGates,
+    Cluster, ClusterLimits, ClusterPackageVersion, Machine, MachinePackageVersion, Operation, OperationPolicy,
+    ReadinessGates,
 };
 
 /// The definitions of all kinds, in the order of their names. Use these, not a type's own `crd()`, which lacks what is said here
 /// in `finish`.
 pub fn crds() -> Vec<CustomResourceDefinition> {
     vec![
+        of::<ClusterLimits>(),
         of::<ClusterPackageVersion>(),
         of::<Cluster>(),
         of::<MachinePackageVersion>(),

@@ -5,6 +5,7 @@
 pub mod arguments;
 mod cluster;
 mod cluster_datastore;
+mod cluster_limits;
 mod cluster_package_version;
 mod cluster_status;
 mod cluster_text;
@@ -32,6 +33,10 @@ pub use cluster::{
 pub use cluster_datastore::{
     Datastore, EtcdDatastore, EtcdStorage, ExternalDatastore, Restore, SnapshotBucket, SnapshotEncryption,
     SnapshotVolume, Snapshots,
+};
+pub use cluster_limits::{
+    ClusterLimits, ClusterLimitsSpec, ComponentLimits, ComponentsLimits, ExtensionsLimits, LimitsPreset, NameLimits,
+    PlacementLimits, S3Limits, StorageLimits, hardened_args, hardened_files, matches_any,
 };
 pub use cluster_package_version::{
     ClusterPackageVersion, ClusterPackageVersionSpec, ComponentPackages, Extension, ExtensionCheck, ExtensionHealth,

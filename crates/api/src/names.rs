@@ -149,6 +149,8 @@ pub mod reasons {
     pub const NO_SECRET: &str = "NoSecret";
     /// Accepted: a Secret that it refers to is not shared with it.
     pub const SECRET_NOT_SHARED: &str = "SecretNotShared";
+    /// Accepted: it sets what a ClusterLimits of the namespace does not allow; nothing of it is applied.
+    pub const LIMIT_EXCEEDED: &str = "LimitExceeded";
     /// DatastoreHealthy: all members answer and agree on their leader.
     pub const ALL_MEMBERS_HEALTHY: &str = "AllMembersHealthy";
     /// DatastoreHealthy: so many members are missing that one more would stop it.
