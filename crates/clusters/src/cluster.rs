@@ -11,9 +11,10 @@ use fleetwright_api::{
 use fleetwright_kit::events::{Level, reference};
 use fleetwright_kit::journal::{Journal, JournalError};
 use fleetwright_kit::{Budget, Controller, Key, Next, Outcome, Pass, Remedy, StepError, Whole, WriteError};
-use fleetwright_plan::cluster::arguments::{Unknown, unknown};
+use fleetwright_plan::cluster::arguments::Unknown;
 use fleetwright_plan::cluster::borrowed::borrowed;
 use fleetwright_plan::cluster::certificates::Authority;
+use fleetwright_plan::cluster::limits::{Violation, summary};
 use fleetwright_plan::cluster::objects::{Kind, Object};
 use fleetwright_plan::cluster::preflight::Known;
 use fleetwright_plan::cluster::release::Hold;
@@ -26,6 +27,7 @@ use kube::ResourceExt;
 use kube::api::ObjectMeta;
 use serde_json::json;
 
+use crate::accepted::{Kept, Refused};
 use crate::borrow;
 use crate::ending::{self, Ending};
 use crate::extend::Extenders;
@@ -59,6 +61,8 @@ pub struct Clusters {
     pub meters: Meters,
     /// Components that were as they should be in the last pass.
     pub rested: Mutex<Rested>,
+    /// Accepted specs of Clusters whose declared spec is invalid.
+    pub kept: Mutex<Kept>,
 }
 
 /// Of each cluster.
@@ -71,6 +75,8 @@ pub struct Found {
     package: Option<Arc<Whole<ClusterPackageVersion>>>,
     ending: Option<Ending>,
     hold: Option<Hold>,
+    /// Why the spec of `cluster` is not the declared one.
+    pub(crate) refused: Option<Refused>,
 }
 
 /// What the decision is made from.
@@ -79,7 +85,7 @@ pub struct Valid {
 }
 
 /// What is wrong with what is declared.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum Invalid {
     /// The package version is not there.
     #[error(
@@ -94,6 +100,9 @@ pub enum Invalid {
         "Namespace {namespace} of the control plane is of Cluster {other}, and nothing was done in it: give this Cluster another name, or delete Cluster {other} first"
     )]
     Taken { namespace: String, other: String },
+    /// ClusterLimits of the namespace do not allow it.
+    #[error("{}", summary(.0))]
+    Limits(Vec<Violation>),
 }
 
 impl StepError for Invalid {
@@ -102,12 +111,13 @@ impl StepError for Invalid {
             Self::NoPackage(_) => names::reasons::NO_PACKAGE_VERSION,
             Self::Argument(_) => names::reasons::BAD_ARGUMENT,
             Self::Taken { .. } => names::reasons::NAMESPACE_TAKEN,
+            Self::Limits(_) => names::reasons::LIMIT_EXCEEDED,
         }
     }
 
     fn remedy(&self) -> Remedy {
         match self {
-            Self::NoPackage(_) | Self::Argument(_) => Remedy::Person,
+            Self::NoPackage(_) | Self::Argument(_) | Self::Limits(_) => Remedy::Person,
             // What happens to that namespace wakes the other Cluster.
             Self::Taken { .. } => Remedy::Wait(Duration::from_secs(30)),
         }
@@ -229,9 +239,9 @@ impl Controller for Clusters {
     const NAME: &'static str = crate::NAME;
     /// Reads: authorities that sign, the sealed copy of keys and what seals it, a namespace that may be there, the keys of a store and of snapshots, and
     /// Secrets that it refers to. Writes: everything of a new cluster's step, the key of its snapshots with its copy, the Operation that releases machines,
-    /// and the status. And what the journal needs for an act on a member of etcd, with reads of the operator's certificate and of a pod. And volumes that
+    /// the accepted spec, and the status. And what the journal needs for an act on a member of etcd, with reads of the operator's certificate and of a pod. And volumes that
     /// grow, with their StatefulSet.
-    const BUDGET: Budget = Budget { reads: 20 + Journal::BUDGET.reads + 3, writes: 33 + Journal::BUDGET.writes + 10 };
+    const BUDGET: Budget = Budget { reads: 20 + Journal::BUDGET.reads + 3, writes: 34 + Journal::BUDGET.writes + 10 };
 
     type Found = Arc<Found>;
     type Valid = Valid;
@@ -256,39 +266,33 @@ impl Controller for Clusters {
             self.followers.forget(key);
             self.surveys.forget(key);
             self.rested().remove(key);
+            self.forget_accepted(key);
             return Ok(None);
         };
         let names = self.eyes.names(&cluster);
+        let (cluster, refused) = self.acted_on(key, &names, cluster);
         let package = self.eyes.packages.get(&Key::new(&key.namespace, &cluster.0.spec.package_version));
+        // Nothing is made of a spec that was never accepted.
+        let package = package.filter(|_| refused.as_ref().is_none_or(|refused| refused.instead.is_some()));
         let hold = ending::hold(&self.eyes, self.askers.answer(key).as_ref(), &names, &cluster, pass.now());
         let ending = ending::ending(&self.eyes, &names, &cluster).filter(|_| hold.is_none());
-        Ok(Some(Arc::new(Found { cluster, names, package, ending, hold })))
+        Ok(Some(Arc::new(Found { cluster, names, package, ending, hold, refused })))
     }
 
     fn validate(&self, found: &Arc<Found>) -> Result<Valid, Invalid> {
-        if ending::paused(&found.cluster) {
-            return Ok(Valid { found: Arc::clone(found) });
-        }
         // What goes touches only a namespace of its own.
         if found.ending.is_none()
             && let Some(other) = self.eyes.taken_by(&found.names)
         {
             return Err(Invalid::Taken { namespace: found.names.namespace.clone(), other });
         }
-        // What goes needs no package version.
-        if found.package.is_none() && found.ending.is_none() && found.hold.is_none() {
-            return Err(Invalid::NoPackage(found.cluster.0.spec.package_version.clone()));
+        // What goes needs no package version, and what is paused none to stay as it is.
+        let needs_none = ending::paused(&found.cluster) || found.ending.is_some() || found.hold.is_some();
+        if found.package.is_some() || needs_none {
+            return Ok(Valid { found: Arc::clone(found) });
         }
-        let spec = &found.cluster.0.spec;
-        let has = found.cluster.0.status.as_ref().and_then(|status| status.package_version.as_ref());
-        // Before a change of the version it is found by its preflight, and what is there is kept as it is.
-        let changes = has.is_some_and(|has| *has != spec.package_version);
-        if let Some(package) = found.package.as_ref().filter(|_| !changes && found.ending.is_none())
-            && let Some(unknown) = unknown(spec, (&spec.package_version, &package.0.spec)).into_iter().next()
-        {
-            return Err(Invalid::Argument(unknown));
-        }
-        Ok(Valid { found: Arc::clone(found) })
+        let why = found.refused.as_ref().map(|refused| refused.why.clone());
+        Err(why.unwrap_or_else(|| Invalid::NoPackage(found.cluster.0.spec.package_version.clone())))
     }
 
     fn decide(&self, valid: &Valid, now: Timestamp) -> Choice {
@@ -371,17 +375,15 @@ impl Controller for Clusters {
             } => {
                 let status = waits.as_ref().map_or_else(|| (**status).clone(), |why| gated(status, why));
                 let next = decision.next.into_iter().chain(*next).min();
-                match trouble {
-                    None => (status, next),
-                    Some(error) => {
-                        let before = found.cluster.0.status.clone().unwrap_or_default();
-                        let why = (error.reason(), &*error.to_string());
-                        let generation = found.cluster.0.metadata.generation;
-                        let told = cluster::not_accepted(&status, &before, why, generation, pass.now());
-                        // No cache has the Secrets of people.
-                        let again = pass.now().checked_add(SECRETS_AGAIN).ok();
-                        (told, next.into_iter().chain(again).min())
+                // No cache has the Secrets of people.
+                let again = trouble.as_ref().and_then(|_| pass.now().checked_add(SECRETS_AGAIN).ok());
+                let next = next.into_iter().chain(again).min();
+                match (found.refusal(), trouble) {
+                    (Some((reason, why)), _) => (found.not_accepted(&status, reason, &why, pass.now()), next),
+                    (None, Some(error)) => {
+                        (found.not_accepted(&status, error.reason(), &error.to_string(), pass.now()), next)
                     }
+                    (None, None) => (status, next),
                 }
             }
             Outcome::Done { decision: Choice::Held(hold), .. } => {
@@ -391,7 +393,10 @@ impl Controller for Clusters {
                     hold.message.as_ref().map(|why| cluster::troubled(&before, reason, why, generation, pass.now()));
                 (status.unwrap_or(before), hold.next)
             }
-            Outcome::Done { decision: Choice::Paused(status, next), .. } => ((**status).clone(), *next),
+            Outcome::Done { decision: Choice::Paused(status, next), .. } => match found.refusal() {
+                Some((reason, why)) => (found.not_accepted(status, reason, &why, pass.now()), *next),
+                None => ((**status).clone(), *next),
+            },
             Outcome::Done { decision: Choice::End(_), .. } => (ending::status(&found.cluster, pass.now()), None),
             Outcome::Done { decision: Choice::Finalize, .. } => return Ok(Next::Rest),
             // All the rest was done: what was found and decided is written down beside the refusal.
@@ -411,9 +416,25 @@ impl Controller for Clusters {
 }
 
 impl Found {
-    /// What is declared.
+    /// What is acted on.
     pub(crate) fn spec(&self) -> &fleetwright_api::ClusterSpec {
         &self.cluster.0.spec
+    }
+
+    /// The uid of the Cluster.
+    pub(crate) fn uid(&self) -> &str {
+        self.cluster.0.metadata.uid.as_deref().unwrap_or_default()
+    }
+
+    /// Why the declared spec is not acted on, unless the cluster is being deleted, which needs none.
+    fn refusal(&self) -> Option<(&'static str, String)> {
+        let refused = self.refused.as_ref().filter(|_| self.hold.is_none() && !ending::paused(&self.cluster))?;
+        Some((refused.why.reason(), refused.message()))
+    }
+
+    fn not_accepted(&self, status: &ClusterStatus, reason: &str, why: &str, now: Timestamp) -> ClusterStatus {
+        let before = self.cluster.0.status.clone().unwrap_or_default();
+        cluster::not_accepted(status, &before, (reason, why), self.cluster.0.metadata.generation, now)
     }
 }
 
@@ -547,6 +568,7 @@ impl Clusters {
             return Ok(Kept::default());
         }
         let mut refusal = Refusal::default();
+        refusal.noted(self.record_accepted(pass, found).await)?;
         let recorded = found.cluster.0.status.as_ref().map(|status| &status.keys[..]).unwrap_or_default();
         let maker = Maker { eyes: &self.eyes, pass, names, spec: &found.cluster.0.spec, recorded };
         let done = refusal.noted(maker.keys(&decision.keys).await)?;
@@ -719,7 +741,7 @@ impl Clusters {
         Ok(())
     }
 
-    async fn apply(&self, pass: &Pass, names: &Names, object: &Object) -> Result<(), WriteError> {
+    pub(crate) async fn apply(&self, pass: &Pass, names: &Names, object: &Object) -> Result<(), WriteError> {
         let (key, writer, eyes) = (Key::new(&names.namespace, &object.name), pass.writer(), &self.eyes);
         match object.kind {
             Kind::ConfigMap => writer.apply(&eyes.config_maps, &key, &object.body).await,
@@ -809,8 +831,9 @@ fn gated(status: &ClusterStatus, why: &str) -> ClusterStatus {
 }
 
 /// Conditions that are told by an event when they become false: for which reason, and that of the event.
-const TOLD: [(&str, Option<&str>, &str); 8] = [
+const TOLD: [(&str, Option<&str>, &str); 9] = [
     (names::ACCEPTED, Some(names::reasons::MACHINES_JOINED), names::reasons::MACHINES_JOINED),
+    (names::ACCEPTED, Some(names::reasons::LIMIT_EXCEEDED), names::reasons::LIMIT_EXCEEDED),
     (names::CERTIFICATES_VALID, Some(names::reasons::AUTHORITY_LOST), names::reasons::AUTHORITY_LOST),
     (names::CERTIFICATES_VALID, Some(names::reasons::AUTHORITY_CHANGED), names::reasons::AUTHORITY_CHANGED),
     (

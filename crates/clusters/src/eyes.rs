@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fleetwright_api::{ClusterPackageVersion, ControlPlaneComponent, EndpointType};
+use fleetwright_api::{ClusterLimits, ClusterPackageVersion, ControlPlaneComponent, EndpointType};
 use fleetwright_kit::{Cache, Change, Key, View, Whole};
 use fleetwright_plan::cluster::certificates::{self, Authority, Due, Held, Wanted};
 use fleetwright_plan::cluster::members::Claim;
@@ -32,6 +32,7 @@ pub const BY_PACKAGE: &str = "package";
 pub struct Eyes {
     pub clusters: Cache<ClusterView>,
     pub packages: Cache<Whole<ClusterPackageVersion>>,
+    pub limits: Cache<Whole<ClusterLimits>>,
     pub namespaces: Cache<NamespaceView>,
     pub secrets: Cache<SecretView>,
     pub config_maps: Cache<Content<ConfigMap>>,

@@ -9,6 +9,7 @@
 //! - a cluster at rest costs one proof for each API server in each period, and no write;
 //! - nothing of another cluster is ever touched: everything of one is in a namespace of its own, with its labels.
 
+mod accepted;
 mod borrow;
 mod cluster;
 mod connect;
@@ -34,7 +35,7 @@ mod words;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use fleetwright_api::{Cluster, ClusterPackageVersion};
+use fleetwright_api::{Cluster, ClusterLimits, ClusterPackageVersion};
 use fleetwright_kit::journal::Journal;
 use fleetwright_kit::{Budget, Change, Controller, Key, Operator, Source, Waker, Whole};
 use fleetwright_plan::cluster::PROVE_EVERY;
@@ -49,7 +50,7 @@ use joined::Askers;
 use members::Members;
 use meters::Meters;
 use prove::Provers;
-pub use rehearse::Present;
+pub use rehearse::{Present, beyond, limits};
 pub use rules::{Rules, rules};
 use survey::Surveys;
 
@@ -106,6 +107,7 @@ pub fn add(operator: &mut Operator, namespace: &str, options: Options) {
         ),
         packages: operator
             .cache(Source::<Whole<ClusterPackageVersion>>::new(Api::namespaced(client.clone(), namespace))),
+        limits: operator.cache(Source::<Whole<ClusterLimits>>::new(Api::namespaced(client.clone(), namespace))),
         namespaces: operator.cache(Source::new(Api::all(client.clone())).labels(&labels)),
         secrets: cache!(),
         config_maps: cache!(),
@@ -152,15 +154,21 @@ pub fn add(operator: &mut Operator, namespace: &str, options: Options) {
         image: options.image,
         meters,
         rested: Mutex::default(),
+        kept: Mutex::default(),
     };
     let fleet = namespace.to_owned();
-    let by_package = eyes.clone();
+    let (by_package, limited) = (eyes.clone(), eyes.clusters.clone());
     let mut wakes = operator
         .controller(controller, options.clusters)
         .on(&eyes.clusters, |change: &Change<'_, view::ClusterView>| vec![change.key.clone()])
         .on(&eyes.packages, move |change| {
             let clusters = by_package.clusters.by(eyes::BY_PACKAGE, &change.key.name);
             clusters.into_iter().map(|(key, _)| key).collect()
+        })
+        .on(&eyes.limits, move |change: &Change<'_, Whole<ClusterLimits>>| {
+            let concerns =
+                |key: &Key| change.old.into_iter().chain(change.new).any(|one| one.0.spec.applies_to(&key.name));
+            limited.keys().into_iter().filter(concerns).collect()
         });
     macro_rules! on {
         ($($cache:ident),*) => {

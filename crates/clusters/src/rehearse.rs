@@ -3,8 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
-use fleetwright_api::{Cluster, ClusterPackageVersion, ClusterPackageVersionSpec, ControlPlaneComponent};
+use fleetwright_api::{
+    Cluster, ClusterLimits, ClusterPackageVersion, ClusterPackageVersionSpec, ClusterSpec, ControlPlaneComponent,
+};
 use fleetwright_kit::View;
+use fleetwright_plan::cluster::limits::{Violation, violations};
 use fleetwright_plan::cluster::objects::Kind;
 use fleetwright_plan::cluster::preflight::Known;
 use fleetwright_plan::cluster::rehearse::{Rehearsal, rehearse};
@@ -31,6 +34,7 @@ pub struct Present {
     names: Names,
     namespace: bool,
     packages: BTreeMap<String, ClusterPackageVersionSpec>,
+    limits: Option<Vec<ClusterLimits>>,
     objects: BTreeMap<(Kind, String), Value>,
     workloads: BTreeMap<ControlPlaneComponent, Workload>,
 }
@@ -44,6 +48,7 @@ impl Present {
         let names = Names::of(&cluster.namespace().unwrap_or_default(), &cluster.name_any());
         let packages: Api<ClusterPackageVersion> = Api::namespaced(client.clone(), &names.fleet);
         let packages = packages.list(&ListParams::default()).await?.items;
+        let limits = limits(client, &names.fleet).await?;
         let own = own(client, &cluster, &names).await?;
         let (names, namespace) = (own.clone().unwrap_or(names), own.is_some());
         let (mut objects, mut pods) = (BTreeMap::new(), Vec::new());
@@ -62,7 +67,7 @@ impl Present {
         let package = |object: &Value| package(object).unwrap_or_default().to_owned();
         let workloads = workloads(|kind, name| object(kind, name).as_ref().map(package), pods.iter());
         let packages = packages.into_iter().map(|package| (package.name_any(), package.spec)).collect();
-        Ok(Self { cluster, names, namespace, packages, objects, workloads })
+        Ok(Self { cluster, names, namespace, packages, limits, objects, workloads })
     }
 
     /// What bringing it to that package version would do; to the one that it refers to if none is named. None if there is no such package version.
@@ -113,7 +118,12 @@ impl Present {
             preflight: Known { overrides, ..Known::default() },
             followers: None,
         };
-        Some(rehearse(&seen, now))
+        let mut rehearsal = rehearse(&seen, now);
+        match &self.limits {
+            Some(limits) => rehearsal.violations = beyond(&spec, &self.names.name, limits),
+            None => rehearsal.later.push("ClusterLimits are checked, which you may not list".to_owned()),
+        }
+        Some(rehearsal)
     }
 }
 
@@ -129,6 +139,25 @@ async fn own(client: &Client, cluster: &Cluster, names: &Names) -> kube::Result<
         }
     }
     Ok(None)
+}
+
+/// The ClusterLimits of a namespace; none if whoever asks may not list them, or if the meta cluster does not have the kind yet.
+///
+/// # Errors
+/// The meta cluster does not answer.
+pub async fn limits(client: &Client, namespace: &str) -> kube::Result<Option<Vec<ClusterLimits>>> {
+    let api: Api<ClusterLimits> = Api::namespaced(client.clone(), namespace);
+    match api.list(&ListParams::default()).await {
+        Ok(list) => Ok(Some(list.items)),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Some(Vec::new())),
+        Err(kube::Error::Api(status)) if status.code == 403 => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// What these limits do not allow of that Cluster.
+pub fn beyond(spec: &ClusterSpec, cluster: &str, limits: &[ClusterLimits]) -> Vec<Violation> {
+    violations(spec, cluster, limits.iter().filter_map(|one| Some((one.metadata.name.as_deref()?, &one.spec))))
 }
 
 async fn list<K>(

@@ -20,7 +20,7 @@ pub fn rules() -> Rules {
             vec![
                 rule(GROUP, &["clusters"], &["list", "watch", "patch"]),
                 rule(GROUP, &["clusters/status"], &["patch"]),
-                rule(GROUP, &["clusterpackageversions"], &["list", "watch"]),
+                rule(GROUP, &["clusterpackageversions", "clusterlimits"], &["list", "watch"]),
                 // The sealed copies of keys.
                 rule("", &["secrets"], &["delete"]),
                 rule("", &["events"], &["create"]),

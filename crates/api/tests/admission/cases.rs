@@ -1,14 +1,15 @@
 //! Single objects: what is allowed, what is not, and what is filled in.
 
 use fleetwright_api::{
-    Cluster, ClusterPackageVersion, Machine, MachinePackageVersion, Operation, OperationPolicy, ReadinessGates,
+    Cluster, ClusterLimits, ClusterPackageVersion, Machine, MachinePackageVersion, Operation, OperationPolicy,
+    ReadinessGates,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::server::{Server, is_refused};
-use crate::{cluster_packages, clusters, packages};
+use crate::{cluster_packages, clusters, limits, packages};
 
 pub fn object(kind: &str, name: &str, spec: Value) -> Value {
     json!({"apiVersion": "fleetwright.io/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec})
@@ -269,6 +270,7 @@ fn typed(object: &Value) -> Result<(), String> {
     }
     let read = match object["kind"].as_str() {
         Some("Cluster") => through::<Cluster>(object),
+        Some("ClusterLimits") => through::<ClusterLimits>(object),
         Some("ClusterPackageVersion") => through::<ClusterPackageVersion>(object),
         Some("Machine") => through::<Machine>(object),
         Some("MachinePackageVersion") => through::<MachinePackageVersion>(object),
@@ -290,6 +292,7 @@ pub async fn all(server: &Server) {
         .chain(packages::allowed())
         .chain(cluster_packages::allowed())
         .chain(clusters::allowed())
+        .chain(limits::allowed())
     {
         match server.create(&object, true).await {
             Ok(created) => wrong.extend(typed(&created).err().map(|error| format!("{what}: {error}"))),
@@ -301,6 +304,7 @@ pub async fn all(server: &Server) {
         .chain(packages::refused())
         .chain(cluster_packages::refused())
         .chain(clusters::refused())
+        .chain(limits::refused())
     {
         if let Err(what) = is_refused(server.create(&object, true).await, field, part) {
             wrong.push(format!("{} {:.300}: {what}", object["kind"], object["spec"].to_string()));

@@ -53,7 +53,7 @@ pub async fn script(kind: Kind) -> Vec<String> {
 fn commands(kubectl: &Kubectl) -> Vec<String> {
     let mut printed = vec![
         kubectl.ok("apply --server-side -f deploy/crds.yaml"),
-        kubectl.ok("wait --for=condition=Established --timeout=60s crd/machines.fleetwright.io crd/machinepackageversions.fleetwright.io crd/readinessgates.fleetwright.io crd/operations.fleetwright.io crd/operationpolicies.fleetwright.io crd/clusters.fleetwright.io crd/clusterpackageversions.fleetwright.io"),
+        kubectl.ok("wait --for=condition=Established --timeout=60s crd/machines.fleetwright.io crd/machinepackageversions.fleetwright.io crd/readinessgates.fleetwright.io crd/operations.fleetwright.io crd/operationpolicies.fleetwright.io crd/clusters.fleetwright.io crd/clusterpackageversions.fleetwright.io crd/clusterlimits.fleetwright.io"),
         kubectl.ok("apply --server-side -f deploy/crds.yaml"),
     ];
     for example in [
@@ -65,6 +65,7 @@ fn commands(kubectl: &Kubectl) -> Vec<String> {
         "report",
         "clusterpackageversion",
         "cluster",
+        "clusterlimits",
     ] {
         printed.push(kubectl.ok(&format!("apply -f docs/examples/{example}.yaml")));
         printed.push(kubectl.ok(&format!("apply -f docs/examples/{example}.yaml")));

@@ -9,6 +9,7 @@ mod cluster_packages;
 mod clusters;
 mod examples;
 mod kubectl;
+mod limits;
 mod packages;
 mod server;
 mod shown;
@@ -25,6 +26,7 @@ async fn what_the_kinds_do_not_allow_is_refused_with_a_reason() {
 async fn what_must_not_change_does_not_change() {
     Server::run(Kind::Embedded, async |server| changes::all(server).await).await;
     Server::run(Kind::Embedded, async |server| cluster_changes::all(server).await).await;
+    Server::run(Kind::Embedded, async |server| limits::changes(server).await).await;
 }
 
 #[tokio::test]
@@ -43,6 +45,7 @@ async fn the_kinds_behave_the_same_on_real() {
         cases::all(server).await;
         changes::all(server).await;
         cluster_changes::all(server).await;
+        limits::changes(server).await;
         shown::all(server).await;
         examples::all(server).await;
     })

@@ -62,6 +62,7 @@ impl Server {
     pub fn api(&self, kind: &str) -> Api<DynamicObject> {
         let plural = match kind {
             "Cluster" => "clusters",
+            "ClusterLimits" => "clusterlimits",
             "ClusterPackageVersion" => "clusterpackageversions",
             "Machine" => "machines",
             "MachinePackageVersion" => "machinepackageversions",

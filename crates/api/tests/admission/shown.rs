@@ -19,6 +19,7 @@ async fn short_names_and_category(server: &Server) {
     let resources = found["resources"].as_array().unwrap();
     for (plural, short, kind) in [
         ("clusters", "cl", "Cluster"),
+        ("clusterlimits", "cll", "ClusterLimits"),
         ("clusterpackageversions", "cpv", "ClusterPackageVersion"),
         ("machines", "ma", "Machine"),
         ("readinessgates", "rg", "ReadinessGates"),
@@ -32,7 +33,7 @@ async fn short_names_and_category(server: &Server) {
         assert_eq!(resource["shortNames"], json!([short]));
         assert_eq!(resource["categories"], json!(["fleet"]));
         let status = format!("{plural}/status");
-        if kind.ends_with("PackageVersion") {
+        if kind.ends_with("PackageVersion") || kind == "ClusterLimits" {
             continue; // It is what it is: nothing about it is observed.
         }
         assert!(resources.iter().any(|resource| resource["name"] == status.as_str()), "{status} is missing");
@@ -150,6 +151,18 @@ async fn tables(server: &Server) {
             ("+Granted by", json!("drains: 2 of 5 in zone z1")),
             ("+Requested by", json!("machine-operator")),
             ("+Reason", json!("kubelet 1.37.1")),
+        ]
+    );
+
+    let limits = object("ClusterLimits", "shown", json!({"clusters": ["pay-*"], "preset": "Hardened"}));
+    server.create(&limits, false).await.expect("it is allowed");
+    assert_eq!(
+        cells(&table(server, "clusterlimits", "shown").await),
+        [
+            ("Name", json!("shown")),
+            ("Clusters", json!("[\"pay-*\"]")),
+            ("Preset", json!("Hardened")),
+            ("+Package versions", Value::Null),
         ]
     );
 

@@ -1,7 +1,7 @@
 //! `fleetwright cluster upgrade` and `rollback`: the one reference, changed if nobody else changed it meanwhile.
 
 use anyhow::{anyhow, bail};
-use fleetwright_api::{Cluster, GROUP, names};
+use fleetwright_api::{Cluster, ClusterSpec, GROUP, names};
 use fleetwright_plan::cluster::reach::{self, Stop};
 use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
@@ -163,6 +163,10 @@ impl How {
     /// Asks for another package version.
     async fn ask(&self, meta: &Meta, cluster: &Cluster, to: &Stop<'_>, verb: &str) -> anyhow::Result<()> {
         let from = &cluster.spec.package_version;
+        if !self.dry_run {
+            let spec = ClusterSpec { package_version: to.name.to_owned(), ..cluster.spec.clone() };
+            super::limits::refuse(meta, &cluster.namespace().unwrap_or_default(), &cluster.name_any(), &spec).await?;
+        }
         let change = json!({"op": "replace", "path": "/spec/packageVersion", "value": to.name});
         let changed = patch(meta, cluster, change, self.dry_run).await?;
         if self.dry_run {

@@ -144,6 +144,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             bail!("a cluster that is paused is not made until it is not: leave --wait out, or spec.paused");
         }
         Packages::in_namespace(&meta, namespace).await?.get(package)?;
+        // What is no spec is refused by the API server, which says why.
+        if let Ok(spec) = serde_json::from_value(object["spec"].clone()) {
+            let name = object["metadata"]["name"].as_str().unwrap_or_default();
+            super::limits::refuse(&meta, namespace, name, &spec).await?;
+        }
         let made = create(&meta, &object, args.dry_run).await?;
         match args.output {
             Output::Text => {

@@ -6,6 +6,7 @@ mod delete;
 mod health;
 mod kubeconfig;
 mod kubefile;
+mod limits;
 mod list;
 mod news;
 mod packages;

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use fleetwright_api::names::reasons;
 use fleetwright_api::{Cluster, GROUP};
 use fleetwright_clusters::Present;
 use fleetwright_plan::cluster::preflight::Finding;
@@ -77,6 +78,12 @@ pub(super) fn text(cluster: &Cluster, plan: &Rehearsal, now: Timestamp) -> Strin
     };
     if let Some(refused) = &plan.refused {
         let _ = writeln!(out, "  ✗ refused: {}: {}", refused.reason, line(&refused.message));
+    }
+    for violation in &plan.violations {
+        let _ = writeln!(out, "  ✗ {}: {}", reasons::LIMIT_EXCEEDED, line(&violation.to_string()));
+    }
+    if !plan.violations.is_empty() {
+        let _ = writeln!(out, "  Nothing of what follows is done until all of it is allowed");
     }
     if cluster.spec.paused {
         let _ = writeln!(out, "  The cluster is paused (spec.paused is true): nothing is done until it is not");
@@ -160,7 +167,7 @@ fn risks(plan: &Rehearsal) -> String {
 /// The way back past the soak.
 fn restore(out: &mut String, cluster: &Cluster, plan: &Rehearsal, now: Timestamp) {
     let Some(restore) = &plan.restore else {
-        if plan.refused.as_ref().is_some_and(|refused| refused.reason == fleetwright_api::names::reasons::SOAK_OVER) {
+        if plan.refused.as_ref().is_some_and(|refused| refused.reason == reasons::SOAK_OVER) {
             let _ = writeln!(out, "\nRestoring:\n  there is no snapshot that would lead back");
         }
         return;

@@ -112,6 +112,12 @@ impl Asked<'_> {
         {
             return Look::Failed(format!("it did not work and was taken back: {}", line(&failed.message)));
         }
+        let limited = condition(&status.conditions, names::ACCEPTED)
+            .filter(|accepted| accepted.status == Status::False && accepted.reason == reasons::LIMIT_EXCEEDED)
+            .filter(|accepted| of_now(accepted.observed_generation));
+        if let Some(accepted) = limited {
+            return Look::Failed(line(&accepted.message));
+        }
         // What else stands against it may go away by itself.
         let final_ = [
             reasons::NOT_REACHABLE,

@@ -140,6 +140,13 @@ fn about(condition: &Condition, cluster: &Cluster, status: &ClusterStatus, of: &
             ),
             format!("make {}, or fleetwright cluster upgrade {of} ANOTHER", cluster.spec.package_version),
         ],
+        reasons::LIMIT_EXCEEDED => vec![
+            format!(
+                "kubectl get clusterlimits -n {} -o yaml    # what the fleet's owner allows",
+                cluster.namespace().unwrap_or_default()
+            ),
+            edit,
+        ],
         reasons::BAD_ARGUMENT | reasons::BAD_EXTENSION | reasons::NO_SECRET => vec![edit],
         reasons::QUORUM_LOST | reasons::UNREACHABLE if external => {
             vec!["see that the external etcd answers, and that its Secret still holds a good certificate".to_owned()]

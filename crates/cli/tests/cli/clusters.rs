@@ -3,7 +3,7 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use fleetwright_api::{Cluster, ClusterPackageVersion, ClusterPackageVersionSpec, Machine, names};
+use fleetwright_api::{Cluster, ClusterLimits, ClusterPackageVersion, ClusterPackageVersionSpec, Machine, names};
 use fleetwright_lab::Target;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -408,6 +408,63 @@ async fn clusters_are_made_and_deleted_and_waited_for() {
 #[tokio::test(flavor = "multi_thread")]
 async fn clusters_are_made_and_deleted_and_waited_for_on_real() {
     clusters_are_made_and_deleted(Target::real().await.expect("the real server starts")).await;
+}
+
+async fn limits_are_told_beforehand(target: Target) {
+    let place = place(target).await;
+    package(&place, "k8s-1.36.4-r1", "1.36.4", json!({})).await;
+    package(&place, "k8s-1.37.1-r1", "1.37.1", json!({})).await;
+    let allows = json!({"clusters": ["*"], "maxReplicas": 2, "packageVersions": ["k8s-1.36*"]});
+    let limits = ClusterLimits::new("tenants", serde_json::from_value(allows).expect("they are limits"));
+    let api: Api<ClusterLimits> = Api::namespaced(place.target.admin(), "fleet");
+    api.create(&PostParams::default(), &limits).await.expect("they are made");
+    let create = ["cluster", "create", "pay-01", "--package-version", "k8s-1.36.4-r1"];
+    for args in [&["--replicas", "3"][..], &["--replicas", "3", "--dry-run"]] {
+        let refused = place.run(&[&create[..], args].concat()).await.refused();
+        for said in ["ClusterLimits tenants", "spec.replicas", "use 2 at most"] {
+            assert!(refused.contains(said), "{refused}");
+        }
+        assert!(clusters(&place).get_opt("pay-01").await.expect("an answer").is_none());
+    }
+    place.run(&create).await.ok();
+    say(&place, "pay-01", well("pay-01")).await;
+    let upgrade = ["cluster", "upgrade", "pay-01", "k8s-1.37.1-r1"];
+    let refused = place.run(&upgrade).await.refused();
+    assert!(refused.contains("spec.packageVersion") && refused.contains("allowed: k8s-1.36*"), "{refused}");
+    let asked = clusters(&place).get("pay-01").await.expect("it is there").spec.package_version;
+    assert_eq!(asked, "k8s-1.36.4-r1");
+    let plan = ["cluster", "plan", "pay-01", "--to", "k8s-1.37.1-r1"];
+    for args in [&plan[..], &[&upgrade[..], &["--dry-run"]].concat()] {
+        let out = place.run(args).await.ok();
+        assert!(out.contains("✗ LimitExceeded: ClusterLimits tenants does not allow spec.packageVersion"), "{out}");
+    }
+    let out = place.run(&[&plan[..], &["-o", "json"]].concat()).await.ok();
+    let out: Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(out["violations"][0]["field"], "spec.packageVersion");
+    let out = place.run(&["cluster", "plan", "pay-01", "-o", "json"]).await.ok();
+    let out: Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(out["violations"], json!([]));
+    let mut status = well("pay-01");
+    status["conditions"] =
+        json!([condition("Accepted", "False", "LimitExceeded", "ClusterLimits tenants does not allow spec.replicas")]);
+    say(&place, "pay-01", status).await;
+    let out = place.run(&["why", "cluster/pay-01"]).await.ok();
+    for said in ["LimitExceeded", "ClusterLimits tenants", "kubectl get clusterlimits -n fleet"] {
+        assert!(out.contains(said), "{out}");
+    }
+    api.delete("tenants", &Default::default()).await.expect("they are deleted");
+    place.run(&upgrade).await.ok();
+    place.target.stop(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_are_told_before_anything_is_asked_for() {
+    limits_are_told_beforehand(Target::embedded().await.expect("it starts")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_are_told_before_anything_is_asked_for_on_real() {
+    limits_are_told_beforehand(Target::real().await.expect("it starts")).await;
 }
 
 async fn versions_are_changed(target: Target) {

@@ -224,6 +224,10 @@ where
                 spec.remove(given);
             }
         }
+        // The record of the accepted spec names its Cluster.
+        if let Some(data) = value["data"].as_object_mut() {
+            data.remove("uid");
+        }
         // Digests of what has the namespace's name and the keys of this run in it.
         if let Some(template) = value["spec"]["template"]["metadata"]["annotations"].as_object_mut() {
             template.retain(|name, _| !name.starts_with("fleetwright.io/"));

@@ -9,6 +9,7 @@ mod heal;
 mod joined;
 mod keys;
 mod life;
+mod limits;
 mod refusals;
 mod snapshots;
 mod support;

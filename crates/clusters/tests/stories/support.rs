@@ -112,6 +112,11 @@ impl World {
         self.server.stop(false).await;
     }
 
+    /// Somebody who has the rights that were given to that name, and no others.
+    pub async fn client_as(&self, user: &str) -> Client {
+        self.server.client_as(user, &[]).await.unwrap()
+    }
+
     pub fn packages(&self) -> Api<ClusterPackageVersion> {
         Api::namespaced(self.client.clone(), FLEET)
     }

@@ -10,6 +10,7 @@ pub mod diff;
 pub mod extensions;
 pub mod heal;
 pub mod keys;
+pub mod limits;
 pub mod members;
 pub mod objects;
 mod pods;

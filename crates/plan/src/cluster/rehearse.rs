@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::decide::{Seen, count, named};
 use super::diff::diff;
 use super::heal;
+use super::limits::Violation;
 use super::objects::{Blueprint, Kind, TRUSTS, objects, template_digest};
 use super::preflight::{Finding, Preflight, begins, preflight};
 use super::reach::Stop;
@@ -29,6 +30,8 @@ pub struct Rehearsal {
     /// Why it would not: a reason in one word, and a sentence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<Refused>,
+    /// What ClusterLimits of the namespace do not allow: nothing of it would be applied.
+    pub violations: Vec<Violation>,
     /// What stands against it now.
     pub findings: Vec<Finding>,
     /// What is looked at when it begins, and not before.
@@ -168,6 +171,8 @@ pub fn rehearse(seen: &Seen<'_>, now: Timestamp) -> Rehearsal {
         },
         back: back(seen, &wanted, from.map(|(name, spec)| Stop::of(name, spec)).as_ref()),
         refused: step.refused.map(|(reason, message)| Refused { reason, message }),
+        // Limits are not seen here.
+        violations: Vec::new(),
         findings: before.findings,
         later,
         extensions: extensions(seen),

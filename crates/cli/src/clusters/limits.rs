@@ -1,0 +1,21 @@
+//! What the fleet's owner allows Clusters to set, checked before something is asked for of which nothing would be applied.
+
+use anyhow::bail;
+use fleetwright_api::ClusterSpec;
+
+use crate::cluster::Cluster as Meta;
+use crate::shown::line;
+
+/// Refuses what the ClusterLimits of the namespace do not allow of that Cluster. Who may not list them finds the operator's answer in the status.
+///
+/// # Errors
+/// Names each ClusterLimits, the field, and what is allowed.
+pub(super) async fn refuse(meta: &Meta, namespace: &str, name: &str, spec: &ClusterSpec) -> anyhow::Result<()> {
+    let limits = fleetwright_clusters::limits(&meta.client, namespace).await.map_err(|error| meta.explain(error))?;
+    let found = fleetwright_clusters::beyond(spec, name, &limits.unwrap_or_default());
+    if found.is_empty() {
+        return Ok(());
+    }
+    let lines: Vec<_> = found.iter().map(|one| format!("\n  {}", line(&one.to_string()))).collect();
+    bail!("cluster {name} in namespace {namespace} would exceed its limits, and nothing was changed:{}", lines.concat())
+}

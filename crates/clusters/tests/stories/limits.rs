@@ -1,0 +1,299 @@
+//! ClusterLimits: what the fleet's owner does not allow is not applied, and what runs goes on.
+
+use fleetwright_api::{
+    Cluster, ClusterLimits, ClusterSpec, ComponentOverrides, Condition, EtcdDatastore, Status, condition, names,
+};
+use fleetwright_lab::Kind;
+use fleetwright_rig::rights::grant_in;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret};
+use k8s_openapi::api::rbac::v1::PolicyRule;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::support::{FLEET, World};
+
+fn limits(world: &World) -> Api<ClusterLimits> {
+    Api::namespaced(world.client.clone(), FLEET)
+}
+
+async fn limit(world: &World, name: &str, spec: Value) {
+    let made = ClusterLimits::new(name, serde_json::from_value(spec).unwrap());
+    limits(world).create(&PostParams::default(), &made).await.unwrap();
+}
+
+/// Waits until `Accepted` is false because of a limit, and names all of these.
+async fn refused(world: &World, cluster: &str, parts: &[&str]) -> Condition {
+    let what = format!("{cluster} says LimitExceeded and {parts:?}");
+    world
+        .until(&what, async || {
+            let now = world.clusters().get(cluster).await.unwrap();
+            let status = now.status.unwrap_or_default();
+            match condition(&status.conditions, names::ACCEPTED) {
+                Some(one)
+                    if one.status == Status::False
+                        && one.reason == names::reasons::LIMIT_EXCEEDED
+                        && one.observed_generation == now.metadata.generation
+                        && parts.iter().all(|part| one.message.contains(part)) =>
+                {
+                    Ok(one.clone())
+                }
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await
+}
+
+fn small(spec: &mut ClusterSpec) {
+    spec.replicas = 1;
+    spec.datastore.etcd = Some(EtcdDatastore { members: 1, ..EtcdDatastore::default() });
+}
+
+fn args(deployment: &Deployment) -> Vec<String> {
+    let pod = deployment.spec.as_ref().unwrap().template.spec.as_ref().unwrap();
+    pod.containers[0].args.clone().unwrap_or_default()
+}
+
+/// What loosens a control plane: a name, what the Cluster says of kube-apiserver, the argument that its pods then have, and the field.
+fn loosening() -> [(&'static str, Value, &'static str, &'static str); 4] {
+    let beside = "/etc/kubernetes/kube-apiserver-config";
+    [
+        (
+            "allow",
+            json!({ "config": [{ "name": "authorization.yaml", "content": "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthorizationConfiguration\nauthorizers: [{type: AlwaysAllow, name: all}]\n" }] }),
+            "--authorization-config=/etc/kubernetes/kube-apiserver-config/authorization.yaml",
+            "spec.components.apiserver.config[authorization.yaml]",
+        ),
+        (
+            "token",
+            json!({
+                "args": { "token-auth-file": format!("{beside}/tokens") },
+                "config": [{ "name": "tokens", "content": "secret,eve,eve,system:masters\n" }],
+            }),
+            "--token-auth-file=/etc/kubernetes/kube-apiserver-config/tokens",
+            "spec.components.apiserver.args.token-auth-file",
+        ),
+        (
+            "webhook",
+            json!({
+                "args": { "authentication-token-webhook-config-file": format!("{beside}/webhook") },
+                "config": [{ "name": "webhook", "content": "kind: Config\n" }],
+            }),
+            "--authentication-token-webhook-config-file=/etc/kubernetes/kube-apiserver-config/webhook",
+            "spec.components.apiserver.args.authentication-token-webhook-config-file",
+        ),
+        (
+            "plugins",
+            json!({ "args": { "disable-admission-plugins": "NodeRestriction" } }),
+            "--disable-admission-plugins=NodeRestriction",
+            "spec.components.apiserver.args.disable-admission-plugins",
+        ),
+    ]
+}
+
+async fn loosening_is_the_owners_to_deny(kind: Kind) {
+    let world = World::on(kind).await;
+    let create = async |name: &str, overrides: &Value| {
+        let overrides: ComponentOverrides = serde_json::from_value(overrides.clone()).unwrap();
+        world
+            .create(name, |spec| {
+                small(spec);
+                spec.components.apiserver = Some(overrides);
+            })
+            .await;
+    };
+    // Without limits it is the Cluster's to say: who writes it is its administrator.
+    for (name, overrides, argument, _) in loosening() {
+        create(name, &overrides).await;
+        let deployments: Api<Deployment> = world.api(name);
+        world.seen(&deployments, "kube-apiserver", |one| args(one).iter().any(|arg| arg == argument)).await;
+    }
+    limit(&world, "floor", json!({ "clusters": ["*"], "preset": "Hardened" })).await;
+    for (name, overrides, _, field) in loosening() {
+        // What is there already was accepted.
+        let accepted = refused(&world, name, &["ClusterLimits floor", field, "Hardened"]).await;
+        assert!(accepted.message.contains("accepted before"), "{}", accepted.message);
+        // Another name is no way around it.
+        let other = format!("{name}-two");
+        create(&other, &overrides).await;
+        refused(&world, &other, &["ClusterLimits floor", field, "Hardened"]).await;
+        // Nor are labels and annotations.
+        let relabel = json!({ "metadata": { "labels": { "tier": "owner" }, "annotations": { "fleetwright.io/override": "LimitExceeded@v1.36" } } });
+        world.change(&other, relabel).await;
+        refused(&world, &other, &[field]).await;
+        let namespace = Api::<Namespace>::all(world.client.clone()).get_opt(&format!("{FLEET}-{other}")).await.unwrap();
+        assert!(namespace.is_none(), "nothing was made of {other}");
+    }
+    // One that keeps the limits is made beside them.
+    world.create("good", small).await;
+    world.ready("good").await;
+
+    // Who may write Clusters is refused ClusterLimits.
+    let rule = PolicyRule {
+        api_groups: Some(vec![fleetwright_api::GROUP.to_owned()]),
+        resources: Some(vec!["clusters".to_owned()]),
+        verbs: ["get", "list", "watch", "create", "update", "patch", "delete"].map(str::to_owned).to_vec(),
+        ..PolicyRule::default()
+    };
+    grant_in(&world.client, FLEET, "eve", &[rule]).await.unwrap();
+    let eve = world.client_as("eve").await;
+    let own: Api<Cluster> = Api::namespaced(eve.clone(), FLEET);
+    let label = json!({ "metadata": { "labels": { "of": "eve" } } });
+    own.patch("plugins-two", &PatchParams::default(), &Patch::Merge(label)).await.unwrap();
+    let theirs: Api<ClusterLimits> = Api::namespaced(eve, FLEET);
+    let loose = json!({ "spec": { "preset": null, "maxReplicas": 9 } });
+    let answers = [
+        theirs.patch("floor", &PatchParams::default(), &Patch::Merge(loose)).await.err(),
+        theirs.delete("floor", &DeleteParams::default()).await.err(),
+    ];
+    for answer in answers {
+        assert!(matches!(&answer, Some(kube::Error::Api(status)) if status.code == 403), "{answer:?}");
+    }
+
+    // Without the limits all are made.
+    limits(&world).delete("floor", &DeleteParams::default()).await.unwrap();
+    for (name, _, argument, _) in loosening() {
+        let deployments: Api<Deployment> = world.api(&format!("{name}-two"));
+        world.seen(&deployments, "kube-apiserver", |one| args(one).iter().any(|arg| arg == argument)).await;
+    }
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_loosens_a_control_plane_is_allowed_without_limits_and_refused_by_the_preset() {
+    loosening_is_the_owners_to_deny(Kind::Embedded).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_loosens_a_control_plane_is_allowed_without_limits_and_refused_by_the_preset_on_real() {
+    loosening_is_the_owners_to_deny(Kind::Real).await;
+}
+
+/// The uids of its pods, and what its API servers are made from.
+async fn running(world: &World) -> (Vec<Option<String>>, Vec<String>) {
+    let pods: Api<Pod> = world.api("pay");
+    let mut uids: Vec<_> = pods.list(&Default::default()).await.unwrap().items.iter().map(ResourceExt::uid).collect();
+    uids.sort();
+    let deployments: Api<Deployment> = world.api("pay");
+    (uids, args(&deployments.get("kube-apiserver").await.unwrap()))
+}
+
+/// Takes away what the cluster needs, and waits until it is back.
+async fn heals(world: &World) {
+    let (deployments, secrets): (Api<Deployment>, Api<Secret>) = (world.api("pay"), world.api("pay"));
+    let old = deployments.get("kube-scheduler").await.unwrap().uid();
+    deployments.delete("kube-scheduler", &DeleteParams::default()).await.unwrap();
+    world.seen(&deployments, "kube-scheduler", |one| one.uid() != old).await;
+    secrets.delete("front-proxy-client", &DeleteParams::default()).await.unwrap();
+    world.seen(&secrets, "front-proxy-client", |_| true).await;
+    world
+        .until("it works again", async || {
+            let status = world.status("pay").await;
+            let all = status.components.iter().flat_map(|one| &one.replicas).all(|one| one.ready);
+            let works = fleetwright_api::is_true(&status.conditions, names::READY) && status.components.len() == 4;
+            if works && all { Ok(()) } else { Err(format!("{status:#?}")) }
+        })
+        .await;
+}
+
+async fn a_running_cluster_goes_on(kind: Kind) {
+    let mut world = World::on(kind).await;
+    world
+        .create("pay", |spec| {
+            small(spec);
+            let args = [("v".to_owned(), "3".to_owned())].into();
+            spec.components.apiserver = Some(ComponentOverrides { args, ..ComponentOverrides::default() });
+        })
+        .await;
+    world.ready("pay").await;
+    let before = running(&world).await;
+    assert!(before.1.contains(&"--v=3".to_owned()), "{before:?}");
+
+    // Narrowed: nothing is taken away from what runs, and it is healed as it is.
+    let only = json!({ "clusters": ["pa*"], "packageVersions": ["v1.36"], "components": { "apiserver": { "args": { "deny": ["v"] } } } });
+    limit(&world, "narrow", only).await;
+    let said = refused(&world, "pay", &["ClusterLimits narrow", "spec.components.apiserver.args.v"]).await;
+    assert!(said.message.contains("accepted before"), "{}", said.message);
+    assert_eq!(running(&world).await, before);
+    world.told(names::reasons::LIMIT_EXCEEDED).await;
+    heals(&world).await;
+    assert_eq!(running(&world).await.1, before.1);
+
+    // An upgrade does not begin, neither by itself nor with another change, and who starts the operator anew does not change that.
+    world.change("pay", json!({ "spec": { "packageVersion": "v1.37", "replicas": 2 } })).await;
+    let said = refused(&world, "pay", &["spec.packageVersion", "allowed: v1.36"]).await;
+    assert!(said.message.contains("last accepted spec"), "{}", said.message);
+    let records: Api<ConfigMap> = world.api("pay");
+    records.delete("accepted-spec", &DeleteParams::default()).await.unwrap();
+    world.seen(&records, "accepted-spec", |_| true).await;
+    world.operator_stops().await;
+    world.operator_starts();
+    heals(&world).await;
+    let status = world.status("pay").await;
+    assert_eq!(status.package_version.as_deref(), Some("v1.36"));
+    assert_eq!(running(&world).await.1, before.1);
+    let deployments: Api<Deployment> = world.api("pay");
+    assert_eq!(deployments.get("kube-apiserver").await.unwrap().spec.unwrap().replicas, Some(1));
+
+    // What is refused can be paused and deleted like anything else; here it complies and goes on.
+    let comply =
+        json!({ "spec": { "packageVersion": "v1.36", "components": { "apiserver": { "args": { "v": null } } } } });
+    world.change("pay", comply).await;
+    world.ready("pay").await;
+    assert!(!running(&world).await.1.contains(&"--v=3".to_owned()));
+    assert_eq!(deployments.get("kube-apiserver").await.unwrap().spec.unwrap().replicas, Some(2));
+
+    // Wider again, or without the limits, an upgrade goes its way.
+    world.change("pay", json!({ "spec": { "packageVersion": "v1.37" } })).await;
+    refused(&world, "pay", &["spec.packageVersion"]).await;
+    limits(&world).delete("narrow", &DeleteParams::default()).await.unwrap();
+    world.ready("pay").await;
+    limit(&world, "narrow", json!({ "clusters": ["pay"], "maxReplicas": 1 })).await;
+    refused(&world, "pay", &["spec.replicas"]).await;
+    world.delete("pay").await;
+    world
+        .until("it is gone though it exceeds a limit", async || {
+            let left = world.clusters().get_opt("pay").await.unwrap();
+            left.map_or(Ok(()), |left| Err(format!("{:?}", left.status)))
+        })
+        .await;
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_running_cluster_that_is_narrowed_is_healed_and_not_upgraded() {
+    a_running_cluster_goes_on(Kind::Embedded).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_running_cluster_that_is_narrowed_is_healed_and_not_upgraded_on_real() {
+    a_running_cluster_goes_on(Kind::Real).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_running_cluster_whose_new_spec_is_invalid_is_healed_with_the_old_one() {
+    let world = World::start().await;
+    world.create("pay", small).await;
+    world.ready("pay").await;
+    for (patch, reason) in [
+        (json!({ "spec": { "packageVersion": "v9" } }), names::reasons::NO_PACKAGE_VERSION),
+        (
+            // Only 1.37 would have it.
+            json!({ "spec": { "packageVersion": "v1.36", "components": { "controllerManager": { "args": { "concurrent-disruption-syncs": "2" } } } } }),
+            names::reasons::BAD_ARGUMENT,
+        ),
+    ] {
+        world.change("pay", patch).await;
+        world
+            .until("it is refused", async || {
+                let status = world.status("pay").await;
+                match condition(&status.conditions, names::ACCEPTED) {
+                    Some(one) if one.reason == reason && one.message.contains("last accepted spec") => Ok(()),
+                    other => Err(format!("{other:?}")),
+                }
+            })
+            .await;
+        heals(&world).await;
+    }
+}

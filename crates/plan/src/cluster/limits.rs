@@ -1,0 +1,518 @@
+//! What ClusterLimits do not allow of a Cluster. Only the Cluster's own spec is limited: package versions are written by the fleet's owner.
+
+use fleetwright_api::{
+    ClusterLimitsSpec, ClusterSpec, ComponentLimits, ControlPlaneComponent, EndpointType, LimitsPreset, NameLimits,
+    hardened_args, hardened_files, matches_any,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use serde::Serialize;
+
+use super::survey::amount;
+
+/// How many violations a message has.
+const SHOWN: usize = 3;
+
+/// A field of a Cluster that a ClusterLimits does not allow.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
+#[error("ClusterLimits {limits} does not allow {field}: {why}")]
+#[serde(rename_all = "camelCase")]
+pub struct Violation {
+    /// The name of the ClusterLimits.
+    pub limits: String,
+    /// The field of the Cluster.
+    pub field: String,
+    /// What is allowed, and what to do.
+    pub why: String,
+}
+
+/// Everything in the spec of the Cluster of that name that the limits which apply to it do not allow, in the order of their names. Limits that do not
+/// apply to it are left out of account; the others must all allow it.
+pub fn violations<'a>(
+    spec: &ClusterSpec,
+    cluster: &str,
+    limits: impl IntoIterator<Item = (&'a str, &'a ClusterLimitsSpec)>,
+) -> Vec<Violation> {
+    let mut all: Vec<_> = limits.into_iter().filter(|(_, limits)| limits.applies_to(cluster)).collect();
+    all.sort_by_key(|(name, _)| *name);
+    let mut found = Vec::new();
+    for (name, limits) in all {
+        let mut check = Check { limits: name, found: &mut found };
+        check.package_version(spec, limits);
+        check.components(spec, limits);
+        check.extensions(spec, limits);
+        check.endpoint(spec, limits);
+        check.placement(spec, limits);
+        check.storage(spec, limits);
+        check.replicas(spec, limits);
+        check.datastore(spec, limits);
+        check.s3(spec, limits);
+    }
+    found
+}
+
+/// The first of them in one sentence, and how many there are besides.
+pub fn summary(violations: &[Violation]) -> String {
+    let shown: Vec<_> = violations.iter().take(SHOWN).map(ToString::to_string).collect();
+    let more = match violations.len().saturating_sub(SHOWN) {
+        0 => String::new(),
+        more => format!("; and {more} more"),
+    };
+    format!("{}{more}", shown.join("; "))
+}
+
+struct Check<'a> {
+    limits: &'a str,
+    found: &'a mut Vec<Violation>,
+}
+
+impl Check<'_> {
+    fn refuse(&mut self, field: impl Into<String>, why: impl Into<String>) {
+        self.found.push(Violation { limits: self.limits.to_owned(), field: field.into(), why: why.into() });
+    }
+
+    fn package_version(&mut self, spec: &ClusterSpec, limits: &ClusterLimitsSpec) {
+        if let Some(allowed) = &limits.package_versions
+            && !matches_any(allowed, &spec.package_version)
+        {
+            let why = format!("{} is not in packageVersions; {}", spec.package_version, use_one_of(allowed));
+            self.refuse("spec.packageVersion", why);
+        }
+    }
+
+    fn components(&mut self, spec: &ClusterSpec, limits: &ClusterLimitsSpec) {
+        for component in ControlPlaneComponent::ALL {
+            let Some(overrides) = spec.components.of(component) else { continue };
+            let own = limits.components.as_ref().and_then(|all| all.of(component));
+            let field = component.field();
+            for name in overrides.args.keys() {
+                // Components take an underscore for a dash.
+                let plain = name.replace('_', "-");
+                let denied = (limits.preset, hardened_args(component));
+                let allowed = own.and_then(|own: &ComponentLimits| own.args.as_ref());
+                if let Some(why) = refused(denied, allowed, &format!("components.{field}.args"), &plain) {
+                    self.refuse(format!("spec.components.{field}.args.{name}"), why);
+                }
+            }
+            for file in &overrides.config {
+                let denied = (limits.preset, hardened_files(component));
+                let allowed = own.and_then(|own| own.config.as_ref());
+                if let Some(why) = refused(denied, allowed, &format!("components.{field}.config"), &file.name) {
+                    self.refuse(format!("spec.components.{field}.config[{}]", file.name), why);
+                }
+            }
+        }
+    }
+
+    fn extensions(&mut self, spec: &ClusterSpec, limits: &ClusterLimitsSpec) {
+        let Some(limits) = &limits.extensions else { return };
+        for choice in &spec.extensions {
+            let field = format!("spec.extensions[{}]", choice.name);
+            if let Some(allowed) = limits.allow.as_ref().filter(|allowed| !matches_any(allowed, &choice.name)) {
+                self.refuse(&field, format!("it is not in extensions.allow; {}", use_one_of(allowed)));
+            }
+            if limits.values == Some(false) && choice.values.is_some() {
+                self.refuse(format!("{field}.values"), "extensions.values is false; leave values out");
+            }
+        }
+    }
+
+    fn endpoint(&mut self, spec: &ClusterSpec, limits: &ClusterLimitsSpec) {
+        let has = spec.endpoint.type_;
+        if let Some(allowed) = limits.endpoint_types.as_ref().filter(|allowed| !allowed.contains(&has)) {
+            let names: Vec<_> = allowed.iter().map(|one| endpoint_type(*one)).collect();
+            let why = format!("{} is not in endpointTypes; {}", endpoint_type(has), use_one_of(&names));
+            self.refuse("spec.endpoint.type", why);
+        }
+    }
+
+    fn placement(&mut self, spec: &ClusterSpec, limits: &ClusterLimitsSpec) {
+        let (Some(limits), placement) = (&limits.placement, &spec.placement) else { return };
+        for (key, value) in &limits.node_selector {
+            if placement.node_selector.get(key) != Some(value) {
+                let why = format!("placement.nodeSelector requires {key}: {value:?}; add it");
+                self.refuse(format!("spec.placement.nodeSelector.{key}"), why);
+            }
+        }
+        if let Some(allowed) = &limits.toleration_keys {
+            for (at, toleration) in placement.tolerations.iter().enumerate() {
+                let field = format!("spec.placement.tolerations[{at}]");
+                match &toleration.key {
+                    Some(key) if matches_any(allowed, key) => {}
+                    Some(key) => {
+                        let why = format!("{key} is not in placement.tolerationKeys; {}", use_one_of(allowed));
+                        self.refuse(format!("{field}.key"), why);
+                    }
+                    // It tolerates all keys, not only those with some prefix.
+                    None if allowed.iter().any(|pattern| pattern == "*") => {}
+                    None => {
+                        let why = format!("without a key it tolerates every taint; {}", use_one_of(allowed));
+                        self.refuse(format!("{field}.key"), why);
+                    }
+                }
+            }
+        }
+        if let (Some(allowed), Some(class)) = (&limits.priority_classes, &placement.priority_class_name)
+            && !matches_any(allowed, class)
+        {
+            let why = format!("{class} is not in placement.priorityClasses; leave it out, or {}", use_one_of(allowed));
+            self.refuse("spec.placement.priorityClassName", why);
+        }
+    }
+
+    fn storage(&mut self, spec: &ClusterSpec, limits: &ClusterLimitsSpec) {
+        let Some(limits) = &limits.storage else { return };
+        let mut volume = |field: &str, class: Option<&String>, size: &Quantity| {
+            if let (Some(allowed), Some(class)) = (&limits.classes, class)
+                && !matches_any(allowed, class)
+            {
+                let why = format!("{class} is not in storage.classes; leave it out, or {}", use_one_of(allowed));
+                self.refuse(format!("{field}.class"), why);
+            }
+            if let Some(most) = &limits.max_size {
+                // A size that cannot be compared is not allowed.
+                let fits = amount(&size.0).zip(amount(&most.0)).is_some_and(|(size, most)| size <= most);
+                if !fits {
+                    let why = format!("{} is more than storage.maxSize; use {} at most", size.0, most.0);
+                    self.refuse(format!("{field}.size"), why);
+                }
+            }
+        };
+        if let Some(etcd) = &spec.datastore.etcd {
+            volume("spec.datastore.etcd.storage", etcd.storage.class.as_ref(), &etcd.storage.size);
+        }
+        if let Some(snapshots) = spec.snapshots().filter(|snapshots| snapshots.s3.is_none()) {
+            let kept = snapshots.volume.unwrap_or_default();
+            volume("spec.snapshots.volume", kept.class.as_ref(), &kept.size);
+        }
+    }
+
+    fn replicas(&mut self, spec: &ClusterSpec, limits: &ClusterLimitsSpec) {
+        if let Some(most) = limits.max_replicas.filter(|most| spec.replicas > *most) {
+            let why = format!("{} is more than maxReplicas; use {most} at most", spec.replicas);
+            self.refuse("spec.replicas", why);
+        }
+    }
+
+    fn datastore(&mut self, spec: &ClusterSpec, limits: &ClusterLimitsSpec) {
+        if limits.external_datastore == Some(false) && spec.datastore.external.is_some() {
+            self.refuse("spec.datastore.external", "externalDatastore is false; use datastore.etcd");
+        }
+    }
+
+    fn s3(&mut self, spec: &ClusterSpec, limits: &ClusterLimitsSpec) {
+        let bucket = spec.snapshots.as_ref().and_then(|snapshots| snapshots.s3.as_ref());
+        let (Some(limits), Some(bucket)) = (&limits.s3, bucket) else { return };
+        let plain = |url: &str| url.trim_end_matches('/').to_owned();
+        if let Some(allowed) = &limits.endpoints
+            && !allowed.iter().any(|one| plain(one) == plain(&bucket.endpoint))
+        {
+            let why = format!("{} is not in s3.endpoints; {}", bucket.endpoint, use_one_of(allowed));
+            self.refuse("spec.snapshots.s3.endpoint", why);
+        }
+        if let Some(allowed) = limits.buckets.as_ref().filter(|allowed| !matches_any(allowed, &bucket.bucket)) {
+            let why = format!("{} is not in s3.buckets; {}", bucket.bucket, use_one_of(allowed));
+            self.refuse("spec.snapshots.s3.bucket", why);
+        }
+    }
+}
+
+/// Why that name is not allowed, if it is not.
+fn refused(
+    preset: (Option<LimitsPreset>, &[&str]),
+    own: Option<&NameLimits>,
+    list: &str,
+    name: &str,
+) -> Option<String> {
+    if preset.0 == Some(LimitsPreset::Hardened) && matches_any(preset.1, name) {
+        return Some("preset Hardened denies it; take it out".to_owned());
+    }
+    let own = own?;
+    if own.deny.as_ref().is_some_and(|denied| matches_any(denied, name)) {
+        return Some(format!("it is in {list}.deny; take it out"));
+    }
+    let allowed = own.allow.as_ref().filter(|allowed| !matches_any(allowed, name))?;
+    Some(format!("it is not in {list}.allow; take it out, or {}", use_one_of(allowed)))
+}
+
+fn use_one_of<T: AsRef<str>>(allowed: &[T]) -> String {
+    match allowed {
+        [] => "none is allowed".to_owned(),
+        _ => {
+            let names: Vec<_> = allowed.iter().map(|one| one.as_ref().to_owned()).collect();
+            format!("allowed: {}", super::some(&names))
+        }
+    }
+}
+
+const fn endpoint_type(one: EndpointType) -> &'static str {
+    match one {
+        EndpointType::ClusterIP => "ClusterIP",
+        EndpointType::NodePort => "NodePort",
+        EndpointType::LoadBalancer => "LoadBalancer",
+        EndpointType::Given => "Given",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn spec(change: Value) -> ClusterSpec {
+        let mut spec = json!({ "packageVersion": "k8s-1" });
+        for (field, value) in change.as_object().expect("fields") {
+            spec[field] = value.clone();
+        }
+        serde_json::from_value(spec).expect("it is a Cluster's spec")
+    }
+
+    fn limits(limits: Value) -> ClusterLimitsSpec {
+        let mut spec = json!({ "clusters": ["*"] });
+        for (field, value) in limits.as_object().expect("fields") {
+            spec[field] = value.clone();
+        }
+        serde_json::from_value(spec).expect("they are limits")
+    }
+
+    fn found(cluster: Value, limited: Value) -> Vec<String> {
+        let limits = limits(limited);
+        violations(&spec(cluster), "pay", [("floor", &limits)]).into_iter().map(|one| one.field).collect()
+    }
+
+    /// Each line: limits, a Cluster that they allow, one that they do not, and the field that says so.
+    #[test]
+    fn each_limit_refuses_what_is_beyond_it_and_nothing_else() {
+        let args = |component: &str, name: &str| json!({ "components": { component: { "args": { name: "1" } } } });
+        let file =
+            |name: &str| json!({ "components": { "apiserver": { "config": [{ "name": name, "content": "" }] } } });
+        let s3 = |endpoint: &str, bucket: &str| json!({ "snapshots": { "s3": { "endpoint": endpoint, "bucket": bucket, "secretRef": { "name": "s" } } } });
+        let tolerates = |one: Value| json!({ "placement": { "tolerations": [one] } });
+        let etcd = |storage: Value| json!({ "datastore": { "etcd": { "storage": storage } } });
+        let external =
+            json!({ "datastore": { "external": { "endpoints": ["https://a:2379"], "secretRef": { "name": "s" } } } });
+        let lists = |field: &str, of: Value| json!({ "components": { "apiserver": { field: of } } });
+        let cases = [
+            (
+                json!({ "packageVersions": ["k8s-1", "old-*"] }),
+                json!({}),
+                json!({ "packageVersion": "k8s-2" }),
+                "spec.packageVersion",
+            ),
+            (
+                lists("args", json!({ "deny": ["v", "oidc-*"] })),
+                args("scheduler", "v"),
+                args("apiserver", "v"),
+                "spec.components.apiserver.args.v",
+            ),
+            (
+                lists("args", json!({ "deny": ["oidc-*"] })),
+                args("apiserver", "v"),
+                args("apiserver", "oidc-client-id"),
+                "spec.components.apiserver.args.oidc-client-id",
+            ),
+            (
+                lists("args", json!({ "deny": ["token-auth-file"] })),
+                args("apiserver", "v"),
+                args("apiserver", "token_auth_file"),
+                "spec.components.apiserver.args.token_auth_file",
+            ),
+            (
+                lists("args", json!({ "allow": ["v"] })),
+                args("apiserver", "v"),
+                args("apiserver", "vmodule"),
+                "spec.components.apiserver.args.vmodule",
+            ),
+            (
+                lists("args", json!({ "allow": ["*"], "deny": ["v"] })),
+                args("apiserver", "vmodule"),
+                args("apiserver", "v"),
+                "spec.components.apiserver.args.v",
+            ),
+            (
+                lists("config", json!({ "allow": ["audit.yaml"] })),
+                file("audit.yaml"),
+                file("notes"),
+                "spec.components.apiserver.config[notes]",
+            ),
+            (
+                lists("config", json!({ "deny": ["audit.yaml"] })),
+                file("notes"),
+                file("audit.yaml"),
+                "spec.components.apiserver.config[audit.yaml]",
+            ),
+            (
+                json!({ "components": { "etcd": { "args": { "allow": [] } } } }),
+                args("apiserver", "v"),
+                args("etcd", "max-wals"),
+                "spec.components.etcd.args.max-wals",
+            ),
+            (
+                json!({ "components": { "controllerManager": { "args": { "allow": [] } } } }),
+                args("scheduler", "v"),
+                args("controllerManager", "v"),
+                "spec.components.controllerManager.args.v",
+            ),
+            (
+                json!({ "components": { "scheduler": { "args": { "allow": [] } } } }),
+                args("etcd", "max-wals"),
+                args("scheduler", "v"),
+                "spec.components.scheduler.args.v",
+            ),
+            (
+                json!({ "extensions": { "allow": ["coredns"] } }),
+                json!({ "extensions": [{ "name": "coredns", "values": {} }] }),
+                json!({ "extensions": [{ "name": "kube-proxy", "enabled": false }] }),
+                "spec.extensions[kube-proxy]",
+            ),
+            (
+                json!({ "extensions": { "values": false } }),
+                json!({ "extensions": [{ "name": "coredns", "enabled": false }] }),
+                json!({ "extensions": [{ "name": "coredns", "values": {} }] }),
+                "spec.extensions[coredns].values",
+            ),
+            (
+                json!({ "endpointTypes": ["ClusterIP", "Given"] }),
+                json!({}),
+                json!({ "endpoint": { "type": "NodePort" } }),
+                "spec.endpoint.type",
+            ),
+            (
+                json!({ "placement": { "nodeSelector": { "pool": "cp" } } }),
+                json!({ "placement": { "nodeSelector": { "pool": "cp", "zone": "a" } } }),
+                json!({ "placement": { "nodeSelector": { "pool": "db" } } }),
+                "spec.placement.nodeSelector.pool",
+            ),
+            (
+                json!({ "placement": { "nodeSelector": { "pool": "cp" } } }),
+                json!({ "placement": { "nodeSelector": { "pool": "cp" } } }),
+                json!({}),
+                "spec.placement.nodeSelector.pool",
+            ),
+            (
+                json!({ "placement": { "tolerationKeys": ["cp"] } }),
+                tolerates(json!({ "key": "cp" })),
+                tolerates(json!({ "key": "db" })),
+                "spec.placement.tolerations[0].key",
+            ),
+            (
+                json!({ "placement": { "tolerationKeys": ["cp", "x*"] } }),
+                json!({}),
+                tolerates(json!({ "operator": "Exists" })),
+                "spec.placement.tolerations[0].key",
+            ),
+            (
+                json!({ "placement": { "priorityClasses": ["low"] } }),
+                json!({ "placement": { "priorityClassName": "low" } }),
+                json!({ "placement": { "priorityClassName": "system-cluster-critical" } }),
+                "spec.placement.priorityClassName",
+            ),
+            (
+                json!({ "storage": { "classes": ["fast"] } }),
+                etcd(json!({ "class": "fast" })),
+                etcd(json!({ "class": "slow" })),
+                "spec.datastore.etcd.storage.class",
+            ),
+            (
+                json!({ "storage": { "classes": ["fast"] } }),
+                json!({}),
+                json!({ "snapshots": { "volume": { "class": "slow" } } }),
+                "spec.snapshots.volume.class",
+            ),
+            (
+                json!({ "storage": { "maxSize": "20Gi" } }),
+                json!({}),
+                etcd(json!({ "size": "21Gi" })),
+                "spec.datastore.etcd.storage.size",
+            ),
+            (
+                json!({ "storage": { "maxSize": "20Gi" } }),
+                etcd(json!({ "size": "20480Mi" })),
+                etcd(json!({ "size": "1Ei" })),
+                "spec.datastore.etcd.storage.size",
+            ),
+            (
+                json!({ "storage": { "maxSize": "20Gi" } }),
+                json!({}),
+                json!({ "snapshots": { "volume": { "size": "1Ti" } } }),
+                "spec.snapshots.volume.size",
+            ),
+            (
+                json!({ "storage": { "maxSize": "10Gi" } }),
+                s3("https://a", "b"),
+                json!({}),
+                "spec.snapshots.volume.size",
+            ),
+            (json!({ "maxReplicas": 2 }), json!({ "replicas": 2 }), json!({ "replicas": 3 }), "spec.replicas"),
+            (json!({ "externalDatastore": false }), json!({}), external.clone(), "spec.datastore.external"),
+            (
+                json!({ "s3": { "endpoints": ["https://a"] } }),
+                s3("https://a/", "b"),
+                s3("https://a.evil", "b"),
+                "spec.snapshots.s3.endpoint",
+            ),
+            (json!({ "s3": { "endpoints": [] } }), json!({}), s3("https://a", "b"), "spec.snapshots.s3.endpoint"),
+            (
+                json!({ "s3": { "buckets": ["fleet-*"] } }),
+                s3("https://a", "fleet-1"),
+                s3("https://a", "other"),
+                "spec.snapshots.s3.bucket",
+            ),
+        ];
+        for (limited, within, beyond, field) in cases {
+            assert_eq!(found(within.clone(), limited.clone()), Vec::<String>::new(), "{limited} {within}");
+            assert_eq!(found(beyond.clone(), limited.clone()), [field], "{limited} {beyond}");
+        }
+        assert_eq!(found(external, json!({ "externalDatastore": true })), Vec::<String>::new());
+        let anything = tolerates(json!({ "operator": "Exists" }));
+        assert!(found(anything, json!({ "placement": { "tolerationKeys": ["*"] } })).is_empty());
+    }
+
+    #[test]
+    fn the_preset_refuses_what_loosens_a_control_plane_whatever_the_lists_allow() {
+        let hardened = json!({ "preset": "Hardened", "components": { "apiserver": { "args": { "allow": ["*"] }, "config": { "allow": ["*"] } } } });
+        for name in [
+            "token-auth-file",
+            "authentication-token-webhook-config-file",
+            "disable-admission-plugins",
+            "enable-admission-plugins",
+            "audit-webhook-config-file",
+            "oidc-issuer-url",
+            "service-account-issuer",
+            "feature-gates",
+        ] {
+            let cluster = json!({ "components": { "apiserver": { "args": { name: "x" } } } });
+            assert_eq!(found(cluster.clone(), hardened.clone()), [format!("spec.components.apiserver.args.{name}")]);
+            assert!(found(cluster, json!({ "maxReplicas": 9 })).is_empty());
+        }
+        for name in ["authorization.yaml", "authentication.yaml", "admission.yaml", "egress.yaml"] {
+            let cluster = json!({ "components": { "apiserver": { "config": [{ "name": name, "content": "" }] } } });
+            assert_eq!(found(cluster, hardened.clone()), [format!("spec.components.apiserver.config[{name}]")]);
+        }
+        let usual = json!({ "components": {
+            "apiserver": { "args": { "v": "2", "max-requests-inflight": "400" }, "config": [{ "name": "encryption.yaml", "secret": { "name": "s", "key": "k" } }] },
+            "scheduler": { "config": [{ "name": "scheduler.yaml", "content": "" }] },
+        } });
+        assert_eq!(found(usual, hardened), Vec::<String>::new());
+    }
+
+    #[test]
+    fn all_limits_that_apply_to_the_name_must_allow_it() {
+        let (mut one, mut other) = (limits(json!({ "maxReplicas": 3 })), limits(json!({ "maxReplicas": 1 })));
+        let spec = spec(json!({ "replicas": 2 }));
+        let found = violations(&spec, "pay-01", [("b", &one), ("a", &other)]);
+        assert_eq!(found.iter().map(|one| one.limits.as_str()).collect::<Vec<_>>(), ["a"]);
+        other.clusters = vec!["shop-*".to_owned()];
+        assert!(violations(&spec, "pay-01", [("b", &one), ("a", &other)]).is_empty());
+        assert_eq!(violations(&spec, "shop-01", [("b", &one), ("a", &other)]).len(), 1);
+        (one.max_replicas, other.max_replicas, other.clusters) = (Some(1), Some(1), vec!["pay-01".to_owned()]);
+        let found = violations(&spec, "pay-01", [("b", &one), ("a", &other)]);
+        assert_eq!(found.iter().map(|one| one.limits.as_str()).collect::<Vec<_>>(), ["a", "b"], "in a stable order");
+        let text = summary(&found);
+        assert!(
+            text.contains("ClusterLimits a does not allow spec.replicas") && text.contains("use 1 at most"),
+            "{text}"
+        );
+        let many: Vec<_> = found.iter().cycle().take(9).cloned().collect();
+        assert!(summary(&many).ends_with("; and 6 more"), "{}", summary(&many));
+    }
+}
