@@ -66,7 +66,7 @@ pub(crate) async fn kinds(cluster: &Cluster, clusters: bool) -> anyhow::Result<(
         Err(error) => return Err(cluster.explain(error)),
     };
     // A business cluster has machines, and no clusters of its own.
-    let of_clusters = |kind: &str| ["Cluster", "ClusterPackageVersion"].contains(&kind);
+    let of_clusters = |kind: &str| ["Cluster", "ClusterLimits", "ClusterPackageVersion"].contains(&kind);
     let wanted = fleetwright_api::crds().into_iter().map(|crd| crd.spec.names);
     let wanted = wanted.filter(|names| clusters || !of_clusters(&names.kind)).map(|names| names.plural);
     let missing: Vec<_> = wanted.filter(|plural| found.iter().all(|resource| resource.name != *plural)).collect();

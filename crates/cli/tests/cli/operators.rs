@@ -209,7 +209,7 @@ async fn a_wrong_set_up_is_one_clear_sentence() {
     let place = Place::new(Target::embedded().await.expect("the server starts"));
     let error = place.run(&["operators", "--listen", "127.0.0.1:0"]).await.refused();
     assert!(
-        error.contains("does not know the kinds clusterpackageversions, clusters")
+        error.contains("does not know the kinds clusterlimits, clusterpackageversions, clusters")
             && error.contains("fleetwright install"),
         "{error}"
     );

@@ -61,7 +61,8 @@ subsets:
 /// The kinds of machines, as this operator knows them.
 static KINDS: LazyLock<Vec<Value>> = LazyLock::new(|| {
     let all = fleetwright_api::crds().into_iter();
-    let machines = all.filter(|one| !["Cluster", "ClusterPackageVersion"].contains(&one.spec.names.kind.as_str()));
+    let machines = all
+        .filter(|one| !["Cluster", "ClusterLimits", "ClusterPackageVersion"].contains(&one.spec.names.kind.as_str()));
     machines
         .map(|one| {
             let mut value = json!(one);
