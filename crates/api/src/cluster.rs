@@ -335,7 +335,9 @@ impl Default for Certificates {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct UpgradePolicy {
-    /// How long a new minor emulates the old one. Until then going back keeps every write; from then on only restoring a snapshot leads back.
+    /// How long a new minor emulates the old one, at least. Until then going back keeps every write; once the emulation has ended only restoring a
+    /// snapshot leads back. It can be changed while a soak is under way: it counts from `status.soakSince`. The emulation ends when this time is over
+    /// and nothing stands against it (condition `Finishable`), after a snapshot that is taken for this.
     #[serde(default = "UpgradePolicy::default_soak")]
     pub soak: Span,
     /// How long one stage of an upgrade (one component in all of its replicas) may take until it works. One that takes longer is taken back by itself.

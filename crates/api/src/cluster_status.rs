@@ -41,9 +41,17 @@ pub struct ClusterStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     pub emulates: Option<String>,
-    /// Until when it does so.
+    /// Since when it does so: when the new minor was proven to work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub soak_since: Option<Timestamp>,
+    /// Until when it does so at least: `soakSince` and `spec.upgrade.soak`, which may be changed at any time. The emulation ends after that, as soon as
+    /// nothing stands against it; the condition `Finishable` says what does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub soak_until: Option<Timestamp>,
+    /// The soak is over, there is no way back that keeps every write, and the components are being restarted without emulation. It is written before
+    /// the first of them restarts, and removed when every API server is proven and emulates nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finishing: Option<FinishingUpgrade>,
     /// What is being done to the cluster right now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<StepProgress>,
@@ -396,6 +404,10 @@ pub struct SnapshotStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub generation: Option<i64>,
+    /// What it was taken for, if that is the end of a soak: `soak/PACKAGE-VERSION/SOAK-UNTIL`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub purpose: Option<String>,
     /// Whether it was seen to be whole by restoring it into an etcd of its own.
     #[serde(default)]
     pub checked: bool,
@@ -447,6 +459,20 @@ pub enum RestoreStage {
     Starting,
     /// What the members had before is removed.
     Cleaning,
+}
+
+/// The end of a soak that is being carried out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FinishingUpgrade {
+    /// The package version that soaked.
+    #[schemars(length(max = 253))]
+    pub package_version: String,
+    /// The minor that was emulated.
+    #[schemars(length(max = 16))]
+    pub emulated: String,
+    /// Since when.
+    pub since: Timestamp,
 }
 
 /// A change that did not work and was taken back.

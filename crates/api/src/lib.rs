@@ -44,8 +44,8 @@ pub use cluster_package_version::{
 };
 pub use cluster_status::{
     CertificateStatus, ClusterComponentStatus, ClusterPhase, ClusterStatus, EtcdStatus, ExtensionStatus, FailedChange,
-    KeyStatus, MemberChange, MemberChangeType, ReplacedReplica, ReplicaStatus, RestoreStage, Restored, Restoring,
-    Rotation, RotationPhase, SnapshotStatus,
+    FinishingUpgrade, KeyStatus, MemberChange, MemberChangeType, ReplacedReplica, ReplicaStatus, RestoreStage,
+    Restored, Restoring, Rotation, RotationPhase, SnapshotStatus,
 };
 pub use condition::{Condition, Status, condition, is_true};
 pub use control_plane::{

@@ -86,7 +86,7 @@ pub const ALLOWED_ETCD_PREFIXES: &str = "fleetwright.io/allowed-etcd-prefixes";
 /// Annotation of a Secret: the Machines of its namespace whose hosts may have what it holds, such as `rack-1-*`. See [`is_shared`](crate::is_shared).
 pub const ALLOWED_MACHINES: &str = "fleetwright.io/allowed-machines";
 /// Annotation of a cluster by which a person says that what was found before an upgrade does not matter: `REASON@PACKAGE-VERSION`, separated by
-/// commas. It counts for that package version alone.
+/// commas. It counts for that package version alone. `REASON@PACKAGE-VERSION/soak` says so of the end of its soak, and of nothing else.
 pub const OVERRIDE: &str = "fleetwright.io/override";
 /// Annotation of the Secret with the sealed copy of a cluster's keys: by which key it is sealed, and the digest of each that it holds.
 pub const SEALED: &str = "fleetwright.io/sealed";
@@ -114,6 +114,8 @@ pub const EXTENSIONS_READY: &str = "ExtensionsReady";
 pub const UPGRADABLE: &str = "Upgradable";
 /// Condition of a cluster: would going back to the package version before keep every write?
 pub const REVERSIBLE: &str = "Reversible";
+/// Condition of a cluster, while a new minor emulates the old one: can the soak end?
+pub const FINISHABLE: &str = "Finishable";
 /// Condition of a cluster: is there a snapshot as recent as its schedule says?
 pub const SNAPSHOTS_RECENT: &str = "SnapshotsRecent";
 
@@ -221,6 +223,14 @@ pub mod reasons {
     pub const NOTHING_BEFORE: &str = "NothingBefore";
     /// Reversible: the soak is over, and the datastore may hold what the version before does not understand.
     pub const SOAK_OVER: &str = "SoakOver";
+    /// Finishable: the time of the soak is not over.
+    pub const SOAKING: &str = "Soaking";
+    /// Finishable: the soak does not end while something else is under way.
+    pub const BUSY: &str = "Busy";
+    /// Finishable: the soak has ended, and the components are being restarted without emulation.
+    pub const FINISHING: &str = "Finishing";
+    /// Finishable: the components did not work in time without emulation.
+    pub const FINISH_FAILED: &str = "FinishFailed";
     /// SnapshotsRecent: the last one is as recent as it should be.
     pub const ON_SCHEDULE: &str = "OnSchedule";
     /// SnapshotsRecent: the last one is older than it should be.

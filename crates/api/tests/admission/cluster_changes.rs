@@ -131,7 +131,8 @@ async fn a_status_is_as_operators_write_it(server: &Server) {
     let status = json!({
         "observedGeneration": 1, "phase": "Soaking", "waitingFor": "the soak ends", "endpoint": "https://198.18.0.1:30443",
         "namespace": "fleet-pay-01", "packageVersion": "k8s-1.37.1-r1", "previous": "k8s-1.36.4-r1", "emulates": "1.36",
-        "soakUntil": "2026-11-16T08:00:00Z",
+        "soakSince": "2026-11-15T08:00:00Z", "soakUntil": "2026-11-16T08:00:00Z",
+        "finishing": {"packageVersion": "k8s-1.37.1-r1", "emulated": "1.36", "since": "2026-11-16T08:00:00Z"},
         "progress": {"step": "kube-scheduler 1.37.1", "since": "2026-11-15T08:00:00Z", "message": ""},
         "failed": {"packageVersion": "k8s-1.37.0-r1", "generation": 4, "at": "2026-11-14T08:00:00Z", "message": "kube-apiserver: not ready within 5m"},
         "components": [{"component": "apiserver", "desired": "1.37.1", "observed": "1.37.1", "replicas": [
@@ -140,7 +141,7 @@ async fn a_status_is_as_operators_write_it(server: &Server) {
         "extensions": [{"name": "coredns", "ready": "True", "reason": "AllReady", "message": ""}],
         "certificates": [{"name": "apiserver-tls", "notAfter": "2027-02-13T08:00:00Z"}],
         "authorities": "1", "snapshotted": "1", "retried": "1",
-        "lastSnapshot": {"name": "pay-01-1", "at": "2026-11-15T06:00:00Z", "size": "12Mi", "checked": true},
+        "lastSnapshot": {"name": "pay-01-1", "at": "2026-11-15T06:00:00Z", "size": "12Mi", "checked": true, "purpose": "soak/k8s-1.37.1-r1/2026-11-16T08:00:00Z"},
         "restored": {"snapshot": "pay-01-0", "at": "2026-11-15T07:00:00Z", "dataOf": "2026-11-15T00:00:00Z"},
         "conditions": [{"type": "Ready", "status": "True", "reason": "Proven", "message": "at 2 of 2 replicas", "lastTransitionTime": "2026-11-15T08:00:00Z"}],
     });

@@ -23,6 +23,7 @@ use super::rest::{AtRest, Prints};
 use super::restore;
 use super::rotation::{Anchor, Follow, Followers, Turn, rotate, trusts};
 use super::snapshots::{self, Backup, Taking, Task};
+use super::soak::{self, SoakEnd};
 use super::stage::stage;
 use super::step::{Step, newer_etcd, step};
 
@@ -140,6 +141,8 @@ pub struct Proof {
     pub restarts: i32,
     /// The version that it says it has, or why it is not proven.
     pub outcome: Result<String, String>,
+    /// The minor that it says it emulates, if that is not its own.
+    pub emulates: Option<String>,
     /// That it failed, and those before it, if it did.
     pub failing: Option<Failing>,
 }
@@ -223,6 +226,8 @@ pub struct Decision {
     pub failed: Option<FailedChange>,
     /// The minor that its components emulate.
     pub emulates: Option<String>,
+    /// How the end of a soak stands.
+    pub soak: SoakEnd,
     /// The version that each component should have.
     pub desired: BTreeMap<ControlPlaneComponent, String>,
     /// The digest that each component's pods should have.
@@ -267,7 +272,6 @@ pub fn decide(seen: &Seen<'_>, now: Timestamp) -> Decision {
     let (step, preflight) = preflight::hold(seen, step(seen, now), now);
     decision.next = decision.next.into_iter().chain(preflight.next).min();
     decision.preflight = preflight;
-    decision.next = decision.next.into_iter().chain(seen.status.soak_until.filter(|until| *until > now)).min();
     components(seen, &step, &mut decision, now);
     datastore::keep(seen, step.package.0, &mut decision, now);
     let declared = seen.spec.datastore.etcd.as_ref().map_or(0, |etcd| etcd.members);
@@ -276,6 +280,11 @@ pub fn decide(seen: &Seen<'_>, now: Timestamp) -> Decision {
         && let Some(why) = datastore::unsettled(&decision, declared)
     {
         decision.waiting.push((ControlPlaneComponent::Etcd, why));
+    }
+    if decision.waiting.is_empty()
+        && let Some(why) = soak::emulating(seen)
+    {
+        decision.waiting.push((ControlPlaneComponent::Apiserver, why));
     }
     prove(seen, &mut decision, now);
     stage(seen, &step, &mut decision, now);
@@ -291,6 +300,11 @@ pub fn decide(seen: &Seen<'_>, now: Timestamp) -> Decision {
     decision.next = decision.next.into_iter().chain(decision.extensions.next).min();
     decision.rotation = rotate(seen, &mut decision, now);
     (decision.package, decision.refused, decision.emulates) = (step.package.0.to_owned(), step.refused, step.emulates);
+    decision.soak = soak::end(seen, &decision, now);
+    decision.next = decision.next.into_iter().chain(decision.soak.next).min();
+    if decision.progress.is_none() {
+        decision.progress.clone_from(&decision.soak.progress);
+    }
     snapshots::keep(seen, &mut decision, now);
     restore::keep(seen, seen.package.1, &mut decision, now);
     decision.heal = heal::heal(seen, &decision, now);
@@ -569,6 +583,8 @@ fn prove(seen: &Seen<'_>, decision: &mut Decision, now: Timestamp) {
                 proof.at.checked_add(wait).unwrap_or(now)
             }
             Some(_) => now,
+            // What a process before us proved does not tell what it emulates.
+            None if seen.status.finishing.is_some() => now,
             // Proven by a process before us: in its time, and no longer than that.
             None => match proven_at(seen, replica) {
                 Some(at)

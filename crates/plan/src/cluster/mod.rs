@@ -22,6 +22,7 @@ mod rest;
 pub mod restore;
 mod rotation;
 pub mod snapshots;
+pub mod soak;
 mod stage;
 mod status;
 mod step;

@@ -2,11 +2,12 @@
 //!
 //! Expected flow: a change is asked for; what callers use and what the quotas allow is asked once, at every API server; while something is found, nothing is
 //! touched and `Upgradable` says what and what to do; when nothing is found any more, or a person overrides it for exactly this change, it begins. What has
-//! begun is not looked at again. Going back is held back by nothing but kubelets that are known to be newer than what it goes back to.
+//! begun is not looked at again. Going back, also by restoring a snapshot, is held back by nothing but kubelets that are known to be newer than what it goes
+//! back to. What was found out counts for five minutes: a change that waited longer for its snapshot, or for a pause to end, asks again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fleetwright_api::{ClusterPackageVersionSpec, ControlPlaneComponent, names};
+use fleetwright_api::{ClusterPackageVersionSpec, ControlPlaneComponent, RestoreStage, names};
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
@@ -19,8 +20,8 @@ use super::step::Step;
 use super::survey::{Ask, Survey};
 use crate::skew::{self, Skew};
 
-/// What was found out is asked again after this long while it holds a change back: quotas are not watched.
-const AGAIN: SignedDuration = SignedDuration::from_mins(5);
+/// What was found out counts for this long, and is asked again then: neither callers, quotas nor kubelets are watched.
+pub(super) const AGAIN: SignedDuration = SignedDuration::from_mins(5);
 /// So many APIs are named, and the others counted.
 const NAMED: usize = 5;
 
@@ -62,9 +63,11 @@ pub struct Preflight {
     pub checking: Option<String>,
     /// When to look again.
     pub next: Option<Timestamp>,
+    /// Why a restore that leads back to an older minor does not begin.
+    pub restore_waits: Option<String>,
 }
 
-type Package<'a> = (&'a str, &'a ClusterPackageVersionSpec);
+pub(super) type Package<'a> = (&'a str, &'a ClusterPackageVersionSpec);
 
 /// Keeps the cluster where it is while something stands against the step.
 pub(super) fn hold<'a>(seen: &Seen<'a>, step: Step<'a>, now: Timestamp) -> (Step<'a>, Preflight) {
@@ -72,9 +75,9 @@ pub(super) fn hold<'a>(seen: &Seen<'a>, step: Step<'a>, now: Timestamp) -> (Step
     let snapshot = step.refused.as_ref().is_some_and(|(reason, _)| *reason == names::reasons::NO_SNAPSHOT);
     let target = if snapshot { seen.package } else { step.package };
     let (at, preflight) = match (begins(seen, target), goes_back(seen, target)) {
-        (Some(at), _) => (at, preflight(seen, target, now)),
+        (Some(at), _) => (at, preflight(seen, target, !snapshot, now)),
         (None, Some(at)) => (at, before_rollback(seen, target, now)),
-        (None, None) => return (step, Preflight::default()),
+        (None, None) => return restored(seen, step, now),
     };
     let against: Vec<_> = preflight.findings.iter().filter(|finding| !finding.overridden).collect();
     let refused = match (against.first(), &preflight.checking) {
@@ -84,6 +87,23 @@ pub(super) fn hold<'a>(seen: &Seen<'a>, step: Step<'a>, now: Timestamp) -> (Step
     };
     let emulates = seen.status.emulates.clone();
     (Step { package: at, emulates, refused: Some(refused) }, preflight)
+}
+
+/// Keeps a restore from leading back to an older minor while kubelets are newer than that: nothing is stopped while its snapshot is looked at.
+fn restored<'a>(seen: &Seen<'a>, step: Step<'a>, now: Timestamp) -> (Step<'a>, Preflight) {
+    let at = seen.status.package_version.as_deref().and_then(|name| Some((name, (seen.packages)(name)?)));
+    let back = at.filter(|at| is_back(at, seen.package) && restore::stage(seen) == Some(RestoreStage::Checking));
+    let Some(at) = back else { return (step, Preflight::default()) };
+    let mut preflight = before_rollback(seen, seen.package, now);
+    let against: Vec<_> = preflight.findings.iter().filter(|finding| !finding.overridden).collect();
+    let (reason, why) = match (against.first(), &preflight.checking) {
+        (Some(first), _) => (first.reason, told(seen.package.0, &against)),
+        (None, Some(what)) => (names::reasons::CHECKING, format!("before {}: {what}", seen.package.0)),
+        (None, None) => return (step, preflight),
+    };
+    preflight.restore_waits = Some(why.clone());
+    let emulates = seen.status.emulates.clone();
+    (Step { package: at, emulates, refused: Some((reason, why)) }, preflight)
 }
 
 /// Where a change begins from, if one is about to: nothing of it was applied, and nothing of another is under way.
@@ -107,9 +127,13 @@ fn goes_back<'a>(seen: &Seen<'a>, target: Package<'a>) -> Option<Package<'a>> {
     }
     let name = seen.status.package_version.as_deref()?;
     let at = (name, (seen.packages)(name)?);
+    (is_back(&at, target) && untouched(seen, at.0, target.0)).then_some(at)
+}
+
+/// Whether the second is of an older minor than the first.
+fn is_back(at: &Package<'_>, target: Package<'_>) -> bool {
     let (from, to) = (Stop::of(at.0, at.1), Stop::of(target.0, target.1));
-    let older = to.is_older_than(&from) && from.minor() != to.minor();
-    (older && untouched(seen, at.0, to.name)).then_some(at)
+    to.is_older_than(&from) && from.minor() != to.minor()
 }
 
 /// Whether everything is of that package version, and nothing of the other one was applied.
@@ -140,27 +164,35 @@ fn before_rollback(seen: &Seen<'_>, target: Package<'_>, now: Timestamp) -> Pref
         None => preflight.checking = Some("the versions of the kubelets are being read".to_owned()),
     }
     let holds = !preflight.findings.is_empty();
-    settle(&mut preflight, seen, ask, survey, holds, target, now);
+    settle(&mut preflight, seen, ask, survey, (holds, true), target, now);
     preflight
 }
 
-/// What is asked again and when, and what a person has overridden.
+/// What is asked again and when, and what a person has overridden. `holds` says that something was found, `begins` that the change would begin in this
+/// pass: an old answer is asked again in both cases.
 fn settle(
     preflight: &mut Preflight,
     seen: &Seen<'_>,
     ask: Ask,
     survey: Option<&Survey>,
-    holds: bool,
+    (holds, begins): (bool, bool),
     target: Package<'_>,
     now: Timestamp,
 ) {
-    // An answer that holds the change back may have changed since.
-    let again = survey.filter(|_| holds).and_then(|survey| survey.at.checked_add(AGAIN).ok());
-    preflight.next = again.filter(|again| *again > now);
-    let due = survey.is_none() || again.is_some_and(|again| again <= now);
-    preflight.ask = due.then_some(ask);
-    let overrides = overrides(seen.preflight.overrides.as_deref(), target.0);
-    for finding in &mut preflight.findings {
+    let again = survey.and_then(|survey| survey.at.checked_add(AGAIN).ok());
+    preflight.next = again.filter(|again| holds && *again > now);
+    let old = again.is_some_and(|again| again <= now) && (holds || begins);
+    preflight.ask = (survey.is_none() || old).then_some(ask);
+    if old && begins {
+        preflight.checking = Some("what callers use, kubelets and room are being looked at again".to_owned());
+    }
+    override_findings(&mut preflight.findings, seen.preflight.overrides.as_deref(), target.0);
+}
+
+/// Marks what a person has overridden for that step.
+pub(super) fn override_findings(findings: &mut [Finding], annotation: Option<&str>, step: &str) {
+    let overrides = overrides(annotation, step);
+    for finding in findings {
         finding.overridden = finding.overridable && overrides.contains(finding.reason);
     }
 }
@@ -207,8 +239,13 @@ fn kubelets(survey: &Survey, target: Package<'_>) -> Option<Finding> {
     None
 }
 
-/// What stands against bringing the cluster to that package version.
-pub(super) fn preflight(seen: &Seen<'_>, target: Package<'_>, now: Timestamp) -> Preflight {
+/// What stands against the end of a soak, besides what it waits for anyway: what it needs is what the new minor needs.
+pub(super) fn before_finish(seen: &Seen<'_>, survey: &Survey, at: Package<'_>) -> Vec<Finding> {
+    callers(seen, survey, at).into_iter().chain(kubelets(survey, at)).chain(room(seen, Some(survey), at)).collect()
+}
+
+/// What stands against bringing the cluster to that package version. `begins` says that it would begin in this pass.
+pub(super) fn preflight(seen: &Seen<'_>, target: Package<'_>, begins: bool, now: Timestamp) -> Preflight {
     let mut findings: Vec<Finding> = arguments::unknown(seen.spec, target)
         .into_iter()
         .map(|unknown| Finding {
@@ -233,7 +270,7 @@ pub(super) fn preflight(seen: &Seen<'_>, target: Package<'_>, now: Timestamp) ->
     findings.extend(room(seen, survey, target));
     let holds = findings.len() > asked;
     preflight.findings = findings;
-    settle(&mut preflight, seen, ask, survey, holds, target, now);
+    settle(&mut preflight, seen, ask, survey, (holds, begins), target, now);
     preflight
 }
 
@@ -248,7 +285,12 @@ fn finding(reason: &'static str, message: String, advice: impl Into<String>) -> 
 }
 
 fn told(target: &str, against: &[&Finding]) -> String {
-    let mut text = format!("{target} is held back, and nothing was touched: ");
+    listed(&format!("{target} is held back, and nothing was touched"), target, against)
+}
+
+/// What stands against a step, what to do about it, and how to override it.
+pub(super) fn listed(what: &str, target: &str, against: &[&Finding]) -> String {
+    let mut text = format!("{what}: ");
     for (number, finding) in against.iter().enumerate() {
         let Finding { reason, message, advice, .. } = finding;
         let and = if number == 0 { "" } else { "; " };
@@ -291,7 +333,7 @@ fn servers(seen: &Seen<'_>) -> Option<Finding> {
 }
 
 /// What has to be found out: an answer counts for one change, at pods that began when they did.
-fn ask(seen: &Seen<'_>, target: &str) -> Ask {
+pub(super) fn ask(seen: &Seen<'_>, target: &str) -> Ask {
     let all: Vec<_> = here(seen, ControlPlaneComponent::Apiserver).filter(|replica| replica.ready).collect();
     let mut pods: Vec<_> = all.iter().map(|replica| format!("{}#{}", replica.uid, replica.restarts)).collect();
     pods.sort();

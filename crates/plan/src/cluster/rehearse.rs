@@ -151,7 +151,7 @@ pub fn rehearse(seen: &Seen<'_>, now: Timestamp) -> Rehearsal {
     let has = seen.status.package_version.as_deref();
     let from = has.and_then(|name| Some((name, (seen.packages)(name)?)));
     let begins = begins(seen, step.package).is_some();
-    let before = if begins { preflight(seen, target, now) } else { Preflight::default() };
+    let before = if begins { preflight(seen, target, true, now) } else { Preflight::default() };
     later.extend(before.checking);
     let wanted = match step.refused {
         // What would be done if it were not refused.
@@ -280,7 +280,7 @@ fn back(seen: &Seen<'_>, step: &Step<'_>, from: Option<&Stop<'_>>) -> Back {
         Some(from) if from.name == to.name => {
             match (&seen.status.previous, &seen.status.emulates, seen.status.soak_until) {
                 (Some(previous), Some(_), Some(until)) => {
-                    back(true, format!("to {previous} until {until}, keeping every write"))
+                    back(true, format!("to {previous} at least until {until}, keeping every write"))
                 }
                 _ => back(false, "nothing is changed that one could go back from".to_owned()),
             }

@@ -13,6 +13,9 @@ pub const RELEASE_MACHINES: &str = "ReleaseMachines";
 const LIST_AGAIN: SignedDuration = SignedDuration::from_secs(10);
 /// What was listed this long ago is not acted on.
 const FRESH: SignedDuration = SignedDuration::from_secs(30);
+/// API servers do not answer for good after this many attempts to list what is joined, over at least this time: one that restarts, or a node that is
+/// drained, is back before.
+const UNANSWERED: (u32, SignedDuration) = (3, SignedDuration::from_mins(2));
 /// One Operation deletes at most this many objects: a pass waits for it.
 const BATCH: usize = 50;
 
@@ -46,6 +49,26 @@ pub struct Joined {
     pub budgets: Vec<Listed>,
 }
 
+/// Why it is not known what is joined to a cluster.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unlisted {
+    /// No API server of the cluster is ready.
+    #[error("none of its API servers is ready")]
+    NoServer,
+    /// An API server that is ready was asked, or the meta cluster for what it takes to ask it, and that failed. It says nothing about the cluster.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// Attempts in a row, all of which found no API server that is ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unanswered {
+    /// When the first of them failed.
+    pub since: Timestamp,
+    /// Number of attempts.
+    pub times: u32,
+}
+
 /// What a business cluster answered, and when.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
@@ -54,9 +77,32 @@ pub struct Answer {
     /// What `onDelete` said when it was asked.
     pub on_delete: ClusterOnDelete,
     /// What is joined, or why it is not known.
-    pub found: Result<Joined, String>,
+    pub found: Result<Joined, Unlisted>,
+    /// The attempts until this one that found no API server, if it found none.
+    pub unanswered: Option<Unanswered>,
     /// An Operation released machines since, or failed to: only another answer tells what is left.
     pub acted_on: bool,
+}
+
+impl Answer {
+    /// An answer, after the one before it.
+    pub fn after(
+        before: Option<&Self>,
+        at: Timestamp,
+        on_delete: ClusterOnDelete,
+        found: Result<Joined, Unlisted>,
+    ) -> Self {
+        let known = before.and_then(|before| before.unanswered).unwrap_or(Unanswered { since: at, times: 0 });
+        let unanswered = matches!(found, Err(Unlisted::NoServer))
+            .then(|| Unanswered { times: known.times.saturating_add(1), ..known });
+        Self { at, on_delete, found, unanswered, acted_on: false }
+    }
+
+    /// Whether there was no API server to ask, for so long that it will not change by itself.
+    fn is_dead(&self) -> bool {
+        let (times, span) = UNANSWERED;
+        self.unanswered.is_some_and(|none| none.times >= times && self.at.duration_since(none.since) >= span)
+    }
 }
 
 /// Objects of a business cluster that are to be deleted.
@@ -98,8 +144,8 @@ pub fn hold(on_delete: ClusterOnDelete, answer: Option<&Answer>, now: Timestamp)
     let fresh = now.duration_since(answer.at) < FRESH;
     let free = match &answer.found {
         Ok(joined) => joined.machines.is_empty() && (release || joined.nodes.is_empty()),
-        // Machines are left as they are.
-        Err(_) => release,
+        // Machines are left as they are. That is only right where there is no control plane any more that could release them.
+        Err(_) => release && answer.is_dead(),
     };
     if free {
         return if fresh { None } else { Some(Hold { ask: true, ..Hold::default() }) };
@@ -117,8 +163,16 @@ pub fn hold(on_delete: ClusterOnDelete, answer: Option<&Answer>, now: Timestamp)
             count(joined.nodes.len(), "node"),
             if joined.machines.is_empty() { some(&joined.nodes) } else { some(&shown(&joined.machines)) }
         ),
+        Err(why @ Unlisted::NoServer) if release => format!(
+            "it is marked for deletion, but cannot list the joined machines: {why}. It is deleted all the same when that stays so for {} minutes; machines that are joined are then left as they are",
+            UNANSWERED.1.as_mins()
+        ),
+        Err(why) if release => format!(
+            "it is marked for deletion, but cannot list the joined machines: {why}. It is tried again; it is deleted without that only when none of its API servers is ready for {} minutes",
+            UNANSWERED.1.as_mins()
+        ),
         Err(why) => format!(
-            "it is marked for deletion, but nobody can tell whether machines are joined: {why}. Set spec.onDelete to ReleaseMachines to delete it all the same; machines that are joined are then left as they are"
+            "it is marked for deletion, but cannot list the joined machines: {why}. Set spec.onDelete to ReleaseMachines to delete it all the same if its API servers do not come back; machines that are joined are then left as they are"
         ),
     };
     let next = answer.at.checked_add(LIST_AGAIN).unwrap_or(now);
@@ -156,7 +210,49 @@ mod tests {
 
     fn answer(on_delete: ClusterOnDelete, machines: &[Listed]) -> Answer {
         let joined = Joined { machines: machines.to_vec(), nodes: Vec::new(), budgets: vec![listed("budget", false)] };
-        Answer { at: NOW, on_delete, found: Ok(joined), acted_on: false }
+        Answer::after(None, NOW, on_delete, Ok(joined))
+    }
+
+    #[test]
+    fn an_error_never_counts_as_having_no_machines() {
+        use ClusterOnDelete::{ReleaseMachines, WaitForMachines};
+        let after = |seconds: i64| NOW + SignedDuration::from_secs(seconds);
+        let failed = |why: &str| Err(Unlisted::Failed(why.to_owned()));
+        // One attempt, whatever the reason.
+        for found in
+            [failed("the operator's certificate cannot be read: 500"), failed("timed out"), Err(Unlisted::NoServer)]
+        {
+            let held = hold(ReleaseMachines, Some(&Answer::after(None, NOW, ReleaseMachines, found)), NOW).unwrap();
+            assert!(held.message.is_some() && held.release.is_none() && held.next.is_some(), "{held:?}");
+        }
+        // Any number of attempts that failed while an API server is ready, or the meta cluster did not answer.
+        let mut known = None;
+        for attempt in 0..200 {
+            let answer = Answer::after(known.as_ref(), after(attempt * 10), ReleaseMachines, failed("no answer"));
+            assert!(hold(ReleaseMachines, Some(&answer), after(attempt * 10)).is_some(), "attempt {attempt}");
+            known = Some(answer);
+        }
+        // No API server is ready: several attempts over two minutes, in a row.
+        let none = |known: Option<&Answer>, at: i64, on_delete| {
+            Answer::after(known, after(at), on_delete, Err(Unlisted::NoServer))
+        };
+        let mut answer = none(known.as_ref(), 0, ReleaseMachines);
+        assert!(hold(ReleaseMachines, Some(&answer), after(0)).is_some(), "what failed otherwise does not count");
+        for at in [10, 60, 119] {
+            answer = none(Some(&answer), at, ReleaseMachines);
+            assert!(hold(ReleaseMachines, Some(&answer), after(at)).is_some(), "after {at} s");
+        }
+        let dead = none(Some(&answer), 120, ReleaseMachines);
+        assert_eq!(hold(ReleaseMachines, Some(&dead), after(120)), None);
+        let waits = none(Some(&answer), 120, WaitForMachines);
+        assert!(hold(WaitForMachines, Some(&waits), after(120)).is_some(), "that is for a person to decide");
+        // Two attempts, however far apart: the operator may have been away in between.
+        let two = none(Some(&none(None, 0, ReleaseMachines)), 600, ReleaseMachines);
+        assert!(hold(ReleaseMachines, Some(&two), after(600)).is_some());
+        // An answer or another error in between begins again.
+        let between = Answer::after(Some(&answer), after(115), ReleaseMachines, failed("timed out"));
+        let answer = none(Some(&between), 120, ReleaseMachines);
+        assert_eq!(answer.unanswered, Some(Unanswered { since: after(120), times: 1 }));
     }
 
     #[test]

@@ -88,6 +88,8 @@ pub struct Task {
     pub asked: Option<String>,
     /// The generation that asked for another package version, if it is for that.
     pub generation: Option<i64>,
+    /// What else it is for, see [`SnapshotStatus::purpose`].
+    pub purpose: Option<String>,
     /// It is going away.
     pub ending: bool,
     /// Its address, if it is ready.
@@ -160,6 +162,8 @@ pub struct Wanted {
     pub asked: Option<String>,
     /// The generation that asks for another package version, if it is for that.
     pub generation: Option<i64>,
+    /// What else it is for, see [`SnapshotStatus::purpose`].
+    pub purpose: Option<String>,
 }
 
 impl Wanted {
@@ -277,6 +281,7 @@ pub(super) fn keep(seen: &Seen<'_>, decision: &mut Decision, now: Timestamp) {
         name,
         asked: seen.backup.asked.filter(|asked| seen.status.snapshotted.as_deref() != Some(*asked)).map(str::to_owned),
         generation: seen.backup.generation.filter(|_| for_change),
+        purpose: decision.soak.snapshot.clone(),
     };
     // What etcd runs reads what it wrote.
     let running = seen.workloads.get(&ControlPlaneComponent::Etcd).and_then(|workload| workload.package.as_deref());
@@ -300,7 +305,7 @@ fn due(seen: &Seen<'_>, decision: &Decision, now: Timestamp) -> Option<Timestamp
     }
     let asked = seen.backup.asked.is_some_and(|asked| seen.status.snapshotted.as_deref() != Some(asked));
     let for_change = decision.refused.as_ref().is_some_and(|(reason, _)| *reason == names::reasons::NO_SNAPSHOT);
-    if asked || for_change { Some(now) } else { scheduled(seen) }
+    if asked || for_change || decision.soak.snapshot.is_some() { Some(now) } else { scheduled(seen) }
 }
 
 /// Writes down what was taken, and whether that is as recent as it should be.
@@ -318,6 +323,7 @@ pub(super) fn tell(seen: &Seen<'_>, status: &mut ClusterStatus, now: Timestamp) 
             size: Some(Quantity(report.bytes.to_string())),
             revision: Some(report.revision),
             generation: task.generation,
+            purpose: task.purpose.clone(),
             checked: true,
             key_id: report.key_id,
         });

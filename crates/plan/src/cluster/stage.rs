@@ -50,6 +50,6 @@ pub(super) fn stage(seen: &Seen<'_>, step: &Step<'_>, decision: &mut Decision, n
     decision.replace = None;
 }
 
-fn bounded(text: &str) -> String {
+pub(super) fn bounded(text: &str) -> String {
     text.chars().take(LONGEST).collect()
 }

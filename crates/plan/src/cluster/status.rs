@@ -2,7 +2,7 @@
 
 use fleetwright_api::{
     CertificateStatus, ClusterComponentStatus, ClusterPhase, ClusterStatus, Condition, ControlPlaneComponent,
-    ReplicaStatus, Status, condition, is_true, names,
+    FinishingUpgrade, ReplicaStatus, Status, condition, is_true, names,
 };
 use jiff::{SignedDuration, Timestamp};
 
@@ -12,7 +12,7 @@ use super::extensions;
 use super::members::Next;
 use super::reach::Stop;
 use super::rotation::{followed, told};
-use super::{restore, snapshots};
+use super::{restore, snapshots, soak};
 
 /// A proof that goes well again is written down this often and no more: the status of a fleet at rest does not change all the time.
 const TOLD_EVERY: SignedDuration = SignedDuration::from_hours(1);
@@ -70,20 +70,18 @@ pub fn status(seen: &Seen<'_>, decision: &Decision, outlook: &Outlook, now: Time
         .or_else(|| outlook.protected.then(|| protected.to_owned()));
     let waiting = waiting.or_else(|| outlook.held.clone());
     let waiting = if outlook.deletion_paused { Some(DELETION_PAUSED.to_owned()) } else { waiting };
-    let soak = match partial || outlook.paused {
-        true => (before.emulates.clone(), before.soak_until),
-        false => soak(seen, decision, settled, now),
-    };
+    let soak = soak(seen, decision, settled && !partial && !outlook.paused, now);
     let changes = before.package_version.as_deref() != Some(&decision.package);
     let failed = decision.failed.as_ref().or_else(|| super::stage::failed(seen)).cloned();
     let phase = match () {
-        () if settled && soak.0.is_some() => ClusterPhase::Soaking,
-        () if settled => ClusterPhase::Ready,
+        () if settled && soak.emulates.is_some() => ClusterPhase::Soaking,
+        () if settled && soak.finishing.is_none() => ClusterPhase::Ready,
+        () if decision.soak.failed => ClusterPhase::Degraded,
         () if decision.keys.blocked.is_some() => ClusterPhase::Degraded,
         () if !created => ClusterPhase::Creating,
         () if failed.is_some() => ClusterPhase::RollingBack,
         () if changes && before.previous.as_deref() == Some(&decision.package) => ClusterPhase::RollingBack,
-        () if changes => ClusterPhase::Upgrading,
+        () if changes || soak.finishing.is_some() => ClusterPhase::Upgrading,
         () if ready => ClusterPhase::Repairing,
         () => ClusterPhase::Degraded,
     };
@@ -120,13 +118,18 @@ pub fn status(seen: &Seen<'_>, decision: &Decision, outlook: &Outlook, now: Time
             .filter(|_| partial)
             .cloned()
             .unwrap_or_else(|| upgradable(decision)),
-        reversible(seen, before),
+        reversible(seen, before, &soak),
         said(names::READY, status, reason, message),
         datastore::healthy(seen, now),
         certificates(seen, decision),
     ];
     let known = || condition(&before.conditions, names::MEMBERS_AS_DECLARED).cloned();
     conditions.extend(datastore::as_declared(seen, decision).or_else(known));
+    if partial {
+        conditions.extend(condition(&before.conditions, names::FINISHABLE).cloned());
+    } else if let Some((status, reason, message)) = decision.soak.condition.clone() {
+        conditions.push(said(names::FINISHABLE, status, reason, message));
+    }
     if partial {
         conditions.extend(condition(&before.conditions, names::EXTENSIONS_READY).cloned());
     } else if created || settled {
@@ -145,8 +148,10 @@ pub fn status(seen: &Seen<'_>, decision: &Decision, outlook: &Outlook, now: Time
             Some(name) if settled && *name != decision.package => Some(name.clone()),
             _ => before.previous.clone(),
         },
-        emulates: soak.0,
-        soak_until: soak.1,
+        emulates: soak.emulates,
+        soak_since: soak.since,
+        soak_until: soak.until,
+        finishing: soak.finishing,
         progress: match partial {
             true => before.progress.clone(),
             false => decision.progress.clone().filter(|_| failed.is_none()),
@@ -167,7 +172,16 @@ pub fn status(seen: &Seen<'_>, decision: &Decision, outlook: &Outlook, now: Time
         ..before.clone()
     };
     snapshots::tell(seen, &mut status, now);
+    let (phase, etcd) = (status.phase, status.etcd.clone());
     restore::tell(seen, &mut status, settled, now);
+    // Nothing is stopped for a restore that would leave kubelets newer than their API server.
+    if let Some(why) = &decision.preflight.restore_waits
+        && status.restoring.is_some()
+    {
+        (status.phase, status.etcd) = (phase, etcd);
+        status.restoring.clone_from(&before.restoring);
+        status.waiting_for = Some(why.clone());
+    }
     since(&mut status.conditions, &before.conditions, outlook.generation, now);
     if outlook.paused { paused(status, before) } else { status }
 }
@@ -180,13 +194,15 @@ fn paused(status: ClusterStatus, before: &ClusterStatus) -> ClusterStatus {
         package_version: before.package_version,
         previous: before.previous,
         emulates: before.emulates,
-        soak_until: before.soak_until,
+        soak_since: before.soak_since.or(status.soak_since),
+        finishing: before.finishing,
         progress: before.progress,
         failed: before.failed,
         retried: before.retried,
         keys: before.keys,
         authorities: before.authorities,
         rotation: before.rotation,
+        etcd: before.etcd,
         replaced: before.replaced,
         restored: before.restored,
         restoring: before.restoring,
@@ -232,19 +248,35 @@ pub fn not_accepted(
     }
 }
 
-/// The minor that is emulated, and until when. It is over when that is written down, before anything is done about it.
-fn soak(seen: &Seen<'_>, decision: &Decision, settled: bool, now: Timestamp) -> (Option<String>, Option<Timestamp>) {
+/// What is recorded of a soak.
+struct Soak {
+    emulates: Option<String>,
+    since: Option<Timestamp>,
+    until: Option<Timestamp>,
+    finishing: Option<FinishingUpgrade>,
+}
+
+/// What is recorded of a soak from now on. That it ends is written down before anything is done about it. Where nothing may begin or end, or not
+/// everything is as declared, it stays as it was.
+fn soak(seen: &Seen<'_>, decision: &Decision, settled: bool, now: Timestamp) -> Soak {
     let before = seen.status;
     let arrived = settled && before.package_version.as_deref() != Some(&decision.package);
-    match (&decision.emulates, before.soak_until) {
+    let finishing = before.finishing.clone().filter(|_| !soak::finished(seen, settled));
+    let none = |finishing| Soak { emulates: None, since: None, until: None, finishing };
+    match (&decision.emulates, &decision.soak.ends) {
         (Some(minor), _) if arrived && before.emulates.as_ref() != Some(minor) => {
-            let soak = SignedDuration::try_from(seen.spec.upgrade.soak.0).unwrap_or_default();
-            (Some(minor.clone()), Some(now + soak))
+            let soak = SignedDuration::try_from(seen.spec.upgrade.soak.0).unwrap_or(SignedDuration::MAX);
+            let until = now.checked_add(soak).unwrap_or(Timestamp::MAX);
+            Soak { emulates: Some(minor.clone()), since: Some(now), until: Some(until), finishing }
         }
         // Back where it came from: there is nothing to go back to.
-        (None, _) if arrived => (None, None),
-        (_, Some(until)) if now >= until => (None, None),
-        _ => (before.emulates.clone(), before.soak_until),
+        (None, _) if arrived => none(finishing),
+        (_, Some(ends)) if settled => none(Some(ends.clone())),
+        _ => {
+            let times = soak::times(seen, now);
+            let (since, until) = (times.map(|(since, _)| since), times.map(|(_, until)| until));
+            Soak { emulates: before.emulates.clone(), since, until, finishing }
+        }
     }
 }
 
@@ -291,7 +323,7 @@ fn upgradable(decision: &Decision) -> Condition {
     }
 }
 
-fn reversible(seen: &Seen<'_>, before: &ClusterStatus) -> Condition {
+fn reversible(seen: &Seen<'_>, before: &ClusterStatus, soak: &Soak) -> Condition {
     let reversible = |status, reason, message| said(names::REVERSIBLE, status, reason, message);
     let Some(previous) = &before.previous else {
         let message = "it had no other package version".to_owned();
@@ -299,9 +331,10 @@ fn reversible(seen: &Seen<'_>, before: &ClusterStatus) -> Condition {
     };
     let minor = |name: &str| (seen.packages)(name).map(|spec| Stop::of("", spec).minor().to_owned());
     let same = before.package_version.as_deref().and_then(minor) == minor(previous);
-    match (&before.emulates, before.soak_until) {
+    match (&soak.emulates, soak.until) {
         (Some(emulated), Some(until)) if Some(emulated) == minor(previous).as_ref() => {
-            let message = format!("until {until} it emulates {emulated}: going back to {previous} keeps every write");
+            let message =
+                format!("at least until {until} it emulates {emulated}: going back to {previous} keeps every write");
             reversible(Status::True, names::reasons::EMULATED, message)
         }
         _ if same => {

@@ -22,8 +22,8 @@ pub(super) struct Step<'a> {
 /// Where the cluster is brought to, from where it is.
 pub(super) fn step<'a>(seen: &Seen<'a>, now: Timestamp) -> Step<'a> {
     let (target, status) = (seen.package, seen.status);
-    let soaking = status.emulates.as_deref().filter(|_| status.soak_until.is_none_or(|until| now < until));
-    // What the status still says is kept for this pass: that it is over is written down before anything is done about it.
+    // The record counts, not the time: as long as the old minor is emulated there is a way back, and who asked for it in time gets it.
+    let soaking = status.emulates.as_deref();
     let emulated = status.emulates.clone();
     let goes = |emulates| Step { package: target, emulates, refused: None };
     let at = status.package_version.as_deref().and_then(|name| (seen.packages)(name).map(|spec| (name, spec)));
@@ -59,6 +59,11 @@ pub(super) fn step<'a>(seen: &Seen<'a>, now: Timestamp) -> Step<'a> {
         Ok(()) if from.minor() != to.minor() && soaking.is_some() => {
             let minor = soaking.unwrap_or_default();
             let why = format!("{} emulates {minor} until its soak is over: {} comes after that", at.0, target.0);
+            stays(names::reasons::NOT_REACHABLE, why)
+        }
+        // Another package of the same minor may be what makes it work.
+        Ok(()) if from.minor() != to.minor() && status.finishing.is_some() => {
+            let why = format!("the soak of {} is being ended: {} comes after that", at.0, target.0);
             stays(names::reasons::NOT_REACHABLE, why)
         }
         Ok(()) => match snapshots::refused(seen, target.0) {

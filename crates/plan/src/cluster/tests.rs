@@ -9,6 +9,7 @@ mod making;
 mod members;
 mod rehearsing;
 mod restores;
+mod soaking;
 mod trusting;
 
 use std::cell::RefCell;
@@ -90,8 +91,7 @@ impl World {
         let mut world = Self::new();
         world.settle();
         world.spec.package_version = "v1.37".to_owned();
-        world.settle();
-        world.status.soak_until = Some(NOW);
+        world.spec.upgrade.soak = fleetwright_api::Span::seconds(0);
         world.settle();
         world
     }
@@ -182,16 +182,17 @@ impl World {
             last.name = "20000101-000000".to_owned();
         }
         if let Some(taking) = &decision.snapshot {
-            self.tasks.push(backups::done(taking));
+            self.tasks.push(backups::done(taking, self.now));
         }
-        if let Some(ask) = &decision.preflight.ask {
+        if let Some(ask) = decision.preflight.ask.as_ref().or(decision.soak.ask.as_ref()) {
             let (apis, quotas, kubelets) = (Ok(Default::default()), Ok(Vec::new()), Ok(Default::default()));
-            self.known.survey = Some(survey::Survey { of: ask.of.clone(), at: NOW, apis, quotas, kubelets });
+            self.known.survey = Some(survey::Survey { of: ask.of.clone(), at: self.now, apis, quotas, kubelets });
         }
         for prover in &decision.prove {
-            let proof =
-                Proof { at: self.now, restarts: prover.restarts, outcome: Ok("1.36.4".to_owned()), failing: None };
-            self.proofs.insert(prover.uid.clone(), proof);
+            let args = self.live[&(Kind::Deployment, "kube-apiserver".to_owned())].to_string();
+            let emulates = args.contains("emulated-version=1.36").then(|| "1.36".to_owned());
+            let (at, restarts, outcome) = (self.now, prover.restarts, Ok("1.36.4".to_owned()));
+            self.proofs.insert(prover.uid.clone(), Proof { at, restarts, outcome, emulates, failing: None });
         }
     }
 
@@ -203,10 +204,10 @@ impl World {
     /// Until nothing is left to do; the status is written each time.
     fn settle(&mut self) -> Vec<Decision> {
         let mut all = Vec::new();
-        for _ in 0..40 {
+        for _ in 0..60 {
             let decision = self.decide();
             let status = self.status();
-            let asks = decision.preflight.ask.is_some();
+            let asks = decision.preflight.ask.is_some() || decision.soak.ask.is_some();
             let works = decision.snapshot.is_some() || !decision.tidy.is_empty();
             let acts = !decision.apply.is_empty() || !decision.prove.is_empty() || !decision.rotate.is_empty();
             let rests = !acts && !works && !asks && decision.replace.is_none();

@@ -27,6 +27,9 @@ pub const KEY: &str = "snapshot-key";
 /// The annotation that says which change a snapshot is for.
 pub const GENERATION: &str = "fleetwright.io/generation";
 
+/// The annotation that says what else a snapshot is for.
+pub const PURPOSE: &str = "fleetwright.io/purpose";
+
 const WORK: &str = "/work";
 const SNAPSHOTS: &str = "/snapshots";
 const DATA: &str = "/var/lib/etcd";
@@ -80,6 +83,7 @@ impl Ground<'_> {
         let mut annotations = BTreeMap::new();
         annotations.extend(wanted.asked.iter().map(|asked| (names::SNAPSHOT, asked.clone())));
         annotations.extend(wanted.generation.map(|number| (GENERATION, number.to_string())));
+        annotations.extend(wanted.purpose.iter().map(|purpose| (PURPOSE, purpose.clone())));
         self.pod(Job::Snapshot, &wanted.pod(), annotations, steps.into(), None)
     }
 

@@ -6,10 +6,10 @@ use super::snapshots::{Job, Report, State, Taking, Task};
 use super::*;
 
 /// The pod of a snapshot, as it looks when it has taken it.
-pub(super) fn done(taking: &Taking) -> Task {
+pub(super) fn done(taking: &Taking, at: Timestamp) -> Task {
     let report = Report {
         name: taking.wanted.name.clone(),
-        at: NOW,
+        at,
         bytes: 20_480,
         revision: 7,
         keys: 3,
@@ -20,7 +20,8 @@ pub(super) fn done(taking: &Taking) -> Task {
 }
 
 fn task(taking: &Taking, state: State) -> Task {
-    let (asked, generation) = (taking.wanted.asked.clone(), taking.wanted.generation);
+    let (asked, generation, purpose) =
+        (taking.wanted.asked.clone(), taking.wanted.generation, taking.wanted.purpose.clone());
     let (pod, uid, version) = (taking.wanted.pod(), "uid".to_owned(), "1".to_owned());
     Task {
         pod,
@@ -31,6 +32,7 @@ fn task(taking: &Taking, state: State) -> Task {
         created: NOW,
         asked,
         generation,
+        purpose,
         ending: false,
         serves: None,
         said: None,
@@ -52,6 +54,7 @@ impl World {
             size: None,
             revision: None,
             generation,
+            purpose: None,
             checked: true,
             key_id: None,
         });
@@ -80,7 +83,7 @@ fn snapshots_are_taken_on_a_schedule_and_told_before_their_pod_goes() {
     assert_eq!(taking.wanted.pod(), format!("snapshot-{}", taking.wanted.name));
     world.tasks.push(task(&taking, State::Runs(String::new())));
     assert!(world.at(then).snapshot.is_none(), "one at a time");
-    world.tasks = vec![done(&taking)];
+    world.tasks = vec![done(&taking, NOW)];
     assert!(world.at(then).tidy.is_empty(), "it is told first");
     world.status = world.status_at(then);
     let last = world.status.last_snapshot.clone().unwrap();
@@ -161,7 +164,7 @@ fn one_that_failed_is_told_and_tried_again_later_each_time() {
     world.tasks.push(task(&taking, State::Failed(later, "again".to_owned())));
     let after = |seconds| later + SignedDuration::from_secs(seconds);
     assert!(world.at(after(599)).tidy.is_empty() && world.at(after(601)).tidy.len() == 1);
-    world.tasks = vec![done(&taking)];
+    world.tasks = vec![done(&taking, NOW)];
     assert_eq!(reason(&world.status_at(later)), names::reasons::ON_SCHEDULE);
 }
 

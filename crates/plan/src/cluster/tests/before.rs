@@ -19,7 +19,7 @@ impl World {
         self.known.survey = None;
         let ask = self.decide().preflight.ask.unwrap();
         let (apis, quotas, kubelets) = (Ok(Default::default()), Ok(Vec::new()), Ok(Default::default()));
-        let mut survey = Survey { of: ask.of, at: NOW, apis, quotas, kubelets };
+        let mut survey = Survey { of: ask.of, at: self.now, apis, quotas, kubelets };
         change(&mut survey);
         self.known.survey = Some(survey);
     }
@@ -137,7 +137,7 @@ fn an_answer_counts_for_one_change_at_the_pods_of_then() {
     let servers = &mut world.workloads.get_mut(&ControlPlaneComponent::Apiserver).unwrap().replicas;
     servers[0].uid = "made anew".to_owned();
     let uid = servers[0].uid.clone();
-    world.proofs.insert(uid, Proof { at: NOW, restarts: 0, outcome: Ok(String::new()), failing: None });
+    world.proofs.insert(uid, Proof { at: NOW, restarts: 0, outcome: Ok(String::new()), emulates: None, failing: None });
     let decision = world.decide();
     assert!(decision.preflight.ask.is_some() && decision.preflight.findings.is_empty());
     // What holds it back is asked again after a while, and holds it back until then.
@@ -228,4 +228,37 @@ fn what_has_begun_and_what_goes_back_is_not_held_back() {
     let decision = world.decide();
     assert!(decision.preflight.findings.is_empty(), "{:?}", decision.preflight);
     assert!(decision.package == "v1.36" && !decision.apply.is_empty());
+}
+
+#[test]
+fn what_was_found_long_ago_does_not_let_a_change_begin() {
+    let mut world = World::asked();
+    world.told(|_| {});
+    let minute = SignedDuration::from_mins(1);
+    for (minutes, begins) in [(0, true), (4, true), (5, false), (60 * 48, false)] {
+        let decision = world.look(|seen| decide(seen, NOW + minute * minutes));
+        assert_eq!(!decision.apply.is_empty(), begins, "after {minutes} minutes");
+        assert_eq!(decision.preflight.ask.is_some(), !begins, "after {minutes} minutes");
+    }
+    // It is asked again, and what is found now counts.
+    world.now = NOW + minute * 60;
+    let status = world.status();
+    let upgradable = condition(&status.conditions, names::UPGRADABLE).unwrap();
+    assert_eq!((upgradable.status, upgradable.reason.as_str()), (Status::Unknown, names::reasons::CHECKING));
+    world.told(|survey| survey.kubelets = Ok(kubelets(&[("n1", "v1.33.9")])));
+    assert_eq!(world.reasons(), [names::reasons::KUBELET_TOO_OLD]);
+    // While its snapshot is taken nothing begins, and nothing is asked again and again.
+    world.status.last_snapshot = None;
+    world.told(|_| {});
+    world.now += minute * 60;
+    let decision = world.decide();
+    assert!(decision.preflight.ask.is_none() && decision.snapshot.is_some(), "{:?}", decision.preflight);
+    // The same for a rollback.
+    let mut world = World::asked();
+    world.settle();
+    world.spec.package_version = "v1.36".to_owned();
+    world.told(|_| {});
+    assert!(!world.decide().apply.is_empty());
+    world.now += minute * 5;
+    assert!(world.decide().apply.is_empty() && world.decide().preflight.ask.is_some());
 }

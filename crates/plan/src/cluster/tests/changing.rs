@@ -38,37 +38,9 @@ fn an_upgrade_goes_component_by_component_and_etcd_member_by_member() {
     assert_eq!(world.status.package_version.as_deref(), Some("v1.36"));
 }
 
-fn args(world: &World, deployment: &str) -> String {
+pub(super) fn args(world: &World, deployment: &str) -> String {
     let object = &world.live[&(Kind::Deployment, deployment.to_owned())];
     object["spec"]["template"]["spec"]["containers"][0]["args"].to_string()
-}
-
-#[test]
-fn a_new_minor_emulates_the_old_one_until_the_soak_is_over() {
-    let mut world = World::new();
-    world.settle();
-    world.spec.package_version = "v1.37".to_owned();
-    world.settle();
-    assert_eq!((world.status.phase, world.status.emulates.as_deref()), (Some(ClusterPhase::Soaking), Some("1.36")));
-    for deployment in ["kube-apiserver", "kube-controller-manager", "kube-scheduler"] {
-        assert!(args(&world, deployment).contains("--emulated-version=1.36"), "{deployment}");
-    }
-    // Over: that is written down first, and only then something is done about it.
-    world.status.soak_until = Some(NOW);
-    assert!(world.decide().apply.is_empty());
-    assert_eq!(world.status().emulates, None);
-    world.settle();
-    assert_eq!(world.status.phase, Some(ClusterPhase::Ready));
-    assert!(!args(&world, "kube-apiserver").contains("emulated-version"));
-    // There is no way back any more, and nothing is touched.
-    world.spec.package_version = "v1.36".to_owned();
-    let decision = world.decide();
-    assert!(decision.apply.is_empty() && decision.refused.is_some());
-    let status = world.status();
-    let upgradable = condition(&status.conditions, names::UPGRADABLE).unwrap();
-    assert_eq!((upgradable.status, upgradable.reason.as_str()), (Status::False, names::reasons::SOAK_OVER));
-    assert!(status.waiting_for.unwrap().contains("snapshot"));
-    assert_eq!(status.package_version.as_deref(), Some("v1.37"));
 }
 
 #[test]
@@ -209,39 +181,10 @@ fn what_failed_is_forgotten_when_another_is_asked_for_and_going_back_is_never_gi
 }
 
 impl World {
-    fn status_while_paused(&self) -> ClusterStatus {
+    pub(super) fn status_while_paused(&self) -> ClusterStatus {
         let outlook = Outlook { generation: Some(1), paused: true, ..Outlook::default() };
         self.look(|seen| status(seen, &decide(seen, self.now), &outlook, self.now))
     }
-}
-
-#[test]
-fn no_soak_starts_or_ends_while_a_cluster_is_paused() {
-    let mut world = World::new();
-    world.settle();
-    world.spec.package_version = "v1.37".to_owned();
-    world.settle();
-    world.spec.paused = true;
-    world.now = world.status.soak_until.unwrap() + SignedDuration::from_hours(1);
-    let status = world.status_while_paused();
-    assert_eq!((status.emulates.as_deref(), status.soak_until), (Some("1.36"), world.status.soak_until));
-    assert_eq!(status.phase, Some(ClusterPhase::Soaking));
-    world.spec.paused = false;
-    assert_eq!(world.status().emulates, None);
-    // One that arrives while it is paused soaks from the moment on at which it is not.
-    let mut world = World::new();
-    world.settle();
-    world.spec.package_version = "v1.37".to_owned();
-    while world.status().package_version.as_deref() != Some("v1.37") {
-        let decision = world.decide();
-        world.status = world.status();
-        world.applied(&decision);
-    }
-    world.spec.paused = true;
-    let status = world.status_while_paused();
-    assert_eq!((status.package_version.as_deref(), status.soak_until), (Some("v1.36"), None));
-    world.spec.paused = false;
-    assert_eq!(world.status().soak_until, Some(NOW + SignedDuration::from_hours(24)));
 }
 
 #[test]

@@ -27,14 +27,16 @@ impl World {
     /// The proof of that API server fails since and for so long.
     fn fails(&mut self, number: usize, since: i64, began: i64, times: u32) {
         let failing = Some(Failing { since: after(since), began: after(began), times });
-        let proof = Proof { at: after(began + 1), restarts: 0, outcome: Err("it lies".to_owned()), failing };
+        let proof =
+            Proof { at: after(began + 1), restarts: 0, outcome: Err("it lies".to_owned()), emulates: None, failing };
         let uid = self.uid(number);
         self.proofs.insert(uid, proof);
     }
 
     fn works(&mut self, number: usize, at: i64) {
         let uid = self.uid(number);
-        let proof = Proof { at: after(at), restarts: 0, outcome: Ok("1.36.4".to_owned()), failing: None };
+        let proof =
+            Proof { at: after(at), restarts: 0, outcome: Ok("1.36.4".to_owned()), emulates: None, failing: None };
         self.proofs.insert(uid, proof);
     }
 

@@ -86,6 +86,7 @@ fn past_the_soak_a_snapshot_is_offered_with_the_time_of_its_data() {
         size: None,
         checked: true,
         generation: None,
+        purpose: None,
         revision: None,
         key_id: None,
     });

@@ -21,6 +21,7 @@ fn done(pod: &Value) -> Task {
         created: NOW,
         asked: None,
         generation: None,
+        purpose: None,
         ending: false,
         serves: source.then(|| "10.0.0.9".to_owned()),
         said: source.then(|| serde_json::to_string(&report).unwrap()),
@@ -142,4 +143,66 @@ fn a_quorum_that_is_lost_does_not_stand_against_a_restore() {
     }
     assert_eq!((world.status.phase, world.stage()), (Some(ClusterPhase::Ready), None));
     assert!(fleetwright_api::is_true(&world.status.conditions, names::DATASTORE_HEALTHY));
+}
+
+#[test]
+fn the_number_of_members_is_not_changed_by_a_restore_of_a_paused_cluster() {
+    let mut world = World::new();
+    world.settle();
+    let recorded = world.status.etcd.clone();
+    assert_eq!(recorded.as_ref().map(|etcd| etcd.members), Some(3));
+    world.restore("good");
+    world.pass();
+    world.pass();
+    assert_eq!(
+        (world.stage(), world.tasks.len()),
+        (Some(RestoreStage::Checking), 1),
+        "the snapshot is seen to be good"
+    );
+    // Paused, and while it is, another number of members is declared.
+    world.spec.paused = true;
+    world.spec.datastore.etcd = Some(EtcdDatastore { members: 1, ..EtcdDatastore::default() });
+    let status = world.status_while_paused();
+    assert_eq!((status.restoring.map(|one| one.stage), status.etcd), (Some(RestoreStage::Checking), recorded.clone()));
+    // The restore is withdrawn: the members that run stay until each is removed from etcd.
+    world.spec.restore = None;
+    world.status = world.status_while_paused();
+    world.spec.paused = false;
+    let decision = world.decide();
+    assert_eq!(world.status.etcd, recorded);
+    let set = decision.apply.iter().find(|(object, _)| object.kind == Kind::StatefulSet);
+    assert!(set.is_none_or(|(object, _)| object.body["spec"]["replicas"] == 3), "{set:?}");
+}
+
+#[test]
+fn a_restore_that_leads_back_to_an_older_minor_waits_for_kubelets_that_are_newer() {
+    let mut world = World::past_the_soak();
+    world.spec.package_version = "v1.36".to_owned();
+    world.restore("good");
+    let newer = |world: &mut World, version: &str| {
+        let of = "back to v1.36".to_owned();
+        let (apis, quotas) = (Ok(Default::default()), Ok(Vec::new()));
+        let kubelets = Ok([("n1".to_owned(), version.to_owned())].into());
+        world.known.survey = Some(survey::Survey { of, at: world.now, apis, quotas, kubelets });
+    };
+    let etcd = world.status.etcd.clone();
+    world.pass();
+    assert!(world.decide().preflight.ask.is_some(), "kubelets are looked at before anything is stopped");
+    for _ in 0..10 {
+        newer(&mut world, "v1.37.1");
+        world.pass();
+    }
+    assert_eq!((world.stage(), &world.status.etcd), (Some(RestoreStage::Checking), &etcd), "nothing is stopped");
+    assert!(world.workloads.values().all(|workload| !workload.replicas.is_empty()));
+    let upgradable = condition(&world.status.conditions, names::UPGRADABLE).unwrap();
+    assert_eq!((upgradable.status, upgradable.reason.as_str()), (Status::False, names::reasons::KUBELET_TOO_NEW));
+    assert!(world.status.waiting_for.as_ref().unwrap().contains("n1 (v1.37.1)"), "{:?}", world.status.waiting_for);
+    world.known.overrides = Some("KubeletTooNew@v1.36".to_owned());
+    assert_eq!(world.status().restoring.map(|one| one.stage), Some(RestoreStage::Stopping), "a person knows better");
+    world.known.overrides = None;
+    newer(&mut world, "v1.36.4");
+    for _ in 0..40 {
+        world.pass();
+    }
+    assert_eq!((world.status.package_version.as_deref(), world.stage()), (Some("v1.36"), None));
 }

@@ -1,0 +1,251 @@
+//! The end of a soak: a new minor stops emulating the old one, and from then on only restoring a snapshot leads back.
+//!
+//! Expected flow: `status.soakSince` and `spec.upgrade.soak` say when a soak is over at the earliest. An hour before that, callers, kubelets and quotas are
+//! looked at, and `Finishable` says what stands against the end. When the time is over, the cluster is not paused, nothing else is under way, all is proven
+//! and nothing is found, a snapshot is taken for this purpose. Then `status.finishing` is written and `status.emulates` removed, in a pass that does nothing
+//! else; the components restart without emulation, and `status.finishing` is removed when every API server is proven and says that it emulates nothing.
+//!
+//! Guarantees: time alone ends nothing. Who asks for an older package version while `status.emulates` is written gets it, however late it is done. A crash
+//! at any moment leaves either a soak that goes on or an end that goes on.
+
+use fleetwright_api::{ControlPlaneComponent, FinishingUpgrade, Status, StepProgress, condition, names};
+use jiff::{SignedDuration, Timestamp};
+
+use super::datastore;
+use super::decide::{Decision, Seen, proven_at};
+use super::members::Next;
+use super::preflight::{self, AGAIN, Finding};
+use super::reach::Stop;
+use super::restore;
+use super::stage::bounded;
+use super::survey::Ask;
+
+/// What stands against the end is looked at and reported this long before the time is over.
+const AHEAD: SignedDuration = SignedDuration::from_hours(1);
+/// A snapshot that is older is not the one to go back to when the emulation ends.
+const FRESH: SignedDuration = SignedDuration::from_hours(1);
+/// Each API server is proven again within this time. An older proof does not count for a step that cannot be taken back.
+const PROVEN_WITHIN: SignedDuration = SignedDuration::from_mins(15);
+
+/// How the end of a soak stands.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SoakEnd {
+    /// What stands against it.
+    pub findings: Vec<Finding>,
+    /// What is said of it, if a soak is under way or being ended.
+    pub condition: Option<(Status, &'static str, String)>,
+    /// Find this out.
+    pub ask: Option<Ask>,
+    /// What was found out is still needed.
+    pub surveyed: bool,
+    /// Take a snapshot for this purpose.
+    pub snapshot: Option<String>,
+    /// The soak ends with what is written after this pass.
+    pub ends: Option<FinishingUpgrade>,
+    /// The restart without emulation did not work in time.
+    pub failed: bool,
+    /// How far the restart without emulation is.
+    pub progress: Option<StepProgress>,
+    /// When to look again.
+    pub next: Option<Timestamp>,
+}
+
+/// Since when a soak is under way, and until when it lasts at least. What is declared now counts, not what was declared when it began.
+pub(super) fn times(seen: &Seen<'_>, now: Timestamp) -> Option<(Timestamp, Timestamp)> {
+    let status = seen.status;
+    status.emulates.as_ref()?;
+    let soak = SignedDuration::try_from(seen.spec.upgrade.soak.0).unwrap_or(SignedDuration::MAX);
+    // A status that was written before the beginning was recorded has only the end.
+    let since = status.soak_since.or_else(|| status.soak_until?.checked_sub(soak).ok()).unwrap_or(now);
+    Some((since, since.checked_add(soak).unwrap_or(Timestamp::MAX)))
+}
+
+/// Why an API server does not count as restarted without emulation yet, while a soak is being ended. What a process before this one proved does not tell
+/// what the API server emulates.
+pub(super) fn emulating(seen: &Seen<'_>) -> Option<String> {
+    seen.status.finishing.as_ref()?;
+    let workload = seen.workloads.get(&ControlPlaneComponent::Apiserver)?;
+    workload.replicas.iter().filter(|replica| !replica.ending).find_map(|replica| {
+        let proof = seen.proofs.get(&replica.uid).filter(|proof| proof.restarts == replica.restarts);
+        match proof {
+            Some(proof) if proof.outcome.is_ok() => {
+                let minor = proof.emulates.as_ref()?;
+                Some(format!("{} still emulates {minor}", replica.name))
+            }
+            _ => Some(format!("{} is not proven without emulation yet", replica.name)),
+        }
+    })
+}
+
+/// How the end of a soak stands, when everything else is decided.
+pub(super) fn end(seen: &Seen<'_>, decision: &Decision, now: Timestamp) -> SoakEnd {
+    if let Some(finishing) = &seen.status.finishing {
+        return restarts(seen, decision, finishing, now);
+    }
+    let Some((_, until)) = times(seen, now) else { return SoakEnd::default() };
+    let Some(minor) = &seen.status.emulates else { return SoakEnd::default() };
+    let ahead = until.checked_sub(AHEAD).unwrap_or(until);
+    let mut end = SoakEnd { next: [ahead, until].into_iter().find(|then| *then > now), ..SoakEnd::default() };
+    let lasts = match now < until {
+        true => format!("it emulates {minor} until {until}"),
+        false => format!("it emulates {minor}, and since {until} its soak may end"),
+    };
+    let at = seen.status.package_version.as_deref().and_then(|name| Some((name, (seen.packages)(name)?)));
+    let Some(at) = at else {
+        let message = format!("{lasts}; the package version that it has is not in the namespace");
+        end.condition = Some((Status::Unknown, names::reasons::NO_PACKAGE_VERSION, message));
+        return end;
+    };
+    if let Some((reason, why)) = held(seen, decision, at.0, now) {
+        end.condition = Some((Status::Unknown, reason, bounded(&format!("{lasts}; {why}"))));
+        return end;
+    }
+    if now < ahead {
+        let message = format!(
+            "{lasts}: going back keeps every write until then; what stands against the end is looked at from {ahead} on; spec.upgrade.soak can be changed meanwhile"
+        );
+        end.condition = Some((Status::Unknown, names::reasons::SOAKING, message));
+        return end;
+    }
+    let of = preflight::ask(seen, at.0);
+    let ask = Ask { of: format!("end of the soak of {}", of.of), ..of };
+    let survey = seen.preflight.survey.as_ref().filter(|survey| survey.of == ask.of);
+    let again = survey.and_then(|survey| survey.at.checked_add(AGAIN).ok());
+    let stale = again.is_none_or(|again| again <= now);
+    end.surveyed = true;
+    end.ask = stale.then_some(ask);
+    end.next = end.next.into_iter().chain(again.filter(|again| *again > now)).min();
+    end.findings = survey.map(|survey| preflight::before_finish(seen, survey, at)).unwrap_or_default();
+    let step = format!("{}/soak", at.0);
+    preflight::override_findings(&mut end.findings, seen.preflight.overrides.as_deref(), &step);
+    let against: Vec<_> = end.findings.iter().filter(|finding| !finding.overridden).collect();
+    end.condition = Some(match against.first() {
+        Some(first) => (Status::False, first.reason, preflight::listed(&lasts, &step, &against)),
+        None if stale => {
+            let what = "which APIs callers use and the versions of kubelets are being read";
+            (Status::Unknown, names::reasons::CHECKING, format!("{lasts}; {what}"))
+        }
+        None if now < until => {
+            let message =
+                format!("{lasts}, and nothing stands against the end; going back keeps every write until then");
+            (Status::True, names::reasons::SOAKING, message)
+        }
+        None => match snapshot(seen, at.0, until, now) {
+            Some((purpose, status, why)) => {
+                end.snapshot = Some(purpose);
+                (status, names::reasons::NO_SNAPSHOT, bounded(&format!("{lasts}; {why}")))
+            }
+            None => {
+                end.ends =
+                    Some(FinishingUpgrade { package_version: at.0.to_owned(), emulated: minor.clone(), since: now });
+                (Status::Unknown, names::reasons::FINISHING, restarting(minor))
+            }
+        },
+    });
+    end
+}
+
+fn restarting(minor: &str) -> String {
+    format!("the soak is over; the components are being restarted without emulation of {minor}")
+}
+
+/// What the end of a soak waits for, besides its time and what is found. None of it can be overridden.
+fn held(seen: &Seen<'_>, decision: &Decision, at: &str, now: Timestamp) -> Option<(&'static str, String)> {
+    use names::reasons::{BUSY, NOT_PROVEN, PAUSED, QUORUM_LOST};
+    if seen.spec.paused {
+        return Some((PAUSED, "it does not end while spec.paused is true".to_owned()));
+    }
+    let present = (seen.packages)(at)?;
+    let (from, to) = (Stop::of(at, present), Stop::of(seen.package.0, seen.package.1));
+    // The next minor waits for the end of this soak. Everything else that is asked for comes first: above all the way back.
+    if to.name != from.name && (to.is_older_than(&from) || to.minor() == from.minor()) {
+        return Some((BUSY, format!("it does not end while {} is asked for", to.name)));
+    }
+    if decision.package != at {
+        return Some((BUSY, format!("it does not end while the cluster is brought to {}", decision.package)));
+    }
+    if seen.status.restoring.is_some() {
+        return Some((BUSY, "it does not end while a snapshot is restored".to_owned()));
+    }
+    if seen.status.rotation.is_some() || decision.rotation.is_some() {
+        return Some((BUSY, "it does not end while authorities are replaced".to_owned()));
+    }
+    let change = datastore::record(seen).change.filter(|_| seen.spec.datastore.etcd.is_some());
+    if change.is_some() || !matches!(decision.members, Next::Rest | Next::Ask | Next::Refuse(_)) {
+        return Some((BUSY, "it does not end while members of etcd are changed".to_owned()));
+    }
+    if let Some(quorum) = datastore::quorum(seen, now).filter(|quorum| quorum.missing) {
+        return Some((QUORUM_LOST, format!("{} of {} members of etcd are ready", quorum.ready, quorum.members)));
+    }
+    if let Some((_, why)) = decision.waiting.first() {
+        return Some((BUSY, format!("first everything must be as declared and proven: {why}")));
+    }
+    let acts = !decision.apply.is_empty()
+        || decision.replace.is_some()
+        || decision.orphan
+        || !decision.expand.is_empty()
+        || !decision.certificates.is_empty()
+        || decision.keys.acts();
+    if acts {
+        return Some((BUSY, "objects of the control plane are being updated".to_owned()));
+    }
+    let servers = seen.workloads.get(&ControlPlaneComponent::Apiserver)?.replicas.iter();
+    let old = servers
+        .filter(|replica| !replica.ending)
+        .find(|replica| proven_at(seen, replica).is_none_or(|proven| now.duration_since(proven) > PROVEN_WITHIN));
+    old.map(|replica| (NOT_PROVEN, format!("{} is proven again first", replica.name)))
+}
+
+/// The snapshot that is to be taken first, and why it is not there yet. An external etcd is backed up by whoever runs it, as before an upgrade.
+fn snapshot(seen: &Seen<'_>, at: &str, until: Timestamp, now: Timestamp) -> Option<(String, Status, String)> {
+    seen.spec.datastore.etcd.as_ref()?;
+    // Another end asks for another one: who made the soak longer gets a snapshot of then.
+    let purpose = format!("soak/{at}/{until}");
+    let last = seen.status.last_snapshot.as_ref().filter(|last| last.purpose.as_ref() == Some(&purpose));
+    if last.is_some_and(|last| now.duration_since(last.at) < FRESH) {
+        return None;
+    }
+    let failed = condition(&seen.status.conditions, names::SNAPSHOTS_RECENT)
+        .filter(|one| one.reason == names::reasons::SNAPSHOT_FAILED);
+    Some(match failed {
+        Some(failed) => (purpose, Status::False, format!("a snapshot must be taken first: {}", failed.message)),
+        None => (purpose, Status::Unknown, "a snapshot is taken first".to_owned()),
+    })
+}
+
+/// How far the restart without emulation is. It is not taken back: what was written since may be new to the minor before.
+fn restarts(seen: &Seen<'_>, decision: &Decision, finishing: &FinishingUpgrade, now: Timestamp) -> SoakEnd {
+    let FinishingUpgrade { package_version, emulated, since } = finishing;
+    let Some((component, why)) = decision.waiting.first() else { return SoakEnd::default() };
+    let within = SignedDuration::try_from(seen.spec.upgrade.stage_within.0).unwrap_or(SignedDuration::MAX);
+    let until = since.checked_add(within).unwrap_or(Timestamp::MAX);
+    let failed = now >= until;
+    let progress = StepProgress {
+        step: format!("end the emulation of {emulated}"),
+        id: Some(format!("{package_version}/soak")),
+        since: *since,
+        message: bounded(&format!("{component}: {why}")),
+    };
+    let condition = match failed {
+        true => {
+            let message = format!(
+                "after {} the components do not work without emulation of {emulated}: {why}. It is not taken back, because what was written since may be new to {emulated}: remove the cause, ask for another package version of the same minor, or restore a snapshot together with the package version before",
+                seen.spec.upgrade.stage_within
+            );
+            (Status::False, names::reasons::FINISH_FAILED, bounded(&message))
+        }
+        false => (Status::Unknown, names::reasons::FINISHING, bounded(&format!("{}: {why}", restarting(emulated)))),
+    };
+    SoakEnd {
+        condition: Some(condition),
+        progress: Some(progress),
+        failed,
+        next: Some(until).filter(|until| *until > now),
+        ..SoakEnd::default()
+    }
+}
+
+/// Whether the restart without emulation is done: all is as declared, and each API server is proven and emulates nothing.
+pub(super) fn finished(seen: &Seen<'_>, settled: bool) -> bool {
+    settled && seen.status.finishing.is_some() && restore::stage(seen).is_none() && emulating(seen).is_none()
+}
