@@ -15,6 +15,7 @@ use serde_json::json;
 
 use crate::eyes::{BY_NAMESPACE, Eyes};
 use crate::view::{ClusterView, PodView};
+use crate::words::said;
 
 /// Nobody needs its pods any more: so many seconds are left to them.
 const GRACE: u32 = 1;
@@ -133,7 +134,8 @@ pub async fn end(
         Ending::Gone => {
             // A cache may not have seen yet what an operator before us made.
             let api: kube::Api<Namespace> = kube::Api::all(pass.client());
-            let there = api.get_opt(&names.namespace).await.ok().flatten();
+            // A read that failed says nothing: what is deleted from here on is needed if the namespace exists.
+            let there = api.get_opt(&names.namespace).await.map_err(|error| unread(names, &error))?;
             if there.is_some_and(|one| one.meta().labels.as_ref().is_some_and(|labels| names.owns(labels))) {
                 pass.writer().delete_by_name::<Namespace>(&Key::cluster(&names.namespace)).await?;
                 return Ok(false);
@@ -158,6 +160,13 @@ pub async fn end(
             }
         }
     }
+}
+
+/// Whether the namespace exists could not be read.
+fn unread(names: &Names, error: &kube::Error) -> WriteError {
+    let what = format!("the end of Cluster {}/{}", names.fleet, names.name);
+    let message = format!("Namespace {} could not be read: {}", names.namespace, said(error));
+    WriteError::Unknown { what, message }
 }
 
 /// What is said of a cluster that is deleted.

@@ -7,7 +7,7 @@ use fleetwright_api::{ClusterOnDelete, Machine, OperationPhase, Target};
 use fleetwright_kit::journal::{Act, Ending, Intent, Journal, OperationKey, Probed, Progress};
 use fleetwright_kit::{Clock, Key, Pass};
 use fleetwright_plan::cluster::Names;
-use fleetwright_plan::cluster::release::{Answer, Hold, Joined, Listed, RELEASE_MACHINES, Release};
+use fleetwright_plan::cluster::release::{Answer, Hold, Joined, Listed, RELEASE_MACHINES, Release, Unlisted};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -26,7 +26,6 @@ use crate::words::{bounded, said};
 pub const KIND: &str = "Cluster";
 /// An API server that does not answer within this time does not answer.
 const WITHIN: Duration = Duration::from_secs(20);
-const NO_SERVER: &str = "none of its API servers is ready";
 /// At most this many are listed.
 const MOST: u32 = 500;
 
@@ -49,9 +48,11 @@ impl Askers {
         let names = names.clone();
         let errand = async move |meta: Meta, clock: Clock| {
             let found = list_joined(&meta, &names, &servers).await;
-            Answer { at: clock.now(), on_delete, found, acted_on: false }
+            (clock.now(), found)
         };
-        self.0.begin(key, "", errand, |known, answer| *known = Some(answer));
+        self.0.begin(key, "", errand, move |known, (at, found)| {
+            *known = Some(Answer::after(known.as_ref(), at, on_delete, found));
+        });
     }
 
     /// What was answered last is acted on. If that went well, it is asked again at once.
@@ -163,7 +164,7 @@ impl Act for ReleaseAct<'_> {
                 }
             }
             // Nothing goes on after the process that started it, and what is left is listed before another attempt.
-            Err(why) => Probed::Failed(why),
+            Err(why) => Probed::Failed(why.to_string()),
         }
     }
 
@@ -173,10 +174,11 @@ impl Act for ReleaseAct<'_> {
 }
 
 /// What is joined, as the first API server tells that answers.
-async fn list_joined(meta: &Meta, names: &Names, servers: &[String]) -> Result<Joined, String> {
-    let mut found = Err(NO_SERVER.to_owned());
+async fn list_joined(meta: &Meta, names: &Names, servers: &[String]) -> Result<Joined, Unlisted> {
+    let mut found = Err(Unlisted::NoServer);
     for server in servers {
-        found = within(async { joined(&client(meta, names, server).await?).await }).await;
+        let asked = within(async { joined(&client(meta, names, server).await?).await });
+        found = asked.await.map_err(Unlisted::Failed);
         if found.is_ok() {
             break;
         }
@@ -186,7 +188,7 @@ async fn list_joined(meta: &Meta, names: &Names, servers: &[String]) -> Result<J
 
 /// Deletes at the first API server that answers.
 async fn delete_all(meta: &Meta, names: &Names, servers: &[String], release: &Release) -> Result<(), String> {
-    let mut done = Err(NO_SERVER.to_owned());
+    let mut done = Err(Unlisted::NoServer.to_string());
     for server in servers {
         done = within(async {
             let client = client(meta, names, server).await?;

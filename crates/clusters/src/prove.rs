@@ -11,6 +11,7 @@ use fleetwright_plan::cluster::{Failing, Names, Proof, Prover};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, ResourceQuota};
+use k8s_openapi::apimachinery::pkg::version::Info;
 use k8s_openapi::jiff::{SignedDuration, Timestamp as MicroTime};
 use kube::api::{DeleteParams, ListParams, ObjectMeta, PostParams, WatchEvent, WatchParams};
 use kube::{Api, Client, ResourceExt};
@@ -80,7 +81,9 @@ impl Provers {
             let before = proofs.get(&uid).filter(|proof| proof.restarts == restarts);
             let before = before.and_then(|proof| proof.failing).unwrap_or(Failing { since: at, began, times: 0 });
             let failing = outcome.is_err().then(|| Failing { began, times: before.times + 1, ..before });
-            proofs.insert(uid, Proof { at, restarts, outcome, failing });
+            let emulates = outcome.as_ref().ok().and_then(|version: &ServerVersion| version.emulates.clone());
+            let outcome = outcome.map(|version| version.version);
+            proofs.insert(uid, Proof { at, restarts, outcome, emulates, failing });
         });
     }
 }
@@ -117,11 +120,37 @@ impl Place {
     }
 }
 
+/// What an API server says of its version.
+#[derive(Debug, PartialEq, Eq)]
+struct ServerVersion {
+    version: String,
+    /// The minor that it emulates, if that is not its own.
+    emulates: Option<String>,
+}
+
+impl From<Info> for ServerVersion {
+    fn from(info: Info) -> Self {
+        // Some distributions write `36+`. One that is older than emulation tells nothing of it.
+        let minor = |[major, minor]: [&str; 2]| format!("{major}.{}", minor.trim_end_matches('+'));
+        let own = minor([&info.major, &info.minor]);
+        let emulated = info.emulation_major.as_deref().zip(info.emulation_minor.as_deref());
+        let emulated = emulated.filter(|(major, minor)| !major.is_empty() && !minor.is_empty());
+        let emulates = emulated.map(|(major, number)| minor([major, number])).filter(|emulated| *emulated != own);
+        Self { version: info.git_version.trim_start_matches('v').to_owned(), emulates }
+    }
+}
+
 /// Does real work at that pod; answers the version that it says it has.
-async fn prove(meta: &Meta, clock: &Clock, names: &Names, pod: &Prover, place: &Place) -> Result<String, Failure> {
+async fn prove(
+    meta: &Meta,
+    clock: &Clock,
+    names: &Names,
+    pod: &Prover,
+    place: &Place,
+) -> Result<ServerVersion, Failure> {
     place.at("connecting");
     let client = client_of(meta, names, &pod.ip).await?;
-    let version = place.call("asking for its version", client.apiserver_version()).await?.git_version;
+    let version = place.call("asking for its version", client.apiserver_version()).await?;
     let namespaces: Api<Namespace> = Api::all(client.clone());
     if place.call("reading the namespace of proofs", namespaces.get_opt(NAMESPACE)).await?.is_none() {
         let (params, namespace) = (PostParams::default(), named(NAMESPACE));
@@ -138,7 +167,7 @@ async fn prove(meta: &Meta, clock: &Clock, names: &Names, pod: &Prover, place: &
     for (holder, before) in leases {
         moves(&client, clock, holder, |at| moved(at, before, pod.first, made), place).await?;
     }
-    Ok(version.trim_start_matches('v').to_owned())
+    Ok(version.into())
 }
 
 fn named<K: serde::de::DeserializeOwned + Default + kube::Resource>(name: &str) -> K {
@@ -256,6 +285,23 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
+
+    #[test]
+    fn an_api_server_tells_what_it_emulates_only_if_that_is_another_minor() {
+        let emulated = |minor: &str, emulated: Option<&str>| {
+            ServerVersion::from(Info {
+                major: "1".to_owned(),
+                minor: minor.to_owned(),
+                git_version: format!("v1.{minor}.1"),
+                emulation_major: emulated.map(|_| "1".to_owned()),
+                emulation_minor: emulated.map(str::to_owned),
+                ..Info::default()
+            })
+            .emulates
+        };
+        assert_eq!(emulated("37", Some("36")).as_deref(), Some("1.36"));
+        assert_eq!((emulated("37+", Some("37")), emulated("37", None), emulated("37", Some(""))), (None, None, None));
+    }
 
     #[test]
     fn a_lease_moves_when_it_is_renewed_and_in_a_new_cluster_when_it_is_good() {

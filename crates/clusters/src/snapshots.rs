@@ -3,7 +3,7 @@
 use fleetwright_api::{ClusterSpec, ClusterStatus, names};
 use fleetwright_kit::{Key, Pass, WriteError};
 use fleetwright_plan::cluster::borrowed::{key_secret, snapshot_keys, store};
-use fleetwright_plan::cluster::snapshots::pods::{GENERATION, KEY};
+use fleetwright_plan::cluster::snapshots::pods::{GENERATION, KEY, PURPOSE};
 use fleetwright_plan::cluster::snapshots::{Job, State, Task};
 use fleetwright_plan::cluster::{Decision, Names, Taking};
 use jiff::Timestamp;
@@ -138,6 +138,7 @@ pub fn task(pod: &Pod) -> Option<Task> {
         created,
         asked: annotation(names::SNAPSHOT),
         generation: annotation(GENERATION).and_then(|number| number.parse().ok()),
+        purpose: annotation(PURPOSE),
         ending: pod.metadata.deletion_timestamp.is_some(),
         serves: serves(pod),
         said: said(pod),

@@ -107,7 +107,8 @@ impl Telling for Stage {
             let status = seen.status.clone().unwrap_or_default();
             let there = status.phase == Some(ClusterPhase::Ready)
                 && status.package_version.as_ref() == Some(&seen.spec.package_version)
-                && status.emulates.is_none();
+                && status.emulates.is_none()
+                && status.finishing.is_none();
             if there { Ok(()) } else { Err(format!("{status:#?}")) }
         };
         self.settle(&format!("the upgrade of {cluster} is finished"), reached).await?;

@@ -10,7 +10,7 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use crate::support::World;
-use crate::versions::business;
+use crate::versions::{business, mend};
 
 impl World {
     async fn held(&self, message: &str) -> Condition {
@@ -231,11 +231,8 @@ async fn a_paused_cluster_that_was_never_made_goes_without_a_write_of_the_operat
     world.gone().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_dead_api_server_holds_a_cluster_only_until_somebody_says_otherwise() {
-    let world = World::start().await;
-    world.create("pay", |spec| spec.replicas = 1).await;
-    world.ready("pay").await;
+/// Its API server ends, and no other becomes ready.
+async fn break_server(world: &World) {
     world.meta.declare("kube-apiserver", "v1.36.4", Some(Bad::NeverReady));
     let pods: Api<Pod> = world.api("pay");
     for pod in pods.list(&Default::default()).await.unwrap().items {
@@ -253,8 +250,59 @@ async fn a_dead_api_server_holds_a_cluster_only_until_somebody_says_otherwise() 
             if ready { Err("it is ready".to_owned()) } else { Ok(()) }
         })
         .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_api_server_holds_a_cluster_only_until_somebody_says_otherwise() {
+    let world = World::start().await;
+    world.create("pay", |spec| spec.replicas = 1).await;
+    world.ready("pay").await;
+    break_server(&world).await;
     world.delete("pay").await;
-    world.held("nobody can tell whether machines are joined").await;
+    world.held("cannot list the joined machines").await;
     world.change("pay", json!({ "spec": { "onDelete": "ReleaseMachines" } })).await;
+    // Several attempts over two minutes.
+    world.held("deleted all the same when that stays so for 2 minutes").await;
+    world.gone().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_server_that_is_away_for_a_moment_does_not_cost_the_machines_their_control_plane() {
+    let world = World::start().await;
+    world
+        .create("pay", |spec| {
+            spec.replicas = 1;
+            spec.on_delete = fleetwright_api::ClusterOnDelete::ReleaseMachines;
+        })
+        .await;
+    world.ready("pay").await;
+    let client = business(&world).await;
+    let kind = fleetwright_api::crds().into_iter().find(|one| one.spec.names.kind == "Machine").unwrap();
+    define(&client, &[kind]).await.unwrap();
+    let mut machine =
+        Machine::new("host-17", MachineSpec { addresses: vec!["192.0.2.1".into()], ..MachineSpec::default() });
+    machine.metadata.finalizers = Some(vec![names::MACHINE_FINALIZER.to_owned()]);
+    Api::<Machine>::default_namespaced(client).create(&PostParams::default(), &machine).await.unwrap();
+    break_server(&world).await;
+    world.delete("pay").await;
+    world.held("none of its API servers is ready").await;
+    // More attempts fail, also those of an operator that was just started.
+    let mut world = world;
+    world.operator_stops().await;
+    world.operator_starts();
+    world.held("none of its API servers is ready").await;
+    tokio::time::sleep(std::time::Duration::from_secs(25)).await;
+    let cluster = world.clusters().get("pay").await.unwrap();
+    assert!(cluster.metadata.deletion_timestamp.is_some());
+    let namespace = Api::<Namespace>::all(world.client.clone()).get("fleet-pay").await.unwrap();
+    assert_eq!(namespace.metadata.deletion_timestamp, None, "nothing of it is deleted");
+    // It comes back: the machine is found, and released before anything else.
+    mend(&world, "v1.36.4").await;
+    world.held("1 machine must be let go first: default/host-17").await;
+    world.allow("ReleaseMachines").await;
+    let machines: Api<Machine> = Api::default_namespaced(business(&world).await);
+    world.seen(&machines, "host-17", |one| one.metadata.deletion_timestamp.is_some()).await;
+    let free = json!({ "metadata": { "finalizers": null } });
+    machines.patch("host-17", &PatchParams::default(), &Patch::Merge(free)).await.unwrap();
     world.gone().await;
 }

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use fleetwright_api::{ClusterPhase, names};
-use fleetwright_sim::meta::Bad;
+use fleetwright_api::{ClusterPhase, ClusterStatus, Status, condition, names};
+use fleetwright_sim::meta::{Bad, Removal};
+use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
-use kube::Api;
+use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{ObjectMeta, PostParams};
+use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use crate::support::World;
@@ -54,24 +56,67 @@ async fn an_upgrade_emulates_the_old_minor_and_going_back_keeps_every_write() {
     assert!(there(&world, "before").await && there(&world, "after").await);
 }
 
+/// API servers of that version work from now on: those that do not are deleted, and made again.
+pub async fn mend(world: &World, version: &str) {
+    world.meta.declare("kube-apiserver", version, None);
+    let pods: Api<Pod> = world.api("pay");
+    for pod in pods.list(&Default::default()).await.unwrap() {
+        let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+        let ready = conditions.any(|one| one.type_ == "Ready" && one.status == "True");
+        if !ready && pod.name_any().starts_with("kube-apiserver") {
+            pods.delete(&pod.name_any(), &Default::default()).await.unwrap();
+        }
+    }
+}
+
+/// Waits until the end of the soak stands so; answers the message.
+async fn finishable(world: &World, status: Status, reason: &str) -> String {
+    world
+        .until(&format!("Finishable is {reason}"), async || {
+            let said = world.status("pay").await;
+            match condition(&said.conditions, names::FINISHABLE) {
+                Some(one) if one.status == status && one.reason == reason => Ok(one.message.clone()),
+                other => Err(format!("{other:?} {said:#?}")),
+            }
+        })
+        .await
+}
+
+/// Waits until the soak has ended, and the components work without emulation.
+async fn finished(world: &World) -> ClusterStatus {
+    world
+        .until("the soak is over and finished", async || {
+            let status = world.status("pay").await;
+            let done = status.phase == Some(ClusterPhase::Ready) && status.package_version.as_deref() == Some("v1.37");
+            let ended = status.emulates.is_none() && status.finishing.is_none();
+            if done && ended { Ok(status) } else { Err(format!("{status:#?}")) }
+        })
+        .await
+}
+
+/// The minor that an API server says it emulates.
+async fn emulated(world: &World) -> Option<String> {
+    business(world).await.apiserver_version().await.unwrap().emulation_minor
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_soak_that_is_over_is_finished_and_there_is_no_way_back_then() {
     let world = World::start().await;
     world.create("pay", |spec| spec.upgrade.soak.0 = Duration::from_secs(1)).await;
     world.ready("pay").await;
     refer(&world, "v1.37").await;
-    world
-        .until("the soak is over and finished", async || {
-            let status = world.status("pay").await;
-            let done = status.phase == Some(ClusterPhase::Ready) && status.package_version.as_deref() == Some("v1.37");
-            if done && status.emulates.is_none() { Ok(()) } else { Err(format!("{status:#?}")) }
-        })
-        .await;
+    let status = finished(&world).await;
+    assert_eq!(emulated(&world).await.as_deref(), Some("37"));
+    let last = status.last_snapshot.clone().unwrap();
+    assert!(last.purpose.as_ref().is_some_and(|purpose| purpose.starts_with("soak/v1.37/")), "{last:?}");
+    assert!(last.checked && condition(&status.conditions, names::FINISHABLE).is_none(), "{status:#?}");
+    world.told("SoakEnded").await;
+    world.told("UpgradeFinished").await;
     refer(&world, "v1.36").await;
     world
         .until("it is refused", async || {
             let status = world.status("pay").await;
-            let upgradable = fleetwright_api::condition(&status.conditions, names::UPGRADABLE).cloned();
+            let upgradable = condition(&status.conditions, names::UPGRADABLE).cloned();
             match upgradable {
                 Some(one) if one.reason == names::reasons::SOAK_OVER => Ok(()),
                 other => Err(format!("{other:?}")),
@@ -79,6 +124,77 @@ async fn a_soak_that_is_over_is_finished_and_there_is_no_way_back_then() {
         })
         .await;
     assert_eq!(world.status("pay").await.components[1].observed.as_deref(), Some("1.37.1"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_soak_does_not_end_while_callers_use_an_api_that_the_new_minor_removes() {
+    let world = World::start().await;
+    let (group, version) = ("storage.k8s.io".to_owned(), "v1".to_owned());
+    let removal = Removal { group, version, resource: "storageclasses".to_owned(), release: "1.37".to_owned() };
+    world.meta.declare_removal(removal);
+    world.create("pay", |spec| spec.replicas = 1).await;
+    world.ready("pay").await;
+    refer(&world, "v1.37").await;
+    let status = world.ready("pay").await;
+    assert_eq!(status.phase, Some(ClusterPhase::Soaking));
+    assert_eq!(emulated(&world).await.as_deref(), Some("36"));
+    // Somebody calls it during the soak; and the soak, which had a day left, is made so short that it is over.
+    Api::<StorageClass>::all(business(&world).await).list(&Default::default()).await.unwrap();
+    let since = status.soak_since.unwrap();
+    world.change("pay", json!({ "spec": { "upgrade": { "soak": "1s" } } })).await;
+    let message = finishable(&world, Status::False, names::reasons::REMOVED_APIS_IN_USE).await;
+    assert!(message.contains("storageclasses of storage.k8s.io/v1 (removed in 1.37)"), "{message}");
+    assert!(message.contains("RemovedApisInUse@v1.37/soak"), "{message}");
+    world.told("SoakEndHeldBack").await;
+    let status = world.status("pay").await;
+    assert_eq!((status.soak_since, status.soak_until), (Some(since), Some(since + SignedDuration::from_secs(1))));
+    assert_eq!((status.phase, status.emulates.as_deref()), (Some(ClusterPhase::Soaking), Some("1.36")));
+    // Longer again: it is not over any more, and nothing is asked.
+    world.change("pay", json!({ "spec": { "upgrade": { "soak": "48h" } } })).await;
+    finishable(&world, Status::Unknown, names::reasons::SOAKING).await;
+    assert_eq!(world.status("pay").await.soak_until, Some(since + SignedDuration::from_hours(48)));
+    world.change("pay", json!({ "spec": { "upgrade": { "soak": "1s" } } })).await;
+    finishable(&world, Status::False, names::reasons::REMOVED_APIS_IN_USE).await;
+    // Overridden for the upgrade, it is not overridden for the end of the soak.
+    let annotate = |text: &str| json!({ "metadata": { "annotations": { names::OVERRIDE: text } } });
+    world.change("pay", annotate("RemovedApisInUse@v1.37")).await;
+    finishable(&world, Status::False, names::reasons::REMOVED_APIS_IN_USE).await;
+    assert_eq!(emulated(&world).await.as_deref(), Some("36"));
+    world.change("pay", annotate("RemovedApisInUse@v1.37/soak")).await;
+    let status = finished(&world).await;
+    assert!(status.last_snapshot.unwrap().purpose.is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rollback_that_began_in_the_soak_is_finished_after_its_time() {
+    let world = World::start().await;
+    world.create("pay", |spec| spec.replicas = 1).await;
+    world.ready("pay").await;
+    refer(&world, "v1.37").await;
+    let status = world.ready("pay").await;
+    assert_eq!(status.phase, Some(ClusterPhase::Soaking));
+    write(&world, "in-the-soak").await;
+    // The old version does not become ready for a while: the rollback is under way when the time is over.
+    world.meta.declare("kube-apiserver", "v1.36.4", Some(Bad::NeverReady));
+    refer(&world, "v1.36").await;
+    world
+        .until("the rollback is under way", async || {
+            let status = world.status("pay").await;
+            let waits = status.waiting_for.clone().unwrap_or_default();
+            let so = status.phase == Some(ClusterPhase::RollingBack) && waits.contains("kube-apiserver");
+            if so { Ok(()) } else { Err(format!("{status:#?}")) }
+        })
+        .await;
+    world.change("pay", json!({ "spec": { "upgrade": { "soak": "1s" } } })).await;
+    finishable(&world, Status::Unknown, names::reasons::BUSY).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let status = world.status("pay").await;
+    assert_eq!((status.emulates.as_deref(), &status.finishing), (Some("1.36"), &None), "{status:#?}");
+    mend(&world, "v1.36.4").await;
+    let status = world.ready("pay").await;
+    assert_eq!(status.components[1].observed.as_deref(), Some("1.36.4"), "{status:#?}");
+    assert_eq!((status.emulates, status.soak_until), (None, None));
+    assert!(there(&world, "in-the-soak").await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
