@@ -108,7 +108,7 @@ pub(crate) fn rollback(args: &Rollback) -> anyhow::Result<()> {
         // What it still has while another is asked for is always possible.
         let from = packages.present(&cluster).filter(|from| from.name != name);
         if let Some(from) = from {
-            reach::back(&from, &to, health::emulates(&cluster, Timestamp::now()))
+            reach::back(&from, &to, health::emulates(&cluster))
                 .map_err(|no_way| packages.explain(&cluster, &from, &to, no_way))?;
         }
         args.how.ask(&meta, &cluster, &to, "brought back").await
@@ -117,10 +117,8 @@ pub(crate) fn rollback(args: &Rollback) -> anyhow::Result<()> {
 
 /// The next minor comes when the cluster no longer emulates the one before.
 fn refuse_if_soaking(cluster: &Cluster, from: &Stop<'_>, to: &Stop<'_>) -> anyhow::Result<()> {
-    let now = Timestamp::now();
-    let Some(emulated) = health::emulates(cluster, now).filter(|_| from.minor() != to.minor()) else { return Ok(()) };
-    let until = cluster.status.as_ref().and_then(|status| status.soak_until);
-    let left = until.map_or(String::new(), |until| format!(", for another {}", ago(now, until)));
+    let Some(emulated) = health::emulates(cluster).filter(|_| from.minor() != to.minor()) else { return Ok(()) };
+    let left = cluster.status.as_ref().map(|status| health::soak_left(status, Timestamp::now())).unwrap_or_default();
     bail!(
         "cluster {} emulates {} until its soak is over{left}: {} (Kubernetes {}) comes after that",
         cluster.name_any(),

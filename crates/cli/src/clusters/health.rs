@@ -2,13 +2,13 @@
 
 use fleetwright_api::names::{self, reasons};
 use fleetwright_api::{
-    Cluster, ClusterComponentStatus, ClusterPhase, Condition, ControlPlaneComponent, ExtensionStatus, ReplicaStatus,
-    Status, condition,
+    Cluster, ClusterComponentStatus, ClusterPhase, ClusterStatus, Condition, ControlPlaneComponent, ExtensionStatus,
+    ReplicaStatus, Status, condition,
 };
 
 use jiff::Timestamp;
 
-use crate::shown::{cut, line};
+use crate::shown::{ago, cut, line};
 
 /// From this rank on nothing is wrong.
 pub(super) const FINE: u8 = 6;
@@ -90,13 +90,14 @@ pub(super) fn problems(cluster: &Cluster) -> Vec<&Condition> {
 }
 
 /// The conditions of which each should hold. That a cluster could not go back is good to know, and no problem.
-const ASKED: [&str; 6] = [
+const ASKED: [&str; 7] = [
     names::DATASTORE_HEALTHY,
     names::READY,
     names::ACCEPTED,
     names::CERTIFICATES_VALID,
     names::EXTENSIONS_READY,
     names::SNAPSHOTS_RECENT,
+    names::FINISHABLE,
 ];
 
 /// It was deleted, and goes on because it is protected.
@@ -110,10 +111,18 @@ pub(super) fn failed(cluster: &Cluster) -> Option<&fleetwright_api::FailedChange
     (failed.package_version == cluster.spec.package_version).then_some(failed)
 }
 
-/// The minor that it emulates, so that going back to it keeps every write.
-pub(super) fn emulates(cluster: &Cluster, now: Timestamp) -> Option<&str> {
-    let status = cluster.status.as_ref()?;
-    status.emulates.as_deref().filter(|_| status.soak_until.is_none_or(|until| now < until))
+/// The minor that it emulates, so that going back to it keeps every write: as long as that is recorded, however late it is.
+pub(super) fn emulates(cluster: &Cluster) -> Option<&str> {
+    cluster.status.as_ref()?.emulates.as_deref()
+}
+
+/// How long its soak lasts, for people.
+pub(super) fn soak_left(status: &ClusterStatus, now: Timestamp) -> String {
+    match status.soak_until {
+        Some(until) if until > now => format!(", for another {}", ago(now, until)),
+        Some(_) => ", until nothing stands against the end of its soak (condition Finishable)".to_owned(),
+        None => String::new(),
+    }
 }
 
 pub(super) fn phase(cluster: &Cluster) -> String {

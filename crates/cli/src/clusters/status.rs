@@ -178,11 +178,11 @@ fn about(cluster: &Cluster, status: &ClusterStatus, now: Timestamp) -> String {
     row("namespace", status.namespace.clone());
     row("runs", status.package_version.clone());
     row("before", status.previous.clone());
+    row("emulates", status.emulates.as_ref().map(|minor| format!("{minor}{}", health::soak_left(status, now))));
     row(
-        "emulates",
-        status.emulates.as_ref().map(|minor| match status.soak_until {
-            Some(until) => format!("{minor}, for another {}", ago(now, until)),
-            None => minor.clone(),
+        "finishing",
+        status.finishing.as_ref().map(|finishing| {
+            format!("restarting without emulation of {} since {}", finishing.emulated, ago(finishing.since, now))
         }),
     );
     row(

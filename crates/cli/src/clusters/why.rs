@@ -197,15 +197,23 @@ fn about(condition: &Condition, cluster: &Cluster, status: &ClusterStatus, of: &
             "see that the place of spec.snapshots has room and answers; kubectl annotate cluster {of} {}=$(date +%s) --overwrite asks for one now",
             names::SNAPSHOT
         )],
+        reasons::FINISH_FAILED => vec![
+            format!("kubectl get pods -n {own} -o wide    # what keeps the components from working without emulation"),
+            format!("fleetwright cluster upgrade {of} ANOTHER    # a package version of the same minor that works"),
+        ],
         _ => vec![],
     }
 }
 
 /// How a person says that it does not matter for this change.
 fn overrides(condition: &Condition, cluster: &Cluster, of: &str) -> String {
-    let (name, package) = (names::OVERRIDE, &cluster.spec.package_version);
+    // The end of a soak is of the package version that it has.
+    let ends = condition.type_ == names::FINISHABLE;
+    let has = cluster.status.as_ref().and_then(|status| status.package_version.as_ref()).filter(|_| ends);
+    let (name, package) = (names::OVERRIDE, has.unwrap_or(&cluster.spec.package_version));
+    let step = if ends { "/soak" } else { "" };
     format!(
-        "kubectl annotate cluster {of} {name}={}@{package} --overwrite    # if it does not matter",
+        "kubectl annotate cluster {of} {name}={}@{package}{step} --overwrite    # if it does not matter",
         condition.reason
     )
 }

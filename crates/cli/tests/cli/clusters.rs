@@ -517,7 +517,22 @@ async fn versions_are_changed(target: Target) {
     assert!(refused.contains("emulates 1.36 until its soak is over, for another"), "{refused}");
     let out = place.run(&["cluster", "rollback", "pay-01", "--dry-run"]).await.ok();
     assert!(out.contains("brought back from k8s-1.37.1-r1 to k8s-1.36.4-r1 (Kubernetes 1.36.4) (dry run)"), "{out}");
-    say(&place, "pay-01", json!({"phase": "Ready", "emulates": null, "soakUntil": null})).await;
+    // The record counts, not the time: its soak does not end while something stands against that.
+    let before = clusters(&place).get("pay-01").await.unwrap().status.unwrap_or_default().conditions;
+    let mut conditions: Vec<Value> = before.iter().map(|one| json!(one)).collect();
+    conditions.push(condition("Finishable", "False", "RemovedApisInUse", "callers used flow.example/v1beta1"));
+    let soaking = json!({
+        "phase": "Soaking", "soakSince": "2026-11-15T08:00:00Z", "soakUntil": "2026-11-16T08:00:00Z", "conditions": conditions,
+    });
+    say(&place, "pay-01", soaking).await;
+    let refused = place.run(&["cluster", "upgrade", "pay-01", "k8s-1.38.0-r1"]).await.refused();
+    assert!(refused.contains("emulates 1.36") && refused.contains("Finishable"), "{refused}");
+    let out = place.run(&["cluster", "rollback", "pay-01", "--dry-run"]).await.ok();
+    assert!(out.contains("brought back from k8s-1.37.1-r1 to k8s-1.36.4-r1"), "{out}");
+    let out = place.run(&["why", "cluster/pay-01"]).await.out;
+    assert!(out.contains("fleetwright.io/override=RemovedApisInUse@k8s-1.37.1-r1/soak"), "{out}");
+    let ended = json!({"phase": "Ready", "emulates": null, "soakSince": null, "soakUntil": null, "conditions": before});
+    say(&place, "pay-01", ended).await;
     let refused = place.run(&["cluster", "rollback", "pay-01"]).await.refused();
     assert!(refused.contains("does not emulate 1.36 any more") && refused.contains("pay-01-2026"), "{refused}");
     let refused = place.run(&["cluster", "upgrade", "pay-01", "k8s-1.36.4-r1"]).await.refused();
