@@ -195,7 +195,7 @@ impl Refusal {
 
 /// What came of doing what was decided.
 #[derive(Default)]
-struct Kept {
+struct Acted {
     /// A Secret that the cluster refers to cannot be read: that stops what needs it, and nothing else.
     trouble: Option<SecretError>,
     /// When to look again, besides what was decided.
@@ -562,11 +562,11 @@ impl Clusters {
     }
 
     /// Does what was decided. A write that the API server refuses stops nothing else.
-    async fn keep(&self, pass: &Pass, found: &Found, decision: &Decision) -> Result<Kept, ActError> {
+    async fn keep(&self, pass: &Pass, found: &Found, decision: &Decision) -> Result<Acted, ActError> {
         let names = &found.names;
         if decision.namespace {
             self.namespace(pass, names).await?;
-            return Ok(Kept::default());
+            return Ok(Acted::default());
         }
         let mut refusal = Refusal::default();
         refusal.noted(self.record_accepted(pass, found).await)?;
@@ -668,7 +668,7 @@ impl Clusters {
             }
         }
         self.extend(pass, found, &decision.extensions, &mut refusal).await?;
-        Ok(Kept { trouble, next, refusal })
+        Ok(Acted { trouble, next, refusal })
     }
 
     /// What is brought is written down first: whatever happens then, nothing of it is forgotten.
