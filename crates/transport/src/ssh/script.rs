@@ -78,7 +78,11 @@ pub(crate) fn start(words: &Words, helpers: &Helpers, home: &str, verify: bool, 
         r#"fail(){ rm -f $t;echo "$m$n failed $1";exit 1;};"#.into(),
         "mkdir -p $H||fail folder;head -c $z|gzip -dc >$t||fail write;good $t||fail digest;".into(),
         "chmod 700 $t&&mv -f $t $h||fail write;w=$($h version)||fail run;touch $h.ok;".into(),
-        "for o in $H/*;do case $o in $h|$h.ok);;*)rm -f $o;;esac;done;".into(),
+        // Helpers of other versions stay for as long as somebody may use them: another operator looks at this host as well, before the owner
+        // mark tells it to do no more than that, and each would deliver its own at every look. One that was not compared for 30 days is
+        // deleted; each start of an operator compares its own.
+        "find $H -type f -mmin +43200|while read -r o;do b=${o%.ok};".into(),
+        "[ $b = $h ]||{ [ $o = $b ]&&[ -e $b.ok ];}||rm -f $b $b.ok;done;".into(),
         // What is left of deliveries that were cut long ago; those of others may be under way.
         r#"find $H -name ".*" -type f -mmin +60 -exec rm -f {} +;"#.into(),
         r#"echo "$m$n delivered $w";exec $h serve"#.into(),

@@ -71,9 +71,37 @@ async fn a_helper_that_was_tampered_with_is_served_again() {
 }
 
 #[tokio::test]
-async fn helpers_of_other_versions_are_taken_away() {
+async fn operators_of_two_versions_leave_each_other_s_helpers_alone() {
+    let sshd = Setup::new().start();
+    let digests: Vec<String> = [HELPER.to_owned(), format!("{HELPER}# newer\n")]
+        .iter()
+        .map(|helper| helpers(sshd.folder.path(), helper).iter().next().unwrap().digest().to_owned())
+        .collect();
+    let connect = async |helper: &str| drop(sshd.ssh(helper).connect(route(sshd.hop())).await.unwrap());
+    let when = |digest: &str| fs::metadata(sshd.home().join("helper").join(digest)).unwrap().modified().unwrap();
+    let newer = format!("{HELPER}# newer\n");
+    connect(HELPER).await;
+    let first = when(&digests[0]);
+    connect(&newer).await;
+    let second = when(&digests[1]);
+    let mut expected: Vec<String> = digests.iter().flat_map(|digest| both(digest)).collect();
+    expected.sort();
+    assert_eq!(delivered(&sshd), expected);
+    // Neither delivers again, however often they take turns.
+    connect(HELPER).await;
+    connect(&newer).await;
+    assert_eq!((when(&digests[0]), when(&digests[1])), (first, second), "a helper was delivered again");
+}
+
+#[tokio::test]
+async fn a_helper_that_was_not_used_for_a_month_is_deleted_with_the_next_delivery() {
     let sshd = Setup::new().start();
     drop(sshd.ssh(HELPER).connect(route(sshd.hop())).await.unwrap());
+    let month = std::time::SystemTime::now() - std::time::Duration::from_secs(31 * 24 * 3600);
+    for name in delivered(&sshd) {
+        let file = fs::File::options().append(true).open(sshd.home().join("helper").join(name)).unwrap();
+        file.set_modified(month).unwrap();
+    }
     let newer = format!("{HELPER}# newer\n");
     let all = helpers(sshd.folder.path(), &newer);
     let digest = all.iter().next().unwrap().digest().to_owned();
