@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use fleetwright_wire::{
-    Answer, Apply, Bytes, Claim, ComponentSeen, Failure, FailureKind, HOME, OPT, Observation, Observe, Outcome,
-    Package, Progress, Request, Step, StepRecord,
+    Answer, Apply, Bytes, Claim, ComponentSeen, Deviation, Failure, FailureKind, HOME, Mark, OPT, Observation, Observe,
+    Outcome, Package, Progress, Request, Step, StepRecord,
 };
 
 use crate::journal::{Begin, Begun, Journal, LOG};
@@ -67,6 +67,7 @@ impl<S: System> Host<S> {
                 Journal::of(&mut self.system).log(&id, bytes).map(|log| Answer::Log(Bytes(log)))
             }
             Request::Clean { claim } => self.clean(&claim).map(|()| Answer::Cleaned),
+            Request::Claim { claim } => self.claim(&claim).map(Answer::Claimed),
             Request::Release { claim } => self
                 .alone(|system| {
                     owner::admit(system, &claim)?;
@@ -111,7 +112,19 @@ impl<S: System> Host<S> {
         self.system.foresee(observe::coming(packages(), asked.health));
         let components = self.components(packages(), asked.health, tell);
         self.system.foresee(Coming::default());
-        let components = components.map_err(other)?;
+        let mut components = components.map_err(other)?;
+        // What cannot be compared is not as it should be: it must not count as proven.
+        for seen in &mut components {
+            let compared = asked.packages.iter().chain(&kept).any(|package| package.component == seen.component);
+            if !compared && asked.installed.contains(&seen.component) {
+                seen.deviations.push(Deviation {
+                    what: "observation".to_owned(),
+                    found: "the host's own copy of the package cannot be read".to_owned(),
+                    wanted: "to be looked at".to_owned(),
+                    disrupts: false,
+                });
+            }
+        }
         let mut records = Vec::new();
         for id in &asked.records {
             records.extend(self.recall(id)?);
@@ -128,7 +141,10 @@ impl<S: System> Host<S> {
             records.push(running);
         }
         let owner = owner::mark(&self.system)?;
-        Ok(Observation { facts, owner, components, records })
+        let never_owned = owner.is_none()
+            && components.iter().any(|seen| seen.installed.is_some())
+            && !owner::was_owned(&self.system);
+        Ok(Observation { facts, owner, never_owned, components, records })
     }
 
     fn components<'p>(
@@ -218,6 +234,17 @@ impl<S: System> Host<S> {
         changed
     }
 
+    /// Writes the owner mark of a host that has none; its owner gets it again.
+    fn claim(&mut self, claim: &Claim) -> Result<Mark, Failure> {
+        self.alone(|system| {
+            owner::claim(system, claim)?;
+            owner::mark(system)?.ok_or_else(|| Failure {
+                kind: FailureKind::NoJournal,
+                message: "the owner mark was written and is not there".to_owned(),
+            })
+        })
+    }
+
     fn clean(&mut self, claim: &Claim) -> Result<(), Failure> {
         // Nobody was ever here: nothing is made just to be removed.
         let failed = |error: std::io::Error| Failure {
@@ -227,13 +254,11 @@ impl<S: System> Host<S> {
         if self.system.stat(HOME).map_err(failed)?.is_none() {
             return Ok(());
         }
-        let mut journal = Journal::of(&mut self.system);
-        journal.hold(|journal| journal.admit(claim))?;
-        if !journal.lock()? {
-            return Err(Failure { kind: FailureKind::Busy, message: "a step runs".to_owned() });
-        }
-        let cleaned = self.clean_locked().map_err(failed);
-        Journal::of(&mut self.system).unlock();
+        // The owner is looked at under the same lock as the clean-up: an adoption in between would lose its mark.
+        let cleaned = self.alone(|system| {
+            owner::admit(system, claim)?;
+            clean_locked(system).map_err(failed)
+        });
         match cleaned? {
             None => Ok(()),
             Some(components) => Err(Failure {
@@ -242,27 +267,27 @@ impl<S: System> Host<S> {
             }),
         }
     }
+}
 
-    /// Answers the components that are in the way.
-    fn clean_locked(&mut self) -> std::io::Result<Option<Vec<String>>> {
-        let mut components = store::components(&self.system)?;
-        components.retain(|component| observe::unasked(&self.system, component).is_some());
-        if !components.is_empty() {
-            return Ok(Some(components));
-        }
-        folders::tidy(&mut self.system)?;
-        if self.system.stat(OPT)?.is_some() && self.system.list(OPT)?.is_empty() {
-            self.system.remove(OPT)?;
-        }
-        // The mark goes last: a host that is half clean is still its owner's.
-        let mark = owner::path();
-        for name in self.system.list(HOME)? {
-            let path = format!("{HOME}/{name}");
-            if path != mark {
-                self.system.remove(&path)?;
-            }
-        }
-        self.system.remove(HOME)?;
-        Ok(None)
+/// Answers the components that are in the way.
+fn clean_locked<S: System>(system: &mut S) -> std::io::Result<Option<Vec<String>>> {
+    let mut components = store::components(system)?;
+    components.retain(|component| observe::unasked(system, component).is_some());
+    if !components.is_empty() {
+        return Ok(Some(components));
     }
+    folders::tidy(system)?;
+    if system.stat(OPT)?.is_some() && system.list(OPT)?.is_empty() {
+        system.remove(OPT)?;
+    }
+    // The mark goes last: a host that is half clean is still its owner's.
+    let mark = owner::path();
+    for name in system.list(HOME)? {
+        let path = format!("{HOME}/{name}");
+        if path != mark {
+            system.remove(&path)?;
+        }
+    }
+    system.remove(HOME)?;
+    Ok(None)
 }

@@ -65,6 +65,20 @@ pub(crate) fn admit(system: &mut dyn System, claim: &Claim) -> Result<(), Failur
     Ok(())
 }
 
+/// Whether the host once had an owner: the first mark left its number where earlier versions kept their fencing token.
+pub(crate) fn was_owned(system: &dyn System) -> bool {
+    system.read(&old_fence(), 64).ok().flatten().as_deref() == Some(never().as_bytes())
+}
+
+fn old_fence() -> String {
+    format!("{HOME}/journal/fence")
+}
+
+/// The fencing token that no operator of an earlier version reaches.
+fn never() -> String {
+    format!("{}\n", u64::MAX)
+}
+
 /// The same, and a host without an owner gets one.
 pub(crate) fn claim(system: &mut dyn System, claim: &Claim) -> Result<(), Failure> {
     if mark(system)?.is_some() {
@@ -118,10 +132,8 @@ fn owns(mark: &Mark, claim: &Claim) -> Result<(), Failure> {
 
 fn write(system: &mut dyn System, mark: &Mark) -> Result<(), Failure> {
     let bytes = serde_json::to_vec(mark).map_err(|error| no_mark(io::Error::other(error)))?;
-    let old = format!("{HOME}/journal/fence");
-    let never = format!("{}\n", u64::MAX);
-    if system.read(&old, 64).ok().flatten().as_deref() != Some(never.as_bytes()) {
-        system.write(&old, never.as_bytes(), 0o600, "root", "root").map_err(no_mark)?;
+    if !was_owned(system) {
+        system.write(&old_fence(), never().as_bytes(), 0o600, "root", "root").map_err(no_mark)?;
     }
     system.write(&path(), &bytes, 0o600, "root", "root").map_err(no_mark)?;
     // The journal and what is kept may hold secrets: nobody else looks into it.

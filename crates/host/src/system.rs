@@ -207,6 +207,8 @@ pub struct UnitState {
     pub enabled: String,
     /// `ActiveState`: `active`, `inactive`, `failed`…
     pub active: String,
+    /// It ended and systemd waits to start it again (`SubState` is `auto-restart`): it does not run, although `active` says `activating`.
+    pub restarting: bool,
     /// Its files changed since systemd read them.
     pub needs_reload: bool,
     /// When it became active, in seconds since 1970; none if it is not.

@@ -37,8 +37,9 @@ pub(crate) fn deviations(system: &dyn System, package: &Package) -> Result<Vec<D
         }
         match unit.running {
             // Starting what is down disrupts nobody.
+            Some(true) if state.restarting => differs("", "waiting to be restarted after it ended", "active", false),
             Some(true) if !runs(&state) => differs("", &state.active, "active", false),
-            Some(false) if runs(&state) => differs("", &state.active, "inactive", true),
+            Some(false) if is_up(&state) => differs("", &state.active, "inactive", true),
             _ => {}
         }
         if state.needs_reload {
@@ -59,7 +60,13 @@ pub(crate) fn down(system: &dyn System, package: &Package) -> Result<Vec<String>
     Ok(down)
 }
 
+/// Whether it runs, or is just being started. One that ends again and again does not.
 fn runs(state: &UnitState) -> bool {
+    is_up(state) && !state.restarting
+}
+
+/// Whether systemd has it up, or will soon: a unit that must not run is stopped.
+fn is_up(state: &UnitState) -> bool {
     matches!(state.active.as_str(), "active" | "activating" | "reloading")
 }
 
@@ -80,7 +87,7 @@ pub(crate) fn take_over(system: &dyn System, state: &mut State, package: &Packag
         }
         let now = system.unit(&unit.name).map_err(MethodError::io(&unit.name))?;
         let enabled = now.enabled == "enabled";
-        state.units.insert(unit.name.clone(), UnitWas { exists: now.exists, enabled, active: runs(&now) });
+        state.units.insert(unit.name.clone(), UnitWas { exists: now.exists, enabled, active: is_up(&now) });
     }
     Ok(())
 }
@@ -167,9 +174,9 @@ impl Hands<'_> {
             _ => {}
         }
         match unit.running {
-            Some(true) if runs(&state) && restart => self.act(&unit.name, UnitVerb::Restart, "restarted"),
+            Some(true) if is_up(&state) && restart => self.act(&unit.name, UnitVerb::Restart, "restarted"),
             Some(true) if !runs(&state) => self.act(&unit.name, UnitVerb::Start, "started"),
-            Some(false) if runs(&state) => self.act(&unit.name, UnitVerb::Stop, "stopped"),
+            Some(false) if is_up(&state) => self.act(&unit.name, UnitVerb::Stop, "stopped"),
             _ => Ok(()),
         }
     }
@@ -180,7 +187,7 @@ impl Hands<'_> {
             return Ok(());
         }
         let state = self.state(name)?;
-        if runs(&state) || state.active == "failed" {
+        if is_up(&state) || state.active == "failed" {
             self.act(name, UnitVerb::Stop, "stopped")?;
         }
         if state.exists && state.enabled.starts_with("enabled") {
@@ -199,7 +206,7 @@ impl Hands<'_> {
             let (verb, did) = if was.enabled { (UnitVerb::Enable, "enabled") } else { (UnitVerb::Disable, "disabled") };
             self.act(name, verb, did)?;
         }
-        match (was.active, runs(&state)) {
+        match (was.active, is_up(&state)) {
             // It ran with our settings: now with its own.
             (true, true) => self.act(name, UnitVerb::Restart, "restarted"),
             (true, false) => self.act(name, UnitVerb::Start, "started"),

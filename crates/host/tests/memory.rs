@@ -295,6 +295,80 @@ fn a_released_host_keeps_everything_and_belongs_to_the_next_who_asks() {
 }
 
 #[test]
+fn a_claim_writes_the_mark_and_nothing_else() {
+    let mut host = host();
+    done(&apply(&mut host, "a", Step::Install(kubelet("1"))));
+    // As an earlier version left it, which wrote no mark and compared fencing tokens of its own.
+    {
+        let mut machine = host.system().host();
+        machine.remove(&format!("{HOME}/owner.json"));
+        machine.put(&format!("{HOME}/journal/fence"), b"1794963600\n", 0o600);
+    }
+    let before = host.system().host().tree();
+    let seen = observe(&mut host, &[]);
+    assert!(seen.owner.is_none() && seen.never_owned);
+    let mark = Mark { owner: owner("machine-1"), epoch: 1, fence: 7 };
+    let claim = Request::Claim { claim: claims("machine-1", 0, 7) };
+    assert_eq!(ask(&mut host, claim.clone()), Answer::Claimed(mark.clone()));
+    assert_eq!(ask(&mut host, claim), Answer::Claimed(mark.clone()), "the answer was lost");
+    refused(&mut host, Request::Claim { claim: claims("machine-2", 0, 9) }, FailureKind::NotOwner);
+    refused(&mut host, step("b", claims("machine-2", 0, 9), Step::Reboot), FailureKind::NotOwner);
+    let seen = observe(&mut host, &[]);
+    assert!(seen.owner == Some(mark) && !seen.never_owned);
+    let mut after = host.system().host().tree();
+    assert!(after.remove(&format!("{HOME}/owner.json")).is_some());
+    let changed: Vec<_> =
+        after.iter().filter(|(path, file)| before.get(*path) != Some(file)).map(|(path, _)| path).collect();
+    assert_eq!(changed, [&format!("{HOME}/journal/fence")], "and the fence of earlier versions is shut");
+    // Whoever releases a host leaves it to the next one.
+    assert_eq!(ask(&mut host, Request::Release { claim: claims("machine-1", 1, 7) }), Answer::Released);
+    assert!(!observe(&mut host, &[]).never_owned);
+}
+
+#[test]
+fn what_the_host_has_no_copy_of_is_not_taken_for_compared() {
+    let mut host = host();
+    let package = kubelet("1");
+    done(&apply(&mut host, "a", Step::Install(package.clone())));
+    let look = |host: &mut Host<Memory>| {
+        let asked = Observe { installed: vec!["kubelet".to_owned()], health: true, ..Observe::default() };
+        match ask(host, Request::Observe(Box::new(asked))) {
+            Answer::Observed(seen) => seen.components[0].clone(),
+            other => panic!("{other:?}"),
+        }
+    };
+    let seen = look(&mut host);
+    assert!(seen.deviations.is_empty() && !seen.health.is_empty(), "{seen:?}");
+    let kept: Vec<String> =
+        host.system().host().tree().into_keys().filter(|path| path.contains(&package.digest())).collect();
+    assert!(!kept.is_empty());
+    for path in kept {
+        host.system().host().remove(&path);
+    }
+    let seen = look(&mut host);
+    assert_eq!(seen.installed.map(|installed| installed.digest), Some(package.digest()));
+    assert_eq!(seen.deviations.iter().map(|one| one.what.as_str()).collect::<Vec<_>>(), ["observation"]);
+}
+
+#[test]
+fn a_unit_that_ends_again_and_again_does_not_run() {
+    let mut host = host();
+    let package = kubelet("1");
+    done(&apply(&mut host, "a", Step::Install(package.clone())));
+    host.system().host().crash_loop("kubelet.service");
+    assert_eq!(host.system().host().unit("kubelet.service").active, "activating");
+    let seen = observe(&mut host, std::slice::from_ref(&package)).components.remove(0);
+    assert_eq!(seen.down, ["kubelet.service"]);
+    assert_eq!(seen.deviations.iter().map(|one| one.what.as_str()).collect::<Vec<_>>(), ["unit kubelet.service"]);
+    done(&apply(&mut host, "b", Step::Repair(package.clone())));
+    assert_eq!(host.system().host().unit("kubelet.service").active, "active");
+    // It is stopped with the package that brought it.
+    host.system().host().crash_loop("kubelet.service");
+    done(&apply(&mut host, "c", Step::Remove { component: "kubelet".to_owned() }));
+    assert!(!host.system().host().unit("kubelet.service").restarting);
+}
+
+#[test]
 fn a_fence_from_the_wall_clock_is_not_compared_and_its_operators_are_refused_from_then_on() {
     let mut host = host();
     let fence = format!("{HOME}/journal/fence");
@@ -342,6 +416,20 @@ fn the_mark_is_there_before_anything_else_and_goes_last() {
             return;
         }
     }
+}
+
+/// The former owner cleans up, and between its first look and its lock somebody adopts the host.
+#[test]
+fn a_clean_up_does_not_take_the_mark_of_who_adopted_the_host_meanwhile() {
+    let mut host = host();
+    done(&apply(&mut host, "a", Step::Install(kubelet("1"))));
+    done(&apply(&mut host, "b", Step::Remove { component: "kubelet".to_owned() }));
+    let adopted = Mark { owner: owner("machine-2"), epoch: 2, fence: 3 };
+    let mark =
+        (format!("{HOME}/journal/step.lock"), format!("{HOME}/owner.json"), serde_json::to_vec(&adopted).unwrap());
+    host.system().host().set_faults(Faults { before_lock: Some(mark), ..Faults::default() });
+    refused(&mut host, Request::Clean { claim: claims("machine-1", 1, 1) }, FailureKind::NotOwner);
+    assert_eq!(observe(&mut host, &[]).owner, Some(adopted));
 }
 
 #[test]

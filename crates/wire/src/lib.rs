@@ -63,6 +63,11 @@ pub enum Request {
         /// Who asks.
         claim: Claim,
     },
+    /// The host without an owner belongs to who asks, and nothing else is done. The answer is [`Answer::Claimed`].
+    Claim {
+        /// Who asks.
+        claim: Claim,
+    },
     /// The host belongs to nobody any more; everything else on it stays. The answer is [`Answer::Released`].
     Release {
         /// Who asks.
@@ -97,6 +102,8 @@ pub enum Answer {
     Cleaned,
     /// To [`Request::Release`].
     Released,
+    /// To [`Request::Claim`].
+    Claimed(Mark),
     /// To [`Request::Adopt`].
     Adopted(Mark),
     /// The request was not carried out. Nothing was begun.

@@ -13,6 +13,9 @@ pub struct Observation {
     /// Who it belongs to; none if nobody claimed it.
     #[serde(default)]
     pub owner: Option<Mark>,
+    /// Components are installed and the host never had an owner: an earlier version, which wrote no owner mark, installed them.
+    #[serde(default)]
+    pub never_owned: bool,
     /// The components that were asked about, in the order of the request, and after them those that we installed and that were not asked about.
     pub components: Vec<ComponentSeen>,
     /// The records that were asked for, as far as they exist, and that of a step that runs now.

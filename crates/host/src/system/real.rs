@@ -78,7 +78,7 @@ impl Real {
 
     /// The states of these units, in their order.
     fn units(&self, names: &[&str]) -> io::Result<Vec<UnitState>> {
-        let properties = "LoadState,UnitFileState,ActiveState,NeedDaemonReload,ActiveEnterTimestampMonotonic";
+        let properties = "LoadState,UnitFileState,ActiveState,SubState,NeedDaemonReload,ActiveEnterTimestampMonotonic";
         let mut argv = vec!["systemctl", "show", "--no-pager", "--property", properties, "--"];
         argv.extend(names);
         let ran = self.ask(&argv)?;
@@ -120,6 +120,8 @@ fn unit_state(said: &str, uptime: Duration, now: i64) -> UnitState {
         exists: !matches!(get("LoadState"), "not-found" | ""),
         enabled: get("UnitFileState").to_owned(),
         active,
+        // Newer versions of systemd tell apart whether the restart is queued.
+        restarting: get("SubState").starts_with("auto-restart"),
         needs_reload: get("NeedDaemonReload") == "yes",
         active_since,
     }

@@ -325,7 +325,7 @@ fn understand(request: &Request, line: &[u8]) -> Result<Answer, Trouble> {
         (_, Answer::Progress(_) | Answer::Failed(_)) => true,
         (Request::Observe(_), Answer::Observed(_)) | (Request::Log { .. }, Answer::Log(_)) => true,
         (Request::Clean { .. }, Answer::Cleaned) | (Request::Release { .. }, Answer::Released) => true,
-        (Request::Adopt { .. }, Answer::Adopted(_)) => true,
+        (Request::Adopt { .. }, Answer::Adopted(_)) | (Request::Claim { .. }, Answer::Claimed(_)) => true,
         (Request::Apply(apply), Answer::Ended(record)) => record.id == apply.id,
         (Request::Recall { id } | Request::Refuse { id, .. }, Answer::Recalled(record)) => {
             record.as_ref().is_none_or(|record| record.id == *id)
@@ -354,6 +354,10 @@ fn bounded(answer: Answer) -> Answer {
         Answer::Adopted(mut mark) => {
             bound_owner(&mut mark.owner);
             Answer::Adopted(mark)
+        }
+        Answer::Claimed(mut mark) => {
+            bound_owner(&mut mark.owner);
+            Answer::Claimed(mark)
         }
         Answer::Log(_) | Answer::Cleaned | Answer::Released => answer,
     }

@@ -26,6 +26,8 @@ pub struct Faults {
     pub served_by: BTreeMap<String, String>,
     /// What can be fetched.
     pub web: Web,
+    /// Right before that lock is taken, another process writes a file: the lock, the file, and what is in it then.
+    pub before_lock: Option<(String, String, Vec<u8>)>,
     /// At this call that changes something, counted from 1 since it was set, the process ends in the middle of it.
     pub crash_at: Option<u64>,
     /// The same, but the process stays, and neither ends nor goes on.

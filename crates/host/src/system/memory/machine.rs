@@ -301,6 +301,9 @@ impl Machine {
     }
 
     pub(super) fn lock(&mut self, path: &str, process: u64) -> io::Result<bool> {
+        if let Some((_, file, content)) = self.faults.before_lock.take_if(|(lock, ..)| lock == path) {
+            self.put(&file, &content, 0o600);
+        }
         // A lock is a file.
         if !self.files.contains_key(path) {
             self.put(path, b"", 0o600);

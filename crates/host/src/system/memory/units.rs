@@ -32,6 +32,8 @@ enum Active {
     No,
     Yes,
     Failed,
+    /// It ends again and again, and systemd starts it again.
+    Restarting,
 }
 
 impl Machine {
@@ -52,6 +54,11 @@ impl Machine {
         self.units.states.entry(name(unit)).or_default().active = Active::Failed;
     }
 
+    /// A unit ends by itself again and again, and systemd starts it again each time.
+    pub fn crash_loop(&mut self, unit: &str) {
+        self.units.states.entry(name(unit)).or_default().active = Active::Restarting;
+    }
+
     /// What systemd says of a unit.
     pub fn unit(&self, unit: &str) -> UnitState {
         let known = self.units.states.get(unit);
@@ -62,6 +69,7 @@ impl Machine {
             Active::No => "inactive",
             Active::Yes => "active",
             Active::Failed => "failed",
+            Active::Restarting => "activating",
         };
         UnitState {
             exists,
@@ -72,6 +80,7 @@ impl Machine {
             }
             .to_owned(),
             active: active.to_owned(),
+            restarting: state.active == Active::Restarting,
             needs_reload: files.iter().any(|changed| *changed > self.units.read_at),
             active_since: (state.active == Active::Yes).then_some(state.since),
         }

@@ -52,7 +52,8 @@ fn serials(line: impl Fn(&str) -> String) -> Vec<String> {
         !PLACEHOLDERS.contains(&&*serial.to_lowercase())
             && serial.chars().any(|one| one.is_alphanumeric() && one != '0')
     });
-    serials.dedup();
+    let mut seen = std::collections::BTreeSet::new();
+    serials.retain(|serial| seen.insert(serial.clone()));
     serials
 }
 
@@ -161,6 +162,23 @@ mod tests {
         assert_eq!(cpus("0-3,8"), 5);
         assert_eq!(cpus("0"), 1);
         assert_eq!(cpus(""), 0);
+    }
+
+    #[test]
+    fn serial_numbers_are_those_of_the_machine_and_not_placeholders() {
+        let told = |product: &'static str, board: &'static str, chassis: &'static str| {
+            serials(move |name| match name {
+                "product_serial" => product.to_owned(),
+                "board_serial" => board.to_owned(),
+                "chassis_serial" => chassis.to_owned(),
+                other => panic!("{other} is not read"),
+            })
+        };
+        assert_eq!(told("SN-17", ".SN-17.CN12.", "SN-17"), ["SN-17", ".SN-17.CN12."]);
+        assert_eq!(told("SN-17", "SN-17", ""), ["SN-17"]);
+        assert_eq!(told("To Be Filled By O.E.M.", "Default string", "0000000000"), [""; 0]);
+        assert_eq!(told("", "", ""), [""; 0]);
+        assert_eq!(told("Not Specified", "VMware-56 4d", "None"), ["VMware-56 4d"]);
     }
 
     #[test]
