@@ -391,6 +391,10 @@ pub struct MachineStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub retried: Option<String>,
+    /// The value of the annotation `fleetwright.io/adopt-host` that was last followed. It is not followed again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub adopted: Option<String>,
     /// The Node that is bound to this machine, by uid. Nothing is done to any other Node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_ref: Option<NodeRef>,
@@ -450,7 +454,12 @@ pub struct HostOwner {
 }
 
 impl HostOwner {
-    /// The value of the annotation `fleetwright.io/adopt-host` that takes the host from exactly this owner in this epoch.
+    /// The value of the annotation `fleetwright.io/adopt-host` that claims a host whose packages an earlier version installed, and that never
+    /// had an owner.
+    pub const UNCLAIMED: &str = "unclaimed";
+
+    /// The value of the annotation `fleetwright.io/adopt-host` that takes the host from exactly this owner in this epoch. What follows after
+    /// another slash, such as the time, tells one request from the next.
     pub fn adoption(&self) -> String {
         format!("{}/{}/{}", self.cluster, self.uid, self.epoch)
     }

@@ -45,7 +45,8 @@ const MIRROR: &str = "kubernetes.io/config.mirror";
 pub struct Tries {
     /// Pods whose eviction was refused: why, when each is asked again, and how long was waited.
     held: BTreeMap<String, (String, Timestamp, Duration)>,
-    /// Since when pods are seen to terminate, by our own clock: that of the API server, which writes their deletion timestamps, may differ.
+    /// Since when pods are seen to terminate, by uid and our own clock: that of the API server, which writes their deletion timestamps, may
+    /// differ. A pod of a StatefulSet that is recreated has the name of the one before.
     terminating: BTreeMap<String, Timestamp>,
 }
 
@@ -163,13 +164,14 @@ pub async fn drain(
     let mut asked = 0;
     let names: Vec<String> = pods.iter().map(name).collect();
     tries.held.retain(|pod, _| names.contains(pod));
-    tries.terminating.retain(|pod, _| names.contains(pod));
+    let uids: Vec<String> = pods.iter().filter_map(ResourceExt::uid).collect();
+    tries.terminating.retain(|pod, _| uids.contains(pod));
     for pod in &pods {
         let name = name(pod);
         match judge(pod, options) {
             Verdict::Stays => {}
             Verdict::Leaving => {
-                let since = *tries.terminating.entry(name.clone()).or_insert(now);
+                let since = *tries.terminating.entry(pod.uid().unwrap_or_default()).or_insert(now);
                 if let Some(why) = terminating(pod, now.duration_since(since), options) {
                     left.push((name, why));
                 }

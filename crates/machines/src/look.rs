@@ -228,9 +228,17 @@ impl Eyes {
         let age = |key: &Key, machine: &MachineView| {
             (machine.0.metadata.creation_timestamp.as_ref().map(|at| at.0), key.clone())
         };
+        // Whose mark the host has is no question of age: an older Machine whose address was edited by mistake stops none in service.
+        // Where both say so, one of them means another host, and the mark tells which.
+        if machine.has_host() {
+            return None;
+        }
         let ours = age(key, machine);
-        let others = self.machines.by(BY_WAY, &way).into_iter().filter(|(other, _)| other != key);
-        let older = others.filter(|(other, machine)| age(other, machine) < ours);
+        let others: Vec<_> = self.machines.by(BY_WAY, &way).into_iter().filter(|(other, _)| other != key).collect();
+        if let Some((owner, _)) = others.iter().find(|(_, other)| other.has_host()) {
+            return Some(owner.name.to_string());
+        }
+        let older = others.into_iter().filter(|(other, machine)| age(other, machine) < ours);
         older.map(|(other, machine)| age(&other, &machine)).min().map(|(_, other)| other.name.to_string())
     }
 
@@ -374,6 +382,7 @@ impl Look {
             window,
             given_up: &self.windows.given_up,
             streaks: &self.memory.streaks,
+            failures: &self.memory.failures,
             check_every: self.check_every,
             known_since: self.memory.since(),
             outages: &self.outages,

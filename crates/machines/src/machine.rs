@@ -247,6 +247,10 @@ impl Controller for Machines {
                 self.leads(pass, "releasing the host")?;
                 Ok(self.ask(pass, look, Asked::default(), Task::Release { claim: claim(pass, look) }))
             }
+            Act::Claim => {
+                self.leads(pass, "claiming the host")?;
+                Ok(self.ask(pass, look, Asked::default(), Task::Claim { claim: claim(pass, look) }))
+            }
             Act::Adopt { from } => {
                 self.leads(pass, "adopting the host")?;
                 let claim = claim(pass, look);
@@ -369,7 +373,10 @@ impl Machines {
         }
         if let Some(component) = run.step.component() {
             // The checks of what was there before prove nothing of what comes.
-            self.memories.change(pass.key(), |memory| memory.streaks.remove(component));
+            self.memories.change(pass.key(), |memory| {
+                memory.streaks.remove(component);
+                memory.failures.remove(component);
+            });
         }
         let (claim, within) = (claim(pass, look), run.within.as_secs().max(1));
         let apply = wire::Apply { id: run.id.clone(), claim, step, within };

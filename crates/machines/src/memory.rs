@@ -42,6 +42,8 @@ pub struct Memory {
     step: Option<(String, Timestamp)>,
     /// How often in a row the checks of a component held.
     pub streaks: BTreeMap<String, u32>,
+    /// How often in a row they failed, of the looks that ran them.
+    pub failures: BTreeMap<String, u32>,
     /// Who was on its Node, in the window with that uid.
     pub pods: Option<(String, Pods)>,
     /// When each pod that was held back is asked again.
@@ -89,8 +91,12 @@ impl Memory {
             for component in &seen.components {
                 if holds(component) {
                     *self.streaks.entry(component.component.clone()).or_default() += 1;
+                    self.failures.remove(&component.component);
                 } else {
                     self.streaks.remove(&component.component);
+                    if !component.health.is_empty() {
+                        *self.failures.entry(component.component.clone()).or_default() += 1;
+                    }
                 }
             }
         }

@@ -41,6 +41,12 @@ impl MachineView {
         self.0.spec.hostname.as_deref().unwrap_or(name)
     }
 
+    /// Whether the host that it was last seen on has its owner mark.
+    pub fn has_host(&self) -> bool {
+        let owner = self.0.status.as_ref().and_then(|status| status.host_owner.as_ref());
+        owner.is_some_and(|owner| Some(&owner.uid) == self.0.metadata.uid.as_ref())
+    }
+
     /// What joining looks at.
     pub fn joiner(&self, certified: Option<Timestamp>) -> Joiner {
         let Machine { metadata, spec, .. } = &self.0;

@@ -1,7 +1,7 @@
 //! `fleetwright machine retry`, `pause`, `resume`, `adopt` and `let-go`: what a person says about machines.
 
 use anyhow::bail;
-use fleetwright_api::{GROUP, Machine, names};
+use fleetwright_api::{GROUP, HostOwner, Machine, names};
 use jiff::Timestamp;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
@@ -44,7 +44,8 @@ pub(crate) struct LetGo {
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   fleetwright machine adopt host-17                      shows whose the host is, and changes nothing
-  fleetwright machine adopt host-17 --from UID           takes it from the Machine with that uid")]
+  fleetwright machine adopt host-17 --from UID           takes it from the Machine with that uid
+  fleetwright machine adopt host-17 --from unclaimed     claims a host that an earlier version installed and that has no owner mark")]
 pub(crate) struct Adopt {
     /// The machine that is to have the host.
     #[arg(value_name = "NAME", value_parser = select::name)]
@@ -69,6 +70,27 @@ pub(crate) fn adopt(args: &Adopt) -> anyhow::Result<()> {
         let machine: Machine = target::one(&cluster, &namespace, &args.name).await?;
         let name = &args.name;
         let owner = machine.status.as_ref().and_then(|status| status.host_owner.as_ref());
+        let says = |reason: &str| {
+            let said = machine.status.iter().flat_map(|status| &status.conditions);
+            said.into_iter().any(|said| said.type_ == names::HOST_OWNED && said.reason == reason)
+        };
+        // The time tells this request from one that was followed before.
+        let annotation = |adoption: &str| json!({"metadata": {
+            "annotations": {names::ADOPT_HOST: format!("{adoption}/{}", Timestamp::now())},
+        }});
+        if owner.is_none() && says("HostNotClaimed") {
+            if args.from.as_deref() != Some(HostOwner::UNCLAIMED) {
+                bail!(
+                    "the host of machine {name} carries packages that an earlier version of Fleetwright installed, and has no owner mark. If no other \
+                     Machine, also of another cluster, has it, after which what this one does not declare is removed: \
+                     fleetwright machine adopt {name} -n {namespace} --from {}",
+                    HostOwner::UNCLAIMED
+                );
+            }
+            write(&cluster, &machine, &annotation(HostOwner::UNCLAIMED)).await?;
+            println!("machine.{GROUP}/{name} claims its host");
+            return Ok(());
+        }
         let Some(owner) = owner else {
             bail!("the host of machine {name} has no known owner: the first step of this Machine claims it, and there is nothing to adopt")
         };
@@ -76,9 +98,7 @@ pub(crate) fn adopt(args: &Adopt) -> anyhow::Result<()> {
             "Machine {}/{} (uid {}) of the cluster {}, in epoch {}",
             owner.namespace, owner.name, owner.uid, owner.cluster, owner.epoch
         );
-        let fenced = machine.status.iter().flat_map(|status| &status.conditions);
-        let fenced = fenced.into_iter().any(|said| said.type_ == names::HOST_OWNED && said.reason == "Fenced");
-        if machine.metadata.uid.as_ref() == Some(&owner.uid) && !fenced {
+        if machine.metadata.uid.as_ref() == Some(&owner.uid) && !says("Fenced") {
             println!("machine.{GROUP}/{name} has its host already");
             return Ok(());
         }
@@ -94,10 +114,7 @@ pub(crate) fn adopt(args: &Adopt) -> anyhow::Result<()> {
             );
         }
         // Exactly this owner in exactly this epoch: the annotation does nothing if another one has it by then.
-        let patch = json!({"metadata": {
-            "annotations": {names::ADOPT_HOST: owner.adoption()},
-        }});
-        write(&cluster, &machine, &patch).await?;
+        write(&cluster, &machine, &annotation(&owner.adoption())).await?;
         println!("machine.{GROUP}/{name} takes its host from {whose}");
         Ok(())
     })

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::bail;
 use fleetwright_api::{Disruption, Drift, Machine};
 use fleetwright_plan::join::{Binding, RegisteredNode, bind, not_bound};
-use fleetwright_plan::machine::{Asked, Host, Known, PlannedStep, Seen, Wanted, facts, misfit, steps};
+use fleetwright_plan::machine::{Asked, Host, Known, PlannedStep, Seen, Wanted, facts, misfit, steps, uncompared};
 use fleetwright_plan::package::Rendered;
 use fleetwright_plan::skew::{self, Minor};
 use fleetwright_readiness::node_name;
@@ -73,6 +73,8 @@ struct Planned {
     held: Vec<String>,
     /// Packages that do not fit to the API server: reason, and what to do.
     refused: Vec<(&'static str, String)>,
+    /// Components of which an earlier version of the operator wrote down the version alone; empty if the host was asked.
+    by_version: Vec<String>,
     /// Files from Secrets that only the host can compare, as `component: path`; empty if it was asked.
     not_compared: Vec<String>,
 }
@@ -123,6 +125,7 @@ async fn plan(
         reports: machine.spec.drift == Drift::Report,
         held: vec![],
         refused: vec![],
+        by_version: vec![],
         not_compared: vec![],
     };
     planned.steps = match look(args, cluster, shelf, way, machine).await {
@@ -132,6 +135,7 @@ async fn plan(
             planned.refused = wanted.iter().filter_map(|one| misfit(one, server)).collect();
             if seen.is_none() {
                 planned.not_compared = not_compared(&wanted);
+                planned.by_version = uncompared(machine, &wanted);
             }
             let seen = seen.as_ref().map(|(observation, asked)| Seen {
                 at: Timestamp::now(),
@@ -154,6 +158,7 @@ async fn plan(
                 window: None,
                 given_up: &BTreeMap::new(),
                 streaks: &BTreeMap::new(),
+                failures: &BTreeMap::new(),
                 check_every: Duration::from_secs(600),
                 known_since: Timestamp::now(),
                 outages: &[],
@@ -340,6 +345,13 @@ fn shown(planned: &[Planned]) -> String {
             let files = one.not_compared.iter().map(|file| line(file)).collect::<Vec<_>>().join(", ");
             let _ = writeln!(out, "  Not compared, because it comes from a Secret: {files}; --observe asks the host");
         }
+        if !one.by_version.is_empty() {
+            let components = one.by_version.join(", ");
+            let _ = writeln!(
+                out,
+                "  Compared by version only, because an earlier operator wrote nothing else down: {components}; --observe asks the host"
+            );
+        }
         if one.paused && !steps.is_empty() {
             let _ =
                 writeln!(out, "  The machine is paused: nothing of it is done until fleetwright machine resume {name}");
@@ -407,5 +419,6 @@ fn as_json(planned: &Planned) -> Value {
         "held": planned.held,
         "refused": planned.refused.iter().map(|(reason, message)| json!({"reason": reason, "message": message})).collect::<Vec<_>>(),
         "notCompared": planned.not_compared,
+        "comparedByVersion": planned.by_version,
     })
 }

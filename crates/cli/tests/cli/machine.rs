@@ -299,6 +299,40 @@ async fn machines_are_imported_told_and_steered(target: Target) {
     let annotations = api.get("b").await.expect("it is there").metadata.annotations.unwrap_or_default();
     assert!(annotations.contains_key(names::RETRY), "{annotations:?}");
 
+    // Whose a host is: taken only from exactly the Machine that has it.
+    let asked = async || api.get("c").await.ok()?.metadata.annotations?.get(names::ADOPT_HOST).cloned();
+    let owned = async |owner: Value, reason: &str| {
+        let said = json!({
+            "type": names::HOST_OWNED, "status": "False", "reason": reason, "message": "", "lastTransitionTime": "2026-11-16T08:00:00Z",
+        });
+        let status = json!({"status": {"hostOwner": owner, "conditions": [said]}});
+        api.patch_status("c", &PatchParams::default(), &Patch::Merge(&status)).await.expect("it has a status");
+    };
+    let error = place.run(&["machine", "adopt", "c"]).await.refused();
+    assert!(error.contains("nothing to adopt"), "{error}");
+    let owner = |uid: &str| json!({"cluster": "another", "namespace": "fleet", "name": "z", "uid": uid, "epoch": 3});
+    owned(owner("uid-9"), "HostOwnedByAnother").await;
+    for args in [&["machine", "adopt", "c"][..], &["machine", "adopt", "c", "--from", "uid-8"]] {
+        let error = place.run(args).await.refused();
+        assert!(error.contains("--from uid-9") && error.contains("another"), "{error}");
+    }
+    assert_eq!(asked().await, None, "nothing was asked for");
+    let out = place.run(&["machine", "adopt", "c", "--from", "uid-9"]).await.ok();
+    assert!(out.contains("takes its host from") && out.contains("uid-9"), "{out}");
+    let first = asked().await.unwrap_or_default();
+    assert!(first.starts_with("another/uid-9/3/"), "{first}");
+    place.run(&["machine", "adopt", "c", "--from", "uid-9"]).await.ok();
+    assert_ne!(asked().await.unwrap_or_default(), first, "it is another request, as after the host was wiped");
+    let own = api.get("c").await.expect("it is there").metadata.uid.unwrap_or_default();
+    owned(owner(&own), "Owned").await;
+    let out = place.run(&["machine", "adopt", "c"]).await.ok();
+    assert!(out.contains("has its host already"), "{out}");
+    owned(Value::Null, "HostNotClaimed").await;
+    let error = place.run(&["machine", "adopt", "c"]).await.refused();
+    assert!(error.contains("--from unclaimed"), "{error}");
+    place.run(&["machine", "adopt", "c", "--from", "unclaimed"]).await.ok();
+    assert!(asked().await.unwrap_or_default().starts_with("unclaimed/"));
+
     let refused = place.run(&["machine", "let-go", "a"]).await.refused();
     assert!(refused.contains("was not deleted"), "{refused}");
     let hold = json!({"metadata": {"finalizers": [names::MACHINE_FINALIZER]}});
@@ -461,6 +495,11 @@ async fn plans_are_told(target: Target) {
     let changes = planned[0]["steps"][0]["changes"].as_array().cloned().unwrap_or_default();
     assert!(changes.iter().any(|change| change["what"] == "file /etc/agent.conf"), "{out}");
     assert_eq!(planned[0]["refused"][0]["reason"], "KubeletTooNew", "{out}");
+    // Written by an operator that knew of no inputs: an edit cannot be told from none.
+    let status = json!({"status": {"components": [entry("agent", "1")]}});
+    api.patch_status("edited", &PatchParams::default(), &Patch::Merge(&status)).await.expect("it has a status");
+    let out = place.run(&["machine", "plan", "edited"]).await.ok();
+    assert!(out.contains("Compared by version only") && out.contains(": agent;"), "{out}");
 
     let before = api.get("old").await.expect("it is there").metadata.resource_version;
     place.run(&["machine", "plan", "old"]).await.ok();

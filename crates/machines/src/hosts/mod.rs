@@ -96,6 +96,11 @@ pub enum Task {
         /// Who asks.
         claim: Claim,
     },
+    /// Write the owner mark of a host that has none, and look at it.
+    Claim {
+        /// Who asks.
+        claim: Claim,
+    },
     /// Take the host from that owner, and look at it.
     Adopt {
         /// Who asks.

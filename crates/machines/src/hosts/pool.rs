@@ -284,7 +284,7 @@ impl Pool {
                     host.state.host_key = Some(host_key.into());
                 }
                 Answer::Released => (host.state.released, host.state.refused) = (true, None),
-                Answer::Adopted(_) => host.state.refused = None,
+                Answer::Adopted(_) | Answer::Claimed(_) => host.state.refused = None,
                 Answer::Failed(failure) => host.state.refused = Some((now, bound::failure(failure))),
                 Answer::Progress(_) | Answer::Recalled(None) | Answer::Log(_) => {}
             }

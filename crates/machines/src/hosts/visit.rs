@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fleetwright_kit::Key;
 use fleetwright_transport::{Link, LinkError, Route};
-use fleetwright_wire::{Answer, Apply, Claim, Owner, Progress, Request, Step, Verb};
+use fleetwright_wire::{Answer, Apply, Claim, Progress, Request, Step, Verb};
 
 use super::pool::{Learnt, Pool};
 use super::{Place, Task, Why};
@@ -54,7 +54,8 @@ impl Visit {
             Task::Refuse { id, claim } => self.ask(&Request::Refuse { id, claim }, SHORT_WITHIN).await.err(),
             Task::Clean { claim } => self.clean(claim).await.err(),
             Task::Release { claim } => self.ask(&Request::Release { claim }, SHORT_WITHIN).await.err(),
-            Task::Adopt { claim, from } => self.adopt(claim, from).await.err(),
+            Task::Claim { claim } => self.own(Request::Claim { claim }).await.err(),
+            Task::Adopt { claim, from } => self.own(Request::Adopt { claim, from }).await.err(),
         };
         self.end = Some(why);
     }
@@ -67,8 +68,9 @@ impl Visit {
         Ok(())
     }
 
-    async fn adopt(&mut self, claim: Claim, from: Owner) -> Result<(), Why> {
-        if self.ask(&Request::Adopt { claim, from }, SHORT_WITHIN).await? {
+    /// Gets the owner mark, and looks at the host.
+    async fn own(&mut self, request: Request) -> Result<(), Why> {
+        if self.ask(&request, SHORT_WITHIN).await? {
             self.ask(&Request::Observe(Box::default()), OBSERVE_WITHIN).await?;
         }
         Ok(())
@@ -186,7 +188,9 @@ fn answers(request: &Request, answer: &Answer) -> bool {
         (Request::Apply(apply), Answer::Ended(record)) => record.id == apply.id && record.verb == apply.step.verb(),
         (Request::Refuse { id, .. }, Answer::Recalled(Some(record))) => record.id == *id,
         (Request::Clean { .. }, Answer::Cleaned) | (Request::Release { .. }, Answer::Released) => true,
-        (Request::Adopt { claim, .. }, Answer::Adopted(mark)) => mark.owner.is(&claim.owner),
+        (Request::Adopt { claim, .. }, Answer::Adopted(mark)) | (Request::Claim { claim }, Answer::Claimed(mark)) => {
+            mark.owner.is(&claim.owner)
+        }
         _ => false,
     }
 }
@@ -199,6 +203,7 @@ pub(super) fn told(task: &Task) -> (String, Option<String>) {
         Task::Refuse { id, .. } => ("ask what became of a step".to_owned(), Some(id.clone())),
         Task::Clean { .. } => ("clean up".to_owned(), None),
         Task::Release { .. } => ("release the host".to_owned(), None),
+        Task::Claim { .. } => ("claim the host".to_owned(), None),
         Task::Adopt { .. } => ("adopt the host".to_owned(), None),
     }
 }

@@ -21,7 +21,7 @@ pub async fn a_machine_named_after_a_foreign_node_does_nothing_to_it(stage: &Sta
     let labels = json!({ "spec": { "nodeLabels": { "pool": "stolen" } } });
     let host = stage.machine(fleet, "a", labels).await?;
     stage.start().await?;
-    let said = stage.says("a", names::PACKAGES_READY, Status::False, "NodeNotBound").await?;
+    let said = stage.says("a", names::UP_TO_DATE, Status::False, "NodeNotBound").await?;
     ensure(said.message.contains("fleetwright machine bind-node a"), said.message)?;
     stage.linger(seconds(1800)).await?;
     ensure(stage.tokens("a").await? == 0, "no token is given for the name of a foreign Node")?;
@@ -43,7 +43,7 @@ pub async fn a_node_that_a_person_bound_joins_and_leaves_like_any_other(stage: &
     let node = stage.foreign_node("a").await?;
     stage.machine(fleet, "a", json!({})).await?;
     stage.start().await?;
-    stage.says("a", names::PACKAGES_READY, Status::False, "NodeNotBound").await?;
+    stage.says("a", names::UP_TO_DATE, Status::False, "NodeNotBound").await?;
     stage.bind_node("a").await?;
     let seen = stage.phase("a", Phase::Ready).await?;
     ensure(bound(&seen) == node.uid().map(|uid| (uid, NodeBinding::Adopted)), shown(&seen))?;

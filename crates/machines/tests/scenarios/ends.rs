@@ -1,12 +1,15 @@
 //! What must end: a reboot whose host does not come back, a repair of what is down, a drain whose pods cannot leave.
 
+use std::sync::{Arc, Mutex};
+
 use anyhow::{Context, Result};
 use fleetwright_api::{Machine, Operation, OperationPhase, Phase, Status, condition, names};
 use fleetwright_rig::Stage;
 use fleetwright_sim::{Fleet, SimHost};
 use fleetwright_wire::Verb;
+use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Patch, PatchParams};
+use kube::api::{Patch, PatchParams, WatchEvent, WatchParams};
 use serde_json::{Value, json};
 
 use crate::support::{Telling, ensure, in_service, seconds, shown};
@@ -77,6 +80,55 @@ pub async fn a_dead_container_runtime_is_repaired_without_a_drain(stage: &Stage,
     ensure(stage.pods().await? == ["held"], "no pod was evicted")?;
     let operations = stage.operations().await?;
     ensure(operations.is_empty(), format!("it asked the gate: {operations:#?}"))
+}
+
+pub async fn a_pod_without_a_controller_leaves_by_force_and_within_its_grace_period(
+    stage: &Stage,
+    fleet: &Fleet,
+) -> Result<()> {
+    in_service(stage, fleet, &["a"]).await?;
+    stage.pod("a", "alone", json!({ "app": "alone" })).await?;
+    let pods = stage.api::<Pod>();
+    // Nothing but spec.drain lets it go.
+    let annotation = Patch::Merge(json!({ "metadata": { "annotations": { names::EVICT: null } } }));
+    let version = pods.patch("alone", &PatchParams::default(), &annotation).await?.metadata.resource_version;
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let watch = {
+        let (pods, seen, version) = (pods.clone(), Arc::clone(&seen), version.unwrap_or_default());
+        tokio::spawn(async move {
+            let params = WatchParams::default().fields("metadata.name=alone").timeout(290);
+            let Ok(events) = pods.watch(&params, &version).await else { return };
+            let mut events = std::pin::pin!(events);
+            while let Some(Ok(event)) = events.next().await {
+                if let WatchEvent::Modified(pod) | WatchEvent::Deleted(pod) = event {
+                    seen.lock().unwrap().extend(pod.metadata.deletion_grace_period_seconds);
+                }
+            }
+        })
+    };
+    stage.patch("a", json!({ "spec": { "drain": { "gracePeriod": "7s" } } })).await?;
+    stage.refer("a", "containerd", "containerd-2.4.2").await?;
+    let held = |seen: &Machine| {
+        let progress = seen.status.as_ref().and_then(|status| status.progress.as_ref());
+        let message = progress.map(|progress| progress.message.clone()).unwrap_or_default();
+        if message.contains("alone") && message.contains("spec.drain.force") { Ok(()) } else { Err(shown(seen)) }
+    };
+    stage.until("a", "says what holds its drain up", held).await?;
+    stage.linger(seconds(300)).await?;
+    ensure(stage.pods().await? == ["alone"], "it is not evicted without being asked for")?;
+    stage.patch("a", json!({ "spec": { "drain": { "force": true } } })).await?;
+    stage.phase("a", Phase::Ready).await?;
+    stage.opened("a").await?;
+    ensure(stage.pods().await?.is_empty(), "it left")?;
+    let operations = stage.operations().await?;
+    ensure(
+        operations.iter().map(phase_of).collect::<Vec<_>>() == [OperationPhase::Succeeded],
+        format!("{operations:#?}"),
+    )?;
+    let told = || async { if seen.lock().unwrap().contains(&7) { Ok(()) } else { Err(format!("{seen:?}")) } };
+    stage.settle("its grace period was the machine's", told).await?;
+    watch.abort();
+    Ok(())
 }
 
 pub async fn a_drain_ends_where_pods_cannot(stage: &Stage, fleet: &Fleet) -> Result<()> {

@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use fleetwright_api::{Machine, Phase, Status, names};
 use fleetwright_rig::Stage;
 use fleetwright_sim::{Fleet, SimHost, demo};
-use fleetwright_wire::{Answer, Apply, Claim, FailureKind, Mark, Owner, Package, Request, Step};
+use fleetwright_wire::{Answer, Apply, Claim, FailureKind, HOME, Mark, Owner, Package, Request, Step};
 use serde_json::json;
 
 use crate::support::{Telling, acts, delete, ensure, in_service, seconds, shown};
@@ -103,6 +103,76 @@ pub async fn a_second_machine_with_the_same_address_touches_nothing(stage: &Stag
     stage.gone("a").await?;
     stage.phase("b", Phase::Ready).await?;
     ensure(mark(host).is_some_and(|mark| mark.owner.name == "b" && mark.epoch == 1), "the host is b's")
+}
+
+/// A host of a Machine in service as an earlier version left it: with packages, and without an owner mark.
+fn without_mark(host: &SimHost) {
+    host.hands(|machine| {
+        machine.remove(&format!("{HOME}/owner.json"));
+        machine.put(&format!("{HOME}/journal/fence"), b"1794963600\n", 0o600);
+    });
+}
+
+pub async fn a_host_that_an_earlier_version_installed_is_claimed_by_its_machine_and_by_no_other(
+    stage: &Stage,
+    fleet: &Fleet,
+) -> Result<()> {
+    let hosts = in_service(stage, fleet, &["a"]).await?;
+    let before = acts(&hosts[0]);
+    without_mark(&hosts[0]);
+    let claimed = |seen: &Machine| {
+        let uid = mark(&hosts[0]).map(|mark| mark.owner.uid);
+        if uid == seen.metadata.uid { Ok(()) } else { Err(shown(seen)) }
+    };
+    stage.until("a", "claims its host", claimed).await?;
+    stage.phase("a", Phase::Ready).await?;
+    ensure(acts(&hosts[0]) == before, "a claim is no step")?;
+    // Whoever comes second has a status without components: here a Machine that was created again, as in another cluster.
+    stage.patch("a", json!({ "spec": { "onDelete": "Orphan" } })).await?;
+    delete(stage, "a").await?;
+    stage.gone("a").await?;
+    without_mark(&hosts[0]);
+    let tree = hosts[0].tree();
+    // It declares nothing: without this, its first step would remove everything.
+    stage.machine(fleet, "b", json!({ "spec": { "addresses": ["a"], "packages": [] } })).await?;
+    let said = stage.says("b", names::HOST_OWNED, Status::False, "HostNotClaimed").await?;
+    ensure(said.message.contains("machine adopt b --from unclaimed"), &said.message)?;
+    stage.linger(seconds(1800)).await?;
+    ensure(hosts[0].tree() == tree && mark(&hosts[0]).is_none(), "it was touched")?;
+    // A person says that no other Machine has it.
+    let adopt = json!({ "metadata": { "annotations": { names::ADOPT_HOST: "unclaimed/1" } } });
+    stage.patch("b", adopt).await?;
+    stage.phase("b", Phase::Ready).await?;
+    ensure(mark(&hosts[0]).is_some_and(|mark| mark.owner.name == "b"), "the host is b's")
+}
+
+/// An older Machine is edited to the address of a younger one in service.
+pub async fn a_machine_in_service_keeps_its_host_from_an_older_one_that_gets_its_address(
+    stage: &Stage,
+    fleet: &Fleet,
+) -> Result<()> {
+    let first = in_service(stage, fleet, &["a"]).await?;
+    // A second is as far as creation times can be told apart.
+    stage.linger(seconds(2)).await?;
+    let host = stage.machine(fleet, "b", json!({})).await?;
+    stage.phase("b", Phase::Ready).await?;
+    let before = acts(&first[0]);
+    let hers = host.tree();
+    stage.patch("a", json!({ "spec": { "addresses": ["b"] } })).await?;
+    // Its host key is another one, or the mark: either way nothing is done to b's host.
+    stage.phase("a", Phase::Degraded).await?;
+    stage.linger(seconds(1200)).await?;
+    stage.says("b", names::HOST_OWNED, Status::True, "Owned").await?;
+    ensure(host.tree() == hers, "b's host was touched")?;
+    ensure(acts(&first[0]) == before, "a's former host was touched")?;
+    stage.refer("b", "kubelet", demo::NEWER_KUBELET).await?;
+    let newer = |seen: &Machine| {
+        let found = crate::support::of(seen, "kubelet").and_then(|found| found.observed);
+        if found.as_deref() == Some("1.37.1") { Ok(()) } else { Err(shown(seen)) }
+    };
+    stage.until("b", "works on", newer).await?;
+    stage.patch("a", json!({ "spec": { "addresses": ["a"] } })).await?;
+    stage.phase("a", Phase::Ready).await.map(drop)
 }
 
 pub async fn an_older_leader_is_refused_and_a_restored_api_server_is_let_in_by_hand(

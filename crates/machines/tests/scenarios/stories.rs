@@ -193,6 +193,37 @@ pub async fn an_edit_of_the_cluster_s_values_changes_one_machine_at_a_time(stage
     ensure(changed.count() == 3, format!("the windows do not name what changes: {operations:#?}"))
 }
 
+/// Gates ask for `PackagesReady`: an edit that cannot be rendered closes no machine that works.
+pub async fn a_value_that_is_missing_leaves_machines_in_service_ready(stage: &Stage, fleet: &Fleet) -> Result<()> {
+    let hosts = in_service(stage, fleet, &["a"]).await?;
+    let maps = stage.api::<k8s_openapi::api::core::v1::ConfigMap>();
+    let set_region = async |region: serde_json::Value| {
+        let patch = kube::api::Patch::Merge(json!({ "data": { "region": region } }));
+        maps.patch(names::CLUSTER_VALUES, &kube::api::PatchParams::default(), &patch).await
+    };
+    set_region(json!("north")).await?;
+    let file = json!({ "path": "/etc/region.conf", "template": "{{ cluster.region }}\n", "mode": "0644" });
+    let spec = json!({ "component": "agent", "version": "1", "config": {}, "disruption": "None", "files": [file] });
+    stage.package("agent-1", spec).await?;
+    let packages = stage.get("a").await?.spec.packages;
+    let packages: Vec<_> =
+        packages.iter().map(|one| json!(one)).chain([json!({ "component": "agent", "ref": "agent-1" })]).collect();
+    stage.patch("a", json!({ "spec": { "packages": packages } })).await?;
+    stage.component("a", "agent", ComponentState::Ready).await?;
+    stage.phase("a", Phase::Ready).await?;
+    let before = hosts[0].journal().len();
+    set_region(serde_json::Value::Null).await?;
+    let said = stage.says("a", names::UP_TO_DATE, Status::False, "NotRendered").await?;
+    ensure(said.message.contains("region"), &said.message)?;
+    stage.phase("a", Phase::Degraded).await?;
+    stage.linger(seconds(1200)).await?;
+    stage.says("a", names::PACKAGES_READY, Status::True, "AllInPlace").await?;
+    set_region(json!("north")).await?;
+    stage.says("a", names::UP_TO_DATE, Status::True, "AsDeclared").await?;
+    stage.phase("a", Phase::Ready).await?;
+    ensure(hosts[0].journal().len() == before, "nothing was done to the host")
+}
+
 /// No host comes up with that version of the kubelet.
 fn spoil(fleet: &Fleet) {
     let spoilt = Spoilt {
@@ -581,7 +612,7 @@ pub async fn a_host_gets_nothing_of_a_secret_that_is_not_shared_with_its_machine
     }
     let reason = names::reasons::SECRET_NOT_SHARED;
     for machine in ["a", "b"] {
-        let says = stage.says(machine, names::PACKAGES_READY, Status::False, reason).await?.message;
+        let says = stage.says(machine, names::UP_TO_DATE, Status::False, reason).await?.message;
         let named = says.contains("Secret token") && says.contains(names::ALLOWED_MACHINES);
         ensure(named && !says.contains("somebody"), says)?;
     }
@@ -591,7 +622,8 @@ pub async fn a_host_gets_nothing_of_a_secret_that_is_not_shared_with_its_machine
     };
     share("b").await?;
     stage.component("b", "agent", ComponentState::Ready).await?;
-    stage.says("a", names::PACKAGES_READY, Status::False, reason).await?;
+    stage.says("a", names::UP_TO_DATE, Status::False, reason).await?;
+    stage.says("a", names::PACKAGES_READY, Status::True, "AllInPlace").await?;
     let has = |host: &SimHost| host.tree().into_iter().find(|(path, _)| path.ends_with("/etc/token"));
     ensure(has(&hosts[0]).is_none(), "a has what is shared with b alone")?;
     ensure(has(&hosts[1]).is_some(), "b has what is shared with it")

@@ -1,7 +1,7 @@
 //! Where one component stands, and what follows from it.
 
 use fleetwright_api::{Component, ComponentState, Disruption, Drift, OnFailure, Rollback};
-use fleetwright_wire::{ComponentSeen, Deviation, Facts, Outcome, StepRecord};
+use fleetwright_wire::{ComponentSeen, Facts, Outcome, StepRecord};
 use jiff::{SignedDuration, Timestamp};
 
 use super::decide::Mind;
@@ -20,6 +20,11 @@ pub(super) const PROVING: &str = "waiting until it works";
 pub(super) const REPAIR_FAILED: &str = "the repair failed";
 /// How much of a step's output a component's message tells.
 const TAIL: usize = 1024;
+/// A component whose health checks failed this often in a row does not work. One failure may be a slow answer.
+const DOWN_AFTER: u32 = 2;
+/// The API server excuses at most that much of the time that a package has to prove itself. An outage that lasts longer ends the operator's
+/// lease, and its successor counts from its own start; a single watch that fails for ever excuses nothing for ever.
+const LONGEST_EXCUSE: SignedDuration = SignedDuration::from_mins(30);
 
 /// Where one component stands.
 #[derive(Debug)]
@@ -110,7 +115,7 @@ impl<'a> Mind<'a> {
         // What was just installed has time to come into shape; anything else was in shape before, or is found for the first time.
         let calm = self.installed_by_us(entry, wanted).is_none() && !self.repaired_in_proof(entry, wanted);
         if calm && !deviations.is_empty() {
-            let why = self.drifted(entry, deviations);
+            let why = self.drifted(entry, sight.seen);
             return why.map_or(Stand::Left, |why| Stand::Due(Box::new(self.repair(wanted, None, sight.seen, why))));
         }
         if self.needs_boot(entry, wanted, sight) {
@@ -181,7 +186,8 @@ impl<'a> Mind<'a> {
         let overlap = |(from, to): &(Timestamp, Timestamp)| {
             (*to).min(self.now).duration_since((*from).max(since)).max(SignedDuration::ZERO)
         };
-        self.k.outages.iter().map(overlap).fold(passed, |left, outage| left - outage)
+        let excused = self.k.outages.iter().map(overlap).fold(SignedDuration::ZERO, |sum, outage| sum + outage);
+        passed - excused.min(LONGEST_EXCUSE)
     }
 
     /// Why a component is not yet known to work; none if it is.
@@ -379,8 +385,11 @@ impl<'a> Mind<'a> {
     }
 
     /// Writes down what deviates. Answers what a repair is for; none if drift is only reported.
-    pub(super) fn drifted(&mut self, entry: &mut Component, deviations: &[Deviation]) -> Option<String> {
-        let items = guard::items(&entry.component, deviations);
+    pub(super) fn drifted(&mut self, entry: &mut Component, seen: &ComponentSeen) -> Option<String> {
+        if let Some(why) = self.why_down(seen) {
+            self.not_working.insert(entry.component.clone(), cut(&why, TAIL));
+        }
+        let items = guard::items(&entry.component, &seen.deviations);
         let text = guard::text(&items);
         self.drift.extend(items);
         let kept = std::mem::take(&mut entry.message);
@@ -398,8 +407,12 @@ impl<'a> Mind<'a> {
         seen: &ComponentSeen,
         mut why: String,
     ) -> Item<'a> {
-        let down = down(seen);
+        let down = self.why_down(seen);
         let disrupts = down.is_none() && seen.deviations.iter().any(|deviation| deviation.disrupts);
+        if disrupts && seen.health.iter().any(|check| !check.holds) {
+            self.second_look = true;
+            self.look_for_health(wanted.times.healthy_every);
+        }
         if let Some(down) = down {
             why = cut(&format!("{why}; it does not work, so that the repair disrupts nothing: {down}"), TAIL);
         }
@@ -497,6 +510,16 @@ impl<'a> Mind<'a> {
         before.and_then(record).is_some()
     }
 
+    /// Why a component does not work, by its units, or by its health checks in two looks in a row; none if it works or is not known to.
+    fn why_down(&self, seen: &ComponentSeen) -> Option<String> {
+        if let Some(unit) = seen.down.first() {
+            return Some(format!("unit {unit} does not run"));
+        }
+        let failed = seen.health.iter().find(|check| !check.holds)?;
+        let times = self.k.failures.get(&seen.component).copied().unwrap_or(0);
+        (times >= DOWN_AFTER).then(|| format!("{}: {}", failed.check, failed.message))
+    }
+
     fn needs_boot(&self, entry: &Component, wanted: &Rendered, sight: &Sight<'_>) -> bool {
         let changed = self.installed_by_us(entry, wanted).filter(|record| record.outcome == Outcome::Done);
         match changed {
@@ -506,15 +529,6 @@ impl<'a> Mind<'a> {
             None => sight.seen.needs_reboot,
         }
     }
-}
-
-/// Why a component does not work, by its units and its health checks; none if it works or is not known to.
-fn down(seen: &ComponentSeen) -> Option<String> {
-    if let Some(unit) = seen.down.first() {
-        return Some(format!("unit {unit} does not run"));
-    }
-    let failed = seen.health.iter().find(|check| !check.holds)?;
-    Some(format!("{}: {}", failed.check, failed.message))
 }
 
 /// What a step says of itself, and the end of what it printed.

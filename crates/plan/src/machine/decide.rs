@@ -1,5 +1,6 @@
 //! The decision, from top to bottom.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fleetwright_api::{ComponentState, DriftItem, HostKeyPolicy, MachineStatus, names};
@@ -38,7 +39,7 @@ pub(super) struct Mind<'a> {
     pub withdraw: bool,
     /// What of the host is not as declared.
     pub drift: Vec<DriftItem>,
-    /// What the condition PackagesReady says, if that is clear already.
+    /// Why nothing is done towards what is declared, as the condition UpToDate says it.
     pub refused: Option<(&'static str, String)>,
     /// The declared kubelet does not fit to the API server: the reason, and what to do.
     pub misfit: Option<(&'static str, String)>,
@@ -48,6 +49,10 @@ pub(super) struct Mind<'a> {
     pub health: Option<Duration>,
     /// A repair would disrupt a component if it works: its health checks are run before anything is done.
     pub ask_health: bool,
+    /// A health check failed once: it is run again before its component counts as one that does not work.
+    pub second_look: bool,
+    /// Components that differ from what is declared and do not work, and why.
+    pub not_working: BTreeMap<String, String>,
     /// The host is not ours to change.
     pub stopped: bool,
 }
@@ -69,6 +74,8 @@ impl<'a> Mind<'a> {
             looked: false,
             health: None,
             ask_health: false,
+            second_look: false,
+            not_working: BTreeMap::new(),
             stopped: false,
         }
     }

@@ -75,8 +75,9 @@ pub fn told(old: &MachineStatus, new: &MachineStatus) -> Vec<Told> {
         && owned(old).is_none_or(|before| (before.status, &before.reason) != (now.status, &now.reason))
     {
         let once_for = now.last_transition_time.to_string();
-        let reason =
-            ["HostOwnedByAnother", "AddressInUse", "WrongHost", "Fenced"].into_iter().find(|one| now.reason == **one);
+        let reason = ["HostOwnedByAnother", "HostNotClaimed", "AddressInUse", "WrongHost", "Fenced"]
+            .into_iter()
+            .find(|one| now.reason == **one);
         if let Some(reason) = reason.filter(|_| now.status == Status::False) {
             told.push(Told { level: Level::Warning, reason, message: now.message, once_for });
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fleetwright_api::{ComponentState, Disruption};
+use fleetwright_api::{ComponentState, Disruption, Machine};
 use jiff::Timestamp;
 
 use super::decide::Mind;
@@ -40,6 +40,7 @@ fn from_status(known: &Known<'_>, ordered: &[&Arc<Rendered>]) -> Vec<PlannedStep
         let held = entry.is_some_and(|entry| entry.failed.as_ref() == Some(&wanted.digest));
         let from = entry.and_then(|entry| entry.observed.clone());
         let ready = entry.is_some_and(|entry| entry.state == ComponentState::Ready);
+        // Without what was installed there is nothing to compare: [`uncompared`] has the component.
         let changes = entry.map(|entry| changes(&entry.inputs, &wanted.inputs())).unwrap_or_default();
         if held || ready && from.as_ref() == Some(to) && changes.is_empty() {
             continue;
@@ -78,6 +79,13 @@ fn from_status(known: &Known<'_>, ordered: &[&Arc<Rendered>]) -> Vec<PlannedStep
         steps.push(reboot_step());
     }
     steps
+}
+
+/// The components of which only the version can be compared without the host: an earlier version of the operator wrote nothing else down.
+pub fn uncompared(machine: &Machine, wanted: &[Arc<Rendered>]) -> Vec<String> {
+    let components = machine.status.as_ref().map(|status| status.components.as_slice()).unwrap_or_default();
+    let known = |name: &str| components.iter().any(|entry| entry.component == name && entry.inputs.is_empty());
+    wanted.iter().map(|wanted| &wanted.package.component).filter(|name| known(name)).cloned().collect()
 }
 
 fn reboot_step() -> PlannedStep {

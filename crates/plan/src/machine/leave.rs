@@ -62,13 +62,12 @@ impl Mind<'_> {
             return;
         }
         if !self.may_change() {
-            // What another Machine owns is not this one's to clean.
-            if self
-                .k
-                .host
-                .seen
-                .is_some_and(|seen| seen.observation.owner.as_ref().is_some_and(|mark| !mark.owner.is(self.k.identity)))
-                && !matches!(self.act, Act::End { .. } | Act::Adopt { .. })
+            // What another Machine owns or installed is not this one's to clean.
+            let never_ours = self.old.components.iter().all(|entry| entry.observed.is_none());
+            if self.k.host.seen.is_some_and(|seen| match &seen.observation.owner {
+                Some(mark) => !mark.owner.is(self.k.identity),
+                None => seen.observation.never_owned && never_ours,
+            }) && !matches!(self.act, Act::End { .. } | Act::Adopt { .. })
             {
                 self.act = self.last_act(false);
             }

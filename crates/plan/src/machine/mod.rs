@@ -6,6 +6,7 @@
 //!
 //! Guarantees of [`decide`]:
 //! - nothing is changed on a host that belongs to another Machine, or is another one than declared;
+//! - a host that carries packages and never had an owner is claimed only by the Machine that installed them, or by hand;
 //! - nothing is changed on a host whose key is not trusted, that is paused, or of whose packages one cannot be made;
 //! - while a Node of the machine's name is not bound to it, neither that Node nor the host is changed;
 //! - at most one step at a time, each under an id that is not used for another one;
@@ -48,7 +49,7 @@ use crate::skew::{self, Minor};
 
 pub use decide::decide;
 pub use events::{Level, Told, told};
-pub use foresee::steps;
+pub use foresee::{steps, uncompared};
 pub use guard::next_check;
 pub use order::{Refused, order};
 pub use status::{OURS, facts, ours};
@@ -85,6 +86,8 @@ pub struct Known<'a> {
     pub given_up: &'a BTreeMap<String, GivenUp>,
     /// How often in a row the checks of a component held.
     pub streaks: &'a BTreeMap<String, u32>,
+    /// How often in a row the checks of a component failed, of the looks that ran them.
+    pub failures: &'a BTreeMap<String, u32>,
     /// How often the host is looked at though nothing happens.
     pub check_every: Duration,
     /// Since when this process knows of the machine: what was seen before is forgotten.
@@ -322,6 +325,8 @@ pub enum Act {
     Clean,
     /// Leave the host as it is, and to whoever claims it next.
     Release,
+    /// Write the owner mark onto a host that has none.
+    Claim,
     /// Take the host from exactly that owner, in the epoch that was seen.
     Adopt {
         /// Whose it is.

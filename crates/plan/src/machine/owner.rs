@@ -3,9 +3,10 @@
 use fleetwright_api::{HostOwner, OnDelete, Status, names};
 use fleetwright_wire::{Facts, Mark, Observe, Owner};
 
-use super::Act;
 use super::decide::Mind;
 use super::guard::cut;
+use super::{Act, Seen};
+use crate::join::Binding;
 use crate::operation::put;
 
 impl Mind<'_> {
@@ -17,12 +18,8 @@ impl Mind<'_> {
         if let Some(message) = self.wrong_serial(&seen.observation.facts) {
             return self.stop("WrongHost", message);
         }
-        let Some(mark) = mark else {
-            self.say_owned(Status::Unknown, "NotClaimedYet", "the first step claims the host".to_owned());
-            return true;
-        };
-        let adopts =
-            self.adoption().is_some_and(|asked| asked == written(mark).adoption()) && !self.k.machine.spec.paused;
+        let Some(mark) = mark else { return self.may_claim(seen) };
+        let adopts = self.asks_to_adopt(&written(mark).adoption()) && !self.k.machine.spec.paused;
         if adopts && seen.current && !self.finalized() {
             self.act = Act::Finalize;
             return false;
@@ -33,8 +30,19 @@ impl Mind<'_> {
             return false;
         }
         if mark.owner.is(self.k.identity) {
+            // The host is ours: whatever was asked before is over. Epochs begin at 1 again on a host that was wiped, and an annotation
+            // that stayed must not take it from its next owner.
+            let asked = self.k.machine.metadata.annotations.as_ref().and_then(|all| all.get(names::ADOPT_HOST));
+            if let Some(asked) = asked {
+                self.status.adopted = Some(cut(asked, 1024));
+            }
             if self.k.fence == 0 || mark.fence <= self.k.fence {
-                self.say_owned(Status::True, "Owned", format!("epoch {}", mark.epoch));
+                match self.unknown_serial(&seen.observation.facts) {
+                    Some(text) => {
+                        self.say_owned(Status::True, "SerialUnknown", format!("epoch {}; {text}", mark.epoch))
+                    }
+                    None => self.say_owned(Status::True, "Owned", format!("epoch {}", mark.epoch)),
+                }
                 return true;
             }
             // That of the lease is the newest leader, unless the API server lost what it knew.
@@ -57,16 +65,46 @@ impl Mind<'_> {
         self.stop("HostOwnedByAnother", message)
     }
 
+    /// Whether a host without an owner may be changed, which its first step claims. A Machine that installed its packages before hosts had
+    /// owners claims it at once: until then any other Machine could.
+    fn may_claim(&mut self, seen: Seen<'_>) -> bool {
+        let machine = self.k.machine;
+        let installed = self.old.components.iter().any(|entry| entry.observed.is_some());
+        let asked = self.asks_to_adopt(HostOwner::UNCLAIMED);
+        let left =
+            machine.spec.paused || machine.metadata.deletion_timestamp.is_some() || *self.k.binding == Binding::Foreign;
+        if (installed || asked) && seen.current && !left {
+            self.progress("claim the host", None, None, "");
+            self.act = if self.finalized() { Act::Claim } else { Act::Finalize };
+            return false;
+        }
+        if seen.observation.never_owned && !installed && (!asked || left) {
+            let name = machine.metadata.name.as_deref().unwrap_or_default();
+            let message = format!(
+                "the host carries packages that an earlier version of Fleetwright installed, for a Machine that has not claimed the host yet: \
+                 nothing is done to it. If no other Machine, also of another cluster, has this host: fleetwright machine adopt {name} --from {}",
+                HostOwner::UNCLAIMED
+            );
+            return self.stop("HostNotClaimed", message);
+        }
+        let mut message = "the first step claims the host".to_owned();
+        if let Some(text) = self.unknown_serial(&seen.observation.facts) {
+            message = format!("{message}; {text}");
+        }
+        self.say_owned(Status::Unknown, "NotClaimedYet", message);
+        true
+    }
+
     /// Whether another Machine of this API server has the same address, and was first. Then nothing is asked of the host.
     pub(super) fn address_is_free(&mut self) -> bool {
         let Some(first) = self.k.same_address else { return true };
         let message = format!(
-            "Machine {first} has the same address and is older: nothing is done for this one. Correct spec.addresses of one of them, or delete one"
+            "Machine {first} has the same address, and has the host or is older: nothing is done for this one. Correct spec.addresses of one of \
+             them, or delete one"
         );
-        self.say_owned(Status::False, "AddressInUse", message);
-        self.stopped = true;
-        self.withdraw = self.waits();
-        self.at(self.next_check());
+        if !self.stopped_by("AddressInUse", message) {
+            self.at(self.next_check());
+        }
         false
     }
 
@@ -97,18 +135,25 @@ impl Mind<'_> {
     }
 
     fn stop(&mut self, reason: &'static str, message: String) -> bool {
-        self.say_owned(Status::False, reason, message.clone());
-        self.stopped = true;
-        self.withdraw = self.waits();
-        if self.running().is_some() {
-            self.act = Act::End { open: false, well: false, text: cut(&format!("{reason}: {message}"), 1024) };
-            return false;
-        }
-        match self.k.host.seen {
-            Some(seen) if seen.current && seen.at >= self.last_check() => self.at(self.next_check()),
-            _ => self.ask(Observe::default()),
+        if !self.stopped_by(reason, message) {
+            match self.k.host.seen {
+                Some(seen) if seen.current && seen.at >= self.last_check() => self.at(self.next_check()),
+                _ => self.ask(Observe::default()),
+            }
         }
         false
+    }
+
+    /// Says why nothing is done, and ends a window that is under way: it holds a place at the gate for nothing. True if there was one.
+    fn stopped_by(&mut self, reason: &'static str, message: String) -> bool {
+        self.stopped = true;
+        self.withdraw = self.waits();
+        let ends = self.running().is_some();
+        if ends {
+            self.act = Act::End { open: false, well: false, text: cut(&format!("{reason}: {message}"), 1024) };
+        }
+        self.say_owned(Status::False, reason, message);
+        ends
     }
 
     fn say_owned(&mut self, status: Status, reason: &str, message: String) {
@@ -130,8 +175,21 @@ impl Mind<'_> {
         ))
     }
 
-    fn adoption(&self) -> Option<&str> {
-        self.k.machine.metadata.annotations.as_ref()?.get(names::ADOPT_HOST).map(String::as_str)
+    /// That a serial number is declared and the host's firmware has none; none if it was compared.
+    fn unknown_serial(&self, facts: &Facts) -> Option<String> {
+        let wanted = self.k.machine.spec.hardware.serial.as_deref().filter(|serial| !serial.trim().is_empty())?;
+        let text =
+            format!("spec.hardware.serial is {wanted} and was not compared: the host's firmware has no serial number");
+        facts.serials.is_empty().then_some(text)
+    }
+
+    /// Whether a person asks to adopt exactly that, and it was not followed yet. What follows after another slash tells requests apart.
+    fn asks_to_adopt(&self, what: &str) -> bool {
+        let asked = self.k.machine.metadata.annotations.as_ref().and_then(|all| all.get(names::ADOPT_HOST));
+        asked.is_some_and(|asked| {
+            let same = asked.strip_prefix(what).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+            same && self.old.adopted.as_ref() != Some(&cut(asked, 1024))
+        })
     }
 }
 

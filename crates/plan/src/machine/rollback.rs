@@ -57,7 +57,7 @@ impl<'a> Mind<'a> {
         let asked = self.k.host.seen.filter(|seen| seen.asked.installed.contains(&entry.component));
         let guarded = matches!(entry.state, ComponentState::RolledBack | ComponentState::Drifted);
         if guarded && asked.is_some() && !sight.seen.deviations.is_empty() {
-            if let Some(why) = self.drifted(entry, &sight.seen.deviations) {
+            if let Some(why) = self.drifted(entry, sight.seen) {
                 let item = self.repair(wanted, Some(back), sight.seen, why);
                 return Stand::Due(Box::new(Item { not_before: self.retry_at(entry, &does), ..item }));
             }

@@ -180,17 +180,20 @@ impl Mind<'_> {
         self.status.components.iter().any(|entry| changing(entry.state))
     }
 
+    /// Whether what the host carries works. An edit that cannot be carried out changes nothing on the host: [`names::UP_TO_DATE`] has its
+    /// reason, and a machine in service stays as ready as it was.
     fn say_packages(&mut self) {
         let generation = self.k.machine.metadata.generation;
-        let said = if let Some((reason, message)) = self.refused.take() {
-            self.refused = Some((reason, message.clone()));
-            Some((Status::False, reason, message))
-        } else if self.looked {
-            Some(self.packages())
-        } else if condition(&self.status.conditions, names::PACKAGES_READY).is_none() {
-            Some((Status::Unknown, "NotLookedAtYet", String::new()))
-        } else {
-            None
+        let said = match &self.refused {
+            Some((reason, message)) if self.is_new() => {
+                Some((Status::False, INSTALLING, format!("{reason}: {message}")))
+            }
+            Some(_) => None,
+            None if self.looked => Some(self.packages()),
+            None if condition(&self.status.conditions, names::PACKAGES_READY).is_none() => {
+                Some((Status::Unknown, "NotLookedAtYet", String::new()))
+            }
+            None => None,
         };
         if let Some((status, reason, message)) = said {
             let message = guard::cut(&message, 4096);
@@ -219,6 +222,10 @@ impl Mind<'_> {
                 None => format!("{} is not in place yet", entry.component),
             };
             return (Status::False, INSTALLING, message);
+        }
+        // It differs from what is declared, and it does not work: until it is repaired, no pods.
+        if let Some((component, why)) = self.not_working.iter().next() {
+            return (Status::False, "ComponentDown", format!("{component} does not work: {why}"));
         }
         let disrupts = |component: &str| match self.k.wanted {
             Wanted::Ready(wanted) => wanted

@@ -114,6 +114,9 @@ impl<'a> Mind<'a> {
         if stale || self.ask_health && !seen.asked.health {
             return self.ask(wire::Observe { health: true, ..observe });
         }
+        if self.second_look {
+            return self.look_for_proof(observe, seen);
+        }
         // Who waits for the gate is looked at as anybody else.
         if self.waits() && self.due(seen) {
             return self.ask(observe);
@@ -290,8 +293,11 @@ impl<'a> Mind<'a> {
             if seen.components.iter().any(|found| found.component == *name && found.needs_reboot) {
                 let mut entry = self.entry(name);
                 entry.failed = Some(wanted.digest.clone());
-                let message = format!("the host was booted {MOST_BOOTS} times, and still it is not in place");
-                set(&mut entry, ComponentState::Failed, message, self.now);
+                let mut message = format!("the host was booted {MOST_BOOTS} times, and still it is not in place");
+                if let Some(back) = &entry.rollback {
+                    message = format!("{}; and {}, which was restored: {message}", back.why, back.version);
+                }
+                set(&mut entry, ComponentState::Failed, guard::cut(&message, 8192), self.now);
                 self.put(entry);
             }
         }

@@ -186,6 +186,22 @@ fn rendered_content_that_changes_is_planned_and_waits_for_the_gate() {
     assert!(world.plan().is_empty());
 }
 
+/// An earlier version of the operator wrote no inputs down: without the host, an edit of a file cannot be told from none.
+#[test]
+fn a_component_without_written_inputs_is_named_as_not_compared() {
+    let mut world = World::new(rendered("one"));
+    world.settle();
+    assert!(crate::machine::uncompared(&world.machine, &world.wanted).is_empty());
+    for entry in &mut world.machine.status.as_mut().unwrap().components {
+        entry.inputs = Default::default();
+    }
+    world.memory.seen = None;
+    world.want(rendered("two"));
+    assert!(world.plan().is_empty(), "the version is the same");
+    let names: Vec<String> = world.wanted.iter().map(|wanted| wanted.package.component.clone()).collect();
+    assert_eq!(crate::machine::uncompared(&world.machine, &world.wanted), names);
+}
+
 #[test]
 fn rendered_content_that_changed_while_the_operator_was_down_is_followed_at_once() {
     let mut world = World::new(rendered("server: old"));
@@ -510,6 +526,22 @@ fn an_outage_of_the_api_server_does_not_count_against_a_kubelet_that_joins() {
     assert_eq!(world.state("kubelet"), Some(ComponentState::Ready), "{}", world.message("kubelet"));
 }
 
+/// One watch that fails for ever must not keep a bad version on its host for ever.
+#[test]
+fn an_outage_that_does_not_end_excuses_a_kubelet_for_half_an_hour() {
+    let mut world = ready("1.36");
+    let mut wanted = four("1.37");
+    wanted[0].node_conditions = vec!["Ready".to_owned()];
+    world.broken.insert(wanted[0].digest.clone());
+    world.want(wanted);
+    let start = world.now;
+    world.outages = vec![(start, start + SignedDuration::from_hours(100))];
+    world.settle_for(SignedDuration::from_mins(25));
+    assert_eq!(world.rollback("kubelet"), None, "the API server may be gone");
+    world.settle_for(SignedDuration::from_mins(20));
+    assert_eq!(world.carries("kubelet").as_deref(), Some("1.36"), "{:#?}", world.status());
+}
+
 #[test]
 fn a_kubelet_that_does_not_join_when_the_api_server_is_back_has_failed() {
     let mut world = joins_after_an_outage(true);
@@ -694,7 +726,9 @@ fn nothing_is_done_with_packages_that_cannot_be_made_or_do_not_go_together() {
     world.cannot = Some("MachinePackageVersion kubelet-1.36, spec.files[0].template: unknown name".to_owned());
     world.settle();
     assert!(world.did().is_empty());
-    assert!(world.says(names::PACKAGES_READY).2.contains("spec.files[0].template"));
+    for type_ in [names::PACKAGES_READY, names::UP_TO_DATE] {
+        assert!(world.says(type_).2.contains("spec.files[0].template"), "{type_}");
+    }
     world.cannot = None;
     for (wanted, reason) in [
         (
@@ -706,9 +740,29 @@ fn nothing_is_done_with_packages_that_cannot_be_made_or_do_not_go_together() {
         world.want(wanted);
         world.settle();
         assert!(world.did().is_empty());
-        assert_eq!(world.says(names::PACKAGES_READY).1, reason);
+        assert_eq!(world.says(names::UP_TO_DATE).1, reason);
+        assert_eq!(world.says(names::PACKAGES_READY).1, "Installing", "it was never whole");
         assert_eq!(world.status().phase, Some(Phase::Degraded));
     }
+}
+
+/// Gates ask for `PackagesReady`: a value that is missing, or a Secret that is not shared any more, must not close a fleet that works.
+#[test]
+fn an_edit_that_cannot_be_carried_out_leaves_a_machine_in_service_ready() {
+    let mut world = ready("1.36");
+    world.cannot = Some("MachinePackageVersion kubelet-1.36, spec.files[0].template: unknown name".to_owned());
+    world.machine.metadata.generation = Some(9);
+    world.settle();
+    assert_eq!(world.says(names::UP_TO_DATE).1, "NotRendered");
+    assert_eq!(world.says(names::PACKAGES_READY).0, "True", "{:?}", world.says(names::PACKAGES_READY));
+    assert_eq!(world.status().phase, Some(Phase::Degraded));
+    // What does not go together is no other case.
+    world.cannot = None;
+    world.want(vec![package("a", "1", Disruption::None, &["b"])]);
+    world.settle();
+    assert_eq!(world.says(names::UP_TO_DATE).1, "DependencyMissing");
+    assert_eq!(world.says(names::PACKAGES_READY).0, "True");
+    assert!(world.did().is_empty());
 }
 
 #[test]
@@ -815,6 +869,64 @@ fn what_is_down_already_is_repaired_at_once_and_without_a_drain() {
     assert_eq!(world.status().phase, Some(Phase::Ready), "{:#?}", world.status());
 }
 
+/// A slow answer of one check is no reason to restart a component under its pods.
+#[test]
+fn a_health_check_that_fails_once_does_not_let_a_repair_pass_the_gate() {
+    let mut world = ready("1.36");
+    world.gate_open = false;
+    world.drifted.insert("kubelet".to_owned(), vec![deviation("file /etc/kubelet.yaml", true)]);
+    world.slow.insert("kubelet".to_owned(), 1);
+    world.settle();
+    assert_eq!(world.slow["kubelet"], 0, "the check was run");
+    assert!(world.did().is_empty(), "{:?}", world.did());
+    assert_eq!(world.operations.len(), 1, "it waits for the gate");
+    assert_eq!(world.says(names::PACKAGES_READY).0, "True");
+    // One that goes on failing is down, and is repaired at once.
+    world.slow.insert("kubelet".to_owned(), 1000);
+    world.settle_for(SignedDuration::from_mins(15));
+    assert_eq!(world.did().first().map(String::as_str), Some("repair kubelet"));
+    assert!(!world.done[0].2, "no Node was closed for it");
+}
+
+/// `PackagesReady` says whether what the host carries works.
+#[test]
+fn a_component_that_is_down_and_cannot_be_repaired_is_not_ready() {
+    let mut world = ready("1.36");
+    world.fights = true;
+    world.drifted.insert("containerd".to_owned(), vec![deviation("unit containerd.service", false)]);
+    world.dead.insert("containerd".to_owned());
+    world.settle();
+    let (status, reason, message) = world.says(names::PACKAGES_READY);
+    assert_eq!((&*status, &*reason), ("False", "ComponentDown"), "{message}");
+    assert!(message.contains("containerd.service"), "{message}");
+    world.fights = false;
+    world.settle_for(SignedDuration::from_hours(10));
+    assert_eq!(world.says(names::PACKAGES_READY).0, "True");
+    // What only differs works.
+    world.machine.spec.drift = Drift::Report;
+    world.drifted.insert("sysctl".to_owned(), vec![deviation("sysctl vm.swappiness", false)]);
+    world.settle();
+    assert_eq!(world.state("sysctl"), Some(ComponentState::Drifted));
+    assert_eq!(world.says(names::PACKAGES_READY).0, "True");
+}
+
+/// A restored version whose package the host cannot read any more was compared with nothing.
+#[test]
+fn a_restored_version_that_cannot_be_compared_is_not_proven() {
+    let mut world = ready("1.36");
+    let wanted = four("1.37");
+    world.broken.insert(wanted[0].digest.clone());
+    world.want(wanted);
+    restored(&mut world);
+    world.lost_copies.insert("kubelet".to_owned());
+    world.settle();
+    assert_eq!(world.state("kubelet"), Some(ComponentState::Failed), "{}", world.message("kubelet"));
+    assert!(world.node.as_ref().unwrap().closed.is_some(), "the Node was opened");
+    world.lost_copies.clear();
+    world.settle();
+    assert_eq!(world.state("kubelet"), Some(ComponentState::RolledBack));
+}
+
 #[test]
 fn what_dies_while_its_node_is_drained_is_repaired_without_waiting_for_pods() {
     let mut world = ready("1.36");
@@ -856,6 +968,72 @@ fn a_host_of_another_is_looked_at_and_left() {
     assert_eq!(world.status().phase, Some(Phase::Ready), "{:#?}", world.status());
     assert_eq!(world.owner.as_ref().unwrap().epoch, 5);
     assert_eq!(world.says(names::HOST_OWNED).0, "True");
+}
+
+/// Epochs begin at 1 again on a host that was wiped.
+#[test]
+fn an_adoption_that_was_followed_means_nothing_afterwards() {
+    let mut world = foreign();
+    adopt(&mut world, "cluster-2/uid-2/4");
+    world.settle();
+    assert_eq!(world.status().adopted.as_deref(), Some("cluster-2/uid-2/4"));
+    world.done.clear();
+    let theirs = fleetwright_wire::Mark { owner: owner("cluster-2", "uid-2"), epoch: 4, fence: 9 };
+    world.owner = Some(theirs.clone());
+    world.want(four("1.37"));
+    world.settle();
+    assert!(world.did().is_empty() && world.owner.as_ref() == Some(&theirs), "it was taken without being asked");
+    assert_eq!(world.says(names::HOST_OWNED).1, "HostOwnedByAnother");
+    // Asked again, as the command does.
+    adopt(&mut world, "cluster-2/uid-2/4/2030-01-02T00:00:00Z");
+    world.settle();
+    assert_eq!(world.owner.as_ref().unwrap().epoch, 5);
+}
+
+/// Hosts that an earlier version installed have no owner mark.
+#[test]
+fn a_machine_claims_the_host_that_it_installed_before_hosts_had_owners() {
+    let mut world = ready("1.36");
+    (world.owner, world.never_owned) = (None, true);
+    world.settle_for(SignedDuration::from_mins(11));
+    assert_eq!(world.owner.as_ref().map(|mark| mark.owner.clone()), Some(world.identity()));
+    assert!(world.did().is_empty() && world.operations.is_empty(), "nothing else is done for it");
+    assert_eq!(world.says(names::HOST_OWNED).1, "Owned");
+    // One that is paused is left as it is.
+    (world.owner, world.never_owned, world.machine.spec.paused) = (None, true, true);
+    world.settle();
+    assert_eq!(world.owner, None);
+}
+
+/// The attack: a second Machine for a host in service, before its first one has claimed it.
+#[test]
+fn a_host_that_another_machine_installed_is_not_claimed_by_a_step() {
+    let mut world = World::new(vec![]);
+    let kubelet = four("1.36").remove(0);
+    let there = fleetwright_wire::Installed {
+        reference: kubelet.package.reference.clone(),
+        version: "1.36".to_owned(),
+        digest: kubelet.digest.clone(),
+    };
+    world.installed.insert("kubelet".to_owned(), vec![there]);
+    world.shelf.insert(kubelet.digest.clone(), std::sync::Arc::new(kubelet));
+    world.never_owned = true;
+    world.settle();
+    assert!(world.did().is_empty() && world.owner.is_none(), "{:?}", world.did());
+    let (status, reason, message) = world.says(names::HOST_OWNED);
+    assert_eq!((&*status, &*reason), ("False", "HostNotClaimed"));
+    assert!(message.contains("--from unclaimed"), "{message}");
+    let before = world.machine.clone();
+    world.machine.metadata.finalizers = Some(vec![names::MACHINE_FINALIZER.to_owned()]);
+    delete(&mut world);
+    world.settle();
+    assert!(world.gone && world.did().is_empty() && !world.clean, "it leaves what is not its own");
+    (world.machine, world.gone) = (before, false);
+    // A person says whose it is.
+    adopt(&mut world, "unclaimed/2030-01-02T00:00:00Z");
+    world.settle();
+    assert_eq!(world.owner.as_ref().map(|mark| mark.owner.clone()), Some(world.identity()));
+    assert_eq!(world.did(), ["remove kubelet"]);
 }
 
 #[test]
@@ -908,6 +1086,19 @@ fn a_machine_with_the_address_of_an_older_one_waits() {
 }
 
 #[test]
+fn a_machine_that_loses_its_address_to_another_gives_its_place_at_the_gate_back() {
+    let mut world = ready("1.36");
+    (world.pods, world.blocked) = (3, true);
+    world.want(four("1.37"));
+    world.settle_for(SignedDuration::from_mins(2));
+    assert!(world.operations[0].granted && world.operations[0].ended.is_none());
+    world.same_address = Some("host-3".to_owned());
+    world.settle_for(SignedDuration::from_mins(1));
+    let (well, _, text) = world.operations[0].ended.clone().expect("the window ends");
+    assert!(!well && text.contains("AddressInUse"), "{text}");
+}
+
+#[test]
 fn a_serial_number_that_differs_stops_everything_and_an_unknown_one_does_not() {
     let mut world = World::new(four("1.36"));
     world.machine.spec.hardware.serial = Some("SN-1".to_owned());
@@ -918,6 +1109,12 @@ fn a_serial_number_that_differs_stops_everything_and_an_unknown_one_does_not() {
     world.serial = None;
     world.settle();
     assert_eq!(world.status().phase, Some(Phase::Ready), "{:#?}", world.status());
+    let (status, reason, message) = world.says(names::HOST_OWNED);
+    assert_eq!((&*status, &*reason), ("True", "SerialUnknown"), "{message}");
+    assert!(message.contains("SN-1"), "{message}");
+    world.serial = Some("sn-1".to_owned());
+    world.settle();
+    assert_eq!(world.says(names::HOST_OWNED).1, "Owned");
 }
 
 #[test]
@@ -1027,6 +1224,21 @@ fn a_kernel_that_does_not_come_up_goes_back_with_another_boot() {
     assert_eq!(world.state("kernel"), Some(ComponentState::RolledBack));
 }
 
+#[test]
+fn a_restored_kernel_that_is_not_in_place_after_its_boots_shows_both_failures() {
+    let mut world = World::new(vec![package("kernel", "6.1", Disruption::Reboot, &[])]);
+    world.settle();
+    let wanted = package("kernel", "6.2", Disruption::Reboot, &[]);
+    world.failing.insert(wanted.digest.clone());
+    world.boots_in_vain = true;
+    world.want(vec![wanted]);
+    world.settle();
+    assert_eq!(world.state("kernel"), Some(ComponentState::Failed), "{:#?}", world.status());
+    let message = world.message("kernel");
+    assert!(message.contains("no space left on device"), "the first failure: {message}");
+    assert!(message.contains("booted 3 times"), "the second failure: {message}");
+}
+
 /// A Machine that is called like a Node of another host, as who may write Machines may call it.
 #[test]
 fn a_node_that_is_not_bound_is_left_alone_and_so_is_the_host() {
@@ -1035,7 +1247,8 @@ fn a_node_that_is_not_bound_is_left_alone_and_so_is_the_host() {
     world.foreign = true;
     world.settle();
     assert_eq!(world.did(), [""; 0], "nothing is installed");
-    assert_eq!(world.says(names::PACKAGES_READY).1, "NodeNotBound");
+    assert_eq!(world.says(names::PACKAGES_READY).0, "False");
+    assert_eq!(world.says(names::UP_TO_DATE).1, "NodeNotBound");
     assert_eq!(world.status().node_ref, None);
     world.machine.metadata.finalizers = Some(vec![names::MACHINE_FINALIZER.to_owned()]);
     delete(&mut world);
@@ -1052,7 +1265,8 @@ fn packages_stay_under_a_node_that_is_not_bound_until_it_is_bound() {
     world.want(four("1.37"));
     world.settle_for(SignedDuration::from_hours(1));
     assert_eq!(world.carries("kubelet").as_deref(), Some("1.36"));
-    assert_eq!(world.says(names::PACKAGES_READY).1, "NodeNotBound");
+    assert_eq!(world.says(names::PACKAGES_READY).0, "True", "what the host carries works");
+    assert_eq!(world.says(names::UP_TO_DATE).1, "NodeNotBound");
     delete(&mut world);
     world.settle_for(SignedDuration::from_hours(1));
     assert!(!world.gone && world.carries("kubelet").is_some(), "it waits");

@@ -73,6 +73,7 @@ pub struct Memory {
     pub current: bool,
     pub step: Option<(Timestamp, StepRecord)>,
     pub streaks: BTreeMap<String, u32>,
+    pub failures: BTreeMap<String, u32>,
     pub pods: Option<Pods>,
     pub cleaned: bool,
     pub released: bool,
@@ -109,6 +110,8 @@ pub struct World {
     pub failing: BTreeSet<String>,
     /// Who the host belongs to.
     pub owner: Option<wire::Mark>,
+    /// An earlier version installed what the host carries, and wrote no owner.
+    pub never_owned: bool,
     /// The fencing token of the operator.
     pub fence: u64,
     /// The serial number that its firmware tells.
@@ -117,6 +120,12 @@ pub struct World {
     pub same_address: Option<String>,
     /// Components whose unit does not run until they are repaired.
     pub dead: BTreeSet<String>,
+    /// The health checks of that component fail so often, although it works.
+    pub slow: BTreeMap<String, u32>,
+    /// The host cannot read its own copy of the package of that component.
+    pub lost_copies: BTreeSet<String>,
+    /// What was changed is not in place after a boot either.
+    pub boots_in_vain: bool,
     /// A host that is told to boot does not answer any more; whether it booted.
     pub stays_down: Option<bool>,
     /// So many fetches fail.
@@ -168,10 +177,14 @@ impl World {
             broken: BTreeSet::new(),
             failing: BTreeSet::new(),
             owner: None,
+            never_owned: false,
             fence: 7,
             serial: None,
             same_address: None,
             dead: BTreeSet::new(),
+            slow: BTreeMap::new(),
+            lost_copies: BTreeSet::new(),
+            boots_in_vain: false,
             stays_down: None,
             unfetchable: 0,
             node: None,
@@ -333,6 +346,7 @@ impl World {
             window,
             given_up: &given_up,
             streaks: &memory.streaks,
+            failures: &memory.failures,
             check_every: Duration::from_secs(600),
             known_since: memory.since,
             outages: &self.outages,
@@ -453,6 +467,12 @@ impl World {
                     (self.owner, self.memory.released) = (None, true);
                 }
             }
+            Act::Claim => {
+                assert!(self.owner.is_none(), "a host that has an owner is not claimed");
+                self.owner = Some(wire::Mark { owner: self.identity(), epoch: 1, fence: self.fence });
+                self.never_owned = false;
+                self.visit(None, &wire::Observe::default());
+            }
             Act::Adopt { from } => {
                 let mark = self.owner.clone().expect("there is somebody to adopt it from");
                 assert_eq!(mark.owner, *from);
@@ -542,6 +562,12 @@ impl World {
                 found.is_some_and(|found| !found.health.is_empty() && found.health.iter().all(|check| check.holds));
             let streak = self.memory.streaks.entry(name.clone()).or_default();
             *streak = if holds { *streak + 1 } else { 0 };
+            let failed = found.is_some_and(|found| found.health.iter().any(|check| !check.holds));
+            let failures = self.memory.failures.entry(name.clone()).or_default();
+            *failures = if holds { 0 } else { *failures + u32::from(failed) };
+            if let Some(left) = self.slow.get_mut(name).filter(|_| failed) {
+                *left = left.saturating_sub(1);
+            }
         }
         self.memory.seen = Some((self.now, observation, Asked::of(observe)));
         self.memory.current = true;
@@ -552,6 +578,7 @@ impl World {
         let mark = self.owner.get_or_insert(mark).clone();
         assert!(mark.owner.is(&self.identity()), "a step on the host of {}", mark.owner);
         assert_eq!(self.same_address, None, "a step on the host of another machine");
+        assert!(!self.never_owned, "a step on the packages of somebody who has not claimed the host yet");
         let boot_id = self.boot_id();
         let closed = self.node.as_ref().is_some_and(|node| node.closed.is_some());
         let mut record = StepRecord {
@@ -632,7 +659,9 @@ impl World {
                 }
                 if self.stays_down != Some(false) {
                     self.boot += 1;
-                    self.unbooted.clear();
+                    if !self.boots_in_vain {
+                        self.unbooted.clear();
+                    }
                 }
                 let boot = self.boot_id();
                 if let Some(node) = &mut self.node {
@@ -669,7 +698,13 @@ impl World {
 
     fn observation(&self, observe: &wire::Observe) -> Observation {
         let mut components = Vec::new();
-        let own = |name: &String| self.installed.get(name).map(|kept| &self.shelf[&kept[0].digest].package);
+        let readable = |name: &&String| !self.lost_copies.contains(*name);
+        let own = |name: &String| {
+            Some(name)
+                .filter(readable)
+                .and_then(|name| self.installed.get(name))
+                .map(|kept| &self.shelf[&kept[0].digest].package)
+        };
         let asked = observe.packages.iter().map(|package| (package.component.clone(), Some(package)));
         let asked = asked.chain(observe.installed.iter().map(|name| (name.clone(), own(name))));
         let named = |name: &str| {
@@ -681,11 +716,17 @@ impl World {
             let installed = kept.first().cloned();
             let in_place = package.is_some_and(|p| installed.as_ref().is_some_and(|i| i.digest == p.digest()));
             let broken = installed.as_ref().is_some_and(|installed| self.broken.contains(&installed.digest));
-            let deviations = if in_place { self.drifted.get(&name).cloned().unwrap_or_default() } else { Vec::new() };
+            let mut deviations =
+                if in_place { self.drifted.get(&name).cloned().unwrap_or_default() } else { Vec::new() };
+            if observe.installed.contains(&name) && package.is_none() {
+                let [what, found, wanted] = ["observation", "unreadable", "to be looked at"].map(str::to_owned);
+                deviations.push(Deviation { what, found, wanted, disrupts: false });
+            }
+            let slow = self.slow.get(&name).is_some_and(|left| *left > 0);
             let checks = package.filter(|_| observe.health).map(|package| &package.health.checks);
             let health = checks.into_iter().flatten().map(|_| wire::CheckSeen {
                 check: format!("unit {name}.service"),
-                holds: in_place && !broken && !self.dead.contains(&name),
+                holds: in_place && !broken && !slow && !self.dead.contains(&name),
                 message: if broken { "failed".to_owned() } else { String::new() },
             });
             components.push(ComponentSeen {
@@ -707,7 +748,8 @@ impl World {
             serials: self.serial.iter().cloned().collect(),
             ..wire::Facts::default()
         };
-        Observation { facts, owner: self.owner.clone(), components, records: records.cloned().collect() }
+        let (owner, records) = (self.owner.clone(), records.cloned().collect());
+        Observation { facts, owner, never_owned: self.never_owned, components, records }
     }
 }
 
