@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use fleetwright_kit::{Cache, Key, Source, View};
-use fleetwright_plan::join::{CLIENT_SIGNER, Joiner, Requestor};
+use fleetwright_plan::join::{Binding, CLIENT_SIGNER, Joiner, Requestor};
 use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::{Api, Client};
@@ -76,11 +76,22 @@ impl Eyes {
     /// Which Machine or Node, other than that machine and its Node, has the name or address.
     ///
     /// A Node that is bound to a machine has the addresses that the machine declares: what its kubelet reports would let one host keep the
-    /// certificates of others back.
+    /// certificates of others back. For the same reason a Machine that is younger and has not joined takes nothing from one that has.
     pub fn other(&self, name: &str, machine: &Joiner) -> Option<String> {
         let name = address(name);
         let machines = self.machines.by(BY_ADDRESS, &name).into_iter().chain(self.machines.by(BY_NODE, &name));
-        let mut others = machines.filter(|(_, other)| other.0.metadata.uid.as_deref() != Some(machine.uid.as_str()));
+        let own = self.machines.by(BY_UID, &machine.uid).into_iter().next();
+        let age = |key: &Key, machine: &MachineView| {
+            (machine.0.metadata.creation_timestamp.as_ref().map(|time| time.0), key.clone())
+        };
+        let claims = |key: &Key, other: &MachineView| match &own {
+            Some((own_key, own)) => {
+                age(key, other) < age(own_key, own) || self.has_joined(other) || !self.has_joined(own)
+            }
+            None => true,
+        };
+        let mut others = machines
+            .filter(|(key, other)| other.0.metadata.uid.as_deref() != Some(machine.uid.as_str()) && claims(key, other));
         if let Some((key, _)) = others.next() {
             return Some(format!("of Machine {}", key.name));
         }
@@ -90,6 +101,12 @@ impl Eyes {
         let mut nodes = self.nodes.by(NODE_BY_ADDRESS, &name).into_iter();
         let found = nodes.find(|(key, node)| *key.name != *machine.node && !self.is_bound(&key.name, &node.uid))?;
         Some(format!("of Node {}", found.0.name))
+    }
+
+    /// Whether a Node is bound to the machine.
+    fn has_joined(&self, machine: &MachineView) -> bool {
+        let node = self.nodes.get(&Key::cluster(machine.node()));
+        matches!(machine.bind(self.certified(machine), node.as_deref()), Binding::Bound(_))
     }
 
     fn is_bound(&self, node: &str, uid: &str) -> bool {

@@ -55,6 +55,11 @@ async fn names_of_the_api_server_and_of_others_are_refused_though_a_machine_decl
 }
 
 #[tokio::test]
+async fn a_younger_machine_that_has_not_joined_keeps_no_certificate_back() {
+    Site::run(Kind::Embedded, stories::a_younger_machine_that_has_not_joined_keeps_no_certificate_back).await;
+}
+
+#[tokio::test]
 async fn a_machine_named_after_a_foreign_node_gets_neither_token_nor_certificate() {
     Site::run(Kind::Embedded, stories::the_name_of_a_foreign_node_is_not_given_away).await;
 }
@@ -76,6 +81,7 @@ async fn machines_join_the_same_on_real() {
         stories::others_are_left_alone(site).await;
         stories::missing_values_are_named(site).await;
         stories::reserved_names_are_refused_though_declared(site).await;
+        stories::a_younger_machine_that_has_not_joined_keeps_no_certificate_back(site).await;
         stories::the_name_of_a_foreign_node_is_not_given_away(site).await;
         stories::a_node_that_registers_again_keeps_its_certificates(site).await;
     })

@@ -241,6 +241,8 @@ pub async fn reserved_names_are_refused_though_declared(site: &Site) {
     let mut reserved = vec![
         "kubernetes",
         "kubernetes.default.svc",
+        "kube-apiserver",
+        "kube-apiserver.pay",
         "web.shop.svc.cluster.local",
         "localhost",
         "127.0.0.1",
@@ -269,6 +271,32 @@ pub async fn reserved_names_are_refused_though_declared(site: &Site) {
     }
     site.told("grabber", "CertificateDenied", "ReservedNames").await;
     slices.delete("kubernetes", &DeleteParams::default()).await.expect("a delete");
+}
+
+/// The attack: who may write Machines declares the address and the name of a machine in service, so that it gets no certificate any more.
+pub async fn a_younger_machine_that_has_not_joined_keeps_no_certificate_back(site: &Site) {
+    site.machine("first", "10.0.11.1").await;
+    let client = join(site, "first").await;
+    Api::<Node>::all(client.clone()).create(&PostParams::default(), &node("first")).await.expect("its own Node");
+    site.ask(&client, &Asked::serving("first", &["first", "10.0.11.1"])).await.certificate();
+    // A second is as far as creation times can be told apart.
+    let created = jiff::Timestamp::now().as_second();
+    eventually("the second is over", async || (jiff::Timestamp::now().as_second() > created).then_some(())).await;
+    site.machine_at("second", &["10.0.11.1", "first"]).await;
+    // The operator knows of it: it has a token for it.
+    let second = join(site, "second").await;
+    site.ask(&client, &Asked::serving("first", &["first", "10.0.11.1"])).await.certificate();
+    // It does not get what is another's either, before it joined and afterwards.
+    for registered in [false, true] {
+        if registered {
+            let nodes: Api<Node> = Api::all(second.clone());
+            nodes.create(&PostParams::default(), &node("second")).await.expect("its own Node");
+        }
+        for name in ["10.0.11.1", "first"] {
+            let answer = site.ask(&second, &Asked::serving("second", &["second", name])).await;
+            answer.is_denied("ReservedNames");
+        }
+    }
 }
 
 /// The attack: who may write Machines names one after a Node of somebody else, to get its certificate.

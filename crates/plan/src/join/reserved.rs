@@ -59,7 +59,8 @@ fn reserved_name(name: &str) -> Option<String> {
     if name.contains('*') {
         return Some("a wildcard".to_owned());
     }
-    if name.starts_with("kubernetes") || label("svc") {
+    // Under `kube-apiserver` the API servers of hosted clusters are reached from their own namespace.
+    if name.starts_with("kubernetes") || name.split('.').next() == Some("kube-apiserver") || label("svc") {
         return Some("name of the API server or of a Service".to_owned());
     }
     (name == "localhost" || name.starts_with("localhost.") || name.ends_with(".localhost"))
