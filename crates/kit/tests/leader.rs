@@ -380,30 +380,44 @@ async fn a_restarted_process_takes_its_own_lease_at_once() {
 #[tokio::test]
 async fn each_leader_has_a_higher_number_than_all_before() {
     let server = server().await;
+    numbers_grow(&server.client()).await;
+}
+
+#[tokio::test]
+async fn each_leader_has_a_higher_number_than_all_before_on_real() {
+    let target = Target::real().await.unwrap();
+    let outcome = AssertUnwindSafe(numbers_grow(&target.admin())).catch_unwind().await;
+    target.stop(outcome.is_err()).await;
+    if let Err(panic) = outcome {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+async fn numbers_grow(client: &kube::Client) {
     let ahead = Clock::manual(noon() + 3600 * Duration::from_secs(1));
-    let one = Contender::start(server.client(), "one", ahead, None);
+    let one = Contender::start(client.clone(), "one", ahead, None);
     one.leading().await;
     let first = one.fence.number();
     one.stop().await.unwrap();
     // A clock that is behind.
     let clock = Clock::manual(noon());
-    let two = Contender::start(server.client(), "two", clock.clone(), None);
+    let two = Contender::start(client.clone(), "two", clock.clone(), None);
     two.leading().await;
     let second = two.fence.number();
     assert!(second > first, "{second} after {first}");
     two.kill();
     // The same name again is another process.
-    let again = Contender::start(server.client(), "two", clock, None);
+    let again = Contender::start(client.clone(), "two", clock, None);
     again.leading().await;
     assert!(again.fence.number() > second);
     let third = again.fence.number();
     // Also when somebody deleted the Lease: its own counters begin again, those of the API server do not.
     again.kill();
-    records(server.client()).delete("test", &Default::default()).await.unwrap();
-    let last = Contender::start(server.client(), "three", Clock::manual(noon() - 3600 * Duration::from_secs(1)), None);
+    records(client.clone()).delete("test", &Default::default()).await.unwrap();
+    let last = Contender::start(client.clone(), "three", Clock::manual(noon() - 3600 * Duration::from_secs(1)), None);
     last.leading().await;
     assert!(last.fence.number() > third, "{} after {third}", last.fence.number());
-    let record = records(server.client()).get("test").await.unwrap();
+    let record = records(client.clone()).get("test").await.unwrap();
     assert_eq!(record.spec.unwrap().lease_transitions, Some(0), "it begins again");
 }
 
