@@ -101,9 +101,10 @@ async fn by_hand(site: &Site, host: &Host) -> Result<()> {
             file.content = Content::Text(site.plane.kubeconfig());
         }
         fence += 1;
-        apply(&*link, fence, Step::Install(package)).await?;
+        apply(&*link, 0, fence, Step::Install(package)).await?;
     }
     others_are_refused(&*link, &rendered[0].package.component).await?;
+    let epoch = adopted_and_back(&*link, fence).await?;
     let mark = host.run("stat -c '%a %U' /var/lib/fleetwright/owner.json").await?;
     assert_eq!(mark.trim(), "600 root");
     let nodes: Api<Node> = Api::all(site.plane.client());
@@ -119,9 +120,9 @@ async fn by_hand(site: &Site, host: &Host) -> Result<()> {
 
     for package in rendered.iter().rev() {
         fence += 1;
-        apply(&*link, fence, Step::Remove { component: package.package.component.clone() }).await?;
+        apply(&*link, epoch, fence, Step::Remove { component: package.package.component.clone() }).await?;
     }
-    let cleaned = ask(&*link, Request::Clean { claim: claim("by-hand", 1, fence) }).await?;
+    let cleaned = ask(&*link, Request::Clean { claim: claim("by-hand", epoch, fence) }).await?;
     assert_eq!(cleaned, Answer::Cleaned);
     drop(link);
     before.assert_same(&Shape::of(host).await?);
@@ -209,10 +210,26 @@ async fn others_are_refused(link: &dyn Link, component: &str) -> Result<()> {
     Ok(())
 }
 
-async fn apply(link: &dyn Link, fence: u64, step: Step) -> Result<()> {
+/// Another Machine adopts the host; the former owner is refused, and adopts it back. Answers its epoch.
+async fn adopted_and_back(link: &dyn Link, fence: u64) -> Result<u64> {
+    for (epoch, from, to) in [(1, "by-hand", "another"), (2, "another", "by-hand")] {
+        let adopt = Request::Adopt { claim: claim(to, epoch, fence), from: claim(from, 0, 0).owner };
+        match ask(link, adopt).await? {
+            Answer::Adopted(mark) => assert_eq!((mark.owner, mark.epoch), (claim(to, 0, 0).owner, epoch + 1)),
+            other => bail!("{to} does not get the host: {other:?}"),
+        }
+        match ask(link, Request::Refuse { id: "too-late".to_owned(), claim: claim(from, epoch, fence + 1) }).await? {
+            Answer::Failed(failure) if failure.kind == FailureKind::NotOwner => {}
+            other => bail!("{from} still has the host: {other:?}"),
+        }
+    }
+    Ok(3)
+}
+
+async fn apply(link: &dyn Link, epoch: u64, fence: u64, step: Step) -> Result<()> {
     let what = format!("{:?} {}", step.verb(), step.component().unwrap_or_default());
     let begun = Instant::now();
-    let apply = Apply { id: format!("by-hand-{fence}"), claim: claim("by-hand", 0, fence), step, within: 240 };
+    let apply = Apply { id: format!("by-hand-{fence}"), claim: claim("by-hand", epoch, fence), step, within: 240 };
     match ask(link, Request::Apply(Box::new(apply))).await? {
         Answer::Ended(record) if record.outcome == Outcome::Done => {
             eprintln!("{what} took {:?}", begun.elapsed());
