@@ -4,7 +4,6 @@
 //! own write that comes after a list could bring back an object that is gone, for ever; so the loop is our own.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -14,6 +13,7 @@ use kube::Resource;
 use kube::api::{ListParams, Request, WatchEvent, WatchParams};
 use tokio::sync::Notify;
 
+use super::follow::Place;
 use super::read::{Page, Read};
 use super::{Cache, Told, View};
 use crate::metrics::Metrics;
@@ -30,6 +30,8 @@ const SILENCE: Duration = Duration::from_secs(330);
 const START: Duration = Duration::from_secs(60);
 /// The first and the longest wait after faults in a row.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// The first wait for rights in a namespace that was never listed.
+const AWAIT_RIGHTS: Duration = Duration::from_millis(50);
 /// A watch that lasted less than this does not show that the server is well, or one that hangs up again and again would be asked without a pause.
 const LASTED: Duration = Duration::from_secs(1);
 /// Lists older than what was seen already come from a server that lags behind. After so many of them in a row, the API server was set
@@ -64,20 +66,10 @@ pub(crate) trait Fill: Send + Sync {
 
 impl<V: View> Fill for Cache<V> {
     fn fill(&self, filling: Filling) -> BoxFuture<'static, ()> {
-        let kind = Fill::kind(self);
-        let watch = Watch {
-            cache: self.clone(),
-            kind,
-            filling,
-            streamed: true,
-            position: None,
-            faults: 0,
-            expired: false,
-            lagging: 0,
-            out: false,
-            unanswered: false,
-        };
-        watch.run().boxed()
+        match self.inner.source.follow {
+            Some(_) => super::follow::fill(self.clone(), filling).boxed(),
+            None => Watch::new(self.clone(), filling, None).run().boxed(),
+        }
     }
 
     fn synced(&self) -> bool {
@@ -152,10 +144,12 @@ impl Fault {
 
 type Events<K> = BoxStream<'static, kube::Result<WatchEvent<Read<K>>>>;
 
-struct Watch<V: View> {
+pub(super) struct Watch<V: View> {
     cache: Cache<V>,
     kind: String,
     filling: Filling,
+    /// The namespace that it watches; none for all that the source reaches.
+    place: Option<Place>,
     /// Whether lists are streamed by a watch. Not every server does.
     streamed: bool,
     /// Where to go on from; none if a list is needed.
@@ -172,8 +166,51 @@ struct Watch<V: View> {
     unanswered: bool,
 }
 
+impl<V: View> Drop for Watch<V> {
+    fn drop(&mut self) {
+        // The watch of a namespace that is gone must not leave an outage that never ends.
+        if self.unanswered {
+            self.filling.outages.end(self.filling.clock.now());
+        }
+    }
+}
+
 impl<V: View> Watch<V> {
-    async fn run(mut self) {
+    pub(super) fn new(cache: Cache<V>, filling: Filling, place: Option<Place>) -> Self {
+        let kind = Fill::kind(&cache);
+        Self {
+            cache,
+            kind,
+            filling,
+            place,
+            streamed: true,
+            position: None,
+            faults: 0,
+            expired: false,
+            lagging: 0,
+            out: false,
+            unanswered: false,
+        }
+    }
+
+    fn namespace(&self) -> &str {
+        self.place.as_ref().map_or("", |place| &place.namespace)
+    }
+
+    fn url(&self) -> String {
+        match &self.place {
+            Some(place) => V::Object::url_path(&(), Some(&place.namespace)),
+            None => self.cache.inner.source.api.resource_url().to_owned(),
+        }
+    }
+
+    /// Whether it was never allowed to list its namespace: the RoleBinding that a new namespace gets may come a moment after the namespace.
+    fn awaits_rights(&self, fault: &Fault) -> bool {
+        let forbidden = fault.status().is_some_and(|status| status.code == 403);
+        forbidden && self.place.is_some() && !self.cache.covers(self.namespace())
+    }
+
+    pub(super) async fn run(mut self) {
         loop {
             let Err(fault) = self.round().await else { continue };
             self.faults += 1;
@@ -194,18 +231,24 @@ impl<V: View> Watch<V> {
                 tracing::debug!(kind = self.kind, "{fault}: listing anew");
                 continue;
             }
-            if self.out {
-                tracing::debug!(kind = self.kind, faults = self.faults, "still cannot watch: {fault}");
+            let namespace = self.namespace();
+            let awaits = self.awaits_rights(&fault);
+            if self.out || (awaits && self.faults <= GIVE_UP) {
+                tracing::debug!(kind = self.kind, namespace, faults = self.faults, "still cannot watch: {fault}");
             } else {
+                tracing::warn!(kind = self.kind, namespace, "cannot watch: {fault}; trying on");
                 self.out = true;
-                tracing::warn!(kind = self.kind, "cannot watch: {fault}; trying on");
+            }
+            if let Some(place) = self.place.as_mut().filter(|_| awaits) {
+                place.answered();
             }
             self.filling.clock.sleep(self.pause(&fault)).await;
         }
     }
 
     fn pause(&self, fault: &Fault) -> Duration {
-        let doubled = BACKOFF.0.saturating_mul(1 << (self.faults - 1).min(10)).min(BACKOFF.1);
+        let first = if self.awaits_rights(fault) { AWAIT_RIGHTS } else { BACKOFF.0 };
+        let doubled = first.saturating_mul(1 << (self.faults - 1).min(10)).min(BACKOFF.1);
         let asked = fault.retry_after().unwrap_or_default();
         asked + self.filling.random.jitter(doubled, 0.3)
     }
@@ -218,8 +261,18 @@ impl<V: View> Watch<V> {
                 self.recovered();
                 events
             }
-            None if self.streamed => self.list_streamed().await?,
-            None => return self.list_paged().await,
+            None => {
+                // Thousands of namespaces must not be listed in the same moment.
+                let lists = self.place.as_ref().map(|place| place.lists.clone());
+                let _turn = match lists {
+                    Some(lists) => lists.acquire_owned().await.ok(),
+                    None => None,
+                };
+                match self.streamed {
+                    true => self.list_streamed().await?,
+                    false => return self.list_paged().await,
+                }
+            }
         };
         self.follow(events).await
     }
@@ -232,8 +285,7 @@ impl<V: View> Watch<V> {
 
     async fn start(&self, params: &WatchParams, version: &str) -> Result<Events<V::Object>, Fault> {
         let source = &self.cache.inner.source;
-        let request =
-            Request::new(source.api.resource_url()).watch(params, version).map_err(kube::Error::BuildRequest)?;
+        let request = Request::new(self.url()).watch(params, version).map_err(kube::Error::BuildRequest)?;
         let client = source.api.clone().into_client();
         let events = self.within(START, client.request_events(request)).await??;
         Ok(events.boxed())
@@ -297,7 +349,7 @@ impl<V: View> Watch<V> {
             ListParams { label_selector: source.labels.clone(), limit: Some(PAGE), ..ListParams::default() };
         let mut list = Vec::new();
         loop {
-            let request = Request::new(source.api.resource_url()).list(&params).map_err(kube::Error::BuildRequest)?;
+            let request = Request::new(self.url()).list(&params).map_err(kube::Error::BuildRequest)?;
             let page: Page<V::Object> = client.request(request).await?;
             list.extend(page.items.into_iter().flatten().map(|read| self.viewed(read)));
             if page.metadata.next.is_empty() {
@@ -322,23 +374,28 @@ impl<V: View> Watch<V> {
 
     fn listed(&mut self, position: String, list: Vec<(Key, u64, Option<V>)>) -> Result<(), Fault> {
         let version = position.parse().unwrap_or_default();
-        if version < self.cache.store().seen() {
+        let namespace = self.namespace().to_owned();
+        if version < self.cache.store().seen(&namespace) {
             self.lagging += 1;
             if self.lagging < LAGGING_LISTS {
                 return Err(Fault::Lagging);
             }
             tracing::warn!(kind = self.kind, version, "the API server was set back; its list is taken as it is");
-            self.cache.store_mut().set_back();
+            self.cache.store_mut().set_back(&namespace);
         }
         self.lagging = 0;
         self.position = Some(position);
         let count = list.len();
-        self.cache.change(|store| store.listed(version, list));
+        self.cache.change(|store| store.listed(&namespace, version, list));
         self.filling.metrics.cache_objects(&self.kind, self.cache.len());
         self.recovered();
-        if !self.cache.inner.synced.swap(true, Ordering::AcqRel) {
-            tracing::debug!(kind = self.kind, objects = count, "cache is full");
-            self.filling.synced.notify_waiters();
+        match &mut self.place {
+            Some(place) => place.answered(),
+            None if self.cache.has_synced() => {
+                tracing::debug!(kind = self.kind, objects = count, "cache is full");
+                self.filling.synced.notify_waiters();
+            }
+            None => {}
         }
         Ok(())
     }
@@ -370,7 +427,7 @@ impl<V: View> Watch<V> {
                     self.cache.change(|store| match view {
                         Some(view) => store.applied(key, version, view).into_iter().collect(),
                         None => {
-                            store.reached(version);
+                            store.reached(&key.namespace, version);
                             Vec::new()
                         }
                     });
@@ -380,7 +437,8 @@ impl<V: View> Watch<V> {
                     self.cache.change(|store| store.gone(&read.key, read.number()).into_iter().collect());
                 }
                 WatchEvent::Bookmark(mark) => {
-                    self.cache.store_mut().reached(mark.metadata.resource_version.parse().unwrap_or_default());
+                    let version = mark.metadata.resource_version.parse().unwrap_or_default();
+                    self.cache.store_mut().reached(self.namespace(), version);
                     self.position = Some(mark.metadata.resource_version);
                 }
                 WatchEvent::Error(status) if status.code == 410 => {

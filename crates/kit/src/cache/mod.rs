@@ -1,6 +1,7 @@
 //! What the API server holds, close at hand: one watch for each kind, cut down to what is read, indexed.
 
 mod fill;
+mod follow;
 mod read;
 mod store;
 #[cfg(test)]
@@ -10,11 +11,14 @@ use std::fmt::{self, Debug};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use kube::core::NamespaceResourceScope;
 use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
+use tokio::sync::watch;
 
 use crate::Key;
 pub(crate) use fill::{Fill, Filling};
+use follow::Follow;
 use store::{Changed, Store};
 
 /// What a cache keeps of an object.
@@ -49,12 +53,36 @@ pub struct Source<V: View> {
     api: Api<V::Object>,
     labels: Option<String>,
     indexes: Vec<(&'static str, Values<V>)>,
+    /// The namespaces to watch, each by itself; none for one watch of all that `api` reaches.
+    follow: Option<Follow>,
 }
 
 impl<V: View> Source<V> {
     /// All objects that `api` reaches. Make it with [`Operator::client`](crate::Operator::client), so that its calls are counted.
     pub fn new(api: Api<V::Object>) -> Self {
-        Self { api, labels: None, indexes: Vec::new() }
+        Self { api, labels: None, indexes: Vec::new(), follow: None }
+    }
+
+    /// The objects in the namespaces that another cache holds, with one list and watch for each, in one cache: for kinds that may not be read in the
+    /// whole cluster.
+    ///
+    /// A namespace that is not `open` is not watched, unless it was open before. Its watch ends, and its objects go, when the other cache does not hold
+    /// the namespace any more. The cache is full when each namespace that is known at the start was listed; one whose list is forbidden is not waited for,
+    /// so that one lost RoleBinding does not stop all others: [`Cache::covers`] tells them apart.
+    pub fn within<N: View>(client: kube::Client, namespaces: &Cache<N>, open: fn(&N) -> bool) -> Self
+    where
+        V::Object: Resource<Scope = NamespaceResourceScope>,
+    {
+        Self { follow: Some(Follow::new(namespaces.clone(), open)), ..Self::new(Api::all(client)) }
+    }
+
+    /// The objects in that namespace, too, of a source that follows namespaces.
+    #[must_use]
+    pub fn also(mut self, namespace: &str) -> Self {
+        if let Some(follow) = &mut self.follow {
+            follow.always.insert(namespace.into());
+        }
+        self
     }
 
     /// Only those with these labels.
@@ -73,7 +101,13 @@ impl<V: View> Source<V> {
 
     /// What tells this source from others of the same view: two that do not differ in it share one cache.
     pub(crate) fn identity(&self) -> String {
-        format!("{}?{}", self.api.resource_url(), self.labels.as_deref().unwrap_or_default())
+        let of = self.follow.as_ref().map(Follow::identity).unwrap_or_default();
+        format!("{}?{}{of}", self.api.resource_url(), self.labels.as_deref().unwrap_or_default())
+    }
+
+    /// Whether objects of that namespace are ever told of.
+    fn follows(&self, namespace: &str) -> bool {
+        self.follow.as_ref().is_none_or(|follow| follow.holds(namespace))
     }
 }
 
@@ -113,6 +147,8 @@ struct Inner<V: View> {
     /// Not the store's own lock, because who listens reads the store.
     telling: Mutex<Telling<V>>,
     synced: AtomicBool,
+    /// Sent to at every change, also before listeners are called: caches of objects in these namespaces follow it.
+    changed: watch::Sender<()>,
 }
 
 struct Telling<V> {
@@ -134,13 +170,14 @@ impl<V: View> Debug for Cache<V> {
 
 impl<V: View> Cache<V> {
     pub(crate) fn new(source: Source<V>) -> Self {
-        let mut store = Store::default();
+        let mut store = if source.follow.is_some() { Store::by_namespace() } else { Store::default() };
         for (name, values) in &source.indexes {
             store.add_index(name, *values);
         }
         let telling = Mutex::new(Telling { listeners: Vec::new(), open: false });
         let synced = AtomicBool::new(false);
-        Self { inner: Arc::new(Inner { source, store: RwLock::new(store), telling, synced }) }
+        let changed = watch::Sender::new(());
+        Self { inner: Arc::new(Inner { source, store: RwLock::new(store), telling, synced, changed }) }
     }
 
     /// Takes over the indexes of another source of the same objects.
@@ -192,6 +229,18 @@ impl<V: View> Cache<V> {
         self.inner.synced.load(Ordering::Acquire)
     }
 
+    /// Whether it knows all that the namespace holds. Of a cache that follows namespaces: whether that one was listed, or this process created it.
+    pub fn covers(&self, namespace: &str) -> bool {
+        self.inner.source.follow.is_none() || self.store().is_complete(namespace)
+    }
+
+    /// This process created that namespace a moment ago: there is nothing in it that would have to be listed first.
+    pub fn begins_empty(&self, namespace: &str) {
+        if self.inner.source.follow.is_some() {
+            self.store_mut().completed(namespace);
+        }
+    }
+
     /// Takes the answer of our own write, so that nobody decides on what was before it. Ignored if the watch was faster.
     ///
     /// A cache with a label selector takes only what it holds already: the answer does not say whether the selector matches,
@@ -199,12 +248,19 @@ impl<V: View> Cache<V> {
     pub fn written(&self, object: V::Object) {
         let known_only = self.inner.source.labels.is_some();
         let (key, version) = (Key::of(&object), version(&object));
+        // Nothing would ever take it away again.
+        if !self.inner.source.follows(&key.namespace) {
+            return;
+        }
         self.change(|store| store.written(key, version, V::of(object), known_only).into_iter().collect());
     }
 
     /// Takes the answer of our own create of an object that belongs here, which a cache of some labels cannot know by itself.
     pub(crate) fn created(&self, object: V::Object) {
         let (key, version) = (Key::of(&object), version(&object));
+        if !self.inner.source.follows(&key.namespace) {
+            return;
+        }
         self.change(|store| store.written(key, version, V::of(object), false).into_iter().collect());
     }
 
@@ -222,9 +278,21 @@ impl<V: View> Cache<V> {
     fn change(&self, apply: impl FnOnce(&mut Store<V>) -> Vec<Changed<V>>) {
         let telling = self.telling();
         let changes = apply(&mut self.store_mut());
+        if !changes.is_empty() {
+            self.inner.changed.send_replace(());
+        }
         if telling.open {
             telling.tell(&changes, Told::News);
         }
+    }
+
+    /// The first list is complete; whether that is news.
+    fn has_synced(&self) -> bool {
+        let news = !self.inner.synced.swap(true, Ordering::AcqRel);
+        if news {
+            self.inner.changed.send_replace(());
+        }
+        news
     }
 
     fn store(&self) -> RwLockReadGuard<'_, Store<V>> {

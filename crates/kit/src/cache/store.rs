@@ -30,22 +30,44 @@ struct Index<V> {
 /// Two sources tell about them: the watch, in the order of versions, and the answers of our own writes, which may be
 /// ahead of the watch. `seen` is how far the watch has come; an answer at or below it is no news, and what an answer told is
 /// kept until the watch has come that far.
+///
+/// A store that follows namespaces has a watch for each of them: how far one has come says nothing of the others, and a list of one prunes
+/// nothing of the others.
 pub(super) struct Store<V> {
     entries: HashMap<Key, Entry<V>>,
     indexes: HashMap<&'static str, Index<V>>,
-    /// The highest version that the watch or a list has told.
-    seen: u64,
+    /// Whether each namespace has a watch of its own.
+    by_namespace: bool,
+    /// What is known of each watch, by its namespace. One watch for all has the empty one.
+    scopes: HashMap<Arc<str>, Scope>,
     /// What we deleted, and at which version, until the watch or a list says so too: until then they may still speak of them.
     deleted: HashMap<Key, u64>,
 }
 
+/// How far one watch has come.
+#[derive(Default)]
+struct Scope {
+    /// The highest version that the watch or a list has told.
+    seen: u64,
+    /// Whether all that the namespace holds is known.
+    complete: bool,
+    /// The objects of the namespace, so that a list of it does not look at all others.
+    keys: BTreeSet<Key>,
+}
+
 impl<V> Default for Store<V> {
     fn default() -> Self {
-        Self { entries: HashMap::new(), indexes: HashMap::new(), seen: 0, deleted: HashMap::new() }
+        let (entries, indexes, scopes, deleted) = (HashMap::new(), HashMap::new(), HashMap::new(), HashMap::new());
+        Self { entries, indexes, by_namespace: false, scopes, deleted }
     }
 }
 
 impl<V> Store<V> {
+    /// With a watch for each namespace.
+    pub fn by_namespace() -> Self {
+        Self { by_namespace: true, ..Self::default() }
+    }
+
     pub fn add_index(&mut self, name: &'static str, values: Values<V>) {
         let mut index = Index { values, keys: HashMap::new() };
         for (key, entry) in &self.entries {
@@ -77,9 +99,33 @@ impl<V> Store<V> {
         self.entries.len()
     }
 
-    /// How far the watch has come.
-    pub fn seen(&self) -> u64 {
-        self.seen
+    /// How far the watch of that namespace has come.
+    pub fn seen(&self, namespace: &str) -> u64 {
+        self.scopes.get(self.scope_of(namespace)).map_or(0, |scope| scope.seen)
+    }
+
+    /// Whether all that the namespace holds is known: it was listed, or this process created it.
+    pub fn is_complete(&self, namespace: &str) -> bool {
+        self.scopes.get(self.scope_of(namespace)).is_some_and(|scope| scope.complete)
+    }
+
+    /// All that the namespace holds is known.
+    pub fn completed(&mut self, namespace: &str) {
+        self.scope(namespace).complete = true;
+    }
+
+    /// The namespaces of which something is known.
+    pub fn namespaces(&self) -> Vec<Arc<str>> {
+        self.scopes.keys().cloned().collect()
+    }
+
+    fn scope_of<'a>(&self, namespace: &'a str) -> &'a str {
+        if self.by_namespace { namespace } else { "" }
+    }
+
+    fn scope(&mut self, namespace: &str) -> &mut Scope {
+        let name = self.scope_of(namespace);
+        self.scopes.entry(name.into()).or_default()
     }
 
     /// All objects, as if they were new, in the order of their keys, so that a run can be repeated.
@@ -88,20 +134,21 @@ impl<V> Store<V> {
         self.keys().into_iter().map(new).collect()
     }
 
-    /// The watch has come to that version.
-    pub fn reached(&mut self, version: u64) {
-        self.seen = self.seen.max(version);
+    /// The watch of that namespace has come to that version.
+    pub fn reached(&mut self, namespace: &str, version: u64) {
+        let scope = self.scope(namespace);
+        scope.seen = scope.seen.max(version);
     }
 
     /// The watch tells that an object is there, or was changed.
     pub fn applied(&mut self, key: Key, version: u64, view: V) -> Option<Changed<V>> {
-        self.reached(version);
+        self.reached(&key.namespace, version);
         self.newer(key, version, view)
     }
 
     /// The watch tells that an object is gone.
     pub fn gone(&mut self, key: &Key, version: u64) -> Option<Changed<V>> {
-        self.reached(version);
+        self.reached(&key.namespace, version);
         // An entry that is newer was created again since, by us.
         if self.entries.get(key).is_some_and(|entry| version != 0 && entry.version > version) {
             return None;
@@ -115,7 +162,7 @@ impl<V> Store<V> {
     /// The answer of our own write.
     pub fn written(&mut self, key: Key, version: u64, view: V, known_only: bool) -> Option<Changed<V>> {
         // The watch was faster. What it told since may be newer, or that the object is gone.
-        if version <= self.seen || (known_only && !self.entries.contains_key(&key)) {
+        if version <= self.seen(&key.namespace) || (known_only && !self.entries.contains_key(&key)) {
             return None;
         }
         self.newer(key, version, view)
@@ -127,7 +174,7 @@ impl<V> Store<V> {
             // Created again since.
             Some(entry) if entry.version > version => return None,
             // The watch has told that it is gone.
-            None if version <= self.seen => return None,
+            None if version <= self.seen(&key.namespace) => return None,
             _ => {}
         }
         // Answers come in any order: that of an older delete takes nothing from what a newer one told.
@@ -136,30 +183,57 @@ impl<V> Store<V> {
         self.remove(key)
     }
 
-    /// A whole list, read at that version. What it does not name is gone, unless an answer of ours is newer than the list; what it names
-    /// without a view stays as it was.
-    pub fn listed(&mut self, version: u64, list: Vec<(Key, u64, Option<V>)>) -> Vec<Changed<V>> {
+    /// A whole list of that namespace, read at that version. What it does not name is gone, unless an answer of ours is newer than the list; what it
+    /// names without a view stays as it was.
+    pub fn listed(&mut self, namespace: &str, version: u64, list: Vec<(Key, u64, Option<V>)>) -> Vec<Changed<V>> {
         let mut changes = Vec::new();
         let mut named = HashSet::with_capacity(list.len());
         for (key, version, view) in list {
             named.insert(key.clone());
             changes.extend(view.and_then(|view| self.newer(key, version, view)));
         }
-        let vanished =
-            |(key, entry): (&Key, &Entry<V>)| (entry.version <= version && !named.contains(key)).then(|| key.clone());
-        let mut vanished: Vec<_> = self.entries.iter().filter_map(vanished).collect();
+        let vanished = |key: &Key| {
+            let old = self.entries.get(key).is_some_and(|entry| entry.version <= version);
+            (old && !named.contains(key)).then(|| key.clone())
+        };
+        let mut vanished: Vec<_> = self.keys_of(namespace).iter().filter_map(vanished).collect();
         vanished.sort_unstable();
         changes.extend(vanished.iter().filter_map(|key| self.remove(key)));
-        self.deleted.retain(|key, deleted| named.contains(key) || *deleted > version);
-        self.reached(version);
+        let all = !self.by_namespace;
+        let other = |key: &Key| !all && *key.namespace != *namespace;
+        self.deleted.retain(|key, deleted| other(key) || named.contains(key) || *deleted > version);
+        self.reached(namespace, version);
+        self.completed(namespace);
         changes
     }
 
-    /// Forgets how far the watch had come: the API server was set back, and what it tells from now on counts.
-    pub fn set_back(&mut self) {
-        self.seen = 0;
-        self.deleted.clear();
-        self.entries.values_mut().for_each(|entry| entry.version = 0);
+    /// Forgets how far the watch of that namespace had come: the API server was set back, and what it tells from now on counts.
+    pub fn set_back(&mut self, namespace: &str) {
+        self.scope(namespace).seen = 0;
+        let all = !self.by_namespace;
+        self.deleted.retain(|key, _| !all && *key.namespace != *namespace);
+        for key in self.keys_of(namespace) {
+            if let Some(entry) = self.entries.get_mut(&key) {
+                entry.version = 0;
+            }
+        }
+    }
+
+    /// The namespace is gone, and its watch with it: its objects are gone too.
+    pub fn ended(&mut self, namespace: &str) -> Vec<Changed<V>> {
+        let keys = self.keys_of(namespace);
+        let changes = keys.iter().filter_map(|key| self.remove(key)).collect();
+        self.deleted.retain(|key, _| *key.namespace != *namespace);
+        self.scopes.remove(namespace);
+        changes
+    }
+
+    /// The objects that the watch of that namespace tells of.
+    fn keys_of(&self, namespace: &str) -> Vec<Key> {
+        match self.by_namespace {
+            true => self.scopes.get(namespace).map(|scope| scope.keys.iter().cloned().collect()).unwrap_or_default(),
+            false => self.entries.keys().cloned().collect(),
+        }
     }
 
     /// Stores what is newer than what is stored.
@@ -178,6 +252,9 @@ impl<V> Store<V> {
                 None
             }
         };
+        if self.by_namespace && old.is_none() {
+            self.scope(&key.namespace).keys.insert(key.clone());
+        }
         for index in self.indexes.values_mut() {
             if let Some(old) = &old {
                 index.take(&key, old);
@@ -189,6 +266,9 @@ impl<V> Store<V> {
 
     fn remove(&mut self, key: &Key) -> Option<Changed<V>> {
         let (key, entry) = self.entries.remove_entry(key)?;
+        if let Some(scope) = self.scopes.get_mut(&key.namespace).filter(|_| self.by_namespace) {
+            scope.keys.remove(&key);
+        }
         self.indexes.values_mut().for_each(|index| index.take(&key, &entry.view));
         Some(Changed { key, old: Some(entry.view), new: None })
     }

@@ -129,12 +129,12 @@ fn hold(ops: Vec<Op>) -> Result<(), TestCaseError> {
                     store.gone(&key(name), watched)
                 });
             }
-            Op::Bookmark if watched == server.version() => store.reached(watched),
+            Op::Bookmark if watched == server.version() => store.reached("fleet", watched),
             Op::List(behind) => {
                 watched = watched.max(server.version().saturating_sub(behind as u64));
                 let listed = (0..NAMES.len())
                     .filter_map(|name| server.at(name, watched).map(|version| (key(name), version, Some(version))));
-                changes = store.listed(watched, listed.collect());
+                changes = store.listed("fleet", watched, listed.collect());
             }
             _ => {}
         }
@@ -189,7 +189,7 @@ fn an_answer_that_comes_after_a_list_does_not_bring_back_what_is_gone() {
     let mut store = store();
     assert!(store.applied(key(0), 1, 1).is_some());
     // Written at 5, deleted at 6, listed at 7.
-    assert_eq!(store.listed(7, Vec::new()).len(), 1);
+    assert_eq!(store.listed("fleet", 7, Vec::new()).len(), 1);
     assert!(store.written(key(0), 5, 5, false).is_none());
     assert!(store.get(&key(0)).is_none());
 }
@@ -209,11 +209,11 @@ fn a_list_tells_only_what_differs() {
     let mut store = store();
     let list =
         |versions: [u64; 3]| (0..3).map(|name| (key(name), versions[name], Some(versions[name]))).collect::<Vec<_>>();
-    assert_eq!(store.listed(3, list([1, 2, 3])).len(), 3);
-    assert_eq!(store.listed(9, list([1, 2, 3])).len(), 0);
-    let changes = store.listed(12, list([1, 11, 3]));
+    assert_eq!(store.listed("fleet", 3, list([1, 2, 3])).len(), 3);
+    assert_eq!(store.listed("fleet", 9, list([1, 2, 3])).len(), 0);
+    let changes = store.listed("fleet", 12, list([1, 11, 3]));
     assert_eq!(changes.iter().map(|changed| changed.key.clone()).collect::<Vec<_>>(), [key(1)]);
-    let changes = store.listed(14, list([1, 11, 3]).split_off(2));
+    let changes = store.listed("fleet", 14, list([1, 11, 3]).split_off(2));
     assert_eq!(changes.len(), 2, "two vanished");
 }
 
@@ -231,7 +231,7 @@ fn with_a_selector_only_what_is_known_is_taken_from_an_answer() {
 fn what_a_list_names_but_nobody_can_read_stays_as_it_was() {
     let mut store = store();
     assert!(store.applied(key(0), 5, 5).is_some());
-    assert!(store.listed(9, vec![(key(0), 8, None), (key(1), 7, None)]).is_empty());
+    assert!(store.listed("fleet", 9, vec![(key(0), 8, None), (key(1), 7, None)]).is_empty());
     assert_eq!(store.keys(), [key(0)]);
     assert_eq!(store.get(&key(0)).as_deref(), Some(&5));
 }
@@ -240,13 +240,177 @@ fn what_a_list_names_but_nobody_can_read_stays_as_it_was() {
 fn after_a_set_back_older_versions_count() {
     let mut store = store();
     assert!(store.applied(key(0), 100, 100).is_some());
-    store.set_back();
-    assert_eq!(store.listed(40, vec![(key(0), 30, Some(30))]).len(), 1);
-    assert_eq!(store.seen(), 40);
+    store.set_back("fleet");
+    assert_eq!(store.listed("fleet", 40, vec![(key(0), 30, Some(30))]).len(), 1);
+    assert_eq!(store.seen("fleet"), 40);
 }
 
 #[test]
 #[should_panic(expected = "the cache has no index \"owner\"")]
 fn an_index_that_was_never_asked_for_is_a_mistake_not_an_empty_answer() {
     store().by("owner", "anna");
+}
+
+fn of(namespace: &str) -> Key {
+    Key::new(namespace, "ca")
+}
+
+#[test]
+fn a_list_of_one_namespace_prunes_nothing_of_another_one() {
+    let mut store = Store::<Stored>::by_namespace();
+    assert!(store.applied(of("blue"), 1, 1).is_some());
+    assert!(store.applied(of("pay"), 2, 2).is_some());
+    let changes = store.listed("blue", 9, Vec::new());
+    assert_eq!(changes.iter().map(|changed| changed.key.clone()).collect::<Vec<_>>(), [of("blue")]);
+    assert_eq!(store.keys(), [of("pay")]);
+    assert!(store.is_complete("blue") && !store.is_complete("pay"));
+}
+
+#[test]
+fn how_far_one_namespace_has_come_says_nothing_of_another_one() {
+    let mut store = Store::<Stored>::by_namespace();
+    store.reached("blue", 100);
+    // Our own write in a namespace whose watch lags behind that of the other one.
+    assert!(store.written(of("pay"), 50, 50, false).is_some());
+    assert!(store.written(of("blue"), 50, 50, false).is_none());
+    assert_eq!((store.seen("blue"), store.seen("pay")), (100, 0));
+    store.set_back("blue");
+    assert_eq!(store.seen("blue"), 0);
+    assert!(store.applied(of("pay"), 50, 50).is_none(), "the other one was not set back");
+}
+
+#[test]
+fn what_a_namespace_held_is_gone_with_it() {
+    let mut store = Store::<Stored>::by_namespace();
+    store.add_index("odd", |_, version: &Stored| vec![(version % 2).to_string()]);
+    assert!(store.applied(of("blue"), 1, 1).is_some());
+    assert!(store.applied(of("pay"), 3, 3).is_some());
+    assert_eq!(store.listed("blue", 4, vec![(of("blue"), 1, Some(1))]).len(), 0);
+    let changes = store.ended("blue");
+    assert_eq!(changes.len(), 1);
+    assert!(changes[0].new.is_none());
+    assert!(!store.is_complete("blue"));
+    assert_eq!(store.by("odd", "1").len(), 1);
+    // One of the same name that comes later starts without what was known of the first one.
+    assert!(store.written(of("blue"), 2, 2, false).is_some());
+}
+
+mod following {
+    //! A cache that follows namespaces, against a server in this process.
+
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use anyhow::{Context, Result, ensure};
+    use fleetwright_lab::Target;
+    use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+    use kube::api::{DeleteParams, PostParams};
+    use kube::{Api, Client};
+    use serde_json::json;
+
+    use crate::{Cache, Key, Operator, Settings, Source, Whole};
+
+    const LABELS: &str = "fleet=blue";
+
+    async fn namespace(client: &Client, name: &str, fleet: &str) -> Result<()> {
+        let object = json!({ "metadata": { "name": name, "labels": { "fleet": fleet } } });
+        Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &serde_json::from_value(object)?).await?;
+        Ok(())
+    }
+
+    async fn put(client: &Client, namespace: &str, name: &str) -> Result<()> {
+        let object = json!({ "metadata": { "name": name, "labels": { "fleet": "blue" } } });
+        let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
+        api.create(&PostParams::default(), &serde_json::from_value(object)?).await?;
+        Ok(())
+    }
+
+    async fn eventually(what: &str, holds: impl Fn() -> bool) -> Result<()> {
+        for _ in 0..400 {
+            if holds() {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(25)).await;
+        }
+        anyhow::bail!("{what}: not within 10 s")
+    }
+
+    type Objects = Cache<Whole<ConfigMap>>;
+
+    fn operator(client: Client) -> (Operator, Objects) {
+        let mut operator = Operator::new(Settings::new("test", client));
+        let namespaces = Source::<Whole<Namespace>>::new(Api::all(operator.client())).labels(LABELS);
+        let namespaces = operator.cache(namespaces);
+        let open = |one: &Whole<Namespace>| one.0.metadata.deletion_timestamp.is_none();
+        let objects =
+            Source::<Whole<ConfigMap>>::within(operator.client(), &namespaces, open).also("keys").labels(LABELS);
+        let objects = operator.cache(objects.index("namespace", |key, _| vec![key.namespace.to_string()]));
+        (operator, objects)
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_cache_follows_the_namespaces_that_another_one_holds() -> Result<()> {
+        let server = Target::embedded().await?;
+        let admin = server.admin();
+        for (name, fleet) in [("keys", "none"), ("one", "blue"), ("foreign", "none")] {
+            namespace(&admin, name, fleet).await?;
+            put(&admin, name, "first").await?;
+        }
+        let (operator, objects) = operator(admin.clone());
+        let running = tokio::spawn(operator.run(std::future::pending()));
+        eventually("it is full", || objects.synced()).await?;
+        ensure!(objects.keys() == [Key::new("keys", "first"), Key::new("one", "first")], "{:?}", objects.keys());
+        ensure!(objects.covers("one") && objects.covers("keys") && !objects.covers("foreign"));
+        namespace(&admin, "two", "blue").await?;
+        eventually("a new namespace is listed", || objects.covers("two")).await?;
+        put(&admin, "two", "second").await?;
+        put(&admin, "foreign", "second").await?;
+        eventually("and watched", || objects.count("namespace", "two") == 1).await?;
+        ensure!(objects.count("namespace", "foreign") == 0);
+        Api::<Namespace>::all(admin.clone()).delete("one", &DeleteParams::default()).await?;
+        eventually("its objects go with it", || objects.count("namespace", "one") == 0).await?;
+        eventually("and its watch", || !objects.covers("one")).await?;
+        // The answer of a write that comes late is not kept: no watch would ever take it back.
+        let late: ConfigMap = serde_json::from_value(json!({
+            "metadata": { "name": "late", "namespace": "one", "resourceVersion": "999999" },
+        }))?;
+        objects.created(late);
+        ensure!(objects.get(&Key::new("one", "late")).is_none());
+        running.abort();
+        Ok(())
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_namespace_that_may_not_be_read_holds_up_no_other_one() -> Result<()> {
+        use fleetwright_rig::rights::{grant_everywhere, grant_in};
+        use k8s_openapi::api::rbac::v1::PolicyRule;
+
+        let server = Target::embedded().await?;
+        let admin = server.admin();
+        for name in ["keys", "one", "two"] {
+            namespace(&admin, name, if name == "keys" { "none" } else { "blue" }).await?;
+            put(&admin, name, "first").await?;
+        }
+        let rule = |resource: &str| PolicyRule {
+            api_groups: Some(vec![String::new()]),
+            resources: Some(vec![resource.to_owned()]),
+            verbs: vec!["list".to_owned(), "watch".to_owned()],
+            ..PolicyRule::default()
+        };
+        grant_everywhere(&admin, "reader", &[rule("namespaces")]).await?;
+        for name in ["keys", "one"] {
+            grant_in(&admin, name, "reader", &[rule("configmaps")]).await?;
+        }
+        let client = server.client_as("reader", &[]).await?;
+        let (operator, objects) = operator(client);
+        let running = tokio::spawn(operator.run(std::future::pending()));
+        eventually("it is full", || objects.synced()).await?;
+        ensure!(objects.covers("one") && !objects.covers("two"));
+        grant_in(&admin, "two", "reader", &[rule("configmaps")]).await?;
+        eventually("it is read as soon as that is allowed", || objects.covers("two")).await?;
+        let seen: Option<Arc<Whole<ConfigMap>>> = objects.get(&Key::new("two", "first"));
+        seen.context("its object")?;
+        running.abort();
+        Ok(())
+    }
 }

@@ -17,6 +17,8 @@ pub const LONGEST_PASS: Duration = Duration::from_secs(600);
 #[derive(Clone, Debug)]
 pub struct Health {
     inner: Arc<Inner>,
+    /// Of other operators in the same process.
+    others: Vec<Self>,
 }
 
 #[derive(Debug)]
@@ -54,7 +56,31 @@ pub struct Verdict {
 impl Health {
     /// Of a process that has not begun to run.
     pub fn new(clock: Clock) -> Self {
-        Self { inner: Arc::new(Inner { clock, state: Mutex::default() }) }
+        Self { inner: Arc::new(Inner { clock, state: Mutex::default() }), others: Vec::new() }
+    }
+
+    /// The health of a process with several operators: it is well if each of them is.
+    #[must_use]
+    pub fn with(mut self, other: Self) -> Self {
+        self.others.push(other);
+        self
+    }
+
+    /// The verdict on all operators of the process; what several of them say is said once.
+    fn together(&self, own: Verdict, of: fn(&Self) -> Verdict) -> Verdict {
+        self.others.iter().map(of).fold(own, |mut all, other| {
+            // What is wrong matters, and not who is well beside it.
+            match (all.good, other.good) {
+                (true, false) => all = other,
+                (false, true) => {}
+                _ => {
+                    let news: Vec<_> =
+                        other.text.lines().filter(|line| all.text.lines().all(|said| said != *line)).collect();
+                    all.text.extend(news.iter().flat_map(|line| [*line, "\n"]));
+                }
+            }
+            all
+        })
     }
 
     /// The process runs until the guard is dropped.
@@ -110,7 +136,8 @@ impl Health {
         if good {
             text.push_str("ok\n");
         }
-        Verdict { good, text }
+        drop(state);
+        self.together(Verdict { good, text }, Self::alive)
     }
 
     /// Whether the process does its work, or could at once if it led.
@@ -143,7 +170,8 @@ impl Health {
                 Some(_) => text.push_str("ready: standing by\n"),
             }
         }
-        Verdict { good, text }
+        drop(state);
+        self.together(Verdict { good, text }, Self::ready)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
