@@ -13,7 +13,7 @@ use fleetwright_kit::{Operator, Settings};
 use fleetwright_lab::{Kind, Target, define};
 use fleetwright_readiness::{Options, Rules, add_with, rules};
 use fleetwright_rig::layer::{Answered, Layer, around, forward, refusal};
-use fleetwright_rig::rights::{grant_everywhere, grant_in};
+use fleetwright_rig::rights::{CLUSTER, Right, grant_everywhere, grant_in, rights, without};
 use fleetwright_rig::{Call, Recorder};
 use futures::future::BoxFuture;
 use http::{Request, StatusCode};
@@ -65,40 +65,23 @@ const ALL: [Feat; 9] = [
     Feat::HandsOver,
 ];
 
-/// One right that is taken away.
-#[derive(Clone, Debug)]
-struct Missing {
-    group: String,
-    resource: String,
-    verb: String,
-}
-
-impl Missing {
-    /// What cannot happen without it.
-    fn missed(&self) -> Option<Feat> {
-        Some(match (self.resource.as_str(), self.verb.as_str()) {
-            ("leases", "get" | "create") => Feat::Leads,
-            ("leases", "update") => Feat::Renews,
-            // Another way takes longer: that it is refused is all there is to see.
-            ("leases", "watch") => return None,
-            ("machines" | "nodes", "get") => Feat::Checks,
-            ("machines" | "nodes" | "readinessgates" | "configmaps", "list") => Feat::Opens,
-            // Lists are read again and again instead, ever more rarely.
-            ("machines" | "nodes" | "readinessgates" | "configmaps", "watch") => return None,
-            ("nodes", "patch") => Feat::Opens,
-            ("machines/status", "patch") => Feat::Verdict,
-            ("readinessgates/status", "patch") => Feat::Counts,
-            ("events", "create") => Feat::Tells,
-            other => panic!("nobody says what {other:?} is for"),
-        })
-    }
-
-    fn is(&self, call: &Call) -> bool {
-        let (plural, subresource) = self.resource.split_once('/').unwrap_or((&self.resource, ""));
-        let resource = if self.group.is_empty() { plural.to_owned() } else { format!("{plural}.{}", self.group) };
-        let verb = if call.verb == "apply" { "patch" } else { call.verb };
-        call.resource == resource && call.subresource == subresource && verb == self.verb
-    }
+/// What cannot happen without that right.
+fn missed(missing: &Right) -> Option<Feat> {
+    Some(match (missing.resource.as_str(), missing.verb.as_str()) {
+        ("leases", "get" | "create") => Feat::Leads,
+        ("leases", "update") => Feat::Renews,
+        // Another way takes longer: that it is refused is all there is to see.
+        ("leases", "watch") => return None,
+        ("machines" | "nodes", "get") => Feat::Checks,
+        ("machines" | "nodes" | "readinessgates" | "configmaps", "list") => Feat::Opens,
+        // Lists are read again and again instead, ever more rarely.
+        ("machines" | "nodes" | "readinessgates" | "configmaps", "watch") => return None,
+        ("nodes", "patch") => Feat::Opens,
+        ("machines/status", "patch") => Feat::Verdict,
+        ("readinessgates/status", "patch") => Feat::Counts,
+        ("events", "create") => Feat::Tells,
+        other => panic!("nobody says what {other:?} is for"),
+    })
 }
 
 /// A server that does not stream lists, as older ones do not.
@@ -116,34 +99,12 @@ impl Layer for Older {
     }
 }
 
-fn without(rules: &[PolicyRule], missing: Option<&Missing>) -> Vec<PolicyRule> {
-    let mut rules = rules.to_vec();
-    if let Some(missing) = missing {
-        for rule in &mut rules {
-            let resources = rule.resources.as_deref().unwrap_or_default();
-            if resources == [missing.resource.as_str()]
-                && rule.api_groups.as_deref() == Some(std::slice::from_ref(&missing.group))
-            {
-                rule.verbs.retain(|verb| *verb != missing.verb);
-            }
-        }
-        rules.retain(|rule| !rule.verbs.is_empty());
-    }
-    rules
-}
+/// The place of the rights that hold in the namespace of the machines.
+const WITHIN: &str = "namespace";
 
-fn each_right(rules: &Rules) -> Vec<Missing> {
-    let mut out = Vec::new();
-    for rule in [&rules.namespaced, &rules.lease, &rules.cluster].into_iter().flatten() {
-        for group in rule.api_groups.iter().flatten() {
-            for resource in rule.resources.iter().flatten() {
-                for verb in &rule.verbs {
-                    out.push(Missing { group: group.clone(), resource: resource.clone(), verb: verb.clone() });
-                }
-            }
-        }
-    }
-    out
+fn each_right(rules: &Rules) -> Vec<Right> {
+    let within = [rules.namespaced.clone(), rules.lease.clone()].concat();
+    [rights(WITHIN, &within), rights(CLUSTER, &rules.cluster)].concat()
 }
 
 async fn create<K>(api: Api<K>, object: Value) -> Result<K>
@@ -179,7 +140,7 @@ impl Place {
     async fn new(
         target: &Target,
         number: usize,
-        missing: Option<&Missing>,
+        missing: Option<&Right>,
         older: bool,
     ) -> Result<(Arc<Self>, Vec<Client>)> {
         let namespace = format!("rights-{number}");
@@ -193,8 +154,8 @@ impl Place {
         };
         create::<Namespace>(place.all(), json!({ "metadata": { "name": namespace } })).await?;
         let given = rules();
-        let namespaced = without(&[given.namespaced, given.lease].concat(), missing);
-        let cluster = without(&given.cluster, missing);
+        let namespaced = without(WITHIN, &[given.namespaced, given.lease].concat(), missing);
+        let cluster = without(CLUSTER, &given.cluster, missing);
         grant_in(&place.admin, &namespace, &user, &namespaced).await?;
         grant_everywhere(&place.admin, &user, &cluster).await?;
         let client = target.client_as(&user, &[]).await?;
@@ -383,7 +344,7 @@ async fn allowed(client: &Client, namespace: &str, rules: &[PolicyRule]) -> Resu
     Ok(())
 }
 
-async fn one(target: &Target, number: usize, missing: Option<Missing>, older: bool) -> Result<()> {
+async fn one(target: &Target, number: usize, missing: Option<Right>, older: bool) -> Result<()> {
     let (place, clients) = Place::new(target, number, missing.as_ref(), older).await?;
     place.clone().play(clients).await?;
     let (feats, refused) = (place.feats(), place.refused());
@@ -398,10 +359,10 @@ async fn one(target: &Target, number: usize, missing: Option<Missing>, older: bo
         return Ok(());
     };
     ensure!(
-        refused.iter().any(|call| missing.is(call)),
+        refused.iter().any(|call| missing.allows(call, missing.place)),
         "nobody was refused for want of {missing:?}: it is not needed"
     );
-    if let Some(feat) = missing.missed() {
+    if let Some(feat) = missed(&missing) {
         ensure!(!feats.contains(&feat), "{feat:?} happened without {missing:?}");
     }
     Ok(())

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use http::{Request, Response, StatusCode, header};
+use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use kube::Client;
@@ -25,6 +25,21 @@ pub type Answered = Result<Response<Reply>, BoxError>;
 pub trait Layer: Send + Sync + 'static {
     /// Answers the call, usually by [`forward`]ing it.
     fn call(self: Arc<Self>, call: Call, request: Request<Body>, inner: Client) -> BoxFuture<'static, Answered>;
+}
+
+/// Makes each call as another user, whom the client may impersonate.
+struct ActingAs(HeaderValue);
+
+impl Layer for ActingAs {
+    fn call(self: Arc<Self>, _: Call, mut request: Request<Body>, inner: Client) -> BoxFuture<'static, Answered> {
+        request.headers_mut().insert("impersonate-user", self.0.clone());
+        Box::pin(async move { forward(&inner, request).await })
+    }
+}
+
+/// A client that acts as that user, with no rights but the user's. The client must be allowed to impersonate, as administrators are.
+pub fn acting_as(inner: Client, user: &'static str) -> Client {
+    around(inner, Arc::new(ActingAs(HeaderValue::from_static(user))))
 }
 
 /// Puts a layer around a client.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding};
 use kube::api::PostParams;
 use kube::{Api, Client, Resource};
@@ -13,59 +13,122 @@ use serde_json::{Value, json};
 
 use crate::Call;
 
-/// A right: where, to what, and what to do with it.
-pub type Right = (&'static str, String, String);
+/// One right: where, to what, and what to do with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Right {
+    /// Where it holds.
+    pub place: &'static str,
+    /// The API group; empty for the core one.
+    pub group: String,
+    /// The plural, with the subresource: `machines/status`.
+    pub resource: String,
+    /// Such as `get`.
+    pub verb: String,
+    /// The only objects that it is about; none for all.
+    pub names: Option<Vec<String>>,
+}
 
 /// Where the rights of a ClusterRole hold: everywhere.
 pub const CLUSTER: &str = "cluster";
 
-/// What rules give, in that place.
+impl Right {
+    /// Whether the call, in that place, is made by this right.
+    pub fn allows(&self, call: &Call, place: &str) -> bool {
+        let verb = if call.verb == "apply" { "patch" } else { call.verb };
+        self.allows_verb(call, place, verb)
+    }
+
+    fn allows_verb(&self, call: &Call, place: &str, verb: &str) -> bool {
+        let (plural, subresource) = self.resource.split_once('/').unwrap_or((&self.resource, ""));
+        let resource = if self.group.is_empty() { plural.to_owned() } else { format!("{plural}.{}", self.group) };
+        (self.place == CLUSTER || self.place == place)
+            && call.resource == resource
+            && call.subresource == subresource
+            && self.verb == verb
+            && self.names.as_ref().is_none_or(|names| names.contains(&call.name))
+    }
+}
+
+/// Each right that rules give, in that place.
 pub fn rights(place: &'static str, rules: &[PolicyRule]) -> Vec<Right> {
     let mut rights = Vec::new();
     for rule in rules {
-        let group = rule.api_groups.iter().flatten().next().cloned().unwrap_or_default();
-        for resource in rule.resources.iter().flatten() {
-            let (name, sub) = resource.split_once('/').unwrap_or((resource, ""));
-            let dot = if group.is_empty() { "" } else { "." };
-            let sub = if sub.is_empty() { String::new() } else { format!("/{sub}") };
-            for verb in &rule.verbs {
-                rights.push((place, format!("{name}{dot}{group}{sub}"), verb.clone()));
+        for group in rule.api_groups.iter().flatten() {
+            for resource in rule.resources.iter().flatten() {
+                for verb in &rule.verbs {
+                    let names = rule.resource_names.clone().filter(|names| !names.is_empty());
+                    let (group, resource, verb) = (group.clone(), resource.clone(), verb.clone());
+                    rights.push(Right { place, group, resource, verb, names });
+                }
             }
         }
     }
     rights
 }
 
-/// Every call was made by a right, and every right was needed for a call, or is said to be needed elsewhere.
+/// The rules of that place without one right.
+pub fn without(place: &str, rules: &[PolicyRule], missing: Option<&Right>) -> Vec<PolicyRule> {
+    let mut left = Vec::new();
+    for rule in rules {
+        for group in rule.api_groups.iter().flatten() {
+            for resource in rule.resources.iter().flatten() {
+                let taken = |verb: &String| {
+                    missing.is_some_and(|missing| {
+                        missing.place == place
+                            && (&missing.group, &missing.resource, &missing.verb) == (group, resource, verb)
+                    })
+                };
+                let verbs: Vec<_> = rule.verbs.iter().filter(|verb| !taken(verb)).cloned().collect();
+                if !verbs.is_empty() {
+                    let (api_groups, resources) = (Some(vec![group.clone()]), Some(vec![resource.clone()]));
+                    left.push(PolicyRule { api_groups, resources, verbs, ..rule.clone() });
+                }
+            }
+        }
+    }
+    left
+}
+
+/// Every call was made by a right, and if any one right is taken away, some call is refused, or the right is said to be needed elsewhere.
 ///
 /// # Errors
-/// A call for which nobody gives a right, or rights that nobody uses.
+/// A call for which nobody gives a right, or rights that are not missed.
 pub fn judge(
     given: &[Right],
     calls: impl IntoIterator<Item = Call>,
     place: impl Fn(&Call) -> &'static str,
     elsewhere: impl Fn(&Right) -> bool,
 ) -> Result<()> {
-    let mut used = BTreeSet::new();
+    // Which right each call needs: those that only one allows miss it.
+    let mut missed = BTreeSet::new();
+    let mut watched = BTreeSet::new();
     // Kubernetes lets everybody read its version (`system:public-info-viewer`).
     for call in calls.into_iter().filter(|call| call.resource != "/version") {
-        let sub = if call.subresource.is_empty() { String::new() } else { format!("/{}", call.subresource) };
-        let verb = if call.verb == "apply" { "patch" } else { call.verb }.to_owned();
-        let (place, what) = (place(&call), format!("{}{sub}", call.resource));
-        let found = [place, CLUSTER].map(|place| (place, what.clone(), verb.clone()));
-        let found = found.into_iter().find(|right| given.contains(right));
-        used.insert(found.with_context(|| format!("nobody gives the right to {verb} {what} in {place}"))?);
-        // To apply what is not there is to make it.
-        if call.verb == "apply" {
-            used.insert((place, what, "create".to_owned()));
+        let place = place(&call);
+        let allowing = |verb: &str| -> Vec<usize> {
+            let found = given.iter().enumerate().filter(|(_, right)| right.allows_verb(&call, place, verb));
+            found.map(|(index, _)| index).collect()
+        };
+        let verb = if call.verb == "apply" { "patch" } else { call.verb };
+        let what = || format!("{}/{}", call.resource, call.subresource).trim_end_matches('/').to_owned();
+        match allowing(verb)[..] {
+            [] => bail!("nobody gives the right to {verb} {} in {place}", what()),
+            [only] => drop(missed.insert(only)),
+            _ => {}
+        }
+        // To apply what does not exist is to create it.
+        if let ("apply", [only]) = (call.verb, &allowing("create")[..]) {
+            missed.insert(*only);
+        }
+        // A server without streaming lists is asked for a list before it is watched.
+        if let ("watch", [only]) = (call.verb, &allowing("list")[..]) {
+            watched.insert(*only);
         }
     }
-    // A server without streaming lists is asked for a list before it is watched.
-    let watched =
-        |(place, what, verb): &Right| verb == "list" && used.contains(&(*place, what.clone(), "watch".to_owned()));
-    let needless = |right: &&Right| !(used.contains(*right) || watched(right) || elsewhere(right));
-    let unused: Vec<_> = given.iter().filter(needless).collect();
-    ensure!(unused.is_empty(), "nobody uses these rights: {unused:?}");
+    let needless =
+        |(index, right): &(usize, &Right)| !(missed.contains(index) || watched.contains(index) || elsewhere(right));
+    let unused: Vec<_> = given.iter().enumerate().filter(needless).map(|(_, right)| right).collect();
+    ensure!(unused.is_empty(), "nobody misses these rights when they are taken away: {unused:#?}");
     Ok(())
 }
 
@@ -134,8 +197,33 @@ mod tests {
         judged(&[WATCH, PATCH]).unwrap();
         judged(&[WATCH, PATCH, ("GET", "/version")]).unwrap();
         let unused = judged(&[WATCH]).unwrap_err().to_string();
-        assert!(unused.contains("machines.fleetwright.io/status") && !unused.contains("pods"), "{unused}");
+        assert!(unused.contains("machines/status") && !unused.contains("pods"), "{unused}");
         let missing = judged(&[WATCH, PATCH, ("DELETE", "/api/v1/namespaces/a/pods/p")]).unwrap_err().to_string();
         assert_eq!(missing, "nobody gives the right to delete pods in namespace");
+    }
+
+    #[test]
+    fn a_right_that_another_one_holds_too_is_not_missed() {
+        let mut given = rights("namespace", &rules());
+        given.extend(rights(CLUSTER, &rules()[..1]));
+        let calls = [WATCH, PATCH].map(|(method, path)| {
+            Call::of(&http::Request::builder().method(method).uri(path).body(()).expect("a request"))
+        });
+        let twice = judge(&given, calls, |_| "namespace", |_| false).unwrap_err().to_string();
+        assert!(twice.contains("pods"), "{twice}");
+    }
+
+    #[test]
+    fn a_right_to_one_object_allows_no_other_one() {
+        let mut named = rules();
+        named[1].resource_names = Some(vec!["m".to_owned()]);
+        let right = &rights("namespace", &named)[2];
+        let call =
+            |path: &str| Call::of(&http::Request::builder().method("PATCH").uri(path).body(()).expect("a request"));
+        assert!(right.allows(&call(PATCH.1), "namespace"));
+        assert!(!right.allows(&call(&PATCH.1.replace("/m/", "/n/")), "namespace"));
+        assert!(!right.allows(&call(PATCH.1), "elsewhere"));
+        assert_eq!(without("namespace", &named, Some(right)).len(), 1);
+        assert_eq!(without("elsewhere", &named, Some(right)).len(), 2);
     }
 }

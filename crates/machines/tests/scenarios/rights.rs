@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use fleetwright_api::Phase;
+use fleetwright_lab::Kind;
 use fleetwright_machines::rules;
 use fleetwright_rig::rights::{CLUSTER, Right, judge, rights};
 use fleetwright_rig::scenario::{Disturbance, run};
@@ -39,7 +40,20 @@ const FULL_LIFE: Story = Story::new(|stage, fleet| Box::pin(a_full_life(stage, f
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_call_has_its_right_and_every_right_its_call() {
-    let (_, stage) = run(&Arc::new(FULL_LIFE), &Ground::InProcess, Disturbance::None).await.unwrap();
+    lives_with_its_rights(&Ground::InProcess).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_call_has_its_right_and_every_right_its_call_on_real() {
+    lives_with_its_rights(&Ground::start(Kind::Real).await.unwrap()).await;
+}
+
+async fn lives_with_its_rights(ground: &Ground) {
+    let story = FULL_LIFE.with_rights_as("system:serviceaccount:fleetwright-system:fleetwright-machines");
+    let (_, stage) = run(&Arc::new(story), ground, Disturbance::None).await.unwrap();
+    let refused: Vec<_> =
+        stage.recorder().since(0).into_iter().filter(|record| record.code == Some(403)).map(|one| one.call).collect();
+    assert!(refused.is_empty(), "with all rights these were refused: {refused:#?}");
     let given = rules();
     let mut all = rights("namespace", &given.namespaced);
     all.extend(rights("kube-system", &given.tokens));
@@ -56,8 +70,9 @@ async fn every_call_has_its_right_and_every_right_its_call() {
     // What the journal needs is shown where it is kept; approving for a signer is asked by the server when a request is approved; a window
     // of an old life and a withdrawn Operation are other stories. Where the API server is, is read for serving certificates, which the
     // stories of joining ask for.
-    let joining = ["signers.", "services", "endpointslices.", "servicecidrs."];
-    let elsewhere =
-        |(_, what, _): &Right| what.starts_with("operation") || joining.iter().any(|shown| what.starts_with(shown));
+    let joining = ["signers", "services", "endpointslices", "servicecidrs"];
+    let elsewhere = |right: &Right| {
+        right.resource.starts_with("operation") || joining.iter().any(|shown| right.resource.starts_with(shown))
+    };
     judge(&all, calls, place, elsewhere).unwrap();
 }

@@ -15,15 +15,18 @@ use fleetwright_kit::leader::Lease;
 use fleetwright_kit::{Budget, Operator, Settings};
 use fleetwright_lab::Kind;
 use fleetwright_machines::Options;
+use fleetwright_rig::layer::acting_as;
+use fleetwright_rig::rights::{grant_everywhere, grant_in};
 use fleetwright_rig::scenario::{Disturbance, run};
 use fleetwright_rig::{Ground, Life, Outfit, Passed, Scenario, Stage};
 use fleetwright_sim::{Fleet, Kubelets, Manner, SimHost, demo};
 use fleetwright_wire::Outcome;
 use futures::future::BoxFuture;
+use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod, Secret};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
+use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, PolicyRule};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
@@ -40,11 +43,13 @@ pub struct Story {
     from_the_start: bool,
     /// Two operators work at once, and each believes that it leads.
     twice: bool,
+    /// Whom the operator works as, with the rights that it says it needs; an administrator if nobody is named.
+    user: Option<&'static str>,
 }
 
 impl Story {
     pub const fn new(play: Play) -> Self {
-        Self { play, from_the_start: true, twice: false }
+        Self { play, from_the_start: true, twice: false, user: None }
     }
 
     /// The same, killed from where the play says so.
@@ -52,10 +57,42 @@ impl Story {
         Self { from_the_start: false, ..self }
     }
 
+    /// The same with an operator that has no rights but its own.
+    pub const fn with_rights_as(self, user: &'static str) -> Self {
+        Self { user: Some(user), ..self }
+    }
+
     /// The same with two operators at once.
     pub const fn twice(self) -> Self {
         Self { twice: true, ..self }
     }
+}
+
+/// Gives a user the rights that an installation gives the operator, and waits until the API server knows of them.
+async fn grant(stage: &Stage, user: &'static str) -> Result<()> {
+    let (admin, rules) = (stage.admin(), fleetwright_machines::rules());
+    let lease = PolicyRule {
+        api_groups: Some(vec!["coordination.k8s.io".to_owned()]),
+        resources: Some(vec!["leases".to_owned()]),
+        verbs: ["get", "watch", "create", "update"].map(str::to_owned).into(),
+        ..PolicyRule::default()
+    };
+    let namespaced = [rules.namespaced, vec![lease]].concat();
+    grant_in(&admin, stage.namespace(), user, &namespaced).await?;
+    grant_in(&admin, "kube-system", user, &rules.tokens).await?;
+    grant_everywhere(&admin, user, &rules.cluster).await?;
+    let reviews: Api<SubjectAccessReview> = Api::all(admin);
+    let asked = json!({ "metadata": {}, "spec": {
+        "user": user, "resourceAttributes": { "verb": "delete", "resource": "nodes" },
+    } });
+    let asked: SubjectAccessReview = serde_json::from_value(asked)?;
+    for _ in 0..200 {
+        if reviews.create(&PostParams::default(), &asked).await?.status.is_some_and(|status| status.allowed) {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    bail!("the API server does not know of the rights of {user} after 10 s")
 }
 
 /// The fleets of the runs, by namespace, and how the operator is run: it is made in a runtime of its own and looks both up here.
@@ -72,7 +109,10 @@ impl Scenario for Story {
         crds()
     }
 
-    fn operator(&self, outfit: Outfit, _: &Path) -> Life {
+    fn operator(&self, mut outfit: Outfit, _: &Path) -> Life {
+        if let Some(user) = self.user {
+            outfit.client = acting_as(outfit.client.clone(), user);
+        }
         if !self.twice {
             return Life::of(operator(&outfit, true), &outfit);
         }
@@ -91,6 +131,9 @@ impl Scenario for Story {
             let manner = Manner { credentials: true, ..Manner::default() };
             Kubelets::start(&fleet, stage.admin(), manner)
         };
+        if let Some(user) = self.user {
+            grant(stage, user).await?;
+        }
         fleets().insert(stage.namespace().to_owned(), (fleet.clone(), Options::default()));
         let minded = fleet.clone();
         stage.mind(move || minded.at_rest());
