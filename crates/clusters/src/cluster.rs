@@ -29,6 +29,7 @@ use kube::api::ObjectMeta;
 use serde_json::json;
 
 use crate::accepted::{Kept, Refused};
+use crate::access::{self, Account};
 use crate::borrow;
 use crate::ending::{self, Ending};
 use crate::extend::Extenders;
@@ -45,6 +46,8 @@ use crate::view::ClusterView;
 
 /// A Secret that could not be had is asked for again after this long.
 const SECRETS_AGAIN: Duration = Duration::from_secs(30);
+/// Whether the Secrets of a namespace were read is asked again after this long.
+const ADMITTED_AGAIN: Duration = Duration::from_millis(200);
 
 /// Keeps clusters.
 pub struct Clusters {
@@ -58,6 +61,8 @@ pub struct Clusters {
     pub look_after: Duration,
     /// Of pods that take snapshots.
     pub image: &'static str,
+    /// That the operator runs as.
+    pub account: Option<Account>,
     pub surveys: Surveys,
     pub meters: Meters,
     /// Components that were as they should be in the last pass.
@@ -78,6 +83,8 @@ pub struct Found {
     hold: Option<Hold>,
     /// Why the spec of `cluster` is not the declared one.
     pub(crate) refused: Option<Refused>,
+    /// Whether the operator may read and write in its namespace, if there is one.
+    admitted: bool,
 }
 
 /// What the decision is made from.
@@ -234,6 +241,8 @@ pub enum Choice {
     End(Ending),
     /// First of all it must be ours to end.
     Finalize,
+    /// The operator has not its rights in the cluster's namespace yet, or has not read the Secrets there.
+    Admit,
 }
 
 impl Controller for Clusters {
@@ -277,7 +286,9 @@ impl Controller for Clusters {
         let package = package.filter(|_| refused.as_ref().is_none_or(|refused| refused.instead.is_some()));
         let hold = ending::hold(&self.eyes, self.askers.answer(key).as_ref(), &names, &cluster, pass.now());
         let ending = ending::ending(&self.eyes, &names, &cluster).filter(|_| hold.is_none());
-        Ok(Some(Arc::new(Found { cluster, names, package, ending, hold, refused })))
+        let here = self.eyes.namespace(&names).is_some_and(|namespace| !namespace.ending);
+        let admitted = !here || access::is_admitted(&self.eyes, &names);
+        Ok(Some(Arc::new(Found { cluster, names, package, ending, hold, refused, admitted })))
     }
 
     fn validate(&self, found: &Arc<Found>) -> Result<Valid, Invalid> {
@@ -298,6 +309,9 @@ impl Controller for Clusters {
 
     fn decide(&self, valid: &Valid, now: Timestamp) -> Choice {
         let found = &valid.found;
+        if !found.admitted {
+            return Choice::Admit;
+        }
         if let Some(ending) = &found.ending {
             return Choice::End(ending.clone());
         }
@@ -345,6 +359,12 @@ impl Controller for Clusters {
                     None => json!({ "op": "add", "path": "/metadata/finalizers", "value": [names::CLUSTER_FINALIZER] }),
                 };
                 pass.writer().json_patch(&self.eyes.clusters, pass.key(), json!([test, add])).await?;
+                Ok(Done::KEPT)
+            }
+            Choice::Admit => {
+                if !found.cluster.0.spec.paused {
+                    access::bind(&self.eyes, pass, &found.names, self.account).await?;
+                }
                 Ok(Done::KEPT)
             }
             Choice::Paused(..) => {
@@ -400,6 +420,9 @@ impl Controller for Clusters {
             },
             Outcome::Done { decision: Choice::End(_), .. } => (ending::status(&found.cluster, pass.now()), None),
             Outcome::Done { decision: Choice::Finalize, .. } => return Ok(Next::Rest),
+            Outcome::Done { decision: Choice::Admit, .. } => {
+                return Ok(pass.now().checked_add(ADMITTED_AGAIN).map_or(Next::Rest, Next::At));
+            }
             // All the rest was done: what was found and decided is written down beside the refusal.
             Outcome::Failed { trouble, decision: Some(Choice::Keep(decision, status)), .. }
                 if trouble.source.downcast_ref::<ActError>().is_some_and(ActError::is_refusal) =>
@@ -728,7 +751,11 @@ impl Clusters {
             metadata: ObjectMeta { name: Some(names.namespace.clone()), labels: Some(labels), ..ObjectMeta::default() },
             ..Namespace::default()
         };
-        if !pass.writer().create_in(&self.eyes.namespaces, &namespace).await? && self.eyes.namespace(names).is_none() {
+        let created = pass.writer().create_in(&self.eyes.namespaces, &namespace).await?;
+        if created && self.account.is_none() {
+            self.eyes.secrets.begins_empty(&names.namespace);
+        }
+        if !created && self.eyes.namespace(names).is_none() {
             let what = format!("Namespace {}", names.namespace);
             let message = format!(
                 "it is there and does not belong to this cluster: rename the Cluster, or label the namespace {}={} and {}={} to give it up to it",
@@ -739,7 +766,7 @@ impl Clusters {
             );
             return Err(WriteError::Refused { what, code: 409, message });
         }
-        Ok(())
+        access::bind(&self.eyes, pass, names, self.account).await
     }
 
     pub(crate) async fn apply(&self, pass: &Pass, names: &Names, object: &Object) -> Result<(), WriteError> {

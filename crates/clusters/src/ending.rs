@@ -141,7 +141,7 @@ pub async fn end(
                 return Ok(false);
             }
             // A cluster of the same name that comes after it gets keys of its own.
-            let copy = Key::new(&names.fleet, &names.sealed_keys());
+            let copy = Key::new(&eyes.keys, &names.sealed_keys());
             if eyes.secrets.get(&copy).is_some() {
                 pass.writer().delete_by_name::<Secret>(&copy).await?;
             }

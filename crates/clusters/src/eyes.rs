@@ -20,7 +20,9 @@ use kube::ResourceExt as _;
 use serde_json::Value;
 
 use crate::keys::NEXT_KEY;
-use crate::view::{Belongs, ClaimView, ClassView, ClusterView, Content, NamespaceView, PodView, Said, SecretView};
+use crate::view::{
+    Belongs, BindingView, ClaimView, ClassView, ClusterView, Content, NamespaceView, PodView, Said, SecretView,
+};
 
 /// Objects by their namespace.
 pub const BY_NAMESPACE: &str = "namespace";
@@ -30,6 +32,10 @@ pub const BY_PACKAGE: &str = "package";
 /// All caches; cheap to clone.
 #[derive(Clone)]
 pub struct Eyes {
+    /// The namespace of the sealed copies of keys, and of what seals them.
+    pub keys: Arc<str>,
+    /// The operator's own rights in the namespaces of control planes; none if it runs as an administrator.
+    pub bindings: Option<Cache<BindingView>>,
     pub clusters: Cache<ClusterView>,
     pub packages: Cache<Whole<ClusterPackageVersion>>,
     pub limits: Cache<Whole<ClusterLimits>>,
@@ -247,8 +253,8 @@ impl Eyes {
 impl Eyes {
     /// What the sealed copy of a cluster's keys holds, if it can be opened with the key that is there.
     fn sealed(&self, names: &Names) -> BTreeMap<String, String> {
-        let seal = self.secrets.get(&Key::new(&names.fleet, keys::SEAL));
-        let copy = self.secrets.get(&Key::new(&names.fleet, &names.sealed_keys()));
+        let seal = self.secrets.get(&Key::new(&self.keys, keys::SEAL));
+        let copy = self.secrets.get(&Key::new(&self.keys, &names.sealed_keys()));
         let by = seal.as_ref().and_then(|seal| seal.seal.as_deref());
         let sealed = copy.as_ref().and_then(|copy| copy.sealed.as_ref());
         sealed.filter(|sealed| by == Some(&*sealed.by)).map(|sealed| sealed.keys.clone()).unwrap_or_default()

@@ -1,6 +1,7 @@
 //! Generates the keys of a cluster, keeps a sealed copy of them, and brings them back from it.
 //!
-//! The copy is a Secret beside the Cluster; the key that seals it is another one, [`SEAL`]. So nothing that is deleted in the namespace of a control
+//! The copy is a Secret in the namespace of the operator's account, where no other operator reads Secrets (beside the Cluster if an administrator runs the
+//! operator); the key that seals it is another one, [`SEAL`]. So nothing that is deleted in the namespace of a control
 //! plane loses a key, and reading the copy alone reveals none. The copy is always written before the Secret that pods use.
 
 use std::collections::BTreeMap;
@@ -73,7 +74,7 @@ impl Maker<'_> {
             let Some(data) = copy.keys.get(name) else {
                 let why = format!(
                     "it is missing and its sealed copy, Secret {}/{}, cannot be opened: restore one of the two from a backup",
-                    self.names.fleet,
+                    self.eyes.keys,
                     self.names.sealed_keys()
                 );
                 return Err(SecretError::Broken(name.to_owned(), why));
@@ -186,13 +187,14 @@ impl Maker<'_> {
 
     /// Reads and opens the copy. One that was sealed with a key that is gone counts as none.
     async fn copy(&self) -> Result<Copy, SecretError> {
-        let api: Api<Secret> = Api::namespaced(self.pass.client(), &self.names.fleet);
+        let api: Api<Secret> = Api::namespaced(self.pass.client(), &self.eyes.keys);
         let seal = self.seal(&api).await?;
         let name = self.names.sealed_keys();
         let broken = |why: &str| SecretError::Broken(name.clone(), why.to_owned());
         let found = api.get_opt(&name).await.map_err(|error| SecretError::Read(name.clone(), error))?;
         let Some(secret) = found else { return Ok(Copy { seal, version: None, keys: BTreeMap::new() }) };
-        if secret.labels().get(names::CLUSTER) != Some(&self.names.name) {
+        let is = |label: &str, value: &String| secret.labels().get(label) == Some(value);
+        if !is(names::CLUSTER, &self.names.name) || !is(names::FLEET, &self.names.fleet) {
             return Err(broken(
                 "it does not belong to this cluster: rename it, the copy of the cluster's keys has that name",
             ));
@@ -222,7 +224,7 @@ impl Maker<'_> {
             let secret = Secret {
                 metadata: ObjectMeta {
                     name: Some(SEAL.to_owned()),
-                    namespace: Some(self.names.fleet.clone()),
+                    namespace: Some(self.eyes.keys.to_string()),
                     labels: Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
                     ..ObjectMeta::default()
                 },
@@ -245,7 +247,7 @@ impl Maker<'_> {
         let sealed = copy.seal.seal(&purpose(self.names), &plain).map_err(|error| broken(error.to_string()))?;
         let digests = copy.keys.iter().map(|(name, data)| (name.clone(), of(data))).collect();
         let says = json!(Sealed { by: copy.seal.id(), keys: digests }).to_string();
-        let key = ObjectKey::new(&self.names.fleet, &name);
+        let key = ObjectKey::new(&self.eyes.keys, &name);
         let data: BTreeMap<_, _> = [(SEALED_DATA.to_owned(), ByteString(sealed))].into();
         match &copy.version {
             Some(version) => {
@@ -261,7 +263,7 @@ impl Maker<'_> {
                 let secret = Secret {
                     metadata: ObjectMeta {
                         name: Some(name.clone()),
-                        namespace: Some(self.names.fleet.clone()),
+                        namespace: Some(self.eyes.keys.to_string()),
                         labels: Some(self.names.labels()),
                         annotations: Some([(names::SEALED.to_owned(), says)].into()),
                         ..ObjectMeta::default()

@@ -7,9 +7,11 @@
 //! - a pass never waits for a business cluster, but for one Operation that releases its machines or changes the members of its etcd, for seconds;
 //! - private keys are made once, are in Secrets only, and are read only by who signs or connects;
 //! - a cluster at rest costs one proof for each API server in each period, and no write;
+//! - Secrets are read and objects are written only in the namespaces of control planes, and in those of the Clusters and of the operator itself;
 //! - nothing of another cluster is ever touched: everything of one is in a namespace of its own, with its labels.
 
 mod accepted;
+mod access;
 mod borrow;
 mod cluster;
 mod connect;
@@ -41,6 +43,7 @@ use fleetwright_kit::{Budget, Change, Controller, Key, Operator, Source, Waker, 
 use fleetwright_plan::cluster::PROVE_EVERY;
 use kube::Api;
 
+pub use access::{Account, admission_policy, control_plane_role};
 use cluster::Clusters;
 use connect::Meta;
 use errands::Errands;
@@ -70,6 +73,9 @@ pub struct Options {
     pub look_after: Duration,
     /// The operator's own image: pods that take and restore snapshots are of it.
     pub image: &'static str,
+    /// The account that the operator runs as: it is given its rights in each control plane's namespace, and its namespace holds the sealed copies of keys.
+    /// None for an administrator, who has all rights: then no RoleBinding is made, and the copies are beside the Clusters.
+    pub account: Option<Account>,
 }
 
 /// The image of this version, where nobody names another.
@@ -83,6 +89,7 @@ impl Default for Options {
             extenders: 32,
             look_after: PROVE_EVERY,
             image: IMAGE,
+            account: None,
         }
     }
 }
@@ -100,7 +107,17 @@ pub fn add(operator: &mut Operator, namespace: &str, options: Options) {
             )
         };
     }
+    let namespaces = Source::<view::NamespaceView>::new(Api::all(client.clone())).labels(&labels);
+    let namespaces = operator.cache(namespaces);
+    // Not the Secrets of the whole meta cluster: those of control planes, and of the operator itself.
+    let keys = options.account.map_or(namespace, |account| account.namespace);
+    let secrets = Source::<view::SecretView>::within(client.clone(), &namespaces, |one| !one.ending).also(keys);
+    let secrets = secrets.labels(&labels).index(eyes::BY_NAMESPACE, |key, _| vec![key.namespace.to_string()]);
     let eyes = Eyes {
+        keys: keys.into(),
+        bindings: options
+            .account
+            .map(|_| operator.cache(Source::<view::BindingView>::new(Api::all(client.clone())).labels(&labels))),
         clusters: operator.cache(
             Source::new(Api::<Cluster>::namespaced(client.clone(), namespace))
                 .index(eyes::BY_PACKAGE, |_, cluster: &view::ClusterView| vec![cluster.0.spec.package_version.clone()]),
@@ -108,8 +125,8 @@ pub fn add(operator: &mut Operator, namespace: &str, options: Options) {
         packages: operator
             .cache(Source::<Whole<ClusterPackageVersion>>::new(Api::namespaced(client.clone(), namespace))),
         limits: operator.cache(Source::<Whole<ClusterLimits>>::new(Api::namespaced(client.clone(), namespace))),
-        namespaces: operator.cache(Source::new(Api::all(client.clone())).labels(&labels)),
-        secrets: cache!(),
+        secrets: operator.cache(secrets),
+        namespaces,
         config_maps: cache!(),
         services: cache!(),
         policies: cache!(),
@@ -152,6 +169,7 @@ pub fn add(operator: &mut Operator, namespace: &str, options: Options) {
         followers,
         look_after: options.look_after,
         image: options.image,
+        account: options.account,
         meters,
         rested: Mutex::default(),
         kept: Mutex::default(),
@@ -179,6 +197,10 @@ pub fn add(operator: &mut Operator, namespace: &str, options: Options) {
         };
     }
     on!(namespaces, secrets, config_maps, services, policies, budgets, stateful_sets, deployments, pods, claims);
+    if let Some(bindings) = &eyes.bindings {
+        let fleet_of = fleet.clone();
+        wakes = wakes.on(bindings, move |change| of_cluster(&fleet_of, change).into_iter().collect::<Vec<Key>>());
+    }
     drop(journal.wake(wakes.by(&waker), members::KIND));
 }
 

@@ -14,6 +14,7 @@ use fleetwright_plan::cluster::objects::PACKAGE_VERSION;
 use fleetwright_plan::cluster::snapshots::Task;
 use fleetwright_plan::cluster::{Replica, print};
 use k8s_openapi::api::core::v1::{ContainerStatus, Namespace, PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::rbac::v1::RoleBinding;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::{Resource, ResourceExt};
 use serde::Serialize;
@@ -78,6 +79,26 @@ impl View for NamespaceView {
 }
 
 impl Belongs for NamespaceView {
+    fn cluster(&self) -> Option<&str> {
+        self.cluster.as_deref()
+    }
+}
+
+/// A RoleBinding of the operator in the namespace of a control plane.
+#[derive(Debug)]
+pub struct BindingView {
+    cluster: Option<Box<str>>,
+}
+
+impl View for BindingView {
+    type Object = RoleBinding;
+
+    fn of(object: RoleBinding) -> Self {
+        Self { cluster: owner(&object) }
+    }
+}
+
+impl Belongs for BindingView {
     fn cluster(&self) -> Option<&str> {
         self.cluster.as_deref()
     }

@@ -15,8 +15,10 @@ use super::Names;
 use super::certificates::{Authority, SERVICE_ACCOUNT};
 use super::decide::Seen;
 
-/// The Secret, in the namespace of the Clusters, with the key that seals the copies.
+/// The Secret, in the namespace of the Cluster-Operator's account, with the key that seals the copies.
 pub const SEAL: &str = "fleetwright-seal";
+/// How the names of copies end.
+pub const SEALED_KEYS: &str = ".sealed-keys";
 /// The key of that Secret's data.
 pub const SEAL_DATA: &str = "key";
 /// The key of a copy's data.
@@ -27,9 +29,9 @@ const DATA: [&str; 7] = ["ca.crt", "tls.crt", "tls.key", "next.crt", "next.key",
 const SHORT: usize = 16;
 
 impl Names {
-    /// The Secret, beside the Cluster, with the sealed copy of its keys: it outlives the namespace of the control plane.
+    /// The Secret, in the same namespace as [`SEAL`], with the sealed copy of its keys: it outlives the namespace of the control plane.
     pub fn sealed_keys(&self) -> String {
-        format!("{}.sealed-keys", self.name)
+        format!("{}{SEALED_KEYS}", self.name)
     }
 }
 

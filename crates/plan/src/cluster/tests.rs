@@ -189,8 +189,7 @@ impl World {
             self.known.survey = Some(survey::Survey { of: ask.of.clone(), at: self.now, apis, quotas, kubelets });
         }
         for prover in &decision.prove {
-            let live = self.live.get(&(Kind::Deployment, "kube-apiserver".to_owned()));
-            let args = live.map(Value::to_string).unwrap_or_default();
+            let args = self.live[&(Kind::Deployment, "kube-apiserver".to_owned())].to_string();
             let emulates = args.contains("emulated-version=1.36").then(|| "1.36".to_owned());
             let (at, restarts, outcome) = (self.now, prover.restarts, Ok("1.36.4".to_owned()));
             self.proofs.insert(prover.uid.clone(), Proof { at, restarts, outcome, emulates, failing: None });

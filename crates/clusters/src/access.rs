@@ -1,0 +1,126 @@
+//! The operator's rights in the namespaces of control planes: a RoleBinding that is created together with each of them.
+//!
+//! So the account can read Secrets and create pods where control planes are, and nowhere else.
+
+use fleetwright_api::names;
+use fleetwright_kit::{Key, Pass, WriteError};
+use fleetwright_plan::cluster::Names;
+use k8s_openapi::api::rbac::v1::RoleBinding;
+use serde_json::{Value, json};
+
+use crate::eyes::Eyes;
+
+/// The name of the RoleBinding in each control plane's namespace.
+const BINDING: &str = "fleetwright-clusters";
+/// The ClusterRole that is bound there, without the namespace of the installation.
+const CONTROL_PLANE_ROLE: &str = "fleetwright-control-plane";
+
+/// A ServiceAccount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Account {
+    /// Its namespace.
+    pub namespace: &'static str,
+    /// Its name.
+    pub name: &'static str,
+}
+
+/// The ClusterRole of an installation in that namespace.
+pub fn control_plane_role(namespace: &str) -> String {
+    format!("{CONTROL_PLANE_ROLE}:{namespace}")
+}
+
+/// Whether the operator has its rights in a control plane's namespace, and has read the Secrets there. Before that, nothing can be decided: a Secret
+/// that may not be read yet looks like one that is lost.
+pub fn is_admitted(eyes: &Eyes, names: &Names) -> bool {
+    is_bound(eyes, names) && eyes.secrets.covers(&names.namespace)
+}
+
+fn is_bound(eyes: &Eyes, names: &Names) -> bool {
+    let key = Key::new(&names.namespace, BINDING);
+    eyes.bindings.as_ref().is_none_or(|bindings| bindings.get(&key).is_some())
+}
+
+/// Creates the RoleBinding, unless it exists.
+pub async fn bind(eyes: &Eyes, pass: &Pass, names: &Names, account: Option<Account>) -> Result<(), WriteError> {
+    let (Some(account), Some(bindings)) = (account, &eyes.bindings) else { return Ok(()) };
+    if is_bound(eyes, names) {
+        return Ok(());
+    }
+    const GROUP: &str = "rbac.authorization.k8s.io";
+    let what = || format!("RoleBinding {}/{BINDING}", names.namespace);
+    let binding = json!({
+        "apiVersion": format!("{GROUP}/v1"), "kind": "RoleBinding",
+        "metadata": { "name": BINDING, "namespace": names.namespace, "labels": names.labels() },
+        "roleRef": { "apiGroup": GROUP, "kind": "ClusterRole", "name": control_plane_role(account.namespace) },
+        "subjects": [{ "kind": "ServiceAccount", "name": account.name, "namespace": account.namespace }],
+    });
+    let refused = |message: String| WriteError::Refused { what: what(), code: 409, message };
+    let binding: RoleBinding = serde_json::from_value(binding).map_err(|error| refused(error.to_string()))?;
+    match pass.writer().create_in(bindings, &binding).await? {
+        true => Ok(()),
+        // Right after the operator before this one created it, a cache may not have it yet.
+        false => Err(WriteError::Conflict {
+            what: what(),
+            message: "it exists and is not in the cache; if this does not change, delete it: it has not the labels of this cluster".to_owned(),
+        }),
+    }
+}
+
+/// A ValidatingAdmissionPolicy and its binding that confine the account of the operator, whatever roles it has: writes only where control planes are and
+/// what it needs beside the Clusters and itself; RoleBindings only of its own role to itself; Namespaces only with the labels of the fleet. Without it a
+/// stolen token of the account could bind itself in any namespace.
+pub fn admission_policy(namespace: &str, name: &str, fleet: &str) -> [Value; 2] {
+    const VERSION: &str = "admissionregistration.k8s.io/v1";
+    const RESTRICTED: &str = "pod-security.kubernetes.io/enforce";
+    let (label, role, policy) = (names::FLEET, control_plane_role(namespace), format!("{name}:{namespace}"));
+    let labelled = |object: &str, label: &str, value: &str| {
+        let labels = format!("{object}.metadata.labels");
+        format!("has({labels}) && '{label}' in {labels} && {labels}['{label}'] == '{value}'")
+    };
+    let is = |resource: &str| format!("request.resource.resource == '{resource}'");
+    let within = [
+        "request.resource.group == 'authorization.k8s.io'".to_owned(),
+        is("namespaces"),
+        format!("(has(request.namespace) && request.namespace == '{namespace}' && {})", is("secrets")),
+        format!(
+            "(has(request.namespace) && request.namespace == '{fleet}' && (request.resource.group in ['{}', 'coordination.k8s.io', 'events.k8s.io'] || request.resource.resource in ['secrets', 'events']))",
+            fleetwright_api::GROUP
+        ),
+        format!("(namespaceObject != null && {})", labelled("namespaceObject", label, fleet)),
+    ]
+    .join(" || ");
+    let subject = "object.subjects[0]";
+    let binding = format!(
+        "!({}) || (request.operation == 'CREATE' && object.roleRef.kind == 'ClusterRole' && object.roleRef.name == '{role}' && has(object.subjects) && size(object.subjects) == 1 && {subject}.kind == 'ServiceAccount' && {subject}.name == '{name}' && {subject}.namespace == '{namespace}')",
+        is("rolebindings")
+    );
+    let created = format!("{} && {}", labelled("object", label, fleet), labelled("object", RESTRICTED, "restricted"));
+    let namespaces = format!(
+        "!({}) || (request.operation == 'CREATE' ? ({created}) : (request.operation == 'DELETE' && {}))",
+        is("namespaces"),
+        labelled("oldObject", label, fleet)
+    );
+    let validation = |expression: String, message: String| json!({ "expression": expression, "message": message });
+    let spec = json!({
+        "failurePolicy": "Fail",
+        "matchConstraints": { "resourceRules": [
+            { "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"], "operations": ["CREATE", "UPDATE", "DELETE"] },
+        ] },
+        "matchConditions": [{
+            "name": "account",
+            "expression": format!("request.userInfo.username == 'system:serviceaccount:{namespace}:{name}'"),
+        }],
+        "validations": [
+            validation(within, format!("{name} writes only in namespaces with the label {label}={fleet}, and what it needs in {fleet} and {namespace}")),
+            validation(binding, format!("{name} creates RoleBindings only of the ClusterRole {role} to itself")),
+            validation(namespaces, format!("{name} creates and deletes only namespaces with the label {label}={fleet} and {RESTRICTED}=restricted")),
+        ],
+    });
+    [
+        json!({ "apiVersion": VERSION, "kind": "ValidatingAdmissionPolicy", "metadata": { "name": policy }, "spec": spec }),
+        json!({
+            "apiVersion": VERSION, "kind": "ValidatingAdmissionPolicyBinding", "metadata": { "name": policy },
+            "spec": { "policyName": policy, "validationActions": ["Deny"] },
+        }),
+    ]
+}
