@@ -71,6 +71,7 @@ generate: deps k8s ## Make the generated files again: facts of the built-in kind
 	UPDATE=1 $(CARGO) test --locked -p fleetwright-api --test generated
 	$(CARGO) run --locked --bin fleetwright -- install --print > deploy/install.yaml
 	$(CARGO) run --locked --bin fleetwright -- reference > docs/reference/cli.md
+	hack/rights.sh
 	CONFORMANCE_REPORT=$(CURDIR)/docs/conformance.md $(CARGO) test --locked -p fleetwright-conformance --test conformance
 
 .PHONY: deny

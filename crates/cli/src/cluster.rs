@@ -169,6 +169,11 @@ fn innermost(error: &dyn std::error::Error) -> String {
     error.to_string()
 }
 
+/// Whether the server said that there is such a thing already.
+pub(crate) fn is_already_there(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.is_already_exists())
+}
+
 /// Whether the server said that there is no such thing.
 pub(crate) fn is_not_found(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)

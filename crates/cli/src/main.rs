@@ -37,9 +37,6 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// The namespace that a fleet lives in when nobody names another.
 pub(crate) const FLEET_NAMESPACE: &str = "fleet";
 
-/// The Lease of the operators, in the namespace that they serve: whoever serves it, from wherever, asks for the same one.
-pub(crate) const LEASE: &str = "fleetwright-operators";
-
 /// Runs Kubernetes on Kubernetes: fleets of clusters and their machines, from a few declared objects.
 #[derive(Parser)]
 #[command(name = "fleetwright", version, propagate_version = true, arg_required_else_help = true)]

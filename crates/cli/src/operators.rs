@@ -9,18 +9,22 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::ValueEnum;
 use fleetwright_api::Span;
+use fleetwright_clusters::Account;
 use fleetwright_kit::leader::Lease;
 use fleetwright_kit::metrics::Metrics;
-use fleetwright_kit::serve::Endpoint;
+use fleetwright_kit::serve::{Endpoint, Health};
 use fleetwright_kit::telemetry::{self, Format, Logging, Traces};
-use fleetwright_kit::{Operator, Settings};
+use fleetwright_kit::{Clock, Operator, Settings};
 use fleetwright_sim::meta::Container;
 use fleetwright_transport::{Helpers, Ssh, Transport};
+use futures::FutureExt as _;
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use k8s_openapi::api::rbac::v1::PolicyRule;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::cluster::{Cluster, ClusterArgs};
-use crate::{FLEET_NAMESPACE, LEASE, preflight, simulated};
+use crate::{FLEET_NAMESPACE, preflight, simulated};
 
 /// The name of the operators: user agent, and reporter of events.
 pub(crate) const NAME: &str = "fleetwright";
@@ -28,7 +32,7 @@ pub(crate) const NAME: &str = "fleetwright";
 #[derive(clap::Args)]
 #[command(
     after_help = "In a pod they use its service account; `fleetwright install` sets that up. They end with status 1 when the lease is \
-lost, so that whoever supervises them starts them anew.
+lost, so that whoever supervises them starts them again. Each operator has a lease of its own.
 
 Examples:
   fleetwright operators --kubeconfig ~/.kube/config --log info
@@ -44,7 +48,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, value_name = "OPERATOR", value_delimiter = ',')]
     only: Vec<Which>,
 
-    /// Hold no lease. Only for a namespace that nobody else serves.
+    /// Hold no leases. Only for a namespace that nobody else serves.
     #[arg(long, conflicts_with_all = ["lease_duration", "lease_namespace", "identity"])]
     no_lease: bool,
 
@@ -52,13 +56,18 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SPAN", default_value = "15s", value_parser = lease_duration)]
     lease_duration: Span,
 
-    /// The namespace of the lease. All who serve a namespace must name the same. [default: the one that is served]
+    /// The namespace of the leases, one for each operator. All who serve a namespace must name the same. [default: the one that is served]
     #[arg(long, value_name = "NAME", value_parser = crate::install::namespace)]
     lease_namespace: Option<String>,
 
     /// Who this process is in the lease; no two may share it. [default: the host's name and a random part]
     #[arg(long, value_name = "NAME")]
     identity: Option<String>,
+
+    /// The ServiceAccount that the Cluster-Operator runs as. It gives it the rights of each control plane's namespace, and keeps the sealed copies of
+    /// keys in its namespace. [default: none; for an administrator's kubeconfig, which has all rights]
+    #[arg(long, value_name = "NAMESPACE/NAME", value_parser = account)]
+    account: Option<Account>,
 
     /// Where to serve /metrics, /healthz and /readyz, in plain HTTP; port 0 takes a free one.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9440")]
@@ -175,6 +184,35 @@ enum LogFormat {
     Json,
 }
 
+impl Which {
+    /// All of them.
+    pub(crate) const ALL: [Self; 3] = [Self::Readiness, Self::Machines, Self::Clusters];
+
+    /// As `--only` names it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Readiness => "readiness",
+            Self::Machines => "machines",
+            Self::Clusters => "clusters",
+        }
+    }
+
+    /// The name of its ServiceAccount, Deployment and Lease. Whoever runs the operator, alone or with others, holds the same Lease, in the namespace that it
+    /// serves: so no two processes lead the same operator.
+    pub(crate) const fn object(self) -> &'static str {
+        match self {
+            Self::Readiness => "fleetwright-readiness",
+            Self::Machines => "fleetwright-machines",
+            Self::Clusters => "fleetwright-clusters",
+        }
+    }
+
+    /// Those that are named; all if none is.
+    fn wanted(only: &[Self]) -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(move |which| only.is_empty() || only.contains(which))
+    }
+}
+
 impl From<LogFormat> for Format {
     fn from(format: LogFormat) -> Self {
         match format {
@@ -190,6 +228,15 @@ fn lease_duration(text: &str) -> Result<Span, String> {
         true => Ok(span),
         false => Err("at least 1s and at most 1h: others wait that long for a leader that died".into()),
     }
+}
+
+/// Lives as long as the process.
+fn account(text: &str) -> Result<Account, String> {
+    let wrong =
+        || "write a ServiceAccount as NAMESPACE/NAME, such as fleetwright-system/fleetwright-clusters".to_owned();
+    let (namespace, name) = text.split_once('/').filter(|(_, name)| !name.is_empty()).ok_or_else(wrong)?;
+    let namespace = crate::install::namespace(namespace)?;
+    Ok(Account { namespace: namespace.leak(), name: name.to_owned().leak() })
 }
 
 fn otlp_endpoint(text: &str) -> Result<String, String> {
@@ -255,7 +302,12 @@ impl Args {
         let mut settings = Settings::new(NAME, cluster.client.clone());
         settings.lease = lease;
         settings.metrics = metrics;
-        Operators::new(settings, &self.namespace, &self.only, listen, hosts).await
+        if clusters && self.account.is_none() {
+            tracing::info!(
+                "no --account: control planes get no RoleBinding, and this kubeconfig must have the rights of an administrator"
+            );
+        }
+        Operators::new(settings, &self.namespace, &self.only, self.account, listen, hosts).await
     }
 
     /// Runs them in a simulated pod, with simulated hosts: all but the way to hosts is as in a real one.
@@ -270,7 +322,7 @@ impl Args {
         options.check_every = options.check_every.min(simulated::CHECK_EVERY);
         let listen = SocketAddr::new(container.ip().into(), self.listen.port());
         let operators = self.start_with(&cluster, (hosts, options), listen, identity(), Metrics::new()).await?;
-        let health = operators.operator.health().clone();
+        let health = operators.health();
         let ready = async {
             while !health.ready().good {
                 tokio::time::sleep(Duration::from_millis(100)).await;
@@ -287,7 +339,8 @@ impl Args {
     fn lease(&self, identity: String) -> Option<Lease> {
         (!self.no_lease).then(|| Lease {
             namespace: self.lease_namespace.clone().unwrap_or_else(|| self.namespace.clone()),
-            name: LEASE.to_owned(),
+            // Each operator has one of its own name.
+            name: String::new(),
             identity,
             duration: self.lease_duration.0,
         })
@@ -295,9 +348,16 @@ impl Args {
 
     /// What the operators will need, and where.
     fn rules<'a>(&'a self, lease: Option<&'a Lease>) -> Vec<(Vec<PolicyRule>, Option<&'a str>)> {
-        let rights = rights(&self.only);
+        let keys = self.account.map_or(self.namespace.as_str(), |account| account.namespace);
+        let mut rights = rights(&self.only, keys);
+        if self.account.is_none() {
+            // Nobody is bound to a role: the rights are those that this kubeconfig has everywhere.
+            rights.cluster.retain(|rule| rule.api_groups.iter().flatten().all(|group| group != RBAC));
+            add_rules(&mut rights.cluster, std::mem::take(&mut rights.control_plane));
+        }
         let mut rules = vec![(rights.namespaced, Some(self.namespace.as_str())), (rights.cluster, None)];
         rules.push((rights.tokens, Some(fleetwright_machines::join::TOKENS_NAMESPACE)));
+        rules.push((rights.keys, Some(keys)));
         rules.extend(lease.map(|lease| (rights.lease, Some(lease.namespace.as_str()))));
         rules
     }
@@ -319,15 +379,22 @@ pub(crate) struct Rights {
     pub(crate) lease: Vec<PolicyRule>,
     /// In kube-system, where bootstrap tokens are.
     pub(crate) tokens: Vec<PolicyRule>,
+    /// In the namespace of the Cluster-Operator's account: the sealed copies of keys.
+    pub(crate) keys: Vec<PolicyRule>,
+    /// In each control plane's namespace, by a RoleBinding that the Cluster-Operator creates.
+    pub(crate) control_plane: Vec<PolicyRule>,
     /// In the whole cluster.
     pub(crate) cluster: Vec<PolicyRule>,
 }
 
-/// What these operators may do, all of them if none is named.
-pub(crate) fn rights(only: &[Which]) -> Rights {
+/// The group of roles and bindings.
+const RBAC: &str = "rbac.authorization.k8s.io";
+
+/// What these operators may do, all of them if none is named, with accounts in that namespace.
+pub(crate) fn rights(only: &[Which], account_namespace: &str) -> Rights {
     let wanted = |which| only.is_empty() || only.contains(&which);
     let readiness = fleetwright_readiness::rules();
-    // Whoever runs holds the same lease.
+    // All leases need the same.
     let mut rights = Rights { lease: readiness.lease, ..Rights::default() };
     if wanted(Which::Readiness) {
         add_rules(&mut rights.namespaced, readiness.namespaced);
@@ -340,8 +407,10 @@ pub(crate) fn rights(only: &[Which]) -> Rights {
         add_rules(&mut rights.cluster, machines.cluster);
     }
     if wanted(Which::Clusters) {
-        let clusters = fleetwright_clusters::rules();
+        let clusters = fleetwright_clusters::rules(account_namespace);
         add_rules(&mut rights.namespaced, clusters.namespaced);
+        add_rules(&mut rights.keys, clusters.keys);
+        add_rules(&mut rights.control_plane, clusters.control_plane);
         add_rules(&mut rights.cluster, clusters.cluster);
     }
     rights
@@ -381,12 +450,13 @@ fn image() -> &'static str {
 
 /// Operators that are about to run, and their probes.
 pub(crate) struct Operators {
-    operator: Operator,
+    /// Without leases one, with leases one for each lease.
+    operators: Vec<Operator>,
     endpoint: Endpoint,
 }
 
 impl Operators {
-    /// Of these operators, or of all if none is named. Hosts are reached by the transport.
+    /// Of these operators, or of all if none is named. Hosts are reached by the transport. With a lease in the settings, each holds one of its own name.
     ///
     /// # Errors
     /// The address is taken.
@@ -394,23 +464,42 @@ impl Operators {
         settings: Settings,
         namespace: &str,
         only: &[Which],
+        account: Option<Account>,
         listen: SocketAddr,
         (transport, options): (Arc<dyn Transport>, fleetwright_machines::Options),
     ) -> anyhow::Result<Self> {
         let endpoint = Endpoint::bind(listen).await?;
-        let mut operator = Operator::new(settings);
-        let wanted = |which| only.is_empty() || only.contains(&which);
-        if wanted(Which::Readiness) {
-            fleetwright_readiness::add(&mut operator, namespace);
-        }
-        if wanted(Which::Machines) {
-            fleetwright_machines::add(&mut operator, namespace, transport, options);
-        }
-        if wanted(Which::Clusters) {
-            let options = fleetwright_clusters::Options { image: image(), ..Default::default() };
-            fleetwright_clusters::add(&mut operator, namespace, options);
-        }
-        Ok(Self { operator, endpoint })
+        let add = |operator: &mut Operator, which: Which| match which {
+            Which::Readiness => fleetwright_readiness::add(operator, namespace),
+            Which::Machines => drop(fleetwright_machines::add(operator, namespace, transport.clone(), options)),
+            Which::Clusters => {
+                let options = fleetwright_clusters::Options { image: image(), account, ..Default::default() };
+                fleetwright_clusters::add(operator, namespace, options);
+            }
+        };
+        let operators = match &settings.lease {
+            None => {
+                let mut operator = Operator::new(settings);
+                Which::wanted(only).for_each(|which| add(&mut operator, which));
+                vec![operator]
+            }
+            Some(lease) => {
+                let each = |which: Which| {
+                    let lease = Some(Lease { name: which.object().to_owned(), ..lease.clone() });
+                    let mut operator = Operator::new(Settings { lease, ..settings.clone() });
+                    add(&mut operator, which);
+                    operator
+                };
+                Which::wanted(only).map(each).collect()
+            }
+        };
+        Ok(Self { operators, endpoint })
+    }
+
+    /// Whether all of them are well.
+    pub(crate) fn health(&self) -> Health {
+        let all = self.operators.iter().map(|operator| operator.health().clone());
+        all.reduce(Health::with).unwrap_or_else(|| Health::new(Clock::system()))
     }
 
     /// Where the metrics and probes are.
@@ -423,9 +512,36 @@ impl Operators {
     /// # Errors
     /// The lease was lost: the process must end.
     pub(crate) async fn run(self, stop: impl Future<Output = ()> + Send) -> anyhow::Result<()> {
-        let (health, metrics) = (self.operator.health().clone(), self.operator.metrics().clone());
+        let health = self.health();
+        let metrics = self.operators.first().map(|one| one.metrics().clone()).unwrap_or_default();
+        let stopping = watch::Sender::new(false);
+        let mut running: FuturesUnordered<_> = self
+            .operators
+            .into_iter()
+            .map(|operator| {
+                let mut stopped = stopping.subscribe();
+                operator.run(async move { drop(stopped.wait_for(|stop| *stop).await) })
+            })
+            .collect();
+        let all = async {
+            let mut stop = pin!(stop.fuse());
+            let mut outcome = Ok(());
+            loop {
+                tokio::select! {
+                    () = &mut stop => drop(stopping.send_replace(true)),
+                    ended = running.next() => match ended {
+                        Some(ended) => {
+                            // When one lost its lease, the others give theirs back, and the process ends.
+                            stopping.send_replace(true);
+                            outcome = outcome.and(ended);
+                        }
+                        None => return outcome,
+                    },
+                }
+            }
+        };
         tokio::select! {
-            ended = self.operator.run(stop) => Ok(ended?),
+            ended = all => Ok(ended?),
             () = self.endpoint.serve(health, metrics, std::future::pending()) => unreachable!("it is never asked to stop"),
         }
     }
@@ -454,7 +570,7 @@ mod tests {
     #[test]
     fn the_shipped_machine_operator_may_do_what_it_needs_and_nothing_else() {
         let given = given();
-        let rights = rights(&[Which::Machines, Which::Readiness]);
+        let rights = rights(&[Which::Machines, Which::Readiness], "fleetwright-system");
         let (mut namespaced, lease) = (rights.namespaced, rights.lease);
         add_rules(&mut namespaced, lease);
         for (place, wanted) in [("", rights.cluster), ("fleet", namespaced), ("kube-system", rights.tokens)] {

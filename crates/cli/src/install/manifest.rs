@@ -5,11 +5,16 @@ use k8s_openapi::api::rbac::v1::PolicyRule;
 use kube::api::{ApiResource, DynamicObject};
 use serde_json::{Value, json};
 
+use crate::operators::{Rights, Which, rights};
+
 /// The port of metrics and probes.
 pub(crate) const PORT: u16 = 9440;
 
-/// The name of all that belongs to the operators.
+/// The name of all that belongs to all operators. What belongs to one of them has the name [`Which::object`].
 pub(crate) const NAME: &str = "fleetwright-operators";
+
+/// Label of what belongs to one operator.
+const COMPONENT: &str = "app.kubernetes.io/component";
 
 /// Label of everything that an installation made.
 pub(crate) const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
@@ -22,19 +27,11 @@ const BOOTSTRAPPER: &str = "system:node-bootstrapper";
 /// Where bootstrap tokens are.
 const TOKENS_NAMESPACE: &str = "kube-system";
 
+/// The group of admission policies.
+pub(crate) const POLICIES: &str = "admissionregistration.k8s.io";
+
 /// Label of the namespaces that may read the metrics.
 const SCRAPER: &str = "fleetwright.io/reads-metrics";
-
-/// The rights that the operators need, and no more.
-#[derive(Default)]
-pub(crate) struct Rights {
-    /// In the namespace of the fleet.
-    pub(crate) namespaced: Vec<PolicyRule>,
-    /// In kube-system, where bootstrap tokens are.
-    pub(crate) tokens: Vec<PolicyRule>,
-    /// In the whole cluster.
-    pub(crate) cluster: Vec<PolicyRule>,
-}
 
 /// The choices a person has.
 #[derive(Clone, Debug)]
@@ -100,6 +97,15 @@ impl Object {
         self.resource.kind == "ClusterRoleBinding" && self.value["roleRef"]["name"] == BOOTSTRAPPER
     }
 
+    /// Whether it is of a kind that not every API server serves: the policy that confines the Cluster-Operator.
+    pub(crate) fn is_policy(&self) -> bool {
+        self.resource.group == POLICIES
+    }
+
+    pub(crate) fn is_deployment(&self) -> bool {
+        self.resource.kind == "Deployment"
+    }
+
     pub(crate) fn is_namespace(&self) -> bool {
         self.resource.kind == "Namespace"
     }
@@ -115,7 +121,7 @@ pub(crate) fn display(resource: &ApiResource, name: &str) -> String {
 }
 
 /// Everything, in the order in which it is applied: what others need comes first.
-pub(crate) fn objects(choices: &Choices, rights: &Rights) -> Vec<Object> {
+pub(crate) fn objects(choices: &Choices) -> Vec<Object> {
     let mut all = vec![];
     for mut value in fleetwright_api::crds_json() {
         label(&mut value, &json!({MANAGED_BY: MANAGER, "app.kubernetes.io/part-of": "fleetwright"}));
@@ -125,12 +131,41 @@ pub(crate) fn objects(choices: &Choices, rights: &Rights) -> Vec<Object> {
     if choices.fleet_namespace != choices.namespace {
         all.push(named("v1", "Namespace", &choices.fleet_namespace, None));
     }
-    all.push(named("v1", "ServiceAccount", NAME, Some(&choices.namespace)));
-    all.extend(access(choices, rights));
+    for which in Which::ALL {
+        all.push(of(which, "v1", "ServiceAccount", which.object(), Some(&choices.namespace)));
+        all.extend(access(choices, which, &rights(&[which], &choices.namespace)));
+    }
+    all.push(join_binding(choices));
+    // What the account of the Cluster-Operator may create could bind it anywhere: this confines it.
+    let account = Which::Clusters.object();
+    for mut policy in fleetwright_clusters::admission_policy(&choices.namespace, account, &choices.fleet_namespace) {
+        label(&mut policy, &labels_of(Which::Clusters));
+        all.push(policy);
+    }
     all.push(network_policy(choices));
-    all.push(disruption_budget(choices));
-    all.push(deployment(choices));
+    all.extend(Which::ALL.map(|which| disruption_budget(choices, which)));
+    all.extend(Which::ALL.map(|which| deployment(choices, which)));
     all.into_iter().map(Object::new).collect()
+}
+
+/// What installations had when all operators shared one account and one Deployment. The operators come first: what they need goes after them.
+pub(crate) fn former(choices: &Choices) -> Vec<Object> {
+    const VERSION: &str = "rbac.authorization.k8s.io/v1";
+    let everywhere = format!("{NAME}:{}", choices.namespace);
+    let (own, fleet) = (Some(choices.namespace.as_str()), Some(choices.fleet_namespace.as_str()));
+    let all = [
+        named("apps/v1", "Deployment", NAME, own),
+        named("policy/v1", "PodDisruptionBudget", NAME, own),
+        named("coordination.k8s.io/v1", "Lease", NAME, fleet),
+        named(VERSION, "ClusterRoleBinding", &everywhere, None),
+        named(VERSION, "ClusterRole", &everywhere, None),
+        named(VERSION, "RoleBinding", NAME, fleet),
+        named(VERSION, "Role", NAME, fleet),
+        named(VERSION, "RoleBinding", &everywhere, Some(TOKENS_NAMESPACE)),
+        named(VERSION, "Role", &everywhere, Some(TOKENS_NAMESPACE)),
+        named("v1", "ServiceAccount", NAME, own),
+    ];
+    all.map(Object::new).into()
 }
 
 fn labels() -> Value {
@@ -141,9 +176,27 @@ fn labels() -> Value {
     })
 }
 
-/// What the pods are found by. It can never be changed in a Deployment, so it holds no version.
+fn labels_of(which: Which) -> Value {
+    let mut labels = labels();
+    labels[COMPONENT] = json!(which.name());
+    labels
+}
+
+/// What the pods of all operators are found by.
 fn selector() -> Value {
     json!({"app.kubernetes.io/name": NAME})
+}
+
+/// What the pods of one operator are found by. It can never be changed in a Deployment, so it holds no version.
+fn selector_of(which: Which) -> Value {
+    json!({"app.kubernetes.io/name": NAME, COMPONENT: which.name()})
+}
+
+/// As [`named`], of one operator.
+fn of(which: Which, api_version: &str, kind: &str, name: &str, namespace: Option<&str>) -> Value {
+    let mut value = named(api_version, kind, name, namespace);
+    label(&mut value, &labels_of(which));
+    value
 }
 
 fn label(value: &mut Value, labels: &Value) {
@@ -169,40 +222,84 @@ fn operator_namespace(choices: &Choices) -> Value {
     value
 }
 
-fn access(choices: &Choices, rights: &Rights) -> Vec<Value> {
-    const GROUP: &str = "rbac.authorization.k8s.io";
-    const VERSION: &str = "rbac.authorization.k8s.io/v1";
+const RBAC: &str = "rbac.authorization.k8s.io";
+const RBAC_VERSION: &str = "rbac.authorization.k8s.io/v1";
+
+fn access(choices: &Choices, which: Which, rights: &Rights) -> Vec<Value> {
+    let account = which.object();
     // Roles of the whole cluster carry the namespace in their name, so that several installations do not share one.
-    let cluster_name = format!("{NAME}:{}", choices.namespace);
-    let subjects = json!([{"kind": "ServiceAccount", "name": NAME, "namespace": choices.namespace}]);
+    let cluster_name = format!("{account}:{}", choices.namespace);
+    let subjects = json!([{"kind": "ServiceAccount", "name": account, "namespace": choices.namespace}]);
     let mut all = vec![];
-
-    let mut role = named(VERSION, "ClusterRole", &cluster_name, None);
-    role["rules"] = json!(rights.cluster);
-    let mut binding = named(VERSION, "ClusterRoleBinding", &cluster_name, None);
-    binding["roleRef"] = json!({"apiGroup": GROUP, "kind": "ClusterRole", "name": cluster_name});
-    binding["subjects"] = subjects.clone();
-    all.extend([role, binding]);
-
-    // As those of the whole cluster: kube-system is everybody's.
-    let mut places = vec![(choices.fleet_namespace.as_str(), NAME, &rights.namespaced)];
-    if !rights.tokens.is_empty() {
-        places.push((TOKENS_NAMESPACE, &cluster_name, &rights.tokens));
-    }
-    for (namespace, name, rules) in places {
-        let mut role = named(VERSION, "Role", name, Some(namespace));
+    let mut give = |kind: &str, name: &str, namespace: Option<&str>, rules: &[PolicyRule]| {
+        if rules.is_empty() {
+            return;
+        }
+        let mut role = of(which, RBAC_VERSION, kind, name, namespace);
         role["rules"] = json!(rules);
-        let mut binding = named(VERSION, "RoleBinding", name, Some(namespace));
-        binding["roleRef"] = json!({"apiGroup": GROUP, "kind": "Role", "name": name});
+        let mut binding = of(which, RBAC_VERSION, &format!("{kind}Binding"), name, namespace);
+        binding["roleRef"] = json!({"apiGroup": RBAC, "kind": kind, "name": name});
         binding["subjects"] = subjects.clone();
         all.extend([role, binding]);
+    };
+    give("ClusterRole", &cluster_name, None, &rights.cluster);
+    // The lease lies in the namespace that it guards.
+    let namespaced = [&rights.namespaced[..], &rights.lease[..]].concat();
+    give("Role", account, Some(&choices.fleet_namespace), &namespaced);
+    give("Role", &cluster_name, Some(&choices.namespace), &rights.keys);
+    // As those of the whole cluster: kube-system is everybody's.
+    give("Role", &cluster_name, Some(TOKENS_NAMESPACE), &rights.tokens);
+    if !rights.control_plane.is_empty() {
+        // Bound by the operator itself, in the namespace of each control plane.
+        let name = fleetwright_clusters::control_plane_role(&choices.namespace);
+        let mut role = of(which, RBAC_VERSION, "ClusterRole", &name, None);
+        role["rules"] = json!(rights.control_plane);
+        all.push(role);
     }
-
-    let mut binding = named(VERSION, "ClusterRoleBinding", &format!("{cluster_name}:join"), None);
-    binding["roleRef"] = json!({"apiGroup": GROUP, "kind": "ClusterRole", "name": BOOTSTRAPPER});
-    binding["subjects"] = json!([{"apiGroup": GROUP, "kind": "Group", "name": fleetwright_plan::join::BOOTSTRAPPERS}]);
-    all.push(binding);
     all
+}
+
+/// Lets machines that join ask for certificates.
+fn join_binding(choices: &Choices) -> Value {
+    let name = format!("{NAME}:{}:join", choices.namespace);
+    let mut binding = named(RBAC_VERSION, "ClusterRoleBinding", &name, None);
+    binding["roleRef"] = json!({"apiGroup": RBAC, "kind": "ClusterRole", "name": BOOTSTRAPPER});
+    binding["subjects"] = json!([{"apiGroup": RBAC, "kind": "Group", "name": fleetwright_plan::join::BOOTSTRAPPERS}]);
+    binding
+}
+
+/// The rights of each operator as a table in Markdown, for the guide.
+pub(crate) fn rights_table(choices: &Choices) -> String {
+    let mut out = String::from("| account | where | rights |\n|---|---|---|\n");
+    let words = |rules: &[PolicyRule]| -> String {
+        let rule = |rule: &PolicyRule| {
+            let group = rule.api_groups.iter().flatten().next().filter(|group| !group.is_empty());
+            let resources = rule.resources.iter().flatten().map(|resource| match (group, resource.split_once('/')) {
+                (None, _) => resource.clone(),
+                (Some(group), None) => format!("{resource}.{group}"),
+                (Some(group), Some((plural, sub))) => format!("{plural}.{group}/{sub}"),
+            });
+            let names: Vec<_> = rule.resource_names.iter().flatten().map(|name| format!("`{name}`")).collect();
+            let names = if names.is_empty() { String::new() } else { format!(" {}", names.join(", ")) };
+            format!("`{}`{names}: {}", resources.collect::<Vec<_>>().join("`, `"), rule.verbs.join(", "))
+        };
+        rules.iter().map(rule).collect::<Vec<_>>().join("<br>")
+    };
+    for which in Which::ALL {
+        let rights = rights(&[which], &choices.namespace);
+        let namespaced = [&rights.namespaced[..], &rights.lease[..]].concat();
+        let places = [
+            (format!("namespace `{}`", choices.fleet_namespace), &namespaced),
+            (format!("namespace `{}`", choices.namespace), &rights.keys),
+            (format!("namespace `{TOKENS_NAMESPACE}`"), &rights.tokens),
+            ("each control plane's namespace".to_owned(), &rights.control_plane),
+            ("cluster".to_owned(), &rights.cluster),
+        ];
+        for (place, rules) in places.into_iter().filter(|(_, rules)| !rules.is_empty()) {
+            out.push_str(&format!("| `{}` | {place} | {} |\n", which.object(), words(rules)));
+        }
+    }
+    out
 }
 
 /// Metrics are plain HTTP: only namespaces that were let in read them. Probes come from the node and are not held up.
@@ -219,21 +316,32 @@ fn network_policy(choices: &Choices) -> Value {
     value
 }
 
-fn disruption_budget(choices: &Choices) -> Value {
-    let mut value = named("policy/v1", "PodDisruptionBudget", NAME, Some(&choices.namespace));
+fn disruption_budget(choices: &Choices, which: Which) -> Value {
+    let mut value = of(which, "policy/v1", "PodDisruptionBudget", which.object(), Some(&choices.namespace));
     // Of one at most unavailable, rather than of one at least available: a single replica must not hold up a drain.
     value["spec"] = json!({
         "maxUnavailable": 1,
         "unhealthyPodEvictionPolicy": "AlwaysAllow",
-        "selector": {"matchLabels": selector()},
+        "selector": {"matchLabels": selector_of(which)},
     });
     value
 }
 
-fn deployment(choices: &Choices) -> Value {
-    let mut value = named("apps/v1", "Deployment", NAME, Some(&choices.namespace));
+fn deployment(choices: &Choices, which: Which) -> Value {
+    let mut value = of(which, "apps/v1", "Deployment", which.object(), Some(&choices.namespace));
+    let mut args = vec![
+        "operators".to_owned(),
+        format!("--only={}", which.name()),
+        format!("--namespace={}", choices.fleet_namespace),
+        format!("--listen=0.0.0.0:{PORT}"),
+        "--log-format=json".to_owned(),
+        "--log=info".to_owned(),
+    ];
+    if which == Which::Clusters {
+        args.push(format!("--account={}/{}", choices.namespace, which.object()));
+    }
     let mut pod = json!({
-        "serviceAccountName": NAME,
+        "serviceAccountName": which.object(),
         "enableServiceLinks": false,
         "terminationGracePeriodSeconds": 30,
         "securityContext": {
@@ -250,23 +358,17 @@ fn deployment(choices: &Choices) -> Value {
         "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [
             {"weight": 100, "podAffinityTerm": {
                 "topologyKey": "kubernetes.io/hostname",
-                "labelSelector": {"matchLabels": selector()},
+                "labelSelector": {"matchLabels": selector_of(which)},
             }},
             {"weight": 50, "podAffinityTerm": {
                 "topologyKey": "topology.kubernetes.io/zone",
-                "labelSelector": {"matchLabels": selector()},
+                "labelSelector": {"matchLabels": selector_of(which)},
             }},
         ]}},
         "containers": [{
             "name": "operators",
             "image": choices.image,
-            "args": [
-                "operators",
-                format!("--namespace={}", choices.fleet_namespace),
-                format!("--listen=0.0.0.0:{PORT}"),
-                "--log-format=json",
-                "--log=info",
-            ],
+            "args": args,
             // Pods that it makes for snapshots are of the same image.
             "env": [{"name": "FLEETWRIGHT_IMAGE", "value": choices.image}],
             "ports": [{"name": "metrics", "containerPort": PORT, "protocol": "TCP"}],
@@ -296,7 +398,7 @@ fn deployment(choices: &Choices) -> Value {
     if let Some(class) = &choices.priority_class {
         pod["priorityClassName"] = json!(class);
     }
-    let mut template = json!({"metadata": {"labels": labels()}, "spec": pod});
+    let mut template = json!({"metadata": {"labels": labels_of(which)}, "spec": pod});
     template["metadata"]["annotations"] = json!({
         "prometheus.io/scrape": "true",
         "prometheus.io/port": PORT.to_string(),
@@ -304,7 +406,7 @@ fn deployment(choices: &Choices) -> Value {
     });
     value["spec"] = json!({
         "replicas": choices.replicas,
-        "selector": {"matchLabels": selector()},
+        "selector": {"matchLabels": selector_of(which)},
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 1}},
         "template": template,
     });
@@ -331,16 +433,70 @@ mod tests {
 
     #[test]
     fn a_right_to_make_tokens_is_one_in_kube_system_alone() {
-        let tokens = vec![PolicyRule { verbs: vec!["create".into()], ..PolicyRule::default() }];
-        let rights = Rights { tokens, ..Rights::default() };
-        let objects = objects(&choices(), &rights);
+        let objects = all(&choices());
         let there: Vec<_> = objects.iter().filter(|object| object.namespace() == Some("kube-system")).collect();
         assert_eq!(
             there.iter().map(|object| object.resource.kind.as_str()).collect::<Vec<_>>(),
             ["Role", "RoleBinding"]
         );
-        assert_eq!(there[0].value["rules"][0]["verbs"], json!(["create"]));
-        assert!(all(&choices()).iter().all(|object| object.namespace() != Some("kube-system")));
+        let secrets = json!({"apiGroups": [""], "resources": ["secrets"], "verbs": ["create", "delete"]});
+        assert!(there[0].value["rules"].as_array().expect("rules").contains(&secrets), "{}", there[0].value);
+        assert_eq!(there[1].value["subjects"][0]["name"], "fleetwright-machines");
+    }
+
+    /// The rules that are bound for the whole cluster, by account.
+    fn cluster_wide() -> Vec<(String, Value)> {
+        let objects = all(&choices());
+        let of_kind = |kind: &'static str| objects.iter().filter(move |object| object.resource.kind == kind);
+        let bindings = of_kind("ClusterRoleBinding").filter(|object| !object.lets_join());
+        bindings
+            .map(|binding| {
+                let role = of_kind("ClusterRole").find(|role| role.name() == binding.value["roleRef"]["name"]);
+                let account = binding.value["subjects"][0]["name"].as_str().expect("a subject").to_owned();
+                (account, role.expect("its role").value["rules"].clone())
+            })
+            .collect()
+    }
+
+    #[test]
+    fn no_operator_reads_secrets_or_creates_pods_in_the_whole_cluster() {
+        let all = cluster_wide();
+        assert_eq!(all.len(), 3, "{all:?}");
+        for (account, rules) in all {
+            for rule in rules.as_array().expect("rules") {
+                let has = |field: &str, word: &str| rule[field].as_array().expect("words").contains(&json!(word));
+                assert!(!has("resources", "secrets"), "{account}: {rule}");
+                let kinds = ["pods", "configmaps", "services", "deployments", "statefulsets", "persistentvolumeclaims"];
+                let written = ["create", "patch", "update"].iter().any(|verb| has("verbs", verb));
+                assert!(!written || kinds.iter().all(|kind| !has("resources", kind)), "{account}: {rule}");
+                let one = json!(["fleetwright-control-plane:fleetwright-system"]);
+                assert!(!has("verbs", "bind") || rule["resourceNames"] == one, "{account}: {rule}");
+            }
+        }
+    }
+
+    #[test]
+    fn sealed_keys_are_where_only_the_cluster_operator_reads_secrets() {
+        let objects = all(&choices());
+        let readers = objects.iter().filter(|object| object.resource.kind == "Role").filter(|object| {
+            let rules = object.value["rules"].as_array().expect("rules");
+            let reads =
+                |rule: &Value| rule["resources"] == json!(["secrets"]) && rule["verbs"].to_string().contains("list");
+            object.namespace() == Some("fleetwright-system") && rules.iter().any(reads)
+        });
+        let readers: Vec<_> = readers.map(|object| object.name().to_owned()).collect();
+        assert_eq!(readers, ["fleetwright-clusters:fleetwright-system"]);
+    }
+
+    #[test]
+    fn nothing_of_the_former_layout_is_applied_again() {
+        let (now, former) = (all(&choices()), former(&choices()));
+        let same =
+            |one: &Object, other: &Object| one.display() == other.display() && one.namespace() == other.namespace();
+        for object in &former {
+            assert!(now.iter().all(|one| !same(one, object)), "{}", object.display());
+        }
+        assert!(former[0].is_deployment());
     }
 
     fn choices() -> Choices {
@@ -354,13 +510,20 @@ mod tests {
     }
 
     fn all(choices: &Choices) -> Vec<Object> {
-        objects(choices, &Rights::default())
+        objects(choices)
     }
 
     #[test]
     fn plurals_are_the_ones_of_kubernetes() {
         let plurals: Vec<_> = all(&choices()).into_iter().map(|object| object.resource.plural).collect();
-        for plural in ["networkpolicies", "poddisruptionbudgets", "customresourcedefinitions", "clusterrolebindings"] {
+        for plural in [
+            "validatingadmissionpolicies",
+            "validatingadmissionpolicybindings",
+            "networkpolicies",
+            "poddisruptionbudgets",
+            "customresourcedefinitions",
+            "clusterrolebindings",
+        ] {
             assert!(plurals.iter().any(|found| found == plural), "{plural} in {plurals:?}");
         }
     }
@@ -379,7 +542,8 @@ mod tests {
         assert!(at("CustomResourceDefinition") < at("Namespace"));
         assert!(at("Namespace") < at("ServiceAccount"));
         assert!(at("Role") < at("Deployment"));
-        assert_eq!(at("Deployment"), objects.len() - 1);
+        assert!(at("ValidatingAdmissionPolicy") < at("Deployment"));
+        assert_eq!(at("Deployment"), objects.len() - 3);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `fleetwright install`: brings a cluster what the operators need, and the operators.
 
 mod apply;
+mod former;
 pub(crate) mod manifest;
 pub(crate) mod uninstall;
 
@@ -14,8 +15,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Api, Client};
 
 use self::apply::{Change, How, Refused};
-use self::manifest::{Choices, MANAGED_BY, MANAGER, NAME, Object, Rights};
-use crate::cluster::{Cluster, ClusterArgs};
+use self::manifest::{Choices, MANAGED_BY, MANAGER, NAME, Object};
+use crate::cluster::{Cluster, ClusterArgs, is_not_found};
+use crate::operators::Which;
 
 /// How often a wait looks again.
 const LOOK: Duration = Duration::from_millis(50);
@@ -46,7 +48,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "IMAGE", default_value = concat!("ghcr.io/fleetwright/fleetwright:v", env!("CARGO_PKG_VERSION")), value_parser = image)]
     image: String,
 
-    /// How many operators run: one leads, the others take over.
+    /// How many of each operator run: one leads, the others take over.
     #[arg(long, value_name = "COUNT", default_value = "2", value_parser = clap::value_parser!(u32).range(1..=9))]
     replicas: u32,
 
@@ -61,6 +63,10 @@ pub(crate) struct Args {
     /// Print the objects as YAML; no cluster is needed.
     #[arg(long, conflicts_with = "wait")]
     print: bool,
+
+    /// Print the rights of the operators as a table, for the guide.
+    #[arg(long, hide = true, conflicts_with_all = ["print", "wait", "dry_run"])]
+    print_rights: bool,
 
     /// Take over fields that somebody else set.
     #[arg(long)]
@@ -99,27 +105,29 @@ fn image(text: &str) -> Result<String, String> {
     }
 }
 
-/// What the operators may do: no more than they need.
-pub(crate) fn rights() -> Rights {
-    let rules = crate::operators::rights(&[]);
-    // The lease lies in the namespace that it guards.
-    let namespaced = [rules.namespaced, rules.lease].concat();
-    Rights { namespaced, tokens: rules.tokens, cluster: rules.cluster }
-}
-
 /// Whether an installation made it.
 pub(crate) fn is_ours(metadata: &ObjectMeta) -> bool {
     metadata.labels.as_ref().and_then(|labels| labels.get(MANAGED_BY)).is_some_and(|value| value == MANAGER)
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let objects = manifest::objects(&args.choices(), &rights());
+    let choices = args.choices();
+    if args.print_rights {
+        return crate::print(&manifest::rights_table(&choices));
+    }
+    if choices.namespace == choices.fleet_namespace {
+        bail!(
+            "--namespace and --fleet-namespace are both {}: the Machine-Operator reads the Secrets of the fleet's namespace, and the keys of clusters are in that of the operators; name two",
+            choices.namespace
+        );
+    }
+    let objects = manifest::objects(&choices);
     if args.print {
         let values: Vec<_> = objects.into_iter().map(|object| object.value).collect();
         let head = "# Made by `fleetwright install --print`. Apply it with `kubectl apply --server-side -f`.\n";
         return crate::print(&(head.to_owned() + &crate::yaml::documents(&values)?));
     }
-    crate::runtime()?.block_on(args.install(&objects))
+    crate::runtime()?.block_on(args.install(objects))
 }
 
 impl Args {
@@ -133,9 +141,16 @@ impl Args {
         }
     }
 
-    async fn install(&self, objects: &[Object]) -> anyhow::Result<()> {
+    async fn install(&self, mut objects: Vec<Object>) -> anyhow::Result<()> {
         let cluster = self.cluster.connect().await?;
         let served = served_until_now(&cluster, &self.place).await?;
+        if !serves_policies(&cluster).await? {
+            objects.retain(|object| !object.is_policy());
+            eprintln!(
+                "note: this API server has no ValidatingAdmissionPolicies: the Cluster-Operator is confined by its roles alone, which let it create RoleBindings in any namespace"
+            );
+        }
+        let objects = &objects[..];
         // All is asked before anything is done: an installation that cannot be finished is not begun.
         let foreseen = self.foresee(&cluster, objects).await?;
         if self.dry_run {
@@ -147,10 +162,14 @@ impl Args {
         } else {
             self.apply_all(&cluster, objects).await?;
         }
+        if self.dry_run {
+            former::Former::new(&cluster, &self.choices(), self.timeout).foresee().await?;
+        }
         if let Some(served) = served.filter(|served| *served != self.place.fleet_namespace) {
             eprintln!(
                 "note: these operators served the namespace {served} until now. Its objects are nobody's any more, and their rights \
-                 there stay; to take them away:\n  kubectl -n {served} delete role,rolebinding {NAME}"
+                 there stay; to take them away:\n  kubectl -n {served} delete role,rolebinding {}",
+                Which::ALL.map(Which::object).join(" ")
             );
         }
         if self.wait {
@@ -182,6 +201,10 @@ impl Args {
         let how = How { dry_run: false, force: self.force_conflicts };
         let definitions = objects.iter().filter(|object| object.is_crd()).count();
         for (index, object) in objects.iter().enumerate() {
+            // Operators of the former layout hold another lease: they must be gone before these start.
+            if object.is_deployment() && !objects[index - 1].is_deployment() {
+                former::Former::new(cluster, &self.choices(), self.timeout).remove().await?;
+            }
             let change = apply::apply(&cluster.client, object, how).await;
             let change = change.map_err(|refused| anyhow!(explain(cluster, object, refused)))?;
             println!("{} {change}", object.display());
@@ -215,10 +238,23 @@ fn explain(cluster: &Cluster, object: &Object, refused: Refused) -> String {
 /// The namespace that the Deployment that is there serves.
 async fn served_until_now(cluster: &Cluster, place: &Where) -> anyhow::Result<Option<String>> {
     let deployments: Api<Deployment> = Api::namespaced(cluster.client.clone(), &place.namespace);
-    let Some(deployment) = deployments.get_opt(NAME).await.map_err(|error| cluster.explain(error))? else {
-        return Ok(None);
-    };
-    Ok(manifest::served_by(&serde_json::to_value(deployment)?).map(str::to_owned))
+    for name in Which::ALL.map(Which::object).into_iter().chain([NAME]) {
+        let found = deployments.get_opt(name).await.map_err(|error| cluster.explain(error))?;
+        if let Some(deployment) = found {
+            return Ok(manifest::served_by(&serde_json::to_value(deployment)?).map(str::to_owned));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether the API server has the kind of policy that confines an operator.
+async fn serves_policies(cluster: &Cluster) -> anyhow::Result<bool> {
+    let served = format!("{}/v1", manifest::POLICIES);
+    match cluster.client.list_api_group_resources(&served).await {
+        Ok(list) => Ok(list.resources.iter().any(|resource| resource.name == "validatingadmissionpolicies")),
+        Err(error) if is_not_found(&error) => Ok(false),
+        Err(error) => Err(cluster.explain(error)),
+    }
 }
 
 /// Waits until the server serves the kinds.
@@ -255,8 +291,11 @@ async fn available(cluster: &Cluster, namespace: &str, timeout: Span) -> anyhow:
     let deadline = Instant::now() + timeout.0;
     let mut said = String::new();
     loop {
-        let deployment = deployment(&cluster.client, namespace).await.map_err(|error| cluster.explain(error))?;
-        let rollout = Rollout::of(&deployment);
+        let mut rollout = Rollout { wanted: 0, available: 0, complete: true, troubles: String::new() };
+        for which in Which::ALL {
+            let found = deployment(&cluster.client, namespace, which).await;
+            rollout.add(Rollout::of(&found.map_err(|error| cluster.explain(error))?));
+        }
         let line = format!("{} of {} operators available", rollout.available, rollout.wanted);
         if rollout.complete {
             eprintln!("{line}");
@@ -269,7 +308,7 @@ async fn available(cluster: &Cluster, namespace: &str, timeout: Span) -> anyhow:
         if Instant::now() > deadline {
             bail!(
                 "the operators are not available after {timeout}: {said}{}\nsee\n  kubectl -n {namespace} get pods\n  \
-                 kubectl -n {namespace} logs deployment/{NAME}",
+                 kubectl -n {namespace} logs -l app.kubernetes.io/name={NAME}",
                 rollout.troubles
             );
         }
@@ -277,8 +316,8 @@ async fn available(cluster: &Cluster, namespace: &str, timeout: Span) -> anyhow:
     }
 }
 
-async fn deployment(client: &Client, namespace: &str) -> kube::Result<Deployment> {
-    Api::<Deployment>::namespaced(client.clone(), namespace).get(NAME).await
+async fn deployment(client: &Client, namespace: &str, which: Which) -> kube::Result<Deployment> {
+    Api::<Deployment>::namespaced(client.clone(), namespace).get(which.object()).await
 }
 
 /// How far a Deployment is.
@@ -291,6 +330,14 @@ struct Rollout {
 }
 
 impl Rollout {
+    /// Those of both.
+    fn add(&mut self, other: Self) {
+        self.wanted += other.wanted;
+        self.available += other.available;
+        self.complete &= other.complete;
+        self.troubles += &other.troubles;
+    }
+
     fn of(deployment: &Deployment) -> Self {
         let wanted = deployment.spec.replicas.unwrap_or(1);
         let status = deployment.status.clone().unwrap_or_default();
@@ -325,7 +372,7 @@ pub(crate) async fn kinds_and_namespace(client: &Client) -> anyhow::Result<()> {
     };
     let cluster =
         Cluster { client: client.clone(), url: "this process".into(), namespace: "default".into(), door: None };
-    let objects = manifest::objects(&choices, &Rights::default());
+    let objects = manifest::objects(&choices);
     let wanted = |object: &Object| object.is_crd() || object.is_namespace() || object.lets_join();
     let needed: Vec<_> = objects.into_iter().filter(wanted).collect();
     for object in &needed {

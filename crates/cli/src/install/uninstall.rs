@@ -12,8 +12,9 @@ use kube::discovery::{Discovery, Scope, verbs};
 use kube::{Api, Client, ResourceExt as _};
 
 use super::manifest::{self, Choices, NAME, Object};
-use super::{LOOK, Where, is_ours, rights, served_until_now};
+use super::{LOOK, Where, is_ours, served_until_now};
 use crate::cluster::{Cluster, ClusterArgs, is_not_found};
+use crate::operators::Which;
 
 #[derive(clap::Args)]
 #[command(
@@ -75,13 +76,18 @@ impl Uninstall<'_> {
             replicas: 1,
             priority_class: None,
         };
-        let objects = manifest::objects(&choices, &rights());
+        let objects = manifest::objects(&choices);
         let mut removed = 0;
+        for object in manifest::former(&choices).iter().filter(|object| object.resource.kind != "Lease") {
+            removed += u32::from(self.remove(object).await?);
+        }
         // The operators go first and are waited for: they give their lease back while they still may.
         for object in objects.iter().rev().filter(|object| !object.is_crd() && !object.is_namespace()) {
             removed += u32::from(self.remove(object).await?);
         }
-        removed += u32::from(self.remove_lease().await?);
+        for name in leases() {
+            removed += u32::from(self.remove_lease(name).await?);
+        }
         if others.is_empty() {
             // Somebody may have made objects in the meantime.
             self.refuse_while_objects_exist(&others).await?;
@@ -197,14 +203,14 @@ impl Uninstall<'_> {
         Ok(())
     }
 
-    /// The lease that the operators made for themselves.
-    async fn remove_lease(&self) -> anyhow::Result<bool> {
+    /// A lease that an operator made for itself.
+    async fn remove_lease(&self, name: &str) -> anyhow::Result<bool> {
         let resource = ApiResource::erase::<k8s_openapi::api::coordination::v1::Lease>(&());
         let namespace = &self.args.place.fleet_namespace;
         let api: Api<DynamicObject> = Api::namespaced_with(self.cluster.client.clone(), namespace, &resource);
-        let found = api.get_opt(crate::LEASE).await.map_err(|error| self.cluster.explain(error))?;
+        let found = api.get_opt(name).await.map_err(|error| self.cluster.explain(error))?;
         let Some(found) = found else { return Ok(false) };
-        self.delete(&api, &found, &manifest::display(&resource, crate::LEASE)).await?;
+        self.delete(&api, &found, &manifest::display(&resource, name)).await?;
         Ok(true)
     }
 
@@ -308,7 +314,13 @@ fn objects_exist(counts: &BTreeMap<(String, String), usize>) -> anyhow::Error {
 
 /// What Kubernetes puts into every namespace.
 fn by_itself(kind: &str, name: &str) -> bool {
-    matches!((kind, name), ("ServiceAccount", "default") | ("ConfigMap", "kube-root-ca.crt") | ("Lease", crate::LEASE))
+    matches!((kind, name), ("ServiceAccount", "default") | ("ConfigMap", "kube-root-ca.crt"))
+        || kind == "Lease" && leases().any(|lease| lease == name)
+}
+
+/// The leases of all operators, and the one that they shared before.
+fn leases() -> impl Iterator<Item = &'static str> {
+    Which::ALL.into_iter().map(Which::object).chain([NAME])
 }
 
 fn tainted_nodes(names: &[String]) -> Option<String> {

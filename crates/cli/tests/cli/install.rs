@@ -67,7 +67,7 @@ async fn install_twice(target: Target) {
             .contains("customresourcedefinition.apiextensions.k8s.io/machines.fleetwright.io created (server dry run)"),
         "{foreseen}"
     );
-    assert!(foreseen.contains("deployment.apps/fleetwright-operators created (dry run; not checked"), "{foreseen}");
+    assert!(foreseen.contains("deployment.apps/fleetwright-machines created (dry run; not checked"), "{foreseen}");
 
     let first = place.run(&["install"]).await.ok();
     assert!(first.lines().all(|line| line.ends_with(" created")), "{first}");
@@ -84,7 +84,8 @@ async fn install_twice(target: Target) {
 
     let third = place.run(&["install", "--image", "example.com/other:2"]).await.ok();
     let changed: Vec<_> = third.lines().filter(|line| !line.ends_with(" unchanged")).collect();
-    assert_eq!(changed, ["deployment.apps/fleetwright-operators configured"]);
+    let all = ["readiness", "machines", "clusters"].map(|one| format!("deployment.apps/fleetwright-{one} configured"));
+    assert_eq!(changed, all);
 
     let foreseen = place.run(&["uninstall", "--dry-run"]).await.ok();
     assert!(foreseen.contains("namespace/fleet deleted (server dry run)"), "{foreseen}");
@@ -117,13 +118,18 @@ async fn an_installation_can_be_repeated_and_undone_on_real() {
 
 async fn printed(target: Target) {
     let place = Place::new(target);
-    let manifest = alone(&["install", "--print"]).ok();
+    let mut manifest = alone(&["install", "--print"]).ok();
+    let kinds = place.kubectl(&["api-resources", "--no-headers"], None).await.ok();
+    if !kinds.contains("ValidatingAdmissionPolicy") {
+        let served = manifest.split("\n---\n").filter(|one| !one.contains("kind: ValidatingAdmissionPolicy"));
+        manifest = served.collect::<Vec<_>>().join("\n---\n");
+    }
     place.kubectl(&["apply", "--server-side", "-f", "-"], Some(&manifest)).await.ok();
     // Who goes on with `install` finds everything in place.
     let after = place.run(&["install", "--force-conflicts"]).await.ok();
     assert!(!after.contains(" created"), "{after}");
     let plain = place.kubectl(&["apply", "--dry-run=server", "-f", "-"], Some(&manifest)).await.ok();
-    assert!(plain.contains("deployment.apps/fleetwright-operators"), "{plain}");
+    assert!(plain.contains("deployment.apps/fleetwright-machines"), "{plain}");
     let definitions = alone(&["crds"]).ok();
     place.kubectl(&["apply", "--server-side", "--force-conflicts", "-f", "-"], Some(&definitions)).await.ok();
     place.target.stop(false).await;
@@ -146,17 +152,17 @@ async fn hands_of_others(target: Target) {
 
     // Labels and annotations that others put there stay.
     place
-        .kubectl(&["-n", "fleetwright-system", "label", "deployment", "fleetwright-operators", "team=blue"], None)
+        .kubectl(&["-n", "fleetwright-system", "label", "deployment", "fleetwright-machines", "team=blue"], None)
         .await
         .ok();
     place.run(&["install", "--replicas", "3"]).await.ok();
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), "fleetwright-system");
-    let found = deployments.get("fleetwright-operators").await.expect("the Deployment");
+    let found = deployments.get("fleetwright-machines").await.expect("the Deployment");
     assert_eq!(found.metadata.labels.as_ref().and_then(|labels| labels.get("team")).map(String::as_str), Some("blue"));
     assert_eq!(found.spec.replicas, Some(3));
 
     // A field that another owns is not overwritten, and nothing else is changed meanwhile.
-    let scale = ["-n", "fleetwright-system", "scale", "deployment", "fleetwright-operators", "--replicas=5"];
+    let scale = ["-n", "fleetwright-system", "scale", "deployment", "fleetwright-machines", "--replicas=5"];
     place.kubectl(&scale, None).await.ok();
     let before = everything(&client).await;
     let error = place.run(&["install", "--replicas", "3", "--image", "example.com/new:1"]).await.refused();
@@ -164,7 +170,7 @@ async fn hands_of_others(target: Target) {
     assert!(error.contains("--force-conflicts") && error.contains("Nothing was changed"), "{error}");
     assert_eq!(everything(&client).await, before);
     place.run(&["install", "--replicas", "3", "--force-conflicts"]).await.ok();
-    assert_eq!(deployments.get("fleetwright-operators").await.expect("the Deployment").spec.replicas, Some(3));
+    assert_eq!(deployments.get("fleetwright-machines").await.expect("the Deployment").spec.replicas, Some(3));
     place.target.stop(false).await;
 }
 
@@ -247,9 +253,114 @@ async fn who_moves_the_operators_to_another_fleet_is_told_what_is_left() {
     let place = Place::new(Target::embedded().await.expect("the server starts"));
     place.run(&["install"]).await.ok();
     let ran = place.run(&["install", "--fleet-namespace", "blue"]).await;
-    assert!(ran.err.contains("kubectl -n fleet delete role,rolebinding fleetwright-operators"), "{}", ran.err);
+    assert!(
+        ran.err.contains("kubectl -n fleet delete role,rolebinding fleetwright-readiness fleetwright-machines"),
+        "{}",
+        ran.err
+    );
     ran.ok();
     place.target.stop(false).await;
+}
+
+/// What an installation had when all operators shared one account, and keys of clusters were beside machines.
+const FORMER: &str = r#"
+{apiVersion: v1, kind: Namespace, metadata: {name: fleetwright-system, labels: &ours {app.kubernetes.io/managed-by: fleetwright-install}}}
+---
+{apiVersion: v1, kind: Namespace, metadata: {name: fleet, labels: {app.kubernetes.io/managed-by: fleetwright-install}}}
+---
+{apiVersion: v1, kind: ServiceAccount, metadata: {name: fleetwright-operators, namespace: fleetwright-system, labels: {app.kubernetes.io/managed-by: fleetwright-install}}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: fleetwright-operators, namespace: fleetwright-system, labels: {app.kubernetes.io/managed-by: fleetwright-install}}
+spec:
+  replicas: 0
+  selector: {matchLabels: {app.kubernetes.io/name: fleetwright-operators}}
+  template:
+    metadata: {labels: {app.kubernetes.io/name: fleetwright-operators}}
+    spec: {containers: [{name: operators, image: "example.com/fleetwright:0", args: [operators, --namespace=fleet]}]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: "fleetwright-operators:fleetwright-system", labels: {app.kubernetes.io/managed-by: fleetwright-install}}
+rules: [{apiGroups: [""], resources: [secrets], verbs: [get, list, watch]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: "fleetwright-operators:fleetwright-system", labels: {app.kubernetes.io/managed-by: fleetwright-install}}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: "fleetwright-operators:fleetwright-system"}
+subjects: [{kind: ServiceAccount, name: fleetwright-operators, namespace: fleetwright-system}]
+---
+{apiVersion: v1, kind: Secret, metadata: {name: fleetwright-seal, namespace: fleet, labels: {fleetwright.io/fleet: fleet}}, stringData: {key: sealing}}
+---
+{apiVersion: v1, kind: Secret, metadata: {name: pay.sealed-keys, namespace: fleet, labels: {fleetwright.io/fleet: fleet, fleetwright.io/cluster: pay}}, stringData: {sealed: keys}}
+---
+{apiVersion: v1, kind: Secret, metadata: {name: ssh, namespace: fleet}, stringData: {key: ours}}
+"#;
+
+async fn upgraded(target: Target) {
+    use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
+    use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+
+    let place = Place::new(target);
+    let client = place.target.admin();
+    let former = FORMER.replace("&ours ", "");
+    place.kubectl(&["apply", "-f", "-"], Some(&former)).await.ok();
+    let foreseen = place.run(&["install", "--dry-run"]).await.ok();
+    assert!(foreseen.contains("deployment.apps/fleetwright-operators deleted (dry run"), "{foreseen}");
+    let done = place.run(&["install", "--force-conflicts"]).await.ok();
+    let at = |part: &str| done.find(part).unwrap_or_else(|| panic!("{part} in {done}"));
+    assert!(at("deployment.apps/fleetwright-operators deleted") < at("deployment.apps/fleetwright-clusters created"));
+    assert!(at("secret/pay.sealed-keys moved") < at("deployment.apps/fleetwright-clusters created"));
+    let name = "fleetwright-operators:fleetwright-system";
+    assert!(Api::<ClusterRole>::all(client.clone()).get_opt(name).await.expect("an answer").is_none());
+    assert!(Api::<ClusterRoleBinding>::all(client.clone()).get_opt(name).await.expect("an answer").is_none());
+    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), "fleetwright-system");
+    assert!(accounts.get_opt("fleetwright-operators").await.expect("an answer").is_none());
+    let names = |secrets: kube::core::ObjectList<Secret>| -> Vec<String> {
+        secrets.into_iter().filter_map(|one| one.metadata.name).collect()
+    };
+    let (fleet, own): (Api<Secret>, Api<Secret>) =
+        (Api::namespaced(client.clone(), "fleet"), Api::namespaced(client.clone(), "fleetwright-system"));
+    assert_eq!(names(fleet.list(&ListParams::default()).await.expect("a list")), ["ssh"]);
+    let moved = own.get("pay.sealed-keys").await.expect("the copy of keys");
+    assert_eq!(moved.data.expect("data")["sealed"].0, b"keys");
+    assert_eq!(moved.metadata.labels.expect("labels")["fleetwright.io/cluster"], "pay");
+    own.get("fleetwright-seal").await.expect("what opens it");
+    let again = place.run(&["install", "--force-conflicts"]).await.ok();
+    assert!(again.lines().all(|line| line.ends_with(" unchanged")), "{again}");
+    place.target.stop(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_installation_of_the_former_layout_is_replaced() {
+    upgraded(Target::embedded().await.expect("the server starts")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_namespace_for_operators_and_fleet_is_refused() {
+    let error = alone(&["install", "--print", "--namespace", "fleet"]).refused();
+    assert!(error.contains("--fleet-namespace") && error.contains("Secrets"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_installs_without_admission_policies_is_told() {
+    let place = Place::new(Target::embedded().await.expect("the server starts"));
+    let ran = place.run(&["install"]).await;
+    assert!(ran.err.contains("no ValidatingAdmissionPolicies"), "{}", ran.err);
+    ran.ok();
+    assert!(alone(&["install", "--print"]).ok().contains("kind: ValidatingAdmissionPolicy\n"));
+    place.target.stop(false).await;
+}
+
+/// The table in the guide is the one that is installed. To write it: `fleetwright install --print-rights`.
+#[test]
+fn the_guide_shows_the_rights_that_are_given() {
+    let guide = include_str!("../../../../docs/guide/install.md");
+    let table = alone(&["install", "--print-rights"]).ok();
+    let (_, rest) = guide.split_once("<!-- rights -->\n").expect("where the table begins");
+    let (shown, _) = rest.split_once("<!-- /rights -->").expect("where it ends");
+    assert_eq!(shown.trim(), table.trim(), "replace the table in docs/guide/install.md by this one:\n{table}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -257,16 +368,18 @@ async fn wait_ends_when_all_replicas_are_available_and_says_why_not() {
     let place = Place::new(Target::embedded().await.expect("the server starts"));
     let client = place.target.admin();
     let error = place.run(&["install", "--wait", "--timeout", "500ms"]).await.refused();
-    assert!(error.contains("not available after 500ms: 0 of 2 operators available"), "{error}");
+    assert!(error.contains("not available after 500ms: 0 of 6 operators available"), "{error}");
     assert!(error.contains("kubectl -n fleetwright-system get pods"), "{error}");
 
     let deployments: Api<Deployment> = Api::namespaced(client, "fleetwright-system");
-    let generation = deployments.get("fleetwright-operators").await.expect("the Deployment").metadata.generation;
-    let status = json!({"status": {
-        "observedGeneration": generation, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 2, "availableReplicas": 2,
-    }});
-    let patch = Patch::Merge(&status);
-    deployments.patch_status("fleetwright-operators", &PatchParams::default(), &patch).await.expect("a status");
+    for name in ["fleetwright-readiness", "fleetwright-machines", "fleetwright-clusters"] {
+        let generation = deployments.get(name).await.expect("the Deployment").metadata.generation;
+        let status = json!({"status": {
+            "observedGeneration": generation, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 2, "availableReplicas": 2,
+        }});
+        let patch = Patch::Merge(&status);
+        deployments.patch_status(name, &PatchParams::default(), &patch).await.expect("a status");
+    }
     place.run(&["install", "--wait"]).await.ok();
     place.target.stop(false).await;
 }
@@ -290,7 +403,7 @@ async fn who_cannot_install_is_told_why() {
     until("there is a service account", || async { account().await.then_some(()) }).await;
     place.speak_as("default", "default").await;
     let ran = place.run(&["install", "--context", "default"]).await.refused();
-    let denied = "not allowed: deployments.apps \"fleetwright-operators\" is forbidden";
+    let denied = "not allowed: deployments.apps \"fleetwright-readiness\" is forbidden";
     assert!(ran.contains(denied) && ran.contains("system:serviceaccount:default:default"), "{ran}");
 
     let file = place.kubeconfig();

@@ -83,8 +83,12 @@ impl Operators {
 }
 
 async fn holder(place: &Place) -> Option<String> {
+    holder_of(place, "fleetwright-readiness").await
+}
+
+async fn holder_of(place: &Place, operator: &str) -> Option<String> {
     let leases: Api<Lease> = Api::namespaced(place.target.admin(), "fleet");
-    let lease = leases.get_opt("fleetwright-operators").await.expect("an answer")?;
+    let lease = leases.get_opt(operator).await.expect("an answer")?;
     lease.spec.and_then(|spec| spec.holder_identity).filter(|holder| !holder.is_empty())
 }
 
@@ -138,9 +142,9 @@ async fn is_done(place: &Place, name: &str) {
 async fn works_and_hands_over(target: Target) {
     let place = Place::new(target);
     place.run(&["install"]).await.ok();
-    place.speak_as("fleetwright-system", "fleetwright-operators").await;
-    let args =
-        ["--context", "fleetwright-operators", "--lease-duration", "5s", "--log", "info", "--log-format", "json"];
+    place.speak_as("fleetwright-system", "fleetwright-readiness").await;
+    let named = ["--only", "readiness", "--context", "fleetwright-readiness"];
+    let args = [&named[..], &["--lease-duration", "5s", "--log", "info", "--log-format", "json"]].concat();
 
     let mut first = Operators::start(&place, &[&args[..], &["--identity", "first"]].concat()).await;
     first.ready().await;
@@ -174,6 +178,24 @@ async fn works_and_hands_over(target: Target) {
     something_to_do(&place, "host-2").await;
     is_done(&place, "host-2").await;
     drop(second);
+    for operator in ["machines", "clusters"] {
+        let account = format!("fleetwright-{operator}");
+        place.speak_as("fleetwright-system", &account).await;
+        let own = format!("fleetwright-system/{account}");
+        let mut args = vec!["--only", operator, "--context", &account, "--identity", operator];
+        if operator == "clusters" {
+            args.extend(["--account", &own]);
+        }
+        let running = Operators::start(&place, &args).await;
+        running.ready().await;
+        until("it leads", || async { (holder_of(&place, &account).await.as_deref() == Some(operator)).then_some(()) })
+            .await;
+        drop(running);
+    }
+    // The account of one operator does not do for another.
+    let args = ["operators", "--listen", "127.0.0.1:0", "--only", "clusters", "--context", "fleetwright-machines"];
+    let error = place.run(&args).await.refused();
+    assert!(error.contains("patch clusters.fleetwright.io/status in namespace fleet"), "{error}");
     place.target.stop(false).await;
 }
 
@@ -196,11 +218,18 @@ async fn who_loses_the_lease_ends_with_an_error() {
     let leases: Api<Lease> = Api::namespaced(place.target.admin(), "fleet");
     let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string();
     let taken = json!({"spec": {"holderIdentity": "thief", "renewTime": now, "leaseDurationSeconds": 60}});
-    leases.patch("fleetwright-operators", &PatchParams::default(), &Patch::Merge(&taken)).await.expect("it is taken");
+    until("the others lead too", || async {
+        (holder_of(&place, "fleetwright-clusters").await.as_deref() == Some("mine")).then_some(())
+    })
+    .await;
+    leases.patch("fleetwright-readiness", &PatchParams::default(), &Patch::Merge(&taken)).await.expect("it is taken");
     let (code, log) = operators.ended().await;
     assert_eq!(code, Some(1), "{log}");
     assert!(log.contains("the lease was lost"), "{log}");
     assert_eq!(holder(&place).await.as_deref(), Some("thief"), "it is not taken back");
+    for other in ["fleetwright-machines", "fleetwright-clusters"] {
+        assert_eq!(holder_of(&place, other).await, None, "the lease of {other} is given back");
+    }
     place.target.stop(false).await;
 }
 

@@ -121,7 +121,8 @@ fn values_in_templates_of_extensions_are_quoted() {
     let image = format!("registry.example/a@sha256:{}", "a".repeat(64));
     let plane = |text: &str| {
         let components = ["etcd", "apiserver", "controllerManager", "scheduler"];
-        let components = components.map(|name| format!("    {name}: {{image: \"{image}\", version: 1.36.4}}\n")).concat();
+        let components =
+            components.map(|name| format!("    {name}: {{image: \"{image}\", version: 1.36.4}}\n")).concat();
         format!(
             "apiVersion: fleetwright.io/v1alpha1\nkind: ClusterPackageVersion\nmetadata: {{name: k8s}}\nspec:\n  kubernetes: 1.36.4\n  components:\n{components}  extensions:\n  - name: notes\n    template: |\n      a: 1\n      b: {text}\n"
         )
