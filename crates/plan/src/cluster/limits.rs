@@ -256,6 +256,7 @@ const fn endpoint_type(one: EndpointType) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use jiff::Timestamp;
     use serde_json::{Value, json};
 
     fn spec(change: Value) -> ClusterSpec {
@@ -512,6 +513,12 @@ mod tests {
             text.contains("ClusterLimits a does not allow spec.replicas") && text.contains("use 1 at most"),
             "{text}"
         );
+        // Long names do not keep the status from being written.
+        let long: Vec<_> = found.iter().map(|one| Violation { why: "x".repeat(2000), ..one.clone() }).collect();
+        let status =
+            super::super::troubled(&Default::default(), "LimitExceeded", &summary(&long), None, Timestamp::UNIX_EPOCH);
+        assert_eq!(status.waiting_for.map(|text| text.chars().count()), Some(1024));
+        assert!(status.conditions[0].message.len() > 4000);
         let many: Vec<_> = found.iter().cycle().take(9).cloned().collect();
         assert!(summary(&many).ends_with("; and 6 more"), "{}", summary(&many));
     }

@@ -20,6 +20,9 @@ const TOLD_EVERY: SignedDuration = SignedDuration::from_hours(1);
 /// The longest value of the annotation that asks for another try.
 const LONGEST_RETRY: usize = 256;
 
+/// The longest sentence of what a cluster waits for. A condition has it whole.
+const LONGEST_WAITING: usize = 1024;
+
 /// Why a cluster that is marked for deletion stays, and what to do.
 const DELETION_PAUSED: &str = "deletion is blocked by spec.paused: set spec.paused to false to continue";
 
@@ -242,7 +245,7 @@ pub fn not_accepted(
     conditions.splice(0..0, accepted);
     ClusterStatus {
         phase: Some(status.phase.unwrap_or(ClusterPhase::Creating)),
-        waiting_for: Some(message.to_owned()),
+        waiting_for: Some(message.chars().take(LONGEST_WAITING).collect()),
         conditions,
         ..status.clone()
     }
