@@ -1,25 +1,20 @@
 //! Clients of what runs in pods of a cluster, with the operator's own certificates.
 
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use fleetwright_kit::Clock;
-use fleetwright_kit::client::{CallError, Fence};
+use fleetwright_kit::client::{Fence, fenced};
 
 use fleetwright_plan::cluster::Names;
 use fleetwright_plan::cluster::certificates::OPERATOR_ETCD;
 use fleetwright_plan::cluster::objects::ETCD_PORT;
-use futures::future::BoxFuture;
-use futures::{FutureExt, TryFutureExt};
 use k8s_openapi::api::core::v1::Secret;
 use kube::client::{Body, ClientBuilder};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client};
 use prometheus_client::metrics::counter::Counter;
 use serde_json::{Value, json};
-use tower::layer::layer_fn;
 use tower::util::MapRequestLayer;
-use tower::{BoxError, Service};
 
 use crate::words::said;
 
@@ -45,34 +40,6 @@ impl Meta {
     /// Whether nobody else can lead at this moment. Who waited asks again before anything is changed.
     pub fn leads(&self) -> bool {
         self.fence.holds(&self.clock)
-    }
-}
-
-/// Sends nothing that could change something once the lease could have ended.
-#[derive(Clone)]
-struct Fenced<S> {
-    inner: S,
-    fence: Fence,
-    clock: Clock,
-}
-
-impl<S> Service<http::Request<Body>> for Fenced<S>
-where
-    S: Service<http::Request<Body>, Error: Into<BoxError> + 'static, Future: Send + 'static, Response: Send + 'static>,
-{
-    type Response = S::Response;
-    type Error = BoxError;
-    type Future = BoxFuture<'static, Result<S::Response, BoxError>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.inner.poll_ready(context).map_err(Into::into)
-    }
-
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        if request.method() != http::Method::GET && !self.fence.holds(&self.clock) {
-            return async { Err(CallError::Fenced.into()) }.boxed();
-        }
-        self.inner.call(request).map_err(Into::into).boxed()
     }
 }
 
@@ -123,15 +90,21 @@ async fn build(meta: &Meta, names: &Names, door: &Door<'_>, secret: &Secret) -> 
     // A change of etcd is sent once. And a learner answers 503 to all but its status: fifteen more attempts take longer than any caller waits, so that the
     // learner would seem not to answer.
     config.default_retry = door.port != ETCD_PORT;
+    client(meta, config)
+}
+
+/// Counts its calls, and sends nothing that could change something once the lease could have ended.
+///
+/// kube repeats what is answered 429, 503 or 504, up to 15 times. So the fence is around each attempt: what changes something is sent once, and only what reads is
+/// repeated.
+fn client(meta: &Meta, config: kube::Config) -> Result<Client, ConnectError> {
     let calls = meta.calls.clone();
     let counted = MapRequestLayer::new(move |request: http::Request<Body>| {
         calls.inc();
         request
     });
-    let (fence, clock) = (meta.fence.clone(), meta.clock.clone());
-    let fenced = layer_fn(move |inner| Fenced { inner, fence: fence.clone(), clock: clock.clone() });
-    let builder = ClientBuilder::try_from(config).map_err(|error| failed(&error))?;
-    Ok(builder.with_layer(&counted).with_layer(&fenced).build())
+    let builder = ClientBuilder::try_from(config).map_err(|error| ConnectError::Client(error.to_string()))?;
+    Ok(fenced(builder.with_layer(&counted).build(), meta.fence.clone(), meta.clock.clone()))
 }
 
 /// What it takes to reach members of etcd.
@@ -166,5 +139,87 @@ impl Etcd {
             .body(body.to_string().into_bytes())
             .map_err(|error| error.to_string())?;
         self.0.request(request).await.map_err(|error| format!("{what}: {}", said(&error)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use fleetwright_kit::client::CallError;
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// A server that answers 503 and closes the fence at the first request that it gets.
+    async fn busy(fence: Fence) -> (kube::Config, Arc<Mutex<Vec<String>>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let log = Arc::<Mutex<Vec<String>>>::default();
+        let into = log.clone();
+        tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let (into, fence) = (into.clone(), fence.clone());
+                tokio::spawn(async move {
+                    let mut text = Vec::new();
+                    while !text.windows(4).any(|end| end == b"\r\n\r\n") {
+                        if stream.read_buf(&mut text).await.unwrap_or_default() == 0 {
+                            return;
+                        }
+                    }
+                    let text = String::from_utf8_lossy(&text).into_owned();
+                    into.lock().unwrap().push(text.split(' ').next().unwrap_or_default().to_owned());
+                    fence.close();
+                    let answer =
+                        "HTTP/1.1 503 Busy\r\nretry-after: 0\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+                    let _gone = stream.write_all(answer.as_bytes()).await;
+                });
+            }
+        });
+        (kube::Config::new(format!("http://{address}").parse().unwrap()), log)
+    }
+
+    fn meta(fence: &Fence) -> Meta {
+        let none =
+            tower::service_fn(|_: http::Request<Body>| async { Err::<http::Response<Body>, _>(CallError::Fenced) });
+        let (client, clock) = (Client::new(none, ""), Clock::system());
+        Meta { client, calls: Counter::default(), fence: fence.clone(), clock }
+    }
+
+    #[tokio::test]
+    async fn a_change_that_is_answered_503_is_not_repeated_after_the_fence_closed() {
+        let map: ConfigMap = serde_json::from_value(json!({ "metadata": { "name": "a" } })).unwrap();
+        for method in ["POST", "PATCH", "DELETE"] {
+            let fence = Fence::open();
+            let (config, log) = busy(fence.clone()).await;
+            assert!(config.default_retry, "otherwise nothing would be repeated anyway");
+            let maps: Api<ConfigMap> = Api::default_namespaced(client(&meta(&fence), config).unwrap());
+            let send = async || match method {
+                "POST" => maps.create(&PostParams::default(), &map).await.map(drop),
+                "PATCH" => maps.patch("a", &PatchParams::default(), &Patch::Merge(json!({}))).await.map(drop),
+                _ => maps.delete("a", &DeleteParams::default()).await.map(drop),
+            };
+            send().await.unwrap_err();
+            assert_eq!(*log.lock().unwrap(), [method]);
+            let fenced = send().await.unwrap_err();
+            assert_eq!(CallError::of(&fenced), Some(CallError::Fenced));
+            assert_eq!(*log.lock().unwrap(), [method], "nothing more arrives behind the fence");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_only_reads_is_repeated_behind_the_fence() {
+        let fence = Fence::open();
+        let (config, log) = busy(fence.clone()).await;
+        let maps: Api<ConfigMap> = Api::default_namespaced(client(&meta(&fence), config).unwrap());
+        let mut get = std::pin::pin!(maps.get("a"));
+        while log.lock().unwrap().len() < 2 {
+            let early = tokio::time::timeout(Duration::from_millis(5), &mut get).await;
+            assert!(early.is_err(), "kube gave up after {:?}", log.lock().unwrap());
+        }
     }
 }

@@ -135,3 +135,52 @@ impl<K: Default + Send + 'static> Errands<K> {
         entry.doing.insert(name.to_owned(), task.abort_handle());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use fleetwright_kit::client::{CallError, Fence};
+    use kube::client::Body;
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_task_that_waited_for_its_place_while_the_fence_closed_is_never_run() {
+        let none =
+            tower::service_fn(|_: http::Request<Body>| async { Err::<http::Response<Body>, _>(CallError::Fenced) });
+        let (fence, clock) = (Fence::open(), Clock::system());
+        let calls = prometheus_client::metrics::counter::Counter::default();
+        let meta = Meta { client: kube::Client::new(none, ""), calls, fence: fence.clone(), clock: clock.clone() };
+        let errands = Errands::<Option<&str>>::new(meta, clock, Waker::new(), 1);
+        let (first, second) = (Key::new("fleet", "first"), Key::new("fleet", "second"));
+        let (go_on, told) = oneshot::channel::<()>();
+        let (begun, began) = oneshot::channel();
+        let waits = async move |_: Meta, _: Clock| {
+            begun.send(()).unwrap();
+            told.await.unwrap();
+            "done"
+        };
+        errands.begin(&first, "", waits, |known, done| *known = Some(done));
+        began.await.unwrap();
+        let ran = Arc::new(AtomicBool::new(false));
+        let own = ran.clone();
+        let never = async move |_: Meta, _: Clock| {
+            own.store(true, Ordering::SeqCst);
+            "done"
+        };
+        errands.begin(&second, "", never, |known, done| *known = Some(done));
+        fence.close();
+        go_on.send(()).unwrap();
+        let waiting = || errands.table().get(&second).is_some_and(|entry| !entry.doing.is_empty());
+        while waiting() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(errands.known(&first, |known| *known).flatten(), Some("done"), "what ran before is heard");
+        assert_eq!(errands.known(&second, |known| *known).flatten(), None);
+        assert!(!ran.load(Ordering::SeqCst));
+        // It has left its place: when this process leads again, the same is done.
+        assert_eq!(errands.shared.places.available_permits(), 1);
+    }
+}

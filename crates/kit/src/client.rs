@@ -125,10 +125,25 @@ pub async fn uncounted<F: Future>(future: F) -> F::Output {
 
 /// The client, with everything around it that the module's page says. `agent` is sent as the user agent.
 pub fn wrap(client: kube::Client, fence: Fence, clock: Clock, metrics: Metrics, agent: &str) -> kube::Client {
+    // An agent comes from the code and is plain text; one that is not is left out rather than making every call fail.
+    around(client, fence, clock, Some(metrics), HeaderValue::from_str(agent).ok())
+}
+
+/// A client of another server than the operator's own API server: the fence and the limit on waiting are the same, and its calls count neither for the
+/// pass nor in the metrics of the API server.
+pub fn fenced(client: kube::Client, fence: Fence, clock: Clock) -> kube::Client {
+    around(client, fence, clock, None, None)
+}
+
+fn around(
+    client: kube::Client,
+    fence: Fence,
+    clock: Clock,
+    metrics: Option<Metrics>,
+    agent: Option<HeaderValue>,
+) -> kube::Client {
     let namespace = client.default_namespace().to_owned();
     let valid_until = *client.valid_until();
-    // An agent comes from the code and is plain text; one that is not is left out rather than making every call fail.
-    let agent = HeaderValue::from_str(agent).ok();
     let (guard, time) = (fence.clone(), clock.clone());
     let echo = tower::service_fn(move |request: Request<Body>| {
         let guarded = Guarded { body: request.into_body(), fence: guard.clone(), clock: time.clone() };
@@ -151,7 +166,8 @@ struct Edge {
     echo: kube::Client,
     fence: Fence,
     clock: Clock,
-    metrics: Metrics,
+    /// None if its calls are not counted.
+    metrics: Option<Metrics>,
     agent: Option<HeaderValue>,
 }
 
@@ -159,7 +175,7 @@ impl Edge {
     async fn call(&self, mut request: Request<Body>) -> Result<Response<Paced>, tower::BoxError> {
         let call = Call::of(&request);
         let _ = COUNTS.try_with(|counts| {
-            if let Some(counts) = counts {
+            if let Some(counts) = counts.as_ref().filter(|_| self.metrics.is_some()) {
                 let count = if call.reads() { &counts.reads } else { &counts.writes };
                 count.fetch_add(1, Ordering::Relaxed);
             }
@@ -232,7 +248,9 @@ struct Tally<'a> {
 impl Drop for Tally<'_> {
     fn drop(&mut self) {
         let took = self.edge.clock.monotonic().saturating_sub(self.started);
-        self.edge.metrics.call(self.call.verb, &self.call.resource, &self.code, took);
+        if let Some(metrics) = &self.edge.metrics {
+            metrics.call(self.call.verb, &self.call.resource, &self.code, took);
+        }
     }
 }
 
