@@ -143,7 +143,7 @@ where
         let kept = |value: &Value| -> Value {
             let metadata = &value["metadata"];
             serde_json::json!({
-                "name": metadata["name"], "namespace": metadata["namespace"],
+                "name": metadata["name"], "namespace": metadata["namespace"], "uid": metadata["uid"],
                 "labels": metadata["labels"], "annotations": metadata["annotations"],
                 "generation": metadata["generation"],
             })

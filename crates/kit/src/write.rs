@@ -341,17 +341,9 @@ impl Writer {
     where
         K: Resource<DynamicType = ()>,
     {
-        let what = what::<K>(key);
         let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
         let params = DeleteParams { grace_period_seconds: Some(seconds), ..DeleteParams::default() };
-        let body = json(&what, &params.preconditions(preconditions))?;
-        let uri = format!("{}/{}", path::<K>(key), key.name);
-        let request = request(&what, Method::DELETE, &uri, "application/json", &body)?;
-        match self.client.request::<Value>(request).await.map_err(|error| WriteError::of(what, error)) {
-            Ok(_) => Ok(true),
-            Err(WriteError::Gone(_)) => Ok(false),
-            Err(error) => Err(error),
-        }
+        self.delete_with::<K>(key, &params.preconditions(preconditions)).await
     }
 
     /// A merge patch of a subresource, such as the approval of a CertificateSigningRequest, provided that the object still has that
@@ -371,7 +363,22 @@ impl Writer {
         self.patch(cache, key, &format!("/{subresource}"), "application/merge-patch+json", "", &patch).await
     }
 
-    /// Deletes an object whose name is enough to know that it is ours, without ever having read it; `Ok(false)` if there is none.
+    /// Deletes the object with that uid, whatever else became of it since; `Ok(false)` if there is none. With [`PropagationPolicy::Orphan`] nothing that
+    /// belongs to it.
+    ///
+    /// # Errors
+    /// See [`WriteError`]; another object of that name is a conflict.
+    pub async fn delete_uid<K>(&self, key: &Key, uid: &str, policy: PropagationPolicy) -> Result<bool, WriteError>
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
+        let params = DeleteParams { propagation_policy: Some(policy), ..DeleteParams::default() };
+        self.delete_with::<K>(key, &params.preconditions(preconditions)).await
+    }
+
+    /// Deletes an object whose name alone says whose it is, without having read it; `Ok(false)` if there is none. For Secrets that the operator must not read or
+    /// keeps no uid of: bootstrap tokens, whose name stands for the uid of a Machine, and sealed copies of keys. Everything else is deleted by its uid.
     ///
     /// # Errors
     /// See [`WriteError`].
@@ -379,28 +386,16 @@ impl Writer {
     where
         K: Resource<DynamicType = ()>,
     {
-        let what = what::<K>(key);
-        let uri = format!("{}/{}", path::<K>(key), key.name);
-        let body = json(&what, &DeleteParams::default())?;
-        let request = request(&what, Method::DELETE, &uri, "application/json", &body)?;
-        match self.client.request::<Value>(request).await.map_err(|error| WriteError::of(what, error)) {
-            Ok(_) => Ok(true),
-            Err(WriteError::Gone(_)) => Ok(false),
-            Err(error) => Err(error),
-        }
+        self.delete_with::<K>(key, &DeleteParams::default()).await
     }
 
-    /// Deletes an object whose name is enough to know that it is ours, and nothing that it owns; `Ok(false)` if there is none.
-    ///
-    /// # Errors
-    /// See [`WriteError`].
-    pub async fn orphan<K>(&self, key: &Key) -> Result<bool, WriteError>
+    async fn delete_with<K>(&self, key: &Key, params: &DeleteParams) -> Result<bool, WriteError>
     where
         K: Resource<DynamicType = ()>,
     {
         let what = what::<K>(key);
         let uri = format!("{}/{}", path::<K>(key), key.name);
-        let body = json!({ "propagationPolicy": PropagationPolicy::Orphan });
+        let body = json(&what, params)?;
         let request = request(&what, Method::DELETE, &uri, "application/json", &body)?;
         match self.client.request::<Value>(request).await.map_err(|error| WriteError::of(what, error)) {
             Ok(_) => Ok(true),

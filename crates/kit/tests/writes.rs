@@ -152,6 +152,15 @@ async fn creates_and_deletes(world: &World, writer: &Writer, running: &Running) 
     let again = writer.delete(cache, &key, &uid, &version).await;
     ensure!(matches!(again, Err(WriteError::Gone(_))), "{again:?}");
 
+    ensure!(writer.create_in(cache, &new).await?, "created again");
+    let (old, uid) = (uid, world.maps().get("new").await?.uid().unwrap_or_default());
+    let policy = kube::api::PropagationPolicy::Background;
+    let other = writer.delete_uid::<ConfigMap>(&key, &old, policy.clone()).await;
+    ensure!(matches!(other, Err(WriteError::Conflict { .. })), "the one of that uid is deleted long since: {other:?}");
+    ensure!(world.maps().get_opt("new").await?.is_some(), "its successor stays");
+    ensure!(writer.delete_uid::<ConfigMap>(&key, &uid, policy.clone()).await?, "deleted");
+    ensure!(!writer.delete_uid::<ConfigMap>(&key, &uid, policy).await?, "there is none");
+
     let mut held = map(&world.namespace, "held");
     held.metadata.finalizers = Some(vec!["test.fleetwright.io/hold".into()]);
     ensure!(writer.create_in(cache, &held).await?);
