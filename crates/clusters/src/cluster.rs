@@ -25,7 +25,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{Namespace, ObjectReference};
 use kube::ResourceExt;
-use kube::api::ObjectMeta;
+use kube::api::{ObjectMeta, PropagationPolicy};
 use serde_json::json;
 
 use crate::accepted::{Kept, Refused};
@@ -249,9 +249,10 @@ impl Controller for Clusters {
     const NAME: &'static str = crate::NAME;
     /// Reads: authorities that sign, the sealed copy of keys and what seals it, a namespace that may be there, the keys of a store and of snapshots, and
     /// Secrets that it refers to. Writes: everything of a new cluster's step, the key of its snapshots with its copy, the Operation that releases machines,
-    /// the accepted spec, and the status. And what the journal needs for an act on a member of etcd, with reads of the operator's certificate and of a pod. And volumes that
-    /// grow, with their StatefulSet.
-    const BUDGET: Budget = Budget { reads: 20 + Journal::BUDGET.reads + 3, writes: 34 + Journal::BUDGET.writes + 10 };
+    /// the accepted spec, and the status. And what the journal needs for an act on a member of etcd, a restore, objects of an extension and machines, each with its policy,
+    /// with reads of the operator's certificate and of a pod. And volumes that grow, with their StatefulSet.
+    const BUDGET: Budget =
+        Budget { reads: 20 + 4 * Journal::BUDGET.reads + 5, writes: 34 + 4 * Journal::BUDGET.writes + 12 };
 
     type Found = Arc<Found>;
     type Valid = Valid;
@@ -344,8 +345,7 @@ impl Controller for Clusters {
         let found = &valid.found;
         match choice {
             Choice::End(ending) => {
-                self.close_operations(pass, None).await?;
-                self.withdraw_releases(pass, None).await?;
+                self.close_all(pass).await?;
                 let gone = ending::end(&self.eyes, pass, &found.names, &found.cluster, ending).await?;
                 Ok(if gone { Done::Gone } else { Done::KEPT })
             }
@@ -443,6 +443,11 @@ impl Found {
     /// What is acted on.
     pub(crate) fn spec(&self) -> &fleetwright_api::ClusterSpec {
         &self.cluster.0.spec
+    }
+
+    /// What was written about it last.
+    pub(crate) fn status(&self) -> ClusterStatus {
+        self.cluster.0.status.clone().unwrap_or_default()
     }
 
     /// The uid of the Cluster.
@@ -555,6 +560,7 @@ impl Clusters {
                 generation: found.cluster.0.metadata.generation,
                 asked: found.cluster.0.annotations().get(names::SNAPSHOT).map(String::as_str),
                 tasks: self.eyes.tasks(&names.namespace),
+                restore: self.restore_started(&names.name, status.restoring.as_ref()),
             },
             endpoint,
             extensions,
@@ -646,9 +652,9 @@ impl Clusters {
                 }
             }
         }
-        if decision.orphan {
+        if let Some(uid) = &decision.orphan {
             let etcd = Key::new(&names.namespace, ControlPlaneComponent::Etcd.binary());
-            refusal.noted(pass.writer().orphan::<StatefulSet>(&etcd).await)?;
+            refusal.noted(pass.writer().delete_uid::<StatefulSet>(&etcd, uid, PropagationPolicy::Orphan).await)?;
         }
         for (claim, size) in &decision.expand {
             let key = Key::new(&names.namespace, &claim.name);
@@ -658,7 +664,7 @@ impl Clusters {
             ]);
             refusal.noted(pass.writer().json_patch(&self.eyes.claims, &key, patch).await)?;
         }
-        let next = refusal.noted(self.change_members(pass, found, decision).await)?.flatten();
+        let mut next = refusal.noted(self.change_members(pass, found, decision).await)?.flatten();
         refusal.noted(self.heal(pass, found, &decision.heal).await)?;
         match decision.preflight.ask.as_ref().or(decision.soak.ask.as_ref()) {
             Some(ask) => self.surveys.begin(pass.key(), names, ask),
@@ -673,6 +679,8 @@ impl Clusters {
         for prover in &decision.prove {
             self.provers.begin(pass.key(), names, prover);
         }
+        let again = refusal.noted(self.drive_restore(pass, found, decision.restore.as_ref()).await)?.flatten();
+        next = next.into_iter().chain(again).min();
         for task in &decision.tidy {
             refusal.noted(snapshots::tidy(&self.eyes, pass, names, task).await)?;
         }
@@ -690,7 +698,8 @@ impl Clusters {
                 done => drop(refusal.noted(done)?),
             }
         }
-        self.extend(pass, found, &decision.extensions, &mut refusal).await?;
+        let again = self.extend(pass, found, &decision.extensions, &mut refusal).await?;
+        next = next.into_iter().chain(again).min();
         Ok(Acted { trouble, next, refusal })
     }
 
@@ -701,12 +710,12 @@ impl Clusters {
         found: &Found,
         choice: &extensions::Choice,
         refusal: &mut Refusal,
-    ) -> Result<(), ActError> {
+    ) -> Result<Option<Timestamp>, ActError> {
         let names = &found.names;
         if let Some(inventory) = &choice.inventory
             && refusal.noted(self.apply(pass, names, inventory).await)?.is_none()
         {
-            return Ok(());
+            return Ok(None);
         }
         for (object, place) in choice.apply.iter().take(extensions::MOST_IN_META) {
             let applied = refusal.noted(self.apply(pass, names, object).await)?;
@@ -716,28 +725,28 @@ impl Clusters {
                 self.tell(pass, found, Level::Normal, "Repaired", &message).await;
             }
         }
-        for (kind, name) in choice.prune.iter().take(extensions::MOST_IN_META) {
-            refusal.noted(self.take_away(pass, &Key::new(&names.namespace, name), *kind).await)?;
+        for (kind, name, uid) in choice.prune.iter().take(extensions::MOST_IN_META) {
+            refusal.noted(self.take_away(pass, &Key::new(&names.namespace, name), *kind, uid).await)?;
         }
         self.extenders.begin(pass.key(), names, &choice.servers, &choice.work);
         for message in self.extenders.repaired(pass.key()) {
             self.tell(pass, found, Level::Normal, "Repaired", &message).await;
         }
-        Ok(())
+        Ok(refusal.noted(self.prune(pass, found, choice).await)?.flatten())
     }
 
-    async fn take_away(&self, pass: &Pass, key: &Key, kind: Kind) -> Result<(), WriteError> {
+    async fn take_away(&self, pass: &Pass, key: &Key, kind: Kind, uid: &str) -> Result<(), WriteError> {
         use k8s_openapi::api::{
             apps::v1 as apps, core::v1 as core, networking::v1 as networking, policy::v1 as policy,
         };
-        let writer = pass.writer();
+        let (writer, policy) = (pass.writer(), PropagationPolicy::Background);
         match kind {
-            Kind::ConfigMap => writer.delete_by_name::<core::ConfigMap>(key).await,
-            Kind::Service => writer.delete_by_name::<core::Service>(key).await,
-            Kind::NetworkPolicy => writer.delete_by_name::<networking::NetworkPolicy>(key).await,
-            Kind::PodDisruptionBudget => writer.delete_by_name::<policy::PodDisruptionBudget>(key).await,
-            Kind::StatefulSet => writer.delete_by_name::<apps::StatefulSet>(key).await,
-            Kind::Deployment => writer.delete_by_name::<apps::Deployment>(key).await,
+            Kind::ConfigMap => writer.delete_uid::<core::ConfigMap>(key, uid, policy).await,
+            Kind::Service => writer.delete_uid::<core::Service>(key, uid, policy).await,
+            Kind::NetworkPolicy => writer.delete_uid::<networking::NetworkPolicy>(key, uid, policy).await,
+            Kind::PodDisruptionBudget => writer.delete_uid::<policy::PodDisruptionBudget>(key, uid, policy).await,
+            Kind::StatefulSet => writer.delete_uid::<apps::StatefulSet>(key, uid, policy).await,
+            Kind::Deployment => writer.delete_uid::<apps::Deployment>(key, uid, policy).await,
         }
         .map(drop)
     }

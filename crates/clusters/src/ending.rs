@@ -136,8 +136,10 @@ pub async fn end(
             let api: kube::Api<Namespace> = kube::Api::all(pass.client());
             // A read that failed says nothing: what is deleted from here on is needed if the namespace exists.
             let there = api.get_opt(&names.namespace).await.map_err(|error| unread(names, &error))?;
-            if there.is_some_and(|one| one.meta().labels.as_ref().is_some_and(|labels| names.owns(labels))) {
-                pass.writer().delete_by_name::<Namespace>(&Key::cluster(&names.namespace)).await?;
+            let owned = |one: &Namespace| one.meta().labels.as_ref().is_some_and(|labels| names.owns(labels));
+            if let Some(namespace) = there.filter(owned) {
+                let (key, uid) = (Key::cluster(&names.namespace), namespace.metadata.uid.unwrap_or_default());
+                pass.writer().delete_uid::<Namespace>(&key, &uid, PropagationPolicy::Background).await?;
                 return Ok(false);
             }
             // A cluster of the same name that comes after it gets keys of its own.

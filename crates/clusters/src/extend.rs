@@ -1,4 +1,4 @@
-//! Puts extensions in place in business clusters, looks after them, and takes them away.
+//! Puts extensions in place in business clusters and looks after them. What they no longer have is only looked up here: an Operation deletes it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use fleetwright_api::names;
 use fleetwright_kit::{Clock, Key};
 use fleetwright_plan::cluster::Names;
 use fleetwright_plan::cluster::extensions::health::{self, Checked};
-use fleetwright_plan::cluster::extensions::{EXTENSION, KEEP, Outcome, Ref, Report, Work};
+use fleetwright_plan::cluster::extensions::{EXTENSION, KEEP, Outcome, Ref, Removal, Report, Surplus, Work};
 use jiff::Timestamp;
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
 use kube::core::{ApiResource, GroupVersionKind};
@@ -58,6 +58,44 @@ impl Extenders {
     /// What was put right since this was last asked.
     pub fn repaired(&self, key: &Key) -> Vec<String> {
         self.errands.known(key, |known| std::mem::take(&mut known.repaired)).unwrap_or_default()
+    }
+
+    /// The meta cluster, for what a pass asks itself.
+    pub fn meta(&self) -> Meta {
+        self.errands.meta()
+    }
+
+    /// These objects are deleted.
+    pub fn pruned(&self, key: &Key, removal: &Removal) {
+        self.change(key, removal, |report| {
+            report.surplus.retain(|one| !removal.objects.contains(one));
+            report.pruned.extend(removal.objects.iter().map(|one| one.object.clone()));
+            (report.waits, report.look_at) = (None, None);
+        });
+    }
+
+    /// They are not deleted yet.
+    pub fn prune_waits(&self, key: &Key, removal: &Removal, why: &str) {
+        self.change(key, removal, |report| report.waits = Some(cut(why, MOST_SAID)));
+    }
+
+    /// They were not deleted: what is left is looked up at that time.
+    pub fn prune_failed(&self, key: &Key, removal: &Removal, again: Timestamp, why: &str) {
+        self.change(key, removal, |report| {
+            report.surplus.clear();
+            (report.waits, report.look_at) = (Some(cut(why, MOST_SAID)), Some(again));
+        });
+    }
+
+    /// Changes the report that a removal was decided from; another one says already what is there.
+    fn change(&self, key: &Key, removal: &Removal, change: impl FnOnce(&mut Report)) {
+        self.errands.known(key, |known| {
+            if let Some(report) = known.reports.get_mut(&removal.extension)
+                && removal.objects.iter().all(|one| report.surplus.contains(one))
+            {
+                change(report);
+            }
+        });
     }
 
     /// Stops what is under way.
@@ -111,6 +149,10 @@ impl Extended {
                 },
                 digest: one.digest.clone(),
                 outcome,
+                // What waited for the gate still does.
+                waits: old.filter(|old| old.surplus == done.surplus).and_then(|old| old.waits.clone()),
+                look_at: None,
+                surplus: done.surplus,
                 pruned: done.pruned,
             };
             self.reports.insert(one.extension.clone(), report);
@@ -123,6 +165,7 @@ impl Extended {
 #[derive(Default)]
 struct Done {
     outcome: Option<Outcome>,
+    surplus: Vec<Surplus>,
     pruned: Vec<Ref>,
     repaired: Vec<String>,
 }
@@ -135,8 +178,7 @@ async fn all(
     done: &mut BTreeMap<String, Done>,
 ) -> Result<(), String> {
     let ip = servers.first().ok_or("no API server is proven to work")?;
-    let client = client_of(meta, names, ip).await.map_err(|error| error.to_string())?;
-    let mut place = Place { client, kinds: BTreeMap::new() };
+    let mut place = Place::of(meta, names, ip).await?;
     for one in work {
         let entry = done.entry(one.extension.clone()).or_default();
         entry.outcome = Some(match place.one(one, entry).await {
@@ -149,20 +191,28 @@ async fn all(
 }
 
 /// A business cluster, and the kinds that were asked for.
-struct Place {
+pub struct Place {
     client: Client,
     kinds: BTreeMap<(String, String), (ApiResource, Scope)>,
 }
 
 impl Place {
+    /// By way of the API server at that address.
+    pub async fn of(meta: &Meta, names: &Names, ip: &str) -> Result<Self, String> {
+        let client = client_of(meta, names, ip).await.map_err(|error| error.to_string())?;
+        Ok(Self { client, kinds: BTreeMap::new() })
+    }
+
     /// Answers which check does not hold, if one does not.
     async fn one(&mut self, work: &Work, done: &mut Done) -> Result<Option<String>, String> {
         for object in &work.objects {
             self.apply(object, work.again, done).await?;
         }
-        for gone in &work.prune {
-            self.prune(&work.extension, gone).await?;
-            done.pruned.push(gone.clone());
+        for object in &work.surplus {
+            match self.find(&work.extension, object).await? {
+                Some(uid) => done.surplus.push(Surplus { object: object.clone(), uid }),
+                None => done.pruned.push(object.clone()),
+            }
         }
         for (what, namespace, name) in work.checks.iter().filter_map(health::subject) {
             let object = self.read(what, namespace, name).await?;
@@ -240,27 +290,33 @@ impl Place {
         Ok(())
     }
 
-    /// Takes an object away, if it is still the extension's.
-    async fn prune(&mut self, extension: &str, gone: &Ref) -> Result<(), String> {
-        let lasting = ["Namespace", "CustomResourceDefinition"].contains(&gone.kind.as_str());
+    /// The uid of an object that an extension no longer has: none if it is gone or terminating, is to be kept, or is not the extension's.
+    pub async fn find(&mut self, extension: &str, old: &Ref) -> Result<Option<String>, String> {
+        let lasting = ["Namespace", "CustomResourceDefinition"].contains(&old.kind.as_str());
         // With its kind, everything of it went.
-        let Some((resource, scope)) = self.kind(gone, Duration::ZERO).await? else { return Ok(()) };
+        let Some((resource, scope)) = self.kind(old, Duration::ZERO).await? else { return Ok(None) };
         // What was refused as it was written was never there.
-        let Ok(api) = self.at(gone, &resource, &scope) else { return Ok(()) };
-        let object = api.get_metadata_opt(&gone.name).await.map_err(failed("reading", gone))?;
-        let Some(object) = object else { return Ok(()) };
+        let Ok(api) = self.at(old, &resource, &scope) else { return Ok(None) };
+        let object = api.get_metadata_opt(&old.name).await.map_err(failed("reading", old))?;
+        let Some(object) = object else { return Ok(None) };
         let meta = object.metadata;
         let note = meta.annotations.iter().flatten().find(|(key, _)| *key == KEEP).map(|(_, value)| value == "true");
         let ours = meta.labels.iter().flatten().any(|(key, value)| key == EXTENSION && value == extension);
-        if !ours || note.unwrap_or(lasting) {
-            return Ok(());
-        }
-        let preconditions = Preconditions { uid: meta.uid, resource_version: None };
+        let stays = !ours || note.unwrap_or(lasting) || meta.deletion_timestamp.is_some();
+        Ok(meta.uid.filter(|_| !stays))
+    }
+
+    /// Deletes the object with that uid.
+    pub async fn delete(&mut self, one: &Surplus) -> Result<(), String> {
+        let this = &one.object;
+        let api = self.api(this).await?;
+        let preconditions = Preconditions { uid: Some(one.uid.clone()), resource_version: None };
         let params = DeleteParams::background().preconditions(preconditions);
-        match api.delete(&gone.name, &params).await {
+        match api.delete(&this.name, &params).await {
             Ok(_) => Ok(()),
+            // It is gone, or another one has its name.
             Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
-            Err(error) => Err(failed("deleting", gone)(error)),
+            Err(error) => Err(failed("deleting", this)(error)),
         }
     }
 

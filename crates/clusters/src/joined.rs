@@ -3,8 +3,8 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use fleetwright_api::{ClusterOnDelete, Machine, OperationPhase, Target};
-use fleetwright_kit::journal::{Act, Ending, Intent, Journal, OperationKey, Probed, Progress};
+use fleetwright_api::{ClusterOnDelete, Machine, Target};
+use fleetwright_kit::journal::{Act, Ending, Intent, OperationKey, Probed, Progress};
 use fleetwright_kit::{Clock, Key, Pass};
 use fleetwright_plan::cluster::Names;
 use fleetwright_plan::cluster::release::{Answer, Hold, Joined, Listed, RELEASE_MACHINES, Release, Unlisted};
@@ -19,11 +19,10 @@ use serde::de::DeserializeOwned;
 use crate::cluster::{ActError, Clusters, Found};
 use crate::connect::Meta;
 use crate::errands::Errands;
+use crate::operations::{self, KIND, Permit};
 use crate::prove::client_of;
 use crate::words::{bounded, said};
 
-/// The kind of object that the Operations are about.
-pub const KIND: &str = "Cluster";
 /// An API server that does not answer within this time does not answer.
 const WITHIN: Duration = Duration::from_secs(20);
 /// At most this many are listed.
@@ -74,10 +73,17 @@ impl Clusters {
         if hold.ask {
             self.askers.ask(key, names, servers.clone(), spec.on_delete);
         }
-        let intent = hold.release.as_ref().map(|release| intent(&self.journal, release, &key.name));
-        self.withdraw_releases(pass, intent.as_ref().map(|intent| self.journal.key(intent))).await?;
+        let intent =
+            hold.release.as_ref().map(|release| operations::attempt(&self.journal, intent(release, &key.name)));
+        let wanted = intent.as_ref().map(|intent| self.journal.key(intent));
+        let lost = || Probed::Failed("its outcome was not heard; what is joined is listed again".to_owned());
+        // Before there was an answer, the same machines may still be wanted gone.
+        if hold.message.is_some() {
+            self.close(pass, &[RELEASE_MACHINES], |key, _| wanted.as_ref() == Some(key), |_| lost()).await?;
+        }
         let (Some(release), Some(intent)) = (&hold.release, intent) else { return Ok(None) };
-        let act = ReleaseAct { meta: self.askers.0.meta(), names, servers, release, intent };
+        let permit = Permit { meta: self.askers.0.meta(), eyes: &self.eyes, key };
+        let act = ReleaseAct { permit, names, servers, release, intent };
         let progress = self.journal.drive(pass, &act).await?;
         tracing::info!(cluster = %key, ?progress, "machines are released");
         match progress {
@@ -90,23 +96,8 @@ impl Clusters {
     }
 }
 
-impl Clusters {
-    /// Gives up Operations that wait for the gate and are not wanted any more: nobody would drive them on.
-    pub(crate) async fn withdraw_releases(&self, pass: &Pass, wanted: Option<Key>) -> Result<(), ActError> {
-        for (key, operation) in self.journal.of_target(KIND, &pass.key().name) {
-            let phase = operation.0.status.as_ref().map_or(OperationPhase::Pending, |status| status.phase);
-            let waits = matches!(phase, OperationPhase::Pending | OperationPhase::Granted);
-            if waits && operation.0.spec.type_ == RELEASE_MACHINES && wanted.as_ref() != Some(&key) {
-                self.journal.withdraw(pass, &key, "what is joined to the cluster has changed").await?;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// The first attempt that has not ended.
-fn intent(journal: &Journal, release: &Release, cluster: &str) -> Intent {
-    let mut intent = Intent {
+fn intent(release: &Release, cluster: &str) -> Intent {
+    Intent {
         type_: RELEASE_MACHINES.to_owned(),
         target: Target { kind: KIND.to_owned(), name: cluster.to_owned(), labels: [].into() },
         reason: format!(
@@ -114,25 +105,15 @@ fn intent(journal: &Journal, release: &Release, cluster: &str) -> Intent {
             release.machines.len(),
             release.budgets.len()
         ),
-        fingerprint: String::new(),
+        fingerprint: release.fingerprint(),
         keep_for: None,
-    };
-    let known = journal.of_target(KIND, cluster);
-    for attempt in 1_u32.. {
-        intent.fingerprint = format!("{}-{attempt}", release.fingerprint());
-        let own = journal.key(&intent);
-        let status = known.iter().find(|(key, _)| *key == own).and_then(|(_, operation)| operation.0.status.as_ref());
-        if !status.is_some_and(|status| matches!(status.phase, OperationPhase::Succeeded | OperationPhase::Failed)) {
-            break;
-        }
     }
-    intent
 }
 
 /// Deletes Machines and disruption budgets of a business cluster, each by its uid: doing it twice does no harm, and an object of the same name that came
 /// later stays.
 struct ReleaseAct<'a> {
-    meta: Meta,
+    permit: Permit<'a>,
     names: &'a Names,
     servers: Vec<String>,
     release: &'a Release,
@@ -146,14 +127,14 @@ impl Act for ReleaseAct<'_> {
 
     async fn start(&self, _: &OperationKey) -> Ending {
         let Release { budgets, machines } = self.release;
-        match delete_all(&self.meta, self.names, &self.servers, self.release).await {
+        match delete_all(&self.permit, self.names, &self.servers, self.release).await {
             Ok(()) => Ending::Done(format!("deleted {} Machines, {} budgets", machines.len(), budgets.len())),
             Err(why) => Ending::Failed(why),
         }
     }
 
     async fn probe(&self, _: &OperationKey) -> Probed {
-        match list_joined(&self.meta, self.names, &self.servers).await {
+        match list_joined(&self.permit.meta, self.names, &self.servers).await {
             Ok(joined) => {
                 let wanted = self.release.budgets.iter().chain(&self.release.machines);
                 let here: Vec<_> =
@@ -187,13 +168,13 @@ async fn list_joined(meta: &Meta, names: &Names, servers: &[String]) -> Result<J
 }
 
 /// Deletes at the first API server that answers.
-async fn delete_all(meta: &Meta, names: &Names, servers: &[String], release: &Release) -> Result<(), String> {
+async fn delete_all(permit: &Permit<'_>, names: &Names, servers: &[String], release: &Release) -> Result<(), String> {
     let mut done = Err(Unlisted::NoServer.to_string());
     for server in servers {
         done = within(async {
-            let client = client(meta, names, server).await?;
-            delete::<PodDisruptionBudget>(meta, &client, &release.budgets).await?;
-            delete::<Machine>(meta, &client, &release.machines).await
+            let client = client(&permit.meta, names, server).await?;
+            delete::<PodDisruptionBudget>(permit, &client, &release.budgets).await?;
+            delete::<Machine>(permit, &client, &release.machines).await
         })
         .await;
         if done.is_ok() {
@@ -246,15 +227,13 @@ fn listed(meta: ObjectMeta) -> Listed {
     }
 }
 
-/// Deletes what may be gone already. The lease is looked at before each: the one before may have taken long.
-async fn delete<K>(meta: &Meta, client: &Client, all: &[Listed]) -> Result<(), String>
+/// Deletes what may be gone already.
+async fn delete<K>(permit: &Permit<'_>, client: &Client, all: &[Listed]) -> Result<(), String>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug,
 {
     for one in all {
-        if !meta.leads() {
-            return Err("the lease ended".to_owned());
-        }
+        permit.check()?;
         let preconditions = Preconditions { uid: Some(one.uid.clone()), resource_version: None };
         let api: Api<K> = Api::namespaced(client.clone(), &one.namespace);
         match api.delete(&one.name, &DeleteParams::default().preconditions(preconditions)).await {

@@ -4,7 +4,7 @@
 //! the meta cluster has, certificates, and provers, which do real work at each API server.
 //!
 //! Guarantees:
-//! - a pass never waits for a business cluster, but for one Operation that releases its machines or changes the members of its etcd, for seconds;
+//! - a pass never waits for a business cluster, but for one Operation that releases its machines, deletes objects of its extensions or changes the members of its etcd, for seconds;
 //! - private keys are made once, are in Secrets only, and are read only by who signs or connects;
 //! - a cluster at rest costs one proof for each API server in each period, and no write;
 //! - Secrets are read and objects are written only in the namespaces of control planes, and in those of the Clusters and of the operator itself;
@@ -25,8 +25,11 @@ mod joined;
 mod keys;
 mod members;
 mod meters;
+mod operations;
 mod prove;
+mod prune;
 mod rehearse;
+mod restore;
 mod rules;
 mod secrets;
 mod snapshots;
@@ -201,7 +204,7 @@ pub fn add(operator: &mut Operator, namespace: &str, options: Options) {
         let fleet_of = fleet.clone();
         wakes = wakes.on(bindings, move |change| of_cluster(&fleet_of, change).into_iter().collect::<Vec<Key>>());
     }
-    drop(journal.wake(wakes.by(&waker), members::KIND));
+    drop(journal.wake(wakes.by(&waker), operations::KIND));
 }
 
 /// The most calls that a pass of each controller makes.

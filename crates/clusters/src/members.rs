@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use fleetwright_api::{Amount, OperationPolicySpec, Span, Target};
 use fleetwright_kit::events::Level;
-use fleetwright_kit::journal::{
-    Act as Journaled, Ending, Intent, Journal, JournalError, OperationKey, Probed, Progress,
-};
+use fleetwright_kit::journal::{Act as Journaled, Ending, Intent, Journal, OperationKey, Probed, Progress};
 use fleetwright_kit::{Clock, Key, Next as Again, Pass, View, WriteError};
 use fleetwright_plan::cluster::members::{Act, Answer, Asked, Member, Next, OPERATIONS, Told, claim};
 use fleetwright_plan::cluster::{Decision, Names};
@@ -20,11 +18,10 @@ use crate::cluster::{ActError, Clusters, Found};
 use crate::connect::{Members as Way, Meta};
 use crate::errands::Errands;
 use crate::eyes::Eyes;
+use crate::operations::{self, KEPT, KIND};
 use crate::view::PodView;
 use crate::words::{bounded, said};
 
-/// The kind of object that the Operations are about.
-pub const KIND: &str = "Cluster";
 /// The policy that limits them, where nobody wrote one.
 const POLICY: &str = "etcd-members";
 /// Asking a member takes no longer. A member that has no answer by then has none that counts.
@@ -33,8 +30,6 @@ const ASK_WITHIN: Duration = Duration::from_secs(5);
 const ACT_WITHIN: Duration = Duration::from_secs(20);
 /// After an act that failed, the members are asked again after this long.
 const AGAIN: Duration = Duration::from_secs(5);
-/// Operations that ended are kept this long.
-const KEPT: Duration = Duration::from_secs(24 * 3600);
 
 /// What members said, and whether they are being asked.
 pub struct Members(pub Errands<Option<Heard>>);
@@ -112,7 +107,9 @@ impl Clusters {
             _ => false,
         };
         if !undecided {
-            self.close_operations(pass, wanted.as_ref()).await?;
+            let lost =
+                || Probed::Failed("its outcome was not heard; the members of etcd were asked again since".to_owned());
+            self.close(pass, &OPERATIONS, |key, _| wanted.as_ref() == Some(key), |_| lost()).await?;
         }
         match &decision.members {
             Next::Rest | Next::Record(_) | Next::Refuse(_) | Next::Wait(_) => Ok(None),
@@ -161,47 +158,6 @@ impl Clusters {
     }
 }
 
-impl Clusters {
-    /// Ends an Operation on members that is not the wanted one: it would hold its place for ever. One in each pass.
-    pub(crate) async fn close_operations(&self, pass: &Pass, wanted: Option<&Key>) -> Result<(), JournalError> {
-        let all = self.journal.of_target(KIND, &pass.key().name);
-        let open = all.into_iter().find(|(key, operation)| {
-            let ended = operation.0.status.as_ref().is_some_and(|status| status.phase.ended());
-            !ended && wanted != Some(key) && OPERATIONS.contains(&operation.0.spec.type_.as_str())
-        });
-        let Some((key, operation)) = open else { return Ok(()) };
-        if self.journal.withdraw(pass, &key, "it is not wanted any more").await? {
-            return Ok(());
-        }
-        let spec = operation.0.spec.clone();
-        let intent = Intent {
-            type_: spec.type_,
-            target: spec.target,
-            reason: spec.reason,
-            fingerprint: spec.fingerprint,
-            keep_for: Some(spec.keep_for),
-        };
-        self.journal.drive(pass, &Superseded(intent)).await.map(drop)
-    }
-}
-
-/// An act whose outcome was never heard, and that is not wanted any more: etcd's own list of members was read since.
-struct Superseded(Intent);
-
-impl Journaled for Superseded {
-    fn intent(&self) -> Intent {
-        self.0.clone()
-    }
-
-    async fn start(&self, _: &OperationKey) -> Ending {
-        Ending::Failed("it is not wanted any more".to_owned())
-    }
-
-    async fn probe(&self, _: &OperationKey) -> Probed {
-        Probed::Failed("its outcome was not heard; the members of etcd were asked again since".to_owned())
-    }
-}
-
 /// How many acts on members of all clusters may be under way, unless people say otherwise.
 fn policy() -> OperationPolicySpec {
     let operations = OPERATIONS.map(str::to_owned).to_vec();
@@ -217,23 +173,14 @@ fn intent(journal: &Journal, act: &Act, cluster: &str) -> Intent {
         Act::Promote { member, .. } => format!("learner {member} of etcd has caught up and gets its vote"),
         Act::DeleteVolume { member, .. } => format!("etcd has no member with the volume of {member}"),
     };
-    let mut intent = Intent {
+    let intent = Intent {
         type_: act.type_().to_owned(),
         target: Target { kind: KIND.to_owned(), name: cluster.to_owned(), labels: [].into() },
         reason,
-        fingerprint: String::new(),
+        fingerprint: act.fingerprint(),
         keep_for: Some(Span(KEPT)),
     };
-    let known = journal.of_target(KIND, cluster);
-    for attempt in 1_u32.. {
-        intent.fingerprint = format!("{}-{attempt}", act.fingerprint());
-        let own = journal.key(&intent);
-        let ended = known.iter().find(|(key, _)| *key == own).and_then(|(_, operation)| operation.0.status.as_ref());
-        if !ended.is_some_and(|status| status.phase.ended()) {
-            break;
-        }
-    }
-    intent
+    operations::attempt(journal, intent)
 }
 
 /// An act on a member, with what it takes to do it.

@@ -11,6 +11,7 @@ use fleetwright_plan::cluster::limits::{Violation, violations};
 use fleetwright_plan::cluster::objects::Kind;
 use fleetwright_plan::cluster::preflight::Known;
 use fleetwright_plan::cluster::rehearse::{Rehearsal, rehearse};
+use fleetwright_plan::cluster::restore::Started;
 use fleetwright_plan::cluster::snapshots::Backup;
 use fleetwright_plan::cluster::{Names, Seen, Workload, extensions};
 use jiff::Timestamp;
@@ -90,6 +91,7 @@ impl Present {
             generation: self.cluster.metadata.generation.filter(|_| same),
             asked: None,
             tasks: Vec::new(),
+            restore: Started::default(),
         };
         let seen = Seen {
             names: &self.names,

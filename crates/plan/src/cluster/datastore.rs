@@ -198,7 +198,7 @@ fn busy(seen: &Seen<'_>, package: &str, decision: &Decision) -> Option<String> {
     if seen.status.package_version.as_deref() != Some(package) {
         return Some(format!("the change to {package} comes first"));
     }
-    if decision.orphan {
+    if decision.orphan.is_some() {
         return Some("the StatefulSet of etcd gets its new volume claim template first".to_owned());
     }
     if seen.status.rotation.is_some() {

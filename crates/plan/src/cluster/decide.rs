@@ -199,7 +199,8 @@ pub struct Decision {
     /// Let these volume claims of members ask for that size.
     pub expand: Vec<(Claim, String)>,
     /// Delete the StatefulSet of etcd but not its pods: its volume claim template cannot be changed, and it is applied again.
-    pub orphan: bool,
+    /// Its uid.
+    pub orphan: Option<String>,
     /// What is recorded of the members of etcd.
     pub etcd: Option<EtcdStatus>,
     /// Take a snapshot.
@@ -210,6 +211,8 @@ pub struct Decision {
     pub claims: Vec<serde_json::Value>,
     /// Make these pods, which bring a snapshot back.
     pub pods: Vec<serde_json::Value>,
+    /// Drive the Operation of this restore on.
+    pub restore: Option<restore::Restore>,
     /// How a change that is about to begin stands.
     pub preflight: Preflight,
     /// What is done about replicas that do not work.
@@ -372,7 +375,8 @@ fn components(seen: &Seen<'_>, step: &Step<'_>, decision: &mut Decision, now: Ti
                     let rested = AtRest::of(seen, from, all, &template);
                     let before = decision.apply.len();
                     apply(seen, wanted, mute, decision);
-                    if let Some(rested) = rested.filter(|_| !mute && !decision.orphan && decision.apply.len() == before)
+                    if let Some(rested) =
+                        rested.filter(|_| !mute && decision.orphan.is_none() && decision.apply.len() == before)
                     {
                         decision.rested.insert(component, rested);
                     }
@@ -406,7 +410,7 @@ fn apply(seen: &Seen<'_>, wanted: Vec<Object>, mute: bool, decision: &mut Decisi
         if let Some(live) = live.as_ref().filter(|live| claims_differ(live, &object)) {
             let record = seen.status.etcd.as_ref();
             if record.is_some_and(|record| record.change.is_none()) && !mute {
-                decision.orphan = true;
+                decision.orphan = Some(live["metadata"]["uid"].as_str().unwrap_or_default().to_owned());
                 continue;
             }
             object.body["spec"]["volumeClaimTemplates"] = live["spec"]["volumeClaimTemplates"].clone();

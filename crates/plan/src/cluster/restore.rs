@@ -1,6 +1,7 @@
 //! Brings a datastore back to a snapshot, stage by stage. The status says which stage it is in, so that whoever goes on after a crash knows.
 //!
-//! Checking: a source restores the snapshot and runs an etcd of it; nothing else is touched, and if that does not work nothing is lost. Stopping: all
+//! Checking: a source restores the snapshot and runs an etcd of it; nothing else is touched, and if that does not work nothing is lost. When the source serves, the
+//! Operation of the restore asks the gate, and nothing is stopped before that Operation was started. Stopping: all
 //! components go down. Restoring: each member's volume gets the data of the source, beside what it has. Starting: all begin again and are proven.
 //! Cleaning: what the members had before goes.
 
@@ -16,6 +17,8 @@ use super::objects::Kind;
 use super::snapshots::pods::Ground;
 use super::snapshots::{Job, Report, State, Task};
 
+/// The type of the Operation of a restore.
+pub const RESTORE: &str = "Restore";
 /// A pod that failed is made anew after this long: until then it can be looked at.
 const AGAIN: SignedDuration = SignedDuration::from_secs(30);
 
@@ -30,8 +33,18 @@ pub struct Restore {
     pub id: String,
 }
 
+/// What is known of the Operation of a restore.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Started {
+    /// It passed the gate and was started.
+    pub running: bool,
+    /// Why it was not yet.
+    pub waits: Option<String>,
+}
+
 impl Restore {
-    fn of(restoring: &Restoring) -> Self {
+    /// The one that is under way.
+    pub fn of(restoring: &Restoring) -> Self {
         let id = super::digest(&format!("{} {}", restoring.snapshot, restoring.began), 4);
         match restoring.snapshot.split_once('/') {
             Some((cluster, snapshot)) => Self { snapshot: snapshot.to_owned(), cluster: Some(cluster.to_owned()), id },
@@ -93,6 +106,25 @@ fn members(seen: &Seen<'_>) -> u32 {
     super::datastore::record(seen).members
 }
 
+/// What the source says of the snapshot, once it serves it.
+fn checked(source: Option<&Task>) -> Option<Report> {
+    let said = source.filter(|source| source.serves.is_some())?.said.as_deref()?;
+    serde_json::from_str(said).ok()
+}
+
+/// The restore whose Operation is driven on: from when its snapshot is known to be good until the cluster works with that data.
+fn driven(seen: &Seen<'_>, restoring: &Restoring) -> Option<Restore> {
+    let restore = Restore::of(restoring);
+    let begins =
+        || checked(task(seen, &restore.source())).is_some() && wanted(seen).as_ref() == Some(&restoring.snapshot);
+    let under_way = match restoring.stage {
+        RestoreStage::Checking => begins(),
+        RestoreStage::Stopping | RestoreStage::Restoring | RestoreStage::Starting => true,
+        RestoreStage::Cleaning => false,
+    };
+    under_way.then_some(restore)
+}
+
 /// What is to be done in the stage that it is in.
 pub(super) fn keep(seen: &Seen<'_>, package: &ClusterPackageVersionSpec, decision: &mut Decision, now: Timestamp) {
     let Some(restoring) = &seen.status.restoring else {
@@ -101,6 +133,9 @@ pub(super) fn keep(seen: &Seen<'_>, package: &ClusterPackageVersionSpec, decisio
         return;
     };
     let restore = Restore::of(restoring);
+    // One that is held back asks the gate for nothing.
+    let held = restoring.stage == RestoreStage::Checking && decision.preflight.restore_waits.is_some();
+    decision.restore = driven(seen, restoring).filter(|_| !held);
     let ground = Ground {
         names: seen.names,
         spec: seen.spec,
@@ -200,14 +235,21 @@ pub(super) fn tell(seen: &Seen<'_>, status: &mut ClusterStatus, settled: bool, n
                 status.restoring = None;
                 return;
             }
-            let report = source.filter(|source| source.serves.is_some()).and_then(|source| source.said.as_deref());
-            if let Some(report) = report.and_then(|said| serde_json::from_str::<Report>(said).ok()) {
-                (next.stage, next.data_of) = (RestoreStage::Stopping, Some(report.at));
-                // All members begin with the snapshot. Their number stays this one until it is restored, whatever is declared meanwhile.
-                let members = seen.spec.datastore.etcd.as_ref().map_or(0, |etcd| etcd.members);
-                status.etcd = Some(EtcdStatus { members, serving: members, change: None });
+            match checked(source) {
+                // A paused cluster keeps everything as it is, what is recorded of its members included.
+                Some(report) if seen.backup.restore.running && !seen.spec.paused => {
+                    (next.stage, next.data_of) = (RestoreStage::Stopping, Some(report.at));
+                    // All members begin with the snapshot. Their number stays this one until it is restored, whatever is declared meanwhile.
+                    let members = seen.spec.datastore.etcd.as_ref().map_or(0, |etcd| etcd.members);
+                    status.etcd = Some(EtcdStatus { members, serving: members, change: None });
+                    Some(format!("snapshot {snapshot} is checked; all components are stopped for it"))
+                }
+                Some(_) => {
+                    let why = seen.backup.restore.waits.as_deref().unwrap_or("its Operation is not started yet");
+                    Some(format!("snapshot {snapshot} is checked, nothing is stopped yet: {why}"))
+                }
+                None => Some(format!("snapshot {snapshot} is looked at before anything is stopped{}", why(source))),
             }
-            Some(format!("snapshot {snapshot} is looked at before anything is stopped{}", why(source)))
         }
         RestoreStage::Stopping => {
             let left: usize = seen.workloads.values().map(|workload| workload.replicas.len()).sum();

@@ -34,6 +34,8 @@ pub struct Backup<'a> {
     pub asked: Option<&'a str>,
     /// The pods that work on its data.
     pub tasks: Vec<Task>,
+    /// What is known of the Operation of the restore that is under way.
+    pub restore: super::restore::Started,
 }
 
 /// What a pod does to the data of a cluster.

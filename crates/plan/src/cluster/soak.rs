@@ -182,7 +182,7 @@ fn held(seen: &Seen<'_>, decision: &Decision, at: &str, now: Timestamp) -> Optio
     }
     let acts = !decision.apply.is_empty()
         || decision.replace.is_some()
-        || decision.orphan
+        || decision.orphan.is_some()
         || !decision.expand.is_empty()
         || !decision.certificates.is_empty()
         || decision.keys.acts();

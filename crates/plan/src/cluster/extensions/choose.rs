@@ -12,7 +12,12 @@ use super::super::contains::difference;
 use super::super::decide::{Seen, proven_at};
 use super::super::objects::{Kind, Object};
 use super::inventory::{self, Held, INVENTORY, Inventory};
-use super::{EXTENSION, Given, Mistake, Outcome, Ref, Rendered, Report, health, render};
+use super::{EXTENSION, Given, Mistake, Outcome, Ref, Rendered, Report, Surplus, health, render};
+
+/// The type of the Operation that deletes objects which an extension no longer has from the business cluster.
+pub const EXTENSION_PRUNE: &str = "ExtensionPrune";
+/// One Operation deletes at most this many objects: a pass waits for it.
+const BATCH: usize = 50;
 
 /// What does not work yet is looked at again after this long at first.
 const AGAIN: Duration = Duration::from_secs(3);
@@ -28,10 +33,27 @@ pub struct Work {
     pub objects: Vec<Value>,
     /// It is in place already as far as is known: what differs was changed by somebody else.
     pub again: bool,
-    /// What is taken away after that.
-    pub prune: Vec<Ref>,
+    /// Which of these are still there and its own is looked up after that.
+    pub surplus: Vec<Ref>,
     /// What must hold.
     pub checks: Vec<ExtensionCheck>,
+}
+
+/// Objects that an Operation deletes from the business cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Removal {
+    /// Of which extension.
+    pub extension: String,
+    /// Which.
+    pub objects: Vec<Surplus>,
+}
+
+impl Removal {
+    /// Stands for these objects and no others.
+    pub fn fingerprint(&self) -> String {
+        let uids: Vec<_> = self.objects.iter().map(|one| one.uid.as_str()).collect();
+        super::super::digest(&format!("{}\n{}", self.extension, uids.join("\n")), 16)
+    }
 }
 
 /// What to do next, and what is said of it.
@@ -41,8 +63,10 @@ pub struct Choice {
     pub inventory: Option<Object>,
     /// Applied in the meta cluster; where they differ from what is there, if they are.
     pub apply: Vec<(Object, Option<String>)>,
-    /// Taken away in the meta cluster.
-    pub prune: Vec<(Kind, String)>,
+    /// Deleted in the meta cluster: kind, name and uid.
+    pub prune: Vec<(Kind, String, String)>,
+    /// Deleted in the business cluster by an Operation.
+    pub remove: Option<Removal>,
     /// Done in the business cluster.
     pub work: Vec<Work>,
     /// Where that is done.
@@ -138,7 +162,9 @@ impl Choosing<'_, '_> {
                     }
                 }
             };
-            if status.ready != Status::True && blocked.is_none() {
+            // What it no longer has stands in no way of those after it.
+            let stands = status.ready != Status::True && status.reason != names::reasons::REMOVING;
+            if stands && blocked.is_none() {
                 let order = one.as_ref().map_or_else(|mistake| self.order(&mistake.extension), |one| one.order);
                 blocked = Some((order, status.name.clone()));
             }
@@ -182,9 +208,20 @@ impl Choosing<'_, '_> {
         objects.filter(|old| !wanted(old)).cloned().collect()
     }
 
+    /// Of what was found there, what is deleted next: what somebody wants again by now stays.
+    fn removal(&self, name: &str, report: &Report) -> Option<Removal> {
+        let surplus = self.surplus(name, ExtensionPlacement::Cluster);
+        let left = report.surplus.iter().filter(|one| surplus.iter().any(|old| old.is(&one.object)));
+        let objects: Vec<_> = left.take(BATCH).cloned().collect();
+        (!objects.is_empty()).then(|| Removal { extension: name.to_owned(), objects })
+    }
+
     fn in_cluster(&mut self, extension: &Rendered, held_back: Option<&str>) -> ExtensionStatus {
         let name = &extension.name;
         let report = self.report(name).filter(|report| report.digest == extension.digest).cloned();
+        // What it has now is in place before what it had goes.
+        let removal = report.as_ref().filter(|report| !matches!(report.outcome, Outcome::Failed(_)));
+        let removal = removal.and_then(|report| self.removal(name, report));
         let before = self.before(name).filter(|before| before.applied.as_ref() == Some(&extension.digest)).cloned();
         let applied = Some(extension.digest.clone());
         let (status, due) = match (&report, before) {
@@ -215,18 +252,32 @@ impl Choosing<'_, '_> {
             // While it is only waited for, it is not written again and again.
             let waits = report.as_ref().filter(|report| matches!(report.outcome, Outcome::Waits(_)));
             let young = waits.is_some_and(|report| self.now < after(report.since, extension.health.within.0));
-            let prune = self.surplus(name, ExtensionPlacement::Cluster);
-            let objects = if young && prune.is_empty() { Vec::new() } else { extension.objects.clone() };
+            let surplus = self.surplus(name, ExtensionPlacement::Cluster);
+            let objects = if young { Vec::new() } else { extension.objects.clone() };
             self.choice.work.push(Work {
                 extension: name.clone(),
                 digest: extension.digest.clone(),
                 objects,
                 again: report.is_some() || status.ready == Status::True,
-                prune,
+                surplus,
                 checks: extension.health.checks.clone(),
             });
         }
-        ExtensionStatus { applied: status.applied.clone().or_else(|| applied.filter(|_| report.is_some())), ..status }
+        let status = ExtensionStatus {
+            applied: status.applied.clone().or_else(|| applied.filter(|_| report.is_some())),
+            ..status
+        };
+        let left = report.as_ref().map(|report| report.surplus.len()).unwrap_or_default();
+        let failed = report.as_ref().is_some_and(|report| report.look_at.is_some());
+        let (Some(report), true) = (&report, removal.is_some() || failed) else { return status };
+        if let Some(removal) = removal {
+            self.choice.remove.get_or_insert(removal);
+        }
+        if status.ready != Status::True {
+            return status;
+        }
+        let why = leftover(report, left);
+        said(name, Status::False, names::reasons::REMOVING, why, status.applied)
     }
 
     /// What a report says, and when it is looked at again.
@@ -235,7 +286,7 @@ impl Choosing<'_, '_> {
         let elapsed = Duration::try_from(report.at.duration_since(report.since)).unwrap_or_default();
         // The longer it does not come, the less often it is looked at; at last as often as everything.
         let patience = (elapsed / 8).clamp(AGAIN, self.seen.extensions.every.max(AGAIN));
-        match &report.outcome {
+        let (status, due) = match &report.outcome {
             Outcome::Healthy => {
                 let message = "it is in place, and its checks hold".to_owned();
                 let spread = 1.0 + spread(&self.seen.names.namespace) / 3.0;
@@ -252,7 +303,8 @@ impl Choosing<'_, '_> {
                 let status = said(name, Status::False, names::reasons::NOT_APPLIED, why.clone(), applied);
                 (status, after(report.at, patience))
             }
-        }
+        };
+        (status, report.look_at.map_or(due, |at| at.min(due)))
     }
 
     fn in_meta(&mut self, extension: &Rendered, held_back: Option<&str>) -> ExtensionStatus {
@@ -318,9 +370,12 @@ impl Choosing<'_, '_> {
     fn take_away(&mut self, extension: &str, gone: &Ref) {
         let kind = Kind::ALL.into_iter().find(|kind| kind.as_str() == gone.kind);
         let live = kind.and_then(|kind| (self.seen.object)(kind, &gone.name));
-        let ours = live.is_some_and(|live| live["metadata"]["labels"][EXTENSION] == *extension);
-        match kind {
-            Some(kind) if ours => self.choice.prune.push((kind, gone.name.clone())),
+        let ours = live.filter(|live| live["metadata"]["labels"][EXTENSION] == *extension);
+        match (kind, ours) {
+            (Some(kind), Some(live)) => {
+                let uid = live["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+                self.choice.prune.push((kind, gone.name.clone(), uid));
+            }
             _ => {
                 if let Some(held) = self.held.get_mut(extension) {
                     held.objects.retain(|one| one != gone);
@@ -354,9 +409,12 @@ impl Choosing<'_, '_> {
                 continue;
             };
             if self.choice.statuses.iter().all(|status| status.name != name) {
-                let why = match self.report(&name).map(|report| &report.outcome) {
-                    Some(Outcome::Failed(why)) => format!("{next} is to go: {why}"),
-                    _ => format!("{next} is to go, and {} more", left.len() - 1),
+                let report = self.report(&name).filter(|report| report.digest.is_empty());
+                let why = match report.map(|report| (&report.outcome, &report.waits)) {
+                    Some((Outcome::Failed(why), _) | (_, Some(why))) => {
+                        format!("{next} and {} more are to be deleted: {why}", left.len() - 1)
+                    }
+                    _ => format!("{next} and {} more are to be deleted", left.len() - 1),
                 };
                 self.choice.statuses.push(said(&name, Status::False, names::reasons::REMOVING, why, None));
             }
@@ -377,11 +435,15 @@ impl Choosing<'_, '_> {
                 if let Some(held) = self.held.get_mut(name) {
                     held.objects.retain(|one| !gone(one));
                 }
-                let prune: Vec<_> = surplus.into_iter().filter(|one| !gone(one)).collect();
-                let due = report.map_or(self.now, |report| after(report.at, AGAIN));
-                if prune.is_empty() || self.choice.servers.is_empty() {
+                let left: Vec<_> = surplus.into_iter().filter(|one| !gone(one)).collect();
+                if left.is_empty() || self.choice.servers.is_empty() {
                     return;
                 }
+                if let Some(removal) = report.as_ref().and_then(|report| self.removal(name, report)) {
+                    self.choice.remove.get_or_insert(removal);
+                    return;
+                }
+                let due = report.map_or(self.now, |report| report.look_at.unwrap_or_else(|| after(report.at, AGAIN)));
                 if due > self.now {
                     return self.wake(due);
                 }
@@ -390,7 +452,7 @@ impl Choosing<'_, '_> {
                     digest: String::new(),
                     objects: Vec::new(),
                     again: false,
-                    prune,
+                    surplus: left,
                     checks: Vec::new(),
                 });
             }
@@ -405,6 +467,17 @@ impl Choosing<'_, '_> {
 fn said(name: &str, ready: Status, reason: &str, message: String, applied: Option<String>) -> ExtensionStatus {
     let message = message.chars().filter(|one| !one.is_control()).take(1000).collect();
     ExtensionStatus { name: name.to_owned(), ready, reason: reason.to_owned(), message, applied }
+}
+
+/// What is said of objects that an extension no longer has and that are still there.
+fn leftover(report: &Report, left: usize) -> String {
+    let what = match report.surplus.first() {
+        Some(first) => {
+            format!("it is in place; {} and {} more that it had before are to be deleted", first.object, left - 1)
+        }
+        None => "it is in place; objects that it had before are to be deleted".to_owned(),
+    };
+    report.waits.as_ref().map_or_else(|| what.clone(), |why| format!("{what}: {why}"))
 }
 
 fn after(at: Timestamp, wait: Duration) -> Timestamp {

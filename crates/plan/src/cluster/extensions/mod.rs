@@ -21,7 +21,7 @@ use serde_json::Value;
 
 use super::{Names, PROVE_EVERY};
 
-pub use choose::{Choice, Work};
+pub use choose::{Choice, EXTENSION_PRUNE, Removal, Work};
 pub(super) use choose::{choose, condition, servers};
 pub use inventory::INVENTORY;
 pub use render::{MOST_IN_META, render};
@@ -168,8 +168,23 @@ pub struct Report {
     pub digest: String,
     /// What became of it.
     pub outcome: Outcome,
-    /// What is no longer there.
+    /// Objects that it no longer has and that are there: an Operation deletes them.
+    pub surplus: Vec<Surplus>,
+    /// Objects that it no longer has and that are gone, are kept, or belong to somebody else: they are forgotten.
     pub pruned: Vec<Ref>,
+    /// Why its surplus is not deleted yet.
+    pub waits: Option<String>,
+    /// Look again at this time, before it is due: deleting its surplus failed.
+    pub look_at: Option<Timestamp>,
+}
+
+/// An object of a business cluster that its extension no longer has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Surplus {
+    /// Which.
+    pub object: Ref,
+    /// Its uid: another object of that name is not deleted in its place.
+    pub uid: String,
 }
 
 /// What became of an extension.

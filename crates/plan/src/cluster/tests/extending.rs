@@ -3,7 +3,7 @@
 use fleetwright_api::{Extension, ExtensionChoice, ExtensionPlacement};
 use serde_json::json;
 
-use super::extensions::{Outcome, Report, Work};
+use super::extensions::{Outcome, Report, Surplus, Work};
 use super::*;
 
 fn extension(name: &str, order: u32, placement: ExtensionPlacement) -> Extension {
@@ -31,13 +31,27 @@ fn done(world: &mut World, outcome: &dyn Fn(&Work) -> Outcome) -> extensions::Ch
     for object in choice.inventory.iter().chain(choice.apply.iter().map(|(object, _)| object)) {
         world.live.insert((object.kind, object.name.clone()), object.body.clone());
     }
-    for (kind, name) in &choice.prune {
+    for (kind, name, _) in &choice.prune {
         world.live.remove(&(*kind, name.clone()));
+    }
+    if let Some(removal) = &choice.remove {
+        let report = world.extensions.reports.get_mut(&removal.extension).unwrap();
+        report.surplus.retain(|one| !removal.objects.contains(one));
+        report.pruned.extend(removal.objects.iter().map(|one| one.object.clone()));
     }
     for work in &choice.work {
         let outcome = outcome(work);
-        let pruned = if matches!(outcome, Outcome::Failed(_)) { Vec::new() } else { work.prune.clone() };
-        let report = Report { digest: work.digest.clone(), at: world.now, since: world.now, pruned, outcome };
+        let found = work.surplus.iter().filter(|_| !matches!(outcome, Outcome::Failed(_)));
+        let report = Report {
+            digest: work.digest.clone(),
+            at: world.now,
+            since: world.now,
+            surplus: found.map(|object| Surplus { object: object.clone(), uid: format!("uid of {object}") }).collect(),
+            pruned: Vec::new(),
+            waits: None,
+            look_at: None,
+            outcome,
+        };
         world.extensions.reports.insert(work.extension.clone(), report);
     }
     world.status = world.status();
@@ -105,12 +119,17 @@ fn what_is_turned_off_goes_the_last_first_and_is_forgotten_when_it_is_gone() {
     world.extensions.reports.clear();
     let choice = done(&mut world, &|_| Outcome::Failed("nobody answers".to_owned()));
     assert_eq!(works(&choice), ["far"]);
-    assert!(choice.work[0].objects.is_empty() && choice.work[0].prune.len() == 1 && choice.prune.is_empty());
+    assert!(choice.work[0].objects.is_empty() && choice.work[0].surplus.len() == 1 && choice.prune.is_empty());
     assert_eq!(reason(&world), names::reasons::REMOVING);
-    // What was pruned is known to be gone; then the other goes.
+    // It is looked up, and an Operation deletes it by its uid. Then the other goes.
     world.now = NOW + SignedDuration::from_secs(10);
-    for _ in 0..3 {
-        done(&mut world, &healthy);
+    let choice = done(&mut world, &healthy);
+    assert!(choice.remove.is_none() && choice.work.len() == 1, "{choice:?}");
+    let removal = done(&mut world, &healthy).remove.unwrap();
+    assert_eq!((removal.extension.as_str(), removal.objects.len()), ("far", 1));
+    assert_eq!(removal.objects[0].uid, "uid of ConfigMap default/far");
+    for _ in 0..2 {
+        assert_eq!(done(&mut world, &healthy).remove, None);
     }
     assert!(!world.live.contains_key(&(Kind::ConfigMap, "near".to_owned())));
     assert!(
@@ -126,4 +145,77 @@ fn somebody_elses_object_beside_the_control_plane_is_not_taken() {
     let choice = done(&mut world, &|_| Outcome::Healthy);
     assert!(choice.apply.is_empty(), "{:?}", choice.apply);
     assert!([names::reasons::NOT_APPLIED, names::reasons::BAD_EXTENSION].contains(&reason(&world).as_str()));
+}
+
+/// An extension with this many ConfigMaps.
+fn many(name: &str, count: usize) -> Extension {
+    let one =
+        |number| format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}-{number}, namespace: default}}\n");
+    let template = (0..count).map(one).collect::<Vec<_>>().join("---\n");
+    Extension { template, ..extension(name, 10, ExtensionPlacement::Cluster) }
+}
+
+#[test]
+fn what_an_extension_no_longer_has_goes_by_uid_in_batches_after_what_it_has_is_in_place() {
+    let mut world = world(vec![many("many", 120), extension("after", 20, ExtensionPlacement::Cluster)]);
+    let healthy = |_: &Work| Outcome::Healthy;
+    for _ in 0..6 {
+        done(&mut world, &healthy);
+    }
+    assert_eq!(reason(&world), names::reasons::ALL_READY);
+    for package in world.packages.values_mut() {
+        package.extensions[0] = many("many", 1);
+    }
+    let choice = done(&mut world, &|_| Outcome::Failed("no answer".to_owned()));
+    assert_eq!((choice.work[0].objects.len(), choice.work[0].surplus.len()), (1, 119));
+    assert_eq!(done(&mut world, &healthy).remove, None, "what it has is not in place yet");
+    world.now = NOW + SignedDuration::from_secs(10);
+    assert_eq!(done(&mut world, &healthy).remove, None, "it has to be looked up first");
+    let waits = "no OperationPolicy names ExtensionPrune";
+    world.extensions.reports.get_mut("many").unwrap().waits = Some(waits.to_owned());
+    let mut removed = Vec::new();
+    for expected in [50, 50, 19] {
+        let removal = done(&mut world, &healthy).remove.unwrap();
+        assert_eq!(removal.objects.len(), expected);
+        removed.push(removal.fingerprint());
+        let many = world.status.extensions.iter().find(|one| one.name == "many").unwrap();
+        if expected != 19 {
+            assert_eq!(many.reason, names::reasons::REMOVING);
+            assert!(many.message.contains(waits), "{}", many.message);
+            let after = world.status.extensions.iter().find(|one| one.name == "after").unwrap();
+            assert_eq!(after.ready, Status::True, "what goes stands in the way of nothing");
+        }
+    }
+    removed.dedup();
+    assert_eq!(removed.len(), 3, "each is an Operation of its own");
+    let choice = done(&mut world, &healthy);
+    assert_eq!((choice.remove, choice.work.len()), (None, 0));
+    assert_eq!(reason(&world), names::reasons::ALL_READY);
+}
+
+#[test]
+fn what_is_wanted_again_before_it_was_deleted_stays() {
+    let mut world = world(vec![many("many", 3)]);
+    let healthy = |_: &Work| Outcome::Healthy;
+    for _ in 0..6 {
+        done(&mut world, &healthy);
+    }
+    let shrink = |world: &mut World, count: usize| {
+        for package in world.packages.values_mut() {
+            package.extensions[0] = many("many", count);
+        }
+    };
+    shrink(&mut world, 1);
+    done(&mut world, &healthy);
+    assert_eq!(world.decide().extensions.remove.unwrap().objects.len(), 2);
+    // Another extension has one of them now.
+    for package in world.packages.values_mut() {
+        let mut other = many("many", 2);
+        other.name = "other".to_owned();
+        package.extensions.push(other);
+    }
+    let removal = world.decide().extensions.remove.unwrap();
+    assert_eq!(removal.objects.iter().map(|one| one.object.name.as_str()).collect::<Vec<_>>(), ["many-2"]);
+    shrink(&mut world, 3);
+    assert_eq!(world.decide().extensions.remove, None);
 }

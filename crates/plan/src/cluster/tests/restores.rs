@@ -206,3 +206,49 @@ fn a_restore_that_leads_back_to_an_older_minor_waits_for_kubelets_that_are_newer
     }
     assert_eq!((world.status.package_version.as_deref(), world.stage()), (Some("v1.36"), None));
 }
+
+#[test]
+fn nothing_is_stopped_before_the_operation_of_the_restore_was_started() {
+    let mut world = World::new();
+    world.settle();
+    world.restore = restore::Started { running: false, waits: Some("no OperationPolicy names Restore".to_owned()) };
+    world.restore("good");
+    world.pass();
+    // The snapshot is not known to be good yet: no Operation is asked for.
+    assert_eq!((world.stage(), world.decide().restore), (Some(RestoreStage::Checking), None));
+    for _ in 0..5 {
+        world.pass();
+        assert_eq!((world.stage(), world.status.phase), (Some(RestoreStage::Checking), Some(ClusterPhase::Ready)));
+    }
+    let decision = world.decide();
+    let asked = decision.restore.unwrap();
+    assert_eq!(Some(asked.id.clone()), world.status.restoring.as_ref().map(|one| restore::Restore::of(one).id));
+    assert!(decision.apply.is_empty(), "{:?}", decision.apply);
+    let waits = world.status.waiting_for.clone().unwrap();
+    assert!(waits.contains("no OperationPolicy names Restore"), "{waits}");
+
+    // A paused cluster goes on with nothing, though its Operation was started: members that are declared meanwhile change nothing.
+    let record = world.status.etcd.clone();
+    world.restore = restore::Started { running: true, waits: None };
+    (world.spec.paused, world.spec.datastore.etcd.as_mut().unwrap().members) = (true, 1);
+    world.status = world.status_while_paused();
+    assert_eq!((world.stage(), &world.status.etcd), (Some(RestoreStage::Checking), &record));
+    (world.spec.paused, world.spec.datastore.etcd.as_mut().unwrap().members) = (false, 3);
+
+    // Withdrawn before it began, it leaves nothing behind.
+    world.restore = restore::Started::default();
+    world.spec.restore = None;
+    world.pass();
+    assert_eq!((world.stage(), world.decide().restore), (None, None));
+    world.now = NOW + SignedDuration::from_secs(60);
+    world.restore("good");
+    world.restore = restore::Started { running: true, waits: None };
+    let mut driven = Vec::new();
+    for _ in 0..40 {
+        driven.extend(world.pass().restore.map(|restore| restore.id));
+    }
+    driven.dedup();
+    assert_eq!(driven.len(), 1, "one Operation from the first stage to the last");
+    assert_ne!(driven[0], asked.id, "another restore of the same snapshot is another Operation");
+    assert_eq!((world.status.phase, world.stage()), (Some(ClusterPhase::Ready), None));
+}

@@ -1,0 +1,138 @@
+//! What Operations on clusters have in common: their attempts, when they may go on, and the end of those that are not wanted any more.
+
+use std::time::Duration;
+
+use fleetwright_api::{Operation, OperationPhase};
+use fleetwright_kit::journal::{Act, Ending, Intent, Journal, JournalError, OperationKey, Probed, Progress};
+use fleetwright_kit::{Key, Next, Pass};
+use fleetwright_plan::cluster::extensions::EXTENSION_PRUNE;
+use fleetwright_plan::cluster::members::OPERATIONS;
+use fleetwright_plan::cluster::release::RELEASE_MACHINES;
+use fleetwright_plan::cluster::restore::RESTORE;
+use jiff::Timestamp;
+
+use crate::cluster::Clusters;
+use crate::connect::Meta;
+use crate::eyes::Eyes;
+
+/// The kind of object that the Operations are about.
+pub const KIND: &str = "Cluster";
+/// Operations that ended are kept this long.
+pub const KEPT: Duration = Duration::from_secs(24 * 3600);
+/// At most this many are ended in a pass.
+const CLOSED: usize = 3;
+
+/// The intent of the first attempt that has not ended.
+pub fn attempt(journal: &Journal, mut intent: Intent) -> Intent {
+    let known = journal.of_target(&intent.target.kind, &intent.target.name);
+    let act = std::mem::take(&mut intent.fingerprint);
+    for attempt in 1_u32.. {
+        intent.fingerprint = format!("{act}-{attempt}");
+        let own = journal.key(&intent);
+        let ended = known.iter().find(|(key, _)| *key == own).is_some_and(|(_, operation)| ended(&operation.0));
+        if !ended {
+            break;
+        }
+    }
+    intent
+}
+
+pub fn phase(operation: &Operation) -> OperationPhase {
+    operation.status.as_ref().map_or(OperationPhase::Pending, |status| status.phase)
+}
+
+fn ended(operation: &Operation) -> bool {
+    matches!(phase(operation), OperationPhase::Succeeded | OperationPhase::Failed)
+}
+
+/// When to look again at an Operation that has come so far; after `again` if it was not done.
+pub fn next(progress: &Progress, again: Duration, now: Timestamp) -> Option<Timestamp> {
+    match (progress, progress.next()) {
+        (Progress::Failed(_) | Progress::NeverStarted, _) => now.checked_add(again).ok(),
+        (Progress::Succeeded(_), _) => Some(now),
+        (_, Next::At(at)) => Some(at),
+        (_, Next::After(wait)) => now.checked_add(wait).ok(),
+        (_, Next::Rest) => None,
+    }
+}
+
+/// Whether an act that takes several calls may go on. It is asked before each call that changes something: the one before may have taken long.
+pub struct Permit<'a> {
+    pub meta: Meta,
+    pub eyes: &'a Eyes,
+    pub key: &'a Key,
+}
+
+impl Permit<'_> {
+    /// Why it may not, if it may not.
+    pub fn check(&self) -> Result<(), String> {
+        if !self.meta.leads() {
+            return Err("the lease could have ended".to_owned());
+        }
+        match self.eyes.clusters.get(self.key).is_some_and(|cluster| cluster.0.spec.paused) {
+            true => Err("the Cluster is paused".to_owned()),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Clusters {
+    /// Ends Operations of these types that are not wanted any more: they would hold their places for ever. Of one that was started and whose outcome was not heard,
+    /// `outcome` says what became of it.
+    pub(crate) async fn close(
+        &self,
+        pass: &Pass,
+        types: &[&str],
+        wanted: impl Fn(&Key, &Operation) -> bool + Send + Sync,
+        outcome: impl Fn(&Operation) -> Probed + Send + Sync,
+    ) -> Result<(), JournalError> {
+        let open = self.journal.of_target(KIND, &pass.key().name).into_iter().filter(|(key, operation)| {
+            let own = types.contains(&operation.0.spec.type_.as_str());
+            own && !ended(&operation.0) && !wanted(key, &operation.0)
+        });
+        let open: Vec<_> = open.take(CLOSED).collect();
+        for (key, operation) in open {
+            if self.journal.withdraw(pass, &key, "it is not wanted any more").await? {
+                continue;
+            }
+            let spec = operation.0.spec.clone();
+            let intent = Intent {
+                type_: spec.type_,
+                target: spec.target,
+                reason: spec.reason,
+                fingerprint: spec.fingerprint,
+                keep_for: Some(spec.keep_for),
+            };
+            self.journal.drive(pass, &Superseded { intent, outcome: outcome(&operation.0) }).await?;
+        }
+        Ok(())
+    }
+
+    /// The Cluster is deleted: none of its Operations is wanted any more.
+    pub(crate) async fn close_all(&self, pass: &Pass) -> Result<(), JournalError> {
+        let types: Vec<&str> = OPERATIONS.into_iter().chain([RELEASE_MACHINES, EXTENSION_PRUNE, RESTORE]).collect();
+        let outcome =
+            |_: &Operation| Probed::Failed("its outcome was not heard, and its Cluster is deleted".to_owned());
+        self.close(pass, &types, |_, _| false, outcome).await
+    }
+}
+
+/// An act whose outcome was never heard, and that is not wanted any more.
+struct Superseded {
+    intent: Intent,
+    outcome: Probed,
+}
+
+impl Act for Superseded {
+    fn intent(&self) -> Intent {
+        self.intent.clone()
+    }
+
+    async fn start(&self, _: &OperationKey) -> Ending {
+        Ending::Failed("it is not wanted any more".to_owned())
+    }
+
+    async fn probe(&self, _: &OperationKey) -> Probed {
+        self.outcome.clone()
+    }
+}

@@ -1,0 +1,181 @@
+//! The Operation that deletes objects which an extension no longer has from a business cluster.
+
+use std::time::Duration;
+
+use fleetwright_api::{Amount, OperationPolicySpec, Span, Target};
+use fleetwright_kit::Pass;
+use fleetwright_kit::journal::{Act, Ending, Intent, OperationKey, Probed, Progress};
+use fleetwright_plan::cluster::Names;
+use fleetwright_plan::cluster::extensions::{Choice, EXTENSION_PRUNE, Removal};
+use jiff::Timestamp;
+
+use crate::cluster::{ActError, Clusters, Found};
+use crate::extend::Place;
+use crate::operations::{self, KEPT, KIND, Permit};
+use crate::words::bounded;
+
+/// The policy that limits them, where there is no other one.
+const POLICY: &str = "extension-prune";
+/// An API server that does not answer within this time does not answer.
+const WITHIN: Duration = Duration::from_secs(20);
+/// After an attempt that failed, what is left is looked up after this long.
+const AGAIN: Duration = Duration::from_secs(5);
+
+impl Clusters {
+    /// Deletes what extensions no longer have, as far as the gate lets it. Answers when to look again.
+    pub(crate) async fn prune(
+        &self,
+        pass: &Pass,
+        found: &Found,
+        choice: &Choice,
+    ) -> Result<Option<Timestamp>, ActError> {
+        let key = pass.key();
+        let intent =
+            choice.remove.as_ref().map(|removal| operations::attempt(&self.journal, intent(removal, &key.name)));
+        // Until the business cluster answers, the same objects may still be wanted gone: an Operation that waits for the gate keeps its place in the queue.
+        if choice.work.is_empty() || intent.is_some() {
+            let wanted = intent.as_ref().map(|intent| self.journal.key(intent));
+            let lost = || Probed::Failed("its outcome was not heard; what is left is looked up again".to_owned());
+            self.close(pass, &[EXTENSION_PRUNE], |key, _| wanted.as_ref() == Some(key), |_| lost()).await?;
+        }
+        let (Some(removal), Some(intent)) = (&choice.remove, intent) else { return Ok(None) };
+        let permit = Permit { meta: self.extenders.meta(), eyes: &self.eyes, key };
+        let act = PruneAct { permit, names: &found.names, servers: &choice.servers, removal, intent };
+        self.journal.limit(pass, POLICY, policy()).await?;
+        let progress = self.journal.drive(pass, &act).await?;
+        tracing::info!(cluster = %key, extension = removal.extension, ?progress, "objects of an extension are deleted");
+        let now = pass.clock().now();
+        let again = operations::next(&progress, AGAIN, now);
+        match &progress {
+            Progress::Waiting { why, .. } | Progress::NeedsPerson(why) => self.extenders.prune_waits(key, removal, why),
+            Progress::Running { .. } => {}
+            Progress::Succeeded(_) => self.extenders.pruned(key, removal),
+            Progress::Failed(why) => self.extenders.prune_failed(key, removal, again.unwrap_or(now), why),
+            Progress::NeverStarted => {
+                self.extenders.prune_failed(
+                    key,
+                    removal,
+                    again.unwrap_or(now),
+                    "it was not started and is tried again",
+                );
+            }
+        }
+        Ok(again)
+    }
+}
+
+/// How many may be under way in all clusters, unless people say otherwise.
+fn policy() -> OperationPolicySpec {
+    let operations = vec![EXTENSION_PRUNE.to_owned()];
+    OperationPolicySpec { operations, scope: None, max: Amount::Count(10), at_least: 1 }
+}
+
+fn intent(removal: &Removal, cluster: &str) -> Intent {
+    let first = removal.objects.first().map(|one| one.object.to_string()).unwrap_or_default();
+    let reason = format!(
+        "extension {} no longer has {} objects, {first} among them: they are deleted in the business cluster",
+        removal.extension,
+        removal.objects.len()
+    );
+    Intent {
+        type_: EXTENSION_PRUNE.to_owned(),
+        target: Target { kind: KIND.to_owned(), name: cluster.to_owned(), labels: [].into() },
+        reason: bounded(&reason),
+        fingerprint: removal.fingerprint(),
+        keep_for: Some(Span(KEPT)),
+    }
+}
+
+/// Deletes objects of a business cluster, each by its uid and only while it has the label of its extension: doing it twice does no harm, and an object of the same
+/// name that came later stays.
+struct PruneAct<'a> {
+    permit: Permit<'a>,
+    names: &'a Names,
+    servers: &'a [String],
+    removal: &'a Removal,
+    intent: Intent,
+}
+
+#[derive(Clone, Copy)]
+enum Work {
+    /// Deletes them; answers how many.
+    Delete,
+    /// Answers how many are there.
+    Count,
+}
+
+impl Act for PruneAct<'_> {
+    fn intent(&self) -> Intent {
+        self.intent.clone()
+    }
+
+    async fn start(&self, _: &OperationKey) -> Ending {
+        match self.at_first(Work::Delete).await {
+            Ok(deleted) => {
+                let all = self.removal.objects.len();
+                Ending::Done(format!(
+                    "deleted {deleted} objects; {} were gone or belong to the extension no more",
+                    all - deleted
+                ))
+            }
+            Err(why) => Ending::Failed(why),
+        }
+    }
+
+    async fn probe(&self, _: &OperationKey) -> Probed {
+        match self.at_first(Work::Count).await {
+            Ok(0) => Probed::Succeeded("all of them are deleted".to_owned()),
+            Ok(left) => Probed::Failed(format!("{left} of them are not deleted")),
+            // Nothing goes on after the process that started it, and what is left is looked up before another attempt.
+            Err(why) => Probed::Failed(why),
+        }
+    }
+
+    fn timeout(&self) -> Duration {
+        2 * WITHIN
+    }
+}
+
+impl PruneAct<'_> {
+    /// At the first API server that answers.
+    async fn at_first(&self, work: Work) -> Result<usize, String> {
+        let mut done = Err("no API server is proven to work".to_owned());
+        for server in self.servers {
+            let at = async {
+                let mut place = Place::of(&self.permit.meta, self.names, server).await?;
+                match work {
+                    Work::Delete => self.delete(&mut place).await,
+                    Work::Count => self.left(&mut place).await,
+                }
+            };
+            let late = |_| Err(format!("its API server did not answer within {} s", WITHIN.as_secs()));
+            done = tokio::time::timeout(WITHIN, at).await.unwrap_or_else(late);
+            if done.is_ok() {
+                break;
+            }
+        }
+        done.map_err(|why| bounded(&why))
+    }
+
+    async fn delete(&self, place: &mut Place) -> Result<usize, String> {
+        let mut deleted = 0;
+        for one in &self.removal.objects {
+            let there = place.find(&self.removal.extension, &one.object).await?;
+            if there.is_some_and(|uid| uid == one.uid) {
+                self.permit.check()?;
+                place.delete(one).await?;
+                deleted += 1;
+            }
+        }
+        Ok(deleted)
+    }
+
+    async fn left(&self, place: &mut Place) -> Result<usize, String> {
+        let mut left = 0;
+        for one in &self.removal.objects {
+            let there = place.find(&self.removal.extension, &one.object).await?;
+            left += usize::from(there.is_some_and(|uid| uid == one.uid));
+        }
+        Ok(left)
+    }
+}

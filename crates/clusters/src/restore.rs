@@ -1,0 +1,117 @@
+//! The Operation of a restore: it is started before anything is stopped, and ends when the cluster works with the data of the snapshot.
+
+use std::time::Duration;
+
+use fleetwright_api::{
+    Amount, Operation, OperationPhase, OperationPolicySpec, RestoreStage, Restoring, Span, Target, condition, names,
+};
+use fleetwright_kit::Pass;
+use fleetwright_kit::journal::{Act, Ending, Intent, OperationKey, Probed};
+use fleetwright_plan::cluster::restore::{RESTORE, Restore, Started};
+use jiff::Timestamp;
+
+use crate::cluster::{ActError, Clusters, Found};
+use crate::operations::{self, KEPT, KIND, phase};
+use crate::words::bounded;
+
+/// The policy that limits them, where there is no other one.
+const POLICY: &str = "restores";
+/// After an attempt that was given up, another one follows after this long.
+const AGAIN: Duration = Duration::from_secs(5);
+
+impl Clusters {
+    /// What is known of the Operation of the restore that is under way.
+    pub(crate) fn restore_started(&self, cluster: &str, restoring: Option<&Restoring>) -> Started {
+        let Some(restoring) = restoring else { return Started::default() };
+        let mut started = Started::default();
+        for (_, operation) in self.journal.of_target(KIND, cluster).iter().filter(|(_, one)| is_of(&one.0, restoring)) {
+            match phase(&operation.0) {
+                OperationPhase::Running => started.running = true,
+                OperationPhase::Pending => {
+                    let conditions =
+                        operation.0.status.as_ref().map(|status| &status.conditions[..]).unwrap_or_default();
+                    started.waits = condition(conditions, names::GRANTED).map(|one| one.message.clone());
+                }
+                _ => {}
+            }
+        }
+        started
+    }
+
+    /// Drives the Operation of the restore on, and ends those of restores that are over or were withdrawn. Answers when to look again.
+    pub(crate) async fn drive_restore(
+        &self,
+        pass: &Pass,
+        found: &Found,
+        restore: Option<&Restore>,
+    ) -> Result<Option<Timestamp>, ActError> {
+        let status = found.status();
+        let under_way = status.restoring.as_ref().filter(|one| one.stage != RestoreStage::Cleaning);
+        let wanted = |operation: &Operation| under_way.is_some_and(|restoring| is_of(operation, restoring));
+        self.close(
+            pass,
+            &[RESTORE],
+            |_, operation| wanted(operation),
+            |operation| {
+                let started = operation.status.as_ref().and_then(|status| status.started_at);
+                match status.restored.as_ref().filter(|restored| started.is_some_and(|at| restored.at >= at)) {
+                    Some(restored) => Probed::Succeeded(format!("snapshot {} is restored", restored.snapshot)),
+                    None => Probed::Failed("the restore was withdrawn before anything was stopped".to_owned()),
+                }
+            },
+        )
+        .await?;
+        let Some(restore) = restore else { return Ok(None) };
+        let snapshot = match &restore.cluster {
+            Some(cluster) => format!("{cluster}/{}", restore.snapshot),
+            None => restore.snapshot.clone(),
+        };
+        let intent = Intent {
+            type_: RESTORE.to_owned(),
+            target: Target { kind: KIND.to_owned(), name: pass.key().name.to_string(), labels: [].into() },
+            reason: bounded(&format!("snapshot {snapshot} is restored: all components are stopped for it")),
+            fingerprint: restore.id.clone(),
+            keep_for: Some(Span(KEPT)),
+        };
+        let act = RestoreAct { pass, intent: operations::attempt(&self.journal, intent) };
+        self.journal.limit(pass, POLICY, policy()).await?;
+        let progress = self.journal.drive(pass, &act).await?;
+        tracing::info!(cluster = %pass.key(), restore = restore.id, ?progress, "a snapshot is restored");
+        Ok(operations::next(&progress, AGAIN, pass.clock().now()))
+    }
+}
+
+fn is_of(operation: &Operation, restoring: &Restoring) -> bool {
+    let attempt = operation.spec.fingerprint.strip_prefix(&Restore::of(restoring).id);
+    operation.spec.type_ == RESTORE && attempt.is_some_and(|attempt| attempt.starts_with('-'))
+}
+
+/// How many may be under way in all clusters, unless people say otherwise.
+fn policy() -> OperationPolicySpec {
+    let operations = vec![RESTORE.to_owned()];
+    OperationPolicySpec { operations, scope: None, max: Amount::Count(10), at_least: 1 }
+}
+
+/// Starting it changes nothing: it lets the stages in the Cluster's status begin, each of which can be gone on with from where it was left. So whoever finds it started
+/// goes on.
+struct RestoreAct<'a> {
+    pass: &'a Pass,
+    intent: Intent,
+}
+
+impl Act for RestoreAct<'_> {
+    fn intent(&self) -> Intent {
+        self.intent.clone()
+    }
+
+    async fn start(&self, _: &OperationKey) -> Ending {
+        match self.pass.leads() {
+            true => Ending::Unknown("it goes on stage by stage".to_owned()),
+            false => Ending::Failed("the lease could have ended".to_owned()),
+        }
+    }
+
+    async fn probe(&self, _: &OperationKey) -> Probed {
+        Probed::StillRunning
+    }
+}
