@@ -132,7 +132,10 @@ impl Laps<'_> {
 /// cluster is left that needs it.
 async fn forget_fleet(stage: &Stage) -> Result<()> {
     delete::<Secret>(stage, SEAL).await?;
-    delete::<OperationPolicy>(stage, "etcd-members").await
+    for policy in ["etcd-members", "restores", "extension-prune"] {
+        delete::<OperationPolicy>(stage, policy).await?;
+    }
+    Ok(())
 }
 
 async fn delete<K>(stage: &Stage, name: &str) -> Result<()>

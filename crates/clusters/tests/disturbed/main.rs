@@ -1,7 +1,7 @@
 //! The same end, whatever happens to the operator on the way: it is stopped dead at every call, its calls meet seeded trouble, two of it work at once.
 //!
-//! Whatever happens, authorities and the keys of tokens are made once, no more than one member of etcd is missing at any time, no pass makes more calls
-//! than it may, and of a cluster that is deleted nothing is left.
+//! Whatever happens, authorities and the keys of tokens are made once (and once more for each rotation), no more than one member of etcd is missing at any
+//! time but in a restore, no pass makes more calls than it may, no Operation is left that holds a place, and of a cluster that is deleted nothing is left.
 //!
 //! `RIG_SEED=n` runs one seed of trouble, and lets it choose the calls at which the operator is stopped once; see [`laps::at_every_call`].
 
@@ -30,6 +30,11 @@ const GROW: Leg = Leg { play: |stage, name| Box::pin(stories::resize(stage, name
 const SHRINK: Leg = Leg { play: |stage, name| Box::pin(stories::resize(stage, name, 1)), struck: true };
 const LOSE: Leg = Leg { play: |stage, name| Box::pin(stories::lose(stage, name, "etcd-1")), struck: true };
 
+const ROTATE: Leg = Leg { play: |stage, name| Box::pin(stories::rotate(stage, name)), struck: true };
+const RESTORE: Leg = Leg { play: |stage, name| Box::pin(stories::restore(stage, name)), struck: true };
+const PRUNE: Leg = Leg { play: |stage, name| Box::pin(stories::prune(stage, name)), struck: true };
+const RELEASE: Leg = Leg { play: |stage, name| Box::pin(stories::release(stage, name)), struck: true };
+
 /// In the stories of others.
 const fn calm(leg: Leg) -> Leg {
     Leg { struck: false, ..leg }
@@ -40,11 +45,17 @@ const CHANGING: &[Leg] = &[calm(MAKE), UPGRADE, ROLLBACK, calm(UNMAKE)];
 const RESIZING: &[Leg] = &[calm(MAKE), GROW, LOSE, SHRINK, calm(UNMAKE)];
 const ENDING: &[Leg] = &[calm(MAKE), FINISH, calm(UNMAKE)];
 
+const RESTORING: &[Leg] = &[calm(MAKE), ROTATE, RESTORE, calm(UNMAKE)];
+const RELEASING: &[Leg] = &[calm(MAKE), PRUNE, RELEASE];
+
 const LIVES: Story = Story::new(|stage| Box::pin(stories::laps(stage, LIVING)));
 const CHANGES: Story = Story::new(|stage| Box::pin(stories::laps(stage, CHANGING)));
 const ENDS: Story = Story::new(|stage| Box::pin(stories::laps(stage, ENDING)));
 const RESIZES: Story = Story::new(|stage| Box::pin(stories::laps(stage, RESIZING)));
 const MEMBERS: Story = Story::new(|stage| Box::pin(stories::members(stage)));
+const RESTORES: Story = Story::new(|stage| Box::pin(stories::laps(stage, RESTORING)));
+const RELEASES: Story = Story::new(|stage| Box::pin(stories::laps(stage, RELEASING))).extended();
+const SECURES: Story = Story::new(|stage| Box::pin(stories::secured(stage))).extended();
 const LIFE: Story = Story::new(|stage| Box::pin(stories::life(stage)));
 
 /// All laps in one world: a new one for each would cost most of the time.
@@ -101,4 +112,28 @@ async fn two_operators_at_once_make_the_same_cluster_and_do_not_write_against_ea
     assert_eq!(one.end, two.end);
     let (alone, both) = (alone.recorder().writes_since(0).len(), both.recorder().writes_since(0).len());
     assert!(both <= 8 * alone, "two wrote {both} times, and one {alone} times");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_killed_at_any_call_rotates_authorities_and_restores_a_snapshot() {
+    killed_at_every_call(RESTORES).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_killed_at_any_call_prunes_extensions_and_releases_machines() {
+    killed_at_every_call(RELEASES).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn trouble_with_the_api_server_spoils_no_rotation_restore_prune_or_release() {
+    let rates = Rates { longest: Duration::from_secs(30), calls: 4, ..Rates::rough() };
+    let seeds = Trouble::seeds(2);
+    under_trouble(SECURES.hurried(), &Ground::InProcess, &seeds, &rates).await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_operators_at_once_rotate_restore_prune_and_release_once() {
+    let (one, _) = run(&Arc::new(SECURES), &Ground::InProcess, Disturbance::None).await.unwrap();
+    let (two, _) = run(&Arc::new(SECURES.twice()), &Ground::InProcess, Disturbance::None).await.unwrap();
+    assert_eq!(one.end, two.end);
 }

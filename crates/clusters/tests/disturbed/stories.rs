@@ -1,11 +1,14 @@
 //! What happens to a cluster.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use fleetwright_api::{Cluster, Machine, MachineSpec, condition, names};
+use fleetwright_lab::define;
 use fleetwright_rig::Stage;
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret, Service};
-use kube::ResourceExt;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret, Service};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::laps::{Leg, at_every_call};
@@ -75,6 +78,135 @@ pub async fn repair(stage: &Stage, name: &str) -> Result<Value> {
     all_of(stage, name).await
 }
 
+/// Its authorities are replaced, and everything that they signed.
+pub async fn rotate(stage: &Stage, name: &str) -> Result<Value> {
+    let certificate = async || -> Result<_> {
+        Ok(stage.within::<Secret>(name).get("ca").await?.data.unwrap_or_default().remove("tls.crt"))
+    };
+    let before = certificate().await?;
+    site(stage)?.witness.rotates(&format!("{}-{name}", stage.namespace()));
+    let rotate = json!({ "overlap": "1s", "rotateAuthorities": "once" });
+    stage.change(name, json!({ "spec": { "certificates": rotate } })).await?;
+    let done = |status: &fleetwright_api::ClusterStatus| {
+        status.rotation.is_none() && status.authorities.as_deref() == Some("once")
+    };
+    stage.reaches(name, "its authorities are replaced", done).await?;
+    ensure!(certificate().await? != before, "the authority is the old one");
+    all_of(stage, name).await
+}
+
+async fn write(stage: &Stage, name: &str, map: &str) -> Result<()> {
+    let maps: Api<ConfigMap> = Api::default_namespaced(stage.business(name).await?);
+    let metadata = ObjectMeta { name: Some(map.to_owned()), ..ObjectMeta::default() };
+    maps.create(&PostParams::default(), &ConfigMap { metadata, ..ConfigMap::default() }).await?;
+    Ok(())
+}
+
+async fn is_there(stage: &Stage, name: &str, map: &str) -> Result<bool> {
+    let maps: Api<ConfigMap> = Api::default_namespaced(stage.business(name).await?);
+    Ok(maps.get_opt(map).await?.is_some())
+}
+
+/// A snapshot is taken, and brought back.
+pub async fn restore(stage: &Stage, name: &str) -> Result<Value> {
+    let namespace = format!("{}-{name}", stage.namespace());
+    write(stage, name, "before").await?;
+    stage.change(name, json!({ "metadata": { "annotations": { names::SNAPSHOT: "now" } } })).await?;
+    let taken = |status: &fleetwright_api::ClusterStatus| status.snapshotted.as_deref() == Some("now");
+    let status = stage.reaches(name, "a snapshot is taken", taken).await?;
+    let snapshot = status.last_snapshot.context("it has no name")?.name;
+    write(stage, name, "after").await?;
+    site(stage)?.witness.let_go(&namespace);
+    stage.change(name, json!({ "spec": { "restore": { "snapshot": snapshot } } })).await?;
+    let restored = |status: &fleetwright_api::ClusterStatus| {
+        status.restored.as_ref().is_some_and(|one| one.snapshot == snapshot) && status.restoring.is_none()
+    };
+    stage.reaches(name, "it is restored", restored).await?;
+    stage.ready(name).await?;
+    site(stage)?.witness.hold(&namespace);
+    ensure!(is_there(stage, name, "before").await?, "what the snapshot has is lost");
+    ensure!(!is_there(stage, name, "after").await?, "what the snapshot does not have is there");
+    let operations = stage.operated(name, "Restore").await?;
+    ensure!(operations == 1, "{operations} Operations restored one snapshot");
+    // Its name is another one in each lap.
+    stage
+        .change(name, json!({ "spec": { "restore": null }, "metadata": { "annotations": { names::SNAPSHOT: null } } }))
+        .await?;
+    all_of(stage, name).await
+}
+
+/// Extensions are turned off, and what they brought goes.
+pub async fn prune(stage: &Stage, name: &str) -> Result<Value> {
+    extended(stage, name, &["beside", "notes"]).await?;
+    for map in ["first", "second", "kept"] {
+        ensure!(is_there(stage, name, map).await?, "{map} is not there");
+    }
+    let off = json!([{ "name": "notes", "enabled": false }, { "name": "beside", "enabled": false }]);
+    stage.change(name, json!({ "spec": { "extensions": off } })).await?;
+    extended(stage, name, &[]).await?;
+    for (map, stays) in [("first", false), ("second", false), ("kept", true)] {
+        ensure!(is_there(stage, name, map).await? == stays, "{map} is there: {}", !stays);
+    }
+    ensure!(stage.within::<ConfigMap>(name).get_opt("beside").await?.is_none(), "what was beside it is there");
+    stage.operated(name, "ExtensionPrune").await?;
+    all_of(stage, name).await
+}
+
+/// Waits until it has these extensions and no others, all of them in place.
+async fn extended(stage: &Stage, name: &str, wanted: &[&str]) -> Result<()> {
+    let reached = || async {
+        let seen = stage.api::<Cluster>().get(name).await.map_err(|error| error.to_string())?;
+        let status = seen.status.clone().unwrap_or_default();
+        let mut has: Vec<_> = status.extensions.iter().map(|one| one.name.as_str()).collect();
+        has.retain(|name| ["notes", "beside"].contains(name));
+        has.sort_unstable();
+        let one = condition(&status.conditions, names::EXTENSIONS_READY);
+        let so = one.is_some_and(|one| {
+            one.reason == names::reasons::ALL_READY && one.observed_generation == seen.metadata.generation
+        });
+        if so && has == wanted { Ok(()) } else { Err(format!("{status:#?}")) }
+    };
+    stage.settle(&format!("{name} has the extensions {wanted:?}"), reached).await
+}
+
+/// It is deleted while a machine is joined, which is released before.
+pub async fn release(stage: &Stage, name: &str) -> Result<Value> {
+    stage.ready(name).await?;
+    let client = stage.business(name).await?;
+    let kind = fleetwright_api::crds().into_iter().find(|one| one.spec.names.kind == "Machine").context("no kind")?;
+    define(&client, &[kind]).await?;
+    let (machines, budgets) = (Api::<Machine>::default_namespaced(client.clone()), Api::default_namespaced(client));
+    let metadata = ObjectMeta { name: Some("keeps-the-last".to_owned()), ..ObjectMeta::default() };
+    let budget = PodDisruptionBudget { metadata, ..PodDisruptionBudget::default() };
+    budgets.create(&PostParams::default(), &budget).await?;
+    for host in ["host-17", "host-18"] {
+        let spec = MachineSpec { addresses: vec!["192.0.2.1".into()], ..MachineSpec::default() };
+        let mut machine = Machine::new(host, spec);
+        machine.metadata.finalizers = Some(vec![names::MACHINE_FINALIZER.to_owned()]);
+        machines.create(&PostParams::default(), &machine).await?;
+    }
+    stage.change(name, json!({ "spec": { "onDelete": "ReleaseMachines" } })).await?;
+    stage.remove(name).await?;
+    let released = || async {
+        let all = machines.list(&ListParams::default()).await.map_err(|error| error.to_string())?;
+        let left: Vec<_> = all.iter().filter(|one| one.metadata.deletion_timestamp.is_none()).collect();
+        if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
+    };
+    stage.settle("its machines are released", released).await?;
+    ensure!(stage.api::<Cluster>().get_opt(name).await?.is_some(), "it is deleted before its machines");
+    ensure!(budgets.get_opt("keeps-the-last").await?.is_none(), "the disruption budget is left");
+    for host in ["host-17", "host-18"] {
+        let free = json!({ "metadata": { "finalizers": null } });
+        machines
+            .patch(host, &PatchParams::default(), &Patch::Merge(free))
+            .await
+            .context("its machine is gone too early")?;
+    }
+    stage.gone(name).await?;
+    stage.operated(name, "ReleaseMachines").await?;
+    stage.of(name).await
+}
+
 async fn all_of(stage: &Stage, name: &str) -> Result<Value> {
     stage.ready(name).await?;
     Ok(json!([stage.told(name).await?, stage.of(name).await?]))
@@ -99,6 +231,18 @@ pub async fn members(stage: &Stage) -> Result<()> {
     // The opposite, half-way.
     stage.resize("pay", 1).await?;
     resize(stage, "pay", 3).await?;
+    Ok(())
+}
+
+/// Everything that is an Operation, or a rotation.
+pub async fn secured(stage: &Stage) -> Result<()> {
+    stage.declare("pay").await?;
+    stage.start().await?;
+    stage.ready("pay").await?;
+    rotate(stage, "pay").await?;
+    restore(stage, "pay").await?;
+    prune(stage, "pay").await?;
+    release(stage, "pay").await?;
     Ok(())
 }
 

@@ -6,7 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use fleetwright_api::{Cluster, ClusterPackageVersion, ClusterPackageVersionSpec, ControlPlaneComponent, crds, names};
+use fleetwright_api::{
+    Cluster, ClusterPackageVersion, ClusterPackageVersionSpec, ControlPlaneComponent, Extension, ExtensionPlacement,
+    OperationPolicy, crds, names,
+};
 use fleetwright_clusters::Options;
 use fleetwright_kit::Operator;
 use fleetwright_rig::normal::normalised;
@@ -39,6 +42,40 @@ pub struct Shape {
     pub replicas: u32,
     /// How long a new minor emulates the old one.
     pub soak: Duration,
+    /// The package version.
+    pub package: &'static str,
+}
+
+/// Objects in the business cluster, one of which stays whatever becomes of the extension.
+const NOTES: &str = r#"
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: first, namespace: default}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: second, namespace: default}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: kept, namespace: default, annotations: {fleetwright.io/keep: "true"}}
+"#;
+
+/// An object beside the control plane.
+const BESIDE: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: beside}\n";
+
+fn extensions() -> Vec<Extension> {
+    let extension = |name: &str, order, placement, template: &str| Extension {
+        name: name.to_owned(),
+        order,
+        placement,
+        template: template.to_owned(),
+        ..Extension::default()
+    };
+    vec![
+        extension("notes", 10, ExtensionPlacement::Cluster, NOTES),
+        extension("beside", 20, ExtensionPlacement::Meta, BESIDE),
+    ]
 }
 
 /// A scenario of the Cluster-Operator.
@@ -57,7 +94,7 @@ impl Story {
         Self {
             play,
             twice: false,
-            shape: Shape { members: 1, replicas: 1, soak: Duration::from_secs(24 * 3600) },
+            shape: Shape { members: 1, replicas: 1, soak: Duration::from_secs(24 * 3600), package: "v1.36" },
             pace: 10,
         }
     }
@@ -74,6 +111,11 @@ impl Story {
     /// With three members of etcd and two replicas of the others.
     pub const fn large(self) -> Self {
         Self { shape: Shape { members: 3, replicas: 2, ..self.shape }, ..self }
+    }
+
+    /// With extensions.
+    pub const fn extended(self) -> Self {
+        Self { shape: Shape { package: "extended", ..self.shape }, ..self }
     }
 
     /// With upgrades that are finished soon.
@@ -152,11 +194,18 @@ impl Scenario for Story {
             let _held = &site.meta;
             true
         });
-        for (name, kubernetes, etcd) in [("v1.36", "1.36.4", "3.6.16"), ("v1.37", "1.37.1", "3.6.17")] {
-            let spec = ClusterPackageVersionSpec::of_images("registry.example", kubernetes, etcd);
+        let packages = [("v1.36", "1.36.4", "3.6.16"), ("v1.37", "1.37.1", "3.6.17"), ("extended", "1.36.4", "3.6.16")];
+        for (name, kubernetes, etcd) in packages {
+            let mut spec = ClusterPackageVersionSpec::of_images("registry.example", kubernetes, etcd);
+            if name == "extended" {
+                spec.extensions = extensions();
+            }
             let package = ClusterPackageVersion::new(name, spec);
             stage.api::<ClusterPackageVersion>().create(&PostParams::default(), &package).await?;
         }
+        let limit = json!({ "operations": ["ReleaseMachines"], "max": 5 });
+        let limit = OperationPolicy::new("releases", serde_json::from_value(limit)?);
+        stage.api::<OperationPolicy>().create(&PostParams::default(), &limit).await?;
         (self.play)(stage).await
     }
 

@@ -1,13 +1,15 @@
 //! What happens in a story, said in its words.
 
-use anyhow::Result;
-use fleetwright_api::{Cluster, ClusterPhase, ClusterSpec, EtcdDatastore, is_true, names};
+use anyhow::{Context, Result, ensure};
+use fleetwright_api::{
+    Cluster, ClusterPhase, ClusterSpec, ClusterStatus, EtcdDatastore, Operation, OperationPhase, is_true, names,
+};
 use fleetwright_rig::Stage;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret, Service};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use kube::{Api, Resource, ResourceExt};
+use kube::{Api, Client, Resource, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::support::{objects, of_component, outline, site};
@@ -20,6 +22,15 @@ pub trait Telling {
     async fn declare(&self, cluster: &str) -> Result<()>;
     async fn refer(&self, cluster: &str, package: &str) -> Result<()>;
     async fn resize(&self, cluster: &str, members: u32) -> Result<()>;
+    async fn change(&self, cluster: &str, patch: Value) -> Result<()>;
+    async fn reaches(
+        &self,
+        cluster: &str,
+        what: &str,
+        so: impl Fn(&ClusterStatus) -> bool + Send + Sync,
+    ) -> Result<ClusterStatus>;
+    async fn business(&self, cluster: &str) -> Result<Client>;
+    async fn operated(&self, cluster: &str, type_: &str) -> Result<usize>;
     async fn remove(&self, cluster: &str) -> Result<()>;
     async fn ready(&self, cluster: &str) -> Result<()>;
     async fn finished(&self, cluster: &str) -> Result<()>;
@@ -39,7 +50,7 @@ impl Telling for Stage {
 
     async fn declare(&self, cluster: &str) -> Result<()> {
         let shape = site(self)?.shape;
-        let mut spec = ClusterSpec::of("v1.36");
+        let mut spec = ClusterSpec::of(shape.package);
         spec.replicas = shape.replicas;
         spec.datastore.etcd = Some(EtcdDatastore { members: shape.members, ..EtcdDatastore::default() });
         spec.upgrade.soak.0 = shape.soak;
@@ -49,15 +60,60 @@ impl Telling for Stage {
     }
 
     async fn refer(&self, cluster: &str, package: &str) -> Result<()> {
-        let patch = json!({ "spec": { "packageVersion": package } });
+        self.change(cluster, json!({ "spec": { "packageVersion": package } })).await
+    }
+
+    async fn resize(&self, cluster: &str, members: u32) -> Result<()> {
+        self.change(cluster, json!({ "spec": { "datastore": { "etcd": { "members": members } } } })).await
+    }
+
+    async fn change(&self, cluster: &str, patch: Value) -> Result<()> {
         self.api::<Cluster>().patch(cluster, &PatchParams::default(), &Patch::Merge(patch)).await?;
         Ok(())
     }
 
-    async fn resize(&self, cluster: &str, members: u32) -> Result<()> {
-        let patch = json!({ "spec": { "datastore": { "etcd": { "members": members } } } });
-        self.api::<Cluster>().patch(cluster, &PatchParams::default(), &Patch::Merge(patch)).await?;
-        Ok(())
+    /// Waits until its status is so.
+    async fn reaches(
+        &self,
+        cluster: &str,
+        what: &str,
+        so: impl Fn(&ClusterStatus) -> bool + Send + Sync,
+    ) -> Result<ClusterStatus> {
+        let so = &so;
+        let reached = || async move {
+            let seen = self.api::<Cluster>().get(cluster).await.map_err(|error| error.to_string())?;
+            let status = seen.status.clone().unwrap_or_default();
+            if so(&status) { Ok(()) } else { Err(format!("{status:#?}")) }
+        };
+        self.settle(&format!("{cluster}: {what}"), reached).await?;
+        Ok(self.api::<Cluster>().get(cluster).await?.status.unwrap_or_default())
+    }
+
+    /// A client of the business cluster, which no disturbance touches.
+    async fn business(&self, cluster: &str) -> Result<Client> {
+        let namespace = format!("{}-{cluster}", self.namespace());
+        let site = site(self)?;
+        let pods = self.within::<Pod>(cluster).list(&ListParams::default()).await?;
+        let runs = pods.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).map(|pod| pod.name_any());
+        let mut servers = runs.filter(|name| name.starts_with("kube-apiserver"));
+        servers.find_map(|name| site.meta.client(&namespace, &name)).context("no API server runs")
+    }
+
+    /// How many Operations of that type succeeded for it. None may be left that holds a place in a policy.
+    async fn operated(&self, cluster: &str, type_: &str) -> Result<usize> {
+        let own = |one: &Operation| one.spec.type_ == type_ && one.spec.target.name == cluster;
+        let phase = |one: &Operation| one.status.as_ref().map_or(OperationPhase::Pending, |status| status.phase);
+        let reached = || async {
+            let all = self.api::<Operation>().list(&ListParams::default()).await.map_err(|error| error.to_string())?;
+            let open: Vec<_> =
+                all.iter().filter(|one| own(one) && !phase(one).ended()).map(|one| &one.status).collect();
+            if open.is_empty() { Ok(()) } else { Err(format!("{open:?}")) }
+        };
+        self.settle(&format!("no Operation {type_} of {cluster} is left"), reached).await?;
+        let all = self.api::<Operation>().list(&ListParams::default()).await?;
+        let done = all.iter().filter(|one| own(one) && phase(one) == OperationPhase::Succeeded).count();
+        ensure!(done > 0, "no Operation {type_} of {cluster} succeeded");
+        Ok(done)
     }
 
     async fn remove(&self, cluster: &str) -> Result<()> {

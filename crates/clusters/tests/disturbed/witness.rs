@@ -24,6 +24,10 @@ pub struct Witness {
 struct Seen {
     /// Everything that a Secret ever held, by namespace and name.
     held: BTreeMap<(String, String), BTreeSet<String>>,
+    /// Every certificate of an authority that ever signed or was about to, by namespace and name.
+    signers: BTreeMap<(String, String), BTreeSet<String>>,
+    /// How often authorities of a namespace were to be replaced.
+    rotations: BTreeMap<String, usize>,
     /// Members of etcd and whether they are well, by namespace.
     members: HashMap<String, BTreeMap<String, bool>>,
     /// How many members their StatefulSets have, by namespace.
@@ -81,14 +85,34 @@ impl Witness {
         lock(&self.seen).ending.insert(namespace.to_owned());
     }
 
+    /// From now on no member of that namespace may go again.
+    pub fn hold(&self, namespace: &str) {
+        let mut seen = lock(&self.seen);
+        seen.ending.remove(namespace);
+        seen.well.remove(namespace);
+    }
+
+    /// From now on the authorities of that namespace are replaced once more.
+    pub fn rotates(&self, namespace: &str) {
+        *lock(&self.seen).rotations.entry(namespace.to_owned()).or_default() += 1;
+    }
+
     /// Fails if something happened that must not.
     pub fn judge(&self) -> Result<()> {
         let seen = lock(&self.seen);
         let once = Authority::ALL.map(Authority::secret).into_iter().chain([SERVICE_ACCOUNT]);
         for name in once {
             for ((namespace, _), held) in seen.held.iter().filter(|((_, own), _)| own == name) {
-                if held.len() != 1 {
-                    bail!("Secret {namespace}/{name} was made once and held {} different contents", held.len());
+                let rotations = seen.rotations.get(namespace).copied().unwrap_or_default();
+                // The key of tokens is not rotated. An authority is made once for each rotation, and the new one is added, signs, and is the only one then.
+                let (signers, contents) =
+                    if name == SERVICE_ACCOUNT { (0, 1) } else { (1 + rotations, 1 + 3 * rotations) };
+                let made = seen.signers.get(&(namespace.clone(), name.to_owned())).map_or(0, BTreeSet::len);
+                if made > signers || held.len() > contents {
+                    bail!(
+                        "Secret {namespace}/{name} held {} different contents and {made} authorities, and was to be replaced {rotations} times",
+                        held.len()
+                    );
                 }
             }
         }
@@ -128,6 +152,9 @@ impl Seen {
     fn secret(&mut self, secret: &Secret) {
         let key = (secret.namespace().unwrap_or_default(), secret.name_any());
         let content = serde_json::to_string(&secret.data).unwrap_or_default();
+        let data = secret.data.iter().flatten().filter(|(key, _)| ["tls.crt", "next.crt"].contains(&key.as_str()));
+        let certificates = data.map(|(_, value)| String::from_utf8_lossy(&value.0).trim().to_owned());
+        self.signers.entry(key.clone()).or_default().extend(certificates);
         self.held.entry(key).or_default().insert(content);
     }
 

@@ -2,7 +2,7 @@
 
 use fleetwright_api::{
     ClusterPackageVersion, ClusterPackageVersionSpec, ClusterStatus, Endpoint, EndpointType, Extension, ExtensionCheck,
-    ExtensionHealth, ExtensionPlacement, Status, condition, names,
+    ExtensionHealth, ExtensionPlacement, OperationPhase, Status, condition, names,
 };
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
@@ -257,6 +257,36 @@ async fn what_is_turned_off_goes_but_what_people_made_of_it_stays() {
     world.change("pay", json!({ "spec": { "extensions": null } })).await;
     world.says(Status::True, names::reasons::ALL_READY, "2 extensions").await;
     roles.get("notes").await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_of_an_extension_is_deleted_before_the_policy_lets_it_and_only_what_is_its_own() {
+    let world = World::start().await;
+    world.limit("ExtensionPrune", 0).await;
+    world.package("full", "1.36.4", vec![notes(), extension("more", 30, MORE)]).await;
+    world.create("pay", |spec| spec.package_version = "full".to_owned()).await;
+    world.extended().await;
+    let client = business(&world).await;
+    let (maps, roles) = (Api::<ConfigMap>::namespaced(client.clone(), "notes"), Api::<ClusterRole>::all(client));
+    world.change("pay", json!({ "spec": { "extensions": [{ "name": "notes", "enabled": false }] } })).await;
+    let status = world.says(Status::False, names::reasons::REMOVING, "OperationPolicy extensionprune").await;
+    assert!(status.extensions.iter().any(|one| one.name == "more" && one.ready == Status::True), "{status:#?}");
+    world.operations("ExtensionPrune", &[OperationPhase::Pending]).await;
+    // While it waits, somebody takes one of the objects over, and makes another of the name of a second.
+    let own = json!({ "metadata": { "labels": { "fleetwright.io/extension": null } } });
+    maps.patch("notes", &PatchParams::default(), &Patch::Merge(own)).await.unwrap();
+    roles.delete("notes", &DeleteParams::default()).await.unwrap();
+    let role = json!({ "metadata": { "name": "notes" }, "rules": [] });
+    roles.create(&PostParams::default(), &serde_json::from_value(role).unwrap()).await.unwrap();
+
+    world.limit("ExtensionPrune", 1).await;
+    let status = world.extended().await;
+    assert!(status.extensions.iter().all(|one| one.name != "notes"), "{:#?}", status.extensions);
+    assert!(maps.get_opt("notes").await.unwrap().is_some() && roles.get_opt("notes").await.unwrap().is_some());
+    let kind = kube::core::GroupVersionKind::gvk("example.com", "v1", "Note");
+    let (resource, _) = kube::discovery::pinned_kind(&business(&world).await, &kind).await.unwrap();
+    let objects: Api<kube::api::DynamicObject> = Api::namespaced_with(business(&world).await, "notes", &resource);
+    assert!(objects.get_opt("first").await.unwrap().is_none(), "what is its own is deleted");
 }
 
 #[tokio::test(flavor = "multi_thread")]

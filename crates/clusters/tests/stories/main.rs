@@ -8,6 +8,7 @@ mod extensions;
 mod heal;
 mod joined;
 mod keys;
+mod leases;
 mod life;
 mod limits;
 mod refusals;

@@ -1,6 +1,6 @@
 //! Snapshots of a cluster's data.
 
-use fleetwright_api::{Snapshots, Span, condition, names};
+use fleetwright_api::{ClusterPhase, OperationPhase, RestoreStage, Snapshots, Span, condition, names};
 use fleetwright_sim::meta::Bad;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::Api;
@@ -200,6 +200,44 @@ async fn a_snapshot_that_is_not_there_stops_nothing() {
     world.ready("pay").await;
     assert!(there(&world, "meanwhile").await);
     no_pod_left(&world).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restore_stops_nothing_before_its_policy_lets_it_pass_and_can_be_withdrawn_until_then() {
+    let world = World::start().await;
+    world.limit("Restore", 0).await;
+    world.create("pay", |_| {}).await;
+    world.ready("pay").await;
+    write(&world, "before").await;
+    let name = snapshot(&world, "now").await;
+    let held = async || {
+        world
+            .until("it says which policy holds it back", async || {
+                let status = world.status("pay").await;
+                let waits = status.waiting_for.clone().unwrap_or_default();
+                if waits.contains("OperationPolicy restore") { Ok(status) } else { Err(format!("{status:#?}")) }
+            })
+            .await
+    };
+    world.change("pay", json!({ "spec": { "restore": { "snapshot": name } } })).await;
+    let status = held().await;
+    assert_eq!(status.restoring.map(|restoring| restoring.stage), Some(RestoreStage::Checking));
+    assert_eq!(status.phase, Some(ClusterPhase::Ready));
+    world.operations("Restore", &[OperationPhase::Pending]).await;
+    write(&world, "meanwhile").await;
+
+    world.change("pay", json!({ "spec": { "restore": null } })).await;
+    world.operations("Restore", &[OperationPhase::Failed]).await;
+    world.ready("pay").await;
+    assert!(there(&world, "meanwhile").await);
+    no_pod_left(&world).await;
+
+    world.change("pay", json!({ "spec": { "restore": { "snapshot": name } } })).await;
+    held().await;
+    world.limit("Restore", 1).await;
+    restored(&world, &name).await;
+    assert!(there(&world, "before").await && !there(&world, "meanwhile").await);
+    world.operations("Restore", &[OperationPhase::Failed, OperationPhase::Succeeded]).await;
 }
 
 fn secrets(world: &World) -> Api<Secret> {

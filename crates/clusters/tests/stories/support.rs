@@ -4,7 +4,8 @@ use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
 use fleetwright_api::{
-    Cluster, ClusterPackageVersion, ClusterPackageVersionSpec, ClusterSpec, ClusterStatus, OperationPolicy, names,
+    Cluster, ClusterPackageVersion, ClusterPackageVersionSpec, ClusterSpec, ClusterStatus, Operation, OperationPhase,
+    OperationPolicy, names,
 };
 use fleetwright_apiserver::Config;
 use fleetwright_clusters::Options;
@@ -126,6 +127,32 @@ impl World {
         let policies: Api<OperationPolicy> = Api::namespaced(self.client.clone(), FLEET);
         let spec = serde_json::from_value(json!({ "operations": [operation], "max": 5 })).unwrap();
         policies.create(&PostParams::default(), &OperationPolicy::new("clusters", spec)).await.unwrap();
+    }
+
+    /// Lets that many Operations of a type pass at once, from now on.
+    pub async fn limit(&self, operation: &str, max: u32) {
+        let policies: Api<OperationPolicy> = Api::namespaced(self.client.clone(), FLEET);
+        let policy = json!({
+            "apiVersion": "fleetwright.io/v1alpha1", "kind": "OperationPolicy",
+            "metadata": { "name": operation.to_lowercase() }, "spec": { "operations": [operation], "max": max },
+        });
+        let params = PatchParams::apply("test").force();
+        policies.patch(&operation.to_lowercase(), &params, &Patch::Apply(policy)).await.unwrap();
+    }
+
+    /// Waits until the Operations of that type for `pay` have these phases, which are in alphabetical order.
+    pub async fn operations(&self, type_: &str, phases: &[OperationPhase]) {
+        let operations: Api<Operation> = Api::namespaced(self.client.clone(), FLEET);
+        self.until(&format!("Operations {type_} are {phases:?}"), async || {
+            let all = operations.list(&ListParams::default()).await.unwrap().items;
+            let own: Vec<_> = all.iter().filter(|one| one.spec.type_ == type_).collect();
+            let phase = |one: &&Operation| one.status.as_ref().map_or(OperationPhase::Pending, |status| status.phase);
+            let targets = own.iter().all(|one| one.spec.target.name == "pay");
+            let mut has: Vec<_> = own.iter().map(phase).collect();
+            has.sort_by_key(|phase| format!("{phase:?}"));
+            if has == phases && targets { Ok(()) } else { Err(format!("{own:#?}")) }
+        })
+        .await;
     }
 
     pub fn clusters(&self) -> Api<Cluster> {
