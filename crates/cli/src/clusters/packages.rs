@@ -65,7 +65,7 @@ impl Packages {
     /// Why there is no way, with the ways that there are.
     pub(super) fn explain(&self, cluster: &Cluster, from: &Stop<'_>, to: &Stop<'_>, no_way: NoWay) -> anyhow::Error {
         let of = called(cluster);
-        let emulates = health::emulates(cluster, Timestamp::now());
+        let emulates = health::emulates(cluster);
         let more = match no_way.why {
             Why::Older => format!("see fleetwright cluster rollback {of} {}", to.name),
             Why::Newer => format!("see fleetwright cluster upgrade {of} {}", to.name),

@@ -51,7 +51,7 @@ fn small(spec: &mut ClusterSpec) {
 }
 
 fn args(deployment: &Deployment) -> Vec<String> {
-    let pod = deployment.spec.as_ref().unwrap().template.spec.as_ref().unwrap();
+    let pod = deployment.spec.template.spec.as_ref().unwrap();
     pod.containers[0].args.clone().unwrap_or_default()
 }
 
@@ -234,7 +234,7 @@ async fn a_running_cluster_goes_on(kind: Kind) {
     assert_eq!(status.package_version.as_deref(), Some("v1.36"));
     assert_eq!(running(&world).await.1, before.1);
     let deployments: Api<Deployment> = world.api("pay");
-    assert_eq!(deployments.get("kube-apiserver").await.unwrap().spec.unwrap().replicas, Some(1));
+    assert_eq!(deployments.get("kube-apiserver").await.unwrap().spec.replicas, Some(1));
 
     // What is refused can be paused and deleted like anything else; here it complies and goes on.
     let comply =
@@ -242,7 +242,7 @@ async fn a_running_cluster_goes_on(kind: Kind) {
     world.change("pay", comply).await;
     world.ready("pay").await;
     assert!(!running(&world).await.1.contains(&"--v=3".to_owned()));
-    assert_eq!(deployments.get("kube-apiserver").await.unwrap().spec.unwrap().replicas, Some(2));
+    assert_eq!(deployments.get("kube-apiserver").await.unwrap().spec.replicas, Some(2));
 
     // Wider again, or without the limits, an upgrade goes its way.
     world.change("pay", json!({ "spec": { "packageVersion": "v1.37" } })).await;
