@@ -147,6 +147,8 @@ pub mod reasons {
     pub const BAD_ARGUMENT: &str = "BadArgument";
     /// Accepted: a value is not as the extension's schema says, or the extension is not in the package version.
     pub const BAD_EXTENSION: &str = "BadExtension";
+    /// Accepted: a network of a new cluster overlaps one of the meta cluster.
+    pub const NETWORK_OVERLAPS: &str = "NetworkOverlaps";
     /// Accepted: a Secret that it refers to is not there or lacks a key.
     pub const NO_SECRET: &str = "NoSecret";
     /// Accepted: a Secret that it refers to is not shared with it.

@@ -102,6 +102,10 @@ impl Clusters {
         if !violations.is_empty() {
             return Some(Invalid::Limits(violations));
         }
+        let overlap = self.overlap(&Names::of(&key.namespace, &key.name), cluster);
+        if overlap.is_some() {
+            return overlap;
+        }
         let Some(package) = self.eyes.packages.get(&Key::new(&key.namespace, &spec.package_version)) else {
             return Some(Invalid::NoPackage(spec.package_version.clone()));
         };

@@ -44,6 +44,7 @@ use fleetwright_api::{Cluster, ClusterLimits, ClusterPackageVersion};
 use fleetwright_kit::journal::Journal;
 use fleetwright_kit::{Budget, Change, Controller, Key, Operator, Source, Waker, Whole};
 use fleetwright_plan::cluster::PROVE_EVERY;
+use fleetwright_plan::cluster::networks::{self, MetaNetworks};
 use kube::Api;
 
 pub use access::{Account, admission_policy, control_plane_role};
@@ -79,6 +80,8 @@ pub struct Options {
     /// The account that the operator runs as: it is given its rights in each control plane's namespace, and its namespace holds the sealed copies of keys.
     /// None for an administrator, who has all rights: then no RoleBinding is made, and the copies are beside the Clusters.
     pub account: Option<Account>,
+    /// The networks of the meta cluster, which control planes must not reach.
+    pub networks: &'static MetaNetworks,
 }
 
 /// The image of this version, where nobody names another.
@@ -93,6 +96,7 @@ impl Default for Options {
             look_after: PROVE_EVERY,
             image: IMAGE,
             account: None,
+            networks: &networks::UNKNOWN,
         }
     }
 }
@@ -143,6 +147,12 @@ pub fn add(operator: &mut Operator, namespace: &str, options: Options) {
     let waker = Waker::new();
     let clock = operator.clock().clone();
     let meters = Meters::new(operator.metrics(), eyes.clusters.clone(), clock.clone());
+    Meters::networks(operator.metrics(), options.networks.networks.len());
+    if options.networks.networks.is_empty() {
+        tracing::warn!(
+            "no network of the meta cluster is known: API servers of business clusters may connect to its pods, Services and nodes; see --meta-network"
+        );
+    }
     macro_rules! errands {
         ($work:literal, $places:expr) => {{
             let meta = Meta {
@@ -173,6 +183,7 @@ pub fn add(operator: &mut Operator, namespace: &str, options: Options) {
         look_after: options.look_after,
         image: options.image,
         account: options.account,
+        networks: options.networks,
         meters,
         rested: Mutex::default(),
         kept: Mutex::default(),

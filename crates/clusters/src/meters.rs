@@ -62,6 +62,19 @@ impl Meters {
         meters
     }
 
+    /// How many networks of the meta cluster are kept out of reach of control planes. None is a hole.
+    pub fn networks(metrics: &Metrics, known: usize) {
+        let gauge: Gauge = Gauge::default();
+        gauge.set(i64::try_from(known).unwrap_or(i64::MAX));
+        metrics.register(|page| {
+            page.register(
+                "fleetwright_cluster_meta_networks",
+                "Networks of the meta cluster that control planes may not connect to; 0 if none is known",
+                gauge,
+            );
+        });
+    }
+
     /// On nobody's page.
     fn unseen() -> Self {
         Self {

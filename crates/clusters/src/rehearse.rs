@@ -8,6 +8,7 @@ use fleetwright_api::{
 };
 use fleetwright_kit::View;
 use fleetwright_plan::cluster::limits::{Violation, violations};
+use fleetwright_plan::cluster::networks;
 use fleetwright_plan::cluster::objects::Kind;
 use fleetwright_plan::cluster::preflight::Known;
 use fleetwright_plan::cluster::rehearse::{Rehearsal, rehearse};
@@ -119,6 +120,8 @@ impl Present {
             endpoint: status.endpoint.clone(),
             preflight: Known { overrides, ..Known::default() },
             followers: None,
+            // Flags of the operators are not known here, and no policy is rehearsed.
+            meta: &networks::UNKNOWN,
         };
         let mut rehearsal = rehearse(&seen, now);
         match &self.limits {

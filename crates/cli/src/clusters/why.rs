@@ -148,6 +148,9 @@ fn about(condition: &Condition, cluster: &Cluster, status: &ClusterStatus, of: &
             edit,
         ],
         reasons::BAD_ARGUMENT | reasons::BAD_EXTENSION | reasons::NO_SECRET => vec![edit],
+        reasons::NETWORK_OVERLAPS => {
+            vec![format!("kubectl delete cluster {of}    # and create it with a network that is said above")]
+        }
         reasons::QUORUM_LOST | reasons::UNREACHABLE if external => {
             vec!["see that the external etcd answers, and that its Secret still holds a good certificate".to_owned()]
         }

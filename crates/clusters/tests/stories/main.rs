@@ -11,6 +11,7 @@ mod keys;
 mod leases;
 mod life;
 mod limits;
+mod policies;
 mod refusals;
 mod snapshots;
 mod support;

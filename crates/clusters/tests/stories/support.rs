@@ -12,6 +12,7 @@ use fleetwright_clusters::Options;
 use fleetwright_kit::metrics::Metrics;
 use fleetwright_kit::{Clock, Operator, Settings};
 use fleetwright_lab::{Kind, Target, define};
+use fleetwright_plan::cluster::networks::{MetaNetworks, UNKNOWN};
 use fleetwright_sim::meta::{Manner, Meta, service_network};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Event, Namespace};
@@ -33,6 +34,8 @@ pub struct World {
     pub client: Client,
     /// What the operator counted since it was last started.
     pub metrics: Metrics,
+    /// What the operator knows of the networks around it when it is started.
+    pub networks: &'static MetaNetworks,
     operator: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
     server: Target,
 }
@@ -68,7 +71,7 @@ impl World {
         let fleet: Namespace = serde_json::from_value(json!({ "metadata": { "name": FLEET } })).unwrap();
         Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &fleet).await.unwrap();
         let meta = Meta::start(client.clone(), Clock::system(), manner()).await.unwrap();
-        let mut world = Self { meta, client, metrics: Metrics::new(), operator: None, server };
+        let mut world = Self { meta, client, metrics: Metrics::new(), networks: &UNKNOWN, operator: None, server };
         for (name, kubernetes) in [("v1.36", "1.36.4"), ("v1.37", "1.37.1")] {
             let spec = ClusterPackageVersionSpec::of_images("registry.example", kubernetes, "3.6.16");
             let package = ClusterPackageVersion::new(name, spec);
@@ -82,7 +85,7 @@ impl World {
         let mut settings = Settings::new("fleetwright", self.client.clone());
         settings.strict_budgets = true;
         let mut operator = Operator::new(settings);
-        let options = Options { look_after: Duration::from_secs(2), ..Options::default() };
+        let options = Options { look_after: Duration::from_secs(2), networks: self.networks, ..Options::default() };
         fleetwright_clusters::add(&mut operator, FLEET, options);
         self.metrics = operator.metrics().clone();
         let (stop, stopped) = oneshot::channel::<()>();

@@ -17,7 +17,9 @@ use super::extensions;
 use super::heal::{self, Heal};
 use super::keys;
 use super::members::{Asked, Claim, Next};
+use super::networks::MetaNetworks;
 use super::objects::{Blueprint, Kind, Object, as_begun, objects, template_digest};
+use super::policies::{self, Confines};
 use super::preflight::{self, Preflight};
 use super::rest::{AtRest, Prints};
 use super::restore;
@@ -84,6 +86,8 @@ pub struct Seen<'a> {
     pub preflight: preflight::Known,
     /// Which machines have what is trusted, as far as that was asked.
     pub followers: Option<Followers>,
+    /// The networks of the meta cluster, which control planes must not reach.
+    pub meta: &'a MetaNetworks,
 }
 
 /// The pods of a component, and what they are of.
@@ -319,10 +323,12 @@ pub fn decide(seen: &Seen<'_>, now: Timestamp) -> Decision {
 fn components(seen: &Seen<'_>, step: &Step<'_>, decision: &mut Decision, now: Timestamp) {
     let mut settled = true;
     let (down, replaces) = (restore::down(seen), restore::replaces(seen));
+    let restoring = seen.status.restoring.is_some();
     let mute = !replaces && datastore::quorum(seen, now).is_some_and(|quorum| quorum.missing);
     let trusts = trusts(&seen.anchors);
     let etcd = datastore::record(seen);
-    let mut prints = Prints::of(seen, (&trusts, down, etcd.members, etcd.serving, etcd.change.is_some()));
+    let mut prints =
+        Prints::of(seen, (&trusts, down, etcd.members, etcd.serving, etcd.change.is_some(), restoring, seen.meta));
     for component in ControlPlaneComponent::ALL {
         if component == ControlPlaneComponent::Etcd && seen.spec.datastore.etcd.is_none() {
             continue;
@@ -358,6 +364,8 @@ fn components(seen: &Seen<'_>, step: &Step<'_>, decision: &mut Decision, now: Ti
             }
             None => {
                 let mut wanted = named(objects(&blueprint, component), package.0);
+                wanted.extend(confines(seen, package.1).policies(component));
+                wanted.sort_by_key(|object| object.kind);
                 if down {
                     stopped(&mut wanted);
                 }
@@ -398,6 +406,21 @@ fn components(seen: &Seen<'_>, step: &Step<'_>, decision: &mut Decision, now: Ti
             decision.replace = replaced(seen, workload, &template);
         }
     }
+    deny(seen, step, decision);
+}
+
+fn confines<'a>(seen: &'a Seen<'_>, package: &'a ClusterPackageVersionSpec) -> Confines<'a> {
+    let restoring = seen.status.restoring.is_some();
+    Confines { names: seen.names, spec: seen.spec, package, meta: seen.meta, restoring }
+}
+
+/// What no policy allows is denied, once all policies that allow something were seen: a pod that runs is never without its own.
+fn deny(seen: &Seen<'_>, step: &Step<'_>, decision: &mut Decision) {
+    let allowed = |name: &str| (seen.print)(Kind::NetworkPolicy, name).is_some();
+    let coming = decision.apply.iter().any(|(object, _)| object.kind == Kind::NetworkPolicy);
+    if !coming && confines(seen, step.package.1).expected().into_iter().all(allowed) {
+        apply(seen, vec![policies::default_deny(seen.names)], false, decision);
+    }
 }
 
 /// Applies those of the objects that are not as they should be.
@@ -419,6 +442,11 @@ fn apply(seen: &Seen<'_>, wanted: Vec<Object>, mute: bool, decision: &mut Decisi
             None => decision.apply.push((object, None)),
             // New ones could not begin without etcd, and the old ones would go for them.
             Some(live) if mute && object.kind == Kind::Deployment && moves(&live, &object) => {}
+            Some(live) if object.kind == Kind::NetworkPolicy => {
+                if let Some(place) = policies::difference(&live, &object.body) {
+                    decision.apply.push((object, Some(place)));
+                }
+            }
             Some(live) => {
                 if let Some(place) = difference(&live, &object.body) {
                     // That etcd goes on from now is no repair.

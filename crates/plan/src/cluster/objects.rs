@@ -515,23 +515,8 @@ fn etcd(of: &Blueprint<'_>) -> Vec<Object> {
         "selector": of.selector(component),
         "ports": [service_port("client", ETCD_PORT), service_port("peer", 2380)],
     } });
-    let pods = |binary: &str| json!({ "podSelector": { "matchLabels": { names::CLUSTER: of.names.name, names::COMPONENT: binary } } });
-    // Wherever it is installed.
-    let operator = json!({
-        "namespaceSelector": {}, "podSelector": { "matchLabels": { "app.kubernetes.io/name": "fleetwright-operators" } },
-    });
-    let port = |number: u16| json!({ "protocol": "TCP", "port": number });
-    let policy = json!({ "spec": {
-        "podSelector": { "matchLabels": of.selector(component) },
-        "policyTypes": ["Ingress"],
-        "ingress": [
-            { "from": [pods("kube-apiserver"), pods("snapshot"), operator], "ports": [port(ETCD_PORT)] },
-            { "from": [pods("etcd")], "ports": [port(ETCD_PORT), port(2380)] },
-        ],
-    } });
     vec![
         of.object(Kind::Service, component.binary(), component, service),
-        of.object(Kind::NetworkPolicy, component.binary(), component, policy),
         of.budget(component, json!({ "maxUnavailable": 1 })),
         of.object(Kind::StatefulSet, component.binary(), component, set),
     ]

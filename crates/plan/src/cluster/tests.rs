@@ -7,6 +7,7 @@ mod healing;
 mod keeping;
 mod making;
 mod members;
+mod policies;
 mod rehearsing;
 mod restores;
 mod soaking;
@@ -55,6 +56,7 @@ struct World {
     known: preflight::Known,
     extensions: extensions::Known,
     followers: Option<Followers>,
+    meta: networks::MetaNetworks,
     rested: RefCell<BTreeMap<ControlPlaneComponent, AtRest>>,
 }
 
@@ -84,6 +86,7 @@ impl World {
             known: preflight::Known::default(),
             extensions: extensions::Known::default(),
             followers: None,
+            meta: networks::MetaNetworks::default(),
             rested: RefCell::default(),
         }
     }
@@ -135,6 +138,7 @@ impl World {
             },
             preflight: self.known.clone(),
             followers: self.followers.clone(),
+            meta: &self.meta,
         })
     }
 

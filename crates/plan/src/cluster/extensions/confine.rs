@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::super::certificates::MACHINE_OPERATOR as KUBECONFIG;
 use super::super::objects::Kind;
+use super::super::policies;
 use super::{EXTENSION, Ref};
 
 /// The only Secret that pods of extensions may have: the kubeconfig with a user of their own in the business cluster.
@@ -29,6 +30,17 @@ pub(super) fn confine(kind: Kind, extension: &str, object: &mut Value) -> Result
             pod(&mut template["spec"]).map_err(|(at, why)| format!("spec.template.spec.{at}{why}"))
         }
         Kind::NetworkPolicy => {
+            let name = object["metadata"]["name"].as_str().unwrap_or_default();
+            if policies::is_ours(name) {
+                return Err("is a policy of the control plane: choose another name".to_owned());
+            }
+            // Policies add up: one of its own would open the meta cluster.
+            if object["spec"]["egress"].as_array().is_some_and(|rules| !rules.is_empty()) {
+                return Err(format!(
+                    "spec.egress is not for extensions: their pods connect to what is outside the meta cluster, and to pods there that are labelled {}, as their namespace: take it out",
+                    policies::REACHABLE
+                ));
+            }
             let spec = object.get_mut("spec").and_then(Value::as_object_mut);
             let selector = spec.map(|spec| spec.entry("podSelector").or_insert(json!({})));
             let selector = selector.and_then(Value::as_object_mut);

@@ -385,12 +385,30 @@ fn pods_beside_the_control_plane_get_no_keys_and_nothing_of_the_node() {
 
 #[test]
 fn a_network_policy_beside_the_control_plane_is_for_the_extensions_own_pods() {
-    for selector in ["podSelector: {}", "podSelector: {matchLabels: {app: a}}", "egress: [{}]"] {
+    for selector in ["podSelector: {}", "podSelector: {matchLabels: {app: a}}", "ingress: [{}]"] {
         let policy = format!(
             "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{name: a}}\nspec: {{{selector}, policyTypes: [Egress]}}\n"
         );
         let one = meta(&policy).one();
         assert_eq!(one.objects[0]["spec"]["podSelector"]["matchLabels"][EXTENSION], "a", "{selector}");
+    }
+}
+
+#[test]
+fn a_network_policy_beside_the_control_plane_opens_nothing_of_the_meta_cluster() {
+    let policy = |name: &str, spec: &str| {
+        format!("apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{name: {name}}}\nspec: {{{spec}}}\n")
+    };
+    for spec in [
+        "egress: [{}]",
+        "podSelector: {}, policyTypes: [Ingress, Egress], egress: [{to: [{ipBlock: {cidr: 0.0.0.0/0}}]}]",
+    ] {
+        let mistake = meta(&policy("a", spec)).mistake();
+        assert!(mistake.contains("spec.egress"), "{mistake}");
+    }
+    for ours in ["default-deny", "names", "extensions", "snapshot", "restore-source", "restore-member"] {
+        let mistake = meta(&policy(ours, "podSelector: {}")).mistake();
+        assert!(mistake.contains("choose another name"), "{mistake}");
     }
 }
 
