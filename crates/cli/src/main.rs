@@ -8,6 +8,7 @@ mod home;
 mod install;
 mod lab;
 mod machine;
+mod networks;
 mod operators;
 mod output;
 mod package;

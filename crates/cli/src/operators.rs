@@ -15,6 +15,7 @@ use fleetwright_kit::metrics::Metrics;
 use fleetwright_kit::serve::{Endpoint, Health};
 use fleetwright_kit::telemetry::{self, Format, Logging, Traces};
 use fleetwright_kit::{Clock, Operator, Settings};
+use fleetwright_plan::cluster::networks::MetaNetworks;
 use fleetwright_sim::meta::Container;
 use fleetwright_transport::{Helpers, Ssh, Transport};
 use futures::FutureExt as _;
@@ -24,6 +25,7 @@ use k8s_openapi::api::rbac::v1::PolicyRule;
 use tokio::sync::{oneshot, watch};
 
 use crate::cluster::{Cluster, ClusterArgs};
+use crate::networks::NetworkArgs;
 use crate::{FLEET_NAMESPACE, preflight, simulated};
 
 /// The name of the operators: user agent, and reporter of events.
@@ -80,6 +82,9 @@ pub(crate) struct Args {
     /// Send traces of passes and calls there, by OTLP over HTTP, such as http://collector:4318.
     #[arg(long, value_name = "URL", value_parser = otlp_endpoint)]
     otlp_endpoint: Option<String>,
+
+    #[command(flatten)]
+    networks: NetworkArgs,
 
     #[command(flatten)]
     hosts: HostArgs,
@@ -307,7 +312,7 @@ impl Args {
                 "no --account: control planes get no RoleBinding, and this kubeconfig must have the rights of an administrator"
             );
         }
-        Operators::new(settings, &self.namespace, &self.only, self.account, listen, hosts).await
+        Operators::new(settings, &self.namespace, &self.only, self.account, listen, hosts, self.networks.known()).await
     }
 
     /// Runs them in a simulated pod, with simulated hosts: all but the way to hosts is as in a real one.
@@ -456,7 +461,7 @@ pub(crate) struct Operators {
 }
 
 impl Operators {
-    /// Of these operators, or of all if none is named. Hosts are reached by the transport. With a lease in the settings, each holds one of its own name.
+    /// Of these operators, or of all if none is named. Hosts are reached by the transport; networks are those that control planes must not reach. With a lease in the settings, each holds one of its own name.
     ///
     /// # Errors
     /// The address is taken.
@@ -467,13 +472,14 @@ impl Operators {
         account: Option<Account>,
         listen: SocketAddr,
         (transport, options): (Arc<dyn Transport>, fleetwright_machines::Options),
+        networks: &'static MetaNetworks,
     ) -> anyhow::Result<Self> {
         let endpoint = Endpoint::bind(listen).await?;
         let add = |operator: &mut Operator, which: Which| match which {
             Which::Readiness => fleetwright_readiness::add(operator, namespace),
             Which::Machines => drop(fleetwright_machines::add(operator, namespace, transport.clone(), options)),
             Which::Clusters => {
-                let options = fleetwright_clusters::Options { image: image(), account, ..Default::default() };
+                let options = fleetwright_clusters::Options { image: image(), account, networks, ..Default::default() };
                 fleetwright_clusters::add(operator, namespace, options);
             }
         };

@@ -97,7 +97,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             0 => None,
             _ => Some(Clusters::start(&server.client(), clusters, workers).await?),
         };
-        let operators = Operators::new(settings, FLEET_NAMESPACE, &[], None, args.metrics, (transport, options)).await?;
+        // Its control planes are simulated, and have no networks.
+        let networks = &fleetwright_plan::cluster::networks::UNKNOWN;
+        let operators =
+            Operators::new(settings, FLEET_NAMESPACE, &[], None, args.metrics, (transport, options), networks).await?;
         let kubeconfig = Home::kubeconfig(&path);
         fleetwright_pki::write_private(&kubeconfig, server.admin_kubeconfig()?)
             .with_context(|| format!("cannot write {}", kubeconfig.display()))?;

@@ -1,6 +1,7 @@
 //! What an installation is made of.
 
 use fleetwright_api::names;
+use fleetwright_plan::cluster::networks::Network;
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use kube::api::{ApiResource, DynamicObject};
 use serde_json::{Value, json};
@@ -413,6 +414,30 @@ fn deployment(choices: &Choices, which: Which) -> Value {
     value
 }
 
+/// The flag of the operators that names networks of the meta cluster.
+const META_NETWORK: &str = "--meta-network=";
+
+/// Tells the Cluster-Operator of the networks that control planes must not reach.
+pub(crate) fn confine(objects: &mut [Object], networks: &[Network]) {
+    if networks.is_empty() {
+        return;
+    }
+    let networks: Vec<_> = networks.iter().map(Network::to_string).collect();
+    let flag = format!("{META_NETWORK}{}", networks.join(","));
+    let own = |object: &&mut Object| object.resource.kind == "Deployment" && object.name() == Which::Clusters.object();
+    for object in objects.iter_mut().filter(own) {
+        let args = object.value.pointer_mut("/spec/template/spec/containers/0/args").and_then(Value::as_array_mut);
+        args.into_iter().for_each(|args| args.push(json!(flag)));
+    }
+}
+
+/// The networks that a Deployment of ours tells its operators of.
+pub(crate) fn confined_by(deployment: &Value) -> Vec<Network> {
+    let args = deployment["spec"]["template"]["spec"]["containers"][0]["args"].as_array().into_iter().flatten();
+    let given = args.filter_map(|arg| arg.as_str()?.strip_prefix(META_NETWORK));
+    given.flat_map(|all| all.split(',')).filter_map(|one| one.parse().ok()).collect()
+}
+
 /// The namespace that a Deployment of ours serves.
 pub(crate) fn served_by(deployment: &Value) -> Option<&str> {
     let args = deployment["spec"]["template"]["spec"]["containers"][0]["args"].as_array()?;
@@ -568,6 +593,25 @@ mod tests {
     fn one_namespace_may_hold_both() {
         let same = Choices { fleet_namespace: "fleetwright-system".into(), ..choices() };
         assert_eq!(all(&same).iter().filter(|object| object.is_namespace()).count(), 1);
+    }
+
+    #[test]
+    fn the_networks_of_the_meta_cluster_are_given_by_the_deployment_and_read_from_it() {
+        let networks = ["10.96.0.0/12", "fd00::/64"].map(|one| one.parse::<Network>().expect("a network"));
+        let mut objects = all(&choices());
+        let given = |objects: &[Object]| -> Vec<(String, Vec<Network>)> {
+            let deployments = objects.iter().filter(|object| object.resource.kind == "Deployment");
+            let all = deployments.map(|object| (object.name().to_owned(), confined_by(&object.value)));
+            all.filter(|(_, networks)| !networks.is_empty()).collect()
+        };
+        confine(&mut objects, &[]);
+        assert_eq!(given(&objects), []);
+        confine(&mut objects, &networks);
+        assert_eq!(given(&objects), [(Which::Clusters.object().to_owned(), networks.to_vec())]);
+        let own = |object: &&Object| object.resource.kind == "Deployment" && object.name() == Which::Clusters.object();
+        let deployment = &objects.iter().find(own).expect("a Deployment").value;
+        let args = deployment["spec"]["template"]["spec"]["containers"][0]["args"].to_string();
+        assert!(args.contains("--meta-network=10.96.0.0/12,fd00::/64"), "{args}");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use fleetwright_api::Span;
+use fleetwright_plan::cluster::networks::Network;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -55,6 +56,11 @@ pub(crate) struct Args {
     /// The priority class of the operators' pods, such as `system-cluster-critical`.
     #[arg(long, value_name = "NAME")]
     priority_class: Option<String>,
+
+    /// A network of the cluster: pods, Services or nodes. Control planes of business clusters may not connect to it. May be repeated.
+    /// [default: what its ServiceCIDRs and Nodes tell, and what was given before]
+    #[arg(long, value_name = "CIDR", value_delimiter = ',', value_parser = crate::networks::network)]
+    meta_network: Vec<Network>,
 
     /// Ask the server what would be done, and change nothing.
     #[arg(long, conflicts_with_all = ["print", "wait"])]
@@ -121,11 +127,15 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             choices.namespace
         );
     }
-    let objects = manifest::objects(&choices);
+    let mut objects = manifest::objects(&choices);
     if args.print {
+        manifest::confine(&mut objects, &args.meta_network);
         let values: Vec<_> = objects.into_iter().map(|object| object.value).collect();
         let head = "# Made by `fleetwright install --print`. Apply it with `kubectl apply --server-side -f`.\n";
-        return crate::print(&(head.to_owned() + &crate::yaml::documents(&values)?));
+        let unknown = "# No network of the cluster is known here: control planes may connect to its pods, Services and nodes until the operators have the\n\
+                       # argument --meta-network=CIDR[,CIDR...] with them. `fleetwright install` finds them; --print takes them by the same flag.\n";
+        let unknown = if args.meta_network.is_empty() { unknown } else { "" };
+        return crate::print(&(head.to_owned() + unknown + &crate::yaml::documents(&values)?));
     }
     crate::runtime()?.block_on(args.install(objects))
 }
@@ -150,6 +160,7 @@ impl Args {
                 "note: this API server has no ValidatingAdmissionPolicies: the Cluster-Operator is confined by its roles alone, which let it create RoleBindings in any namespace"
             );
         }
+        manifest::confine(&mut objects, &self.networks(&cluster).await?);
         let objects = &objects[..];
         // All is asked before anything is done: an installation that cannot be finished is not begun.
         let foreseen = self.foresee(&cluster, objects).await?;
@@ -176,6 +187,31 @@ impl Args {
             available(&cluster, &self.place.namespace, self.timeout).await?;
         }
         Ok(())
+    }
+
+    /// The networks that control planes must not reach: those that were given, or else those of the Deployment that is there and those that the cluster
+    /// tells of. What is not known is said.
+    async fn networks(&self, cluster: &Cluster) -> anyhow::Result<Vec<Network>> {
+        let given = Network::merged(self.meta_network.iter().copied());
+        if !given.is_empty() {
+            return Ok(given);
+        }
+        let deployments: Api<Deployment> = Api::namespaced(cluster.client.clone(), &self.place.namespace);
+        let before = deployments.get_opt(Which::Clusters.object()).await.map_err(|error| cluster.explain(error))?;
+        let before = before.map(serde_json::to_value).transpose()?.map(|one| manifest::confined_by(&one));
+        let found = crate::networks::discover(&cluster.client).await;
+        let networks = Network::merged(before.into_iter().flatten().chain(found.networks));
+        let names: Vec<_> = networks.iter().map(Network::to_string).collect();
+        match names.is_empty() {
+            true => eprintln!(
+                "note: no network of the cluster is known: control planes may connect to its pods, Services and nodes; give --meta-network"
+            ),
+            false => eprintln!("control planes may not connect to {}", names.join(", ")),
+        }
+        for note in &found.notes {
+            eprintln!("note: {note}; give all networks of the cluster with --meta-network");
+        }
+        Ok(networks)
     }
 
     /// What each object would become, and whether the server was able to say so.

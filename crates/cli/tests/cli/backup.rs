@@ -139,6 +139,8 @@ async fn story(world: &World) -> Result<()> {
     spec.endpoint.type_ = EndpointType::NodePort;
     spec.endpoint.host = Some(world.meta.address().to_string());
     spec.deletion_protection = false;
+    // The default is a network of this meta cluster, as the installation found out.
+    spec.network.services = "10.97.0.0/16".to_owned();
     world.clusters().create(&PostParams::default(), &Cluster::new("pay", spec)).await?;
     let status = world.until("it to be ready", ready).await?;
     let maps = world.maps(&status.endpoint.context("it has an endpoint")?).await?;
