@@ -18,10 +18,12 @@
 //! solved there. What is large is shown to it and not copied: the binaries of Kubernetes, and all images, which were imported once.
 //!
 //! Pods reach each other, Services, and this machine; this machine and hosts on the same bridge reach the node and its NodePorts; this machine
-//! has a route to the pods. Names are answered by CoreDNS; claims are folders on the node. NetworkPolicies are accepted and not enforced.
+//! has a route to the pods. Names are answered by CoreDNS; claims are folders on the node. NetworkPolicies are enforced where [`Options::enforce`] says
+//! so, and else accepted alone.
 
 mod dns;
 mod node;
+mod policies;
 mod store;
 mod volumes;
 mod workers;
@@ -38,6 +40,7 @@ use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 
+use self::policies::Policies;
 use self::store::Store;
 use self::volumes::Volumes;
 pub use self::workers::Workers;
@@ -62,12 +65,14 @@ pub struct Options {
     /// More images that are there from the beginning. They are kept in the cache with the others: for what changes often, see
     /// [`Meta::import`].
     pub images: Vec<Image>,
+    /// Whether NetworkPolicies are enforced.
+    pub enforce: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
         let minors = Binaries::minors().map(str::to_owned).collect();
-        Self { minor: DEFAULT_MINOR.to_owned(), minors, images: Vec::new() }
+        Self { minor: DEFAULT_MINOR.to_owned(), minors, images: Vec::new(), enforce: false }
     }
 }
 
@@ -75,6 +80,7 @@ impl Default for Options {
 pub struct Meta {
     // Dropped in this order.
     _volumes: Volumes,
+    _policies: Option<Policies>,
     node: Arc<Host>,
     _store: Store,
     images: Vec<String>,
@@ -108,7 +114,11 @@ impl Meta {
         )?;
         let (site, node) = (ground.under(plane), Arc::new(node));
         let volumes = Volumes::start(site.plane.kubeconfig(), node.clone())?;
-        let mut meta = Self { _volumes: volumes, node, _store: store, images: names, site };
+        let policies = match options.enforce {
+            true => Some(Policies::start(site.plane.kubeconfig(), node.clone())?),
+            false => None,
+        };
+        let mut meta = Self { _volumes: volumes, _policies: policies, node, _store: store, images: names, site };
         match meta.join(said).await {
             Ok(()) => Ok(meta),
             Err(error) => {
@@ -213,6 +223,23 @@ impl Meta {
             }));
         }
         Ok(versions)
+    }
+
+    /// Whether a pod connects to that address by TCP. The pod needs no program for it: its network is entered on the node.
+    ///
+    /// # Errors
+    /// When no pod has the address.
+    pub async fn connects(&self, pod: &str, to: &str, port: u16) -> Result<bool> {
+        let connect = format!("timeout 5 bash -c 'exec 3<>/dev/tcp/{to}/{port}' 2>/dev/null");
+        let script = format!(
+            "for own in /var/run/netns/*; do nsenter --net=$own hostname -I | grep -qwF {pod} || continue; \
+             nsenter --net=$own {connect} && echo open || echo closed; exit; done; echo nowhere"
+        );
+        match self.node.run(&script).await?.trim() {
+            "open" => Ok(true),
+            "closed" => Ok(false),
+            said => bail!("no pod of the node has the address {pod}: {said}"),
+        }
     }
 
     /// Makes an image available to pods, under its name.

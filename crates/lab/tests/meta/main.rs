@@ -3,6 +3,7 @@
 mod business;
 #[path = "../common/mod.rs"]
 mod common;
+mod policies;
 
 use std::time::{Duration, Instant};
 
@@ -35,7 +36,11 @@ async fn eventually<T, F: Future<Output = Result<Option<T>>>>(what: &str, mut lo
 
 /// Starts a meta cluster and does something with it. If that fails, says what the cluster saw; if not, nothing is left when it ended.
 async fn on_meta(test: impl AsyncFnOnce(&Meta) -> Result<()>) -> Result<()> {
-    let mut meta = Meta::start(Options::default()).await?;
+    on_meta_with(Options::default(), test).await
+}
+
+async fn on_meta_with(options: Options, test: impl AsyncFnOnce(&Meta) -> Result<()>) -> Result<()> {
+    let mut meta = Meta::start(options).await?;
     if let Err(error) = test(&meta).await {
         let seen = meta.seen().await;
         meta.keep_logs();
