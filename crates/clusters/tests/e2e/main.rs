@@ -1,5 +1,6 @@
 //! Clusters whose control planes are real pods of a real meta cluster.
 
+mod confined;
 mod external;
 mod leaves;
 mod members;
@@ -22,6 +23,7 @@ use fleetwright_kit::{Operator, Settings};
 use fleetwright_lab::define;
 use fleetwright_lab::hosts::Image;
 use fleetwright_lab::meta::{self, Meta};
+use fleetwright_plan::cluster::networks::{MetaNetworks, UNKNOWN};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, PersistentVolume, PersistentVolumeClaim, Pod, Secret};
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -73,13 +75,23 @@ struct World {
 
 /// Starts a meta cluster with the operator, does something with it, and says what it saw if that fails.
 async fn on_meta(test: impl AsyncFnOnce(&World) -> Result<()>) -> Result<()> {
-    let meta = Meta::start(meta::Options::default()).await?;
+    on_meta_with(meta::Options::default(), |_| Ok(&UNKNOWN), test).await
+}
+
+/// The same, with networks that control planes must not reach.
+async fn on_meta_with(
+    options: meta::Options,
+    networks: impl FnOnce(&Meta) -> Result<&'static MetaNetworks>,
+    test: impl AsyncFnOnce(&World) -> Result<()>,
+) -> Result<()> {
+    let meta = Meta::start(options).await?;
+    let networks = networks(&meta)?;
     meta.import(&image()?).await?;
     let client = meta.client();
     let mut world = World { meta, client };
     world.prepare().await?;
     let mut operator = Operator::new(Settings::new("fleetwright", world.client.clone()));
-    fleetwright_clusters::add(&mut operator, FLEET, Options { image: IMAGE, ..Options::default() });
+    fleetwright_clusters::add(&mut operator, FLEET, Options { image: IMAGE, networks, ..Options::default() });
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let running = tokio::spawn(operator.run(async { drop(stopped.await) }));
     let outcome = test(&world).await;
