@@ -58,6 +58,68 @@ impl<T: Unpin> http_body::Body for Holding<T> {
     }
 }
 
+/// Hears whether an answer waits for its client or for the server.
+pub(crate) trait Progress {
+    /// A piece was handed out to be sent, or the next one is not there yet.
+    fn waits_for_client(&self, waits: bool);
+}
+
+/// The most that is handed out at once, so that a client that reads nothing is known by pieces that are never asked for.
+const PIECE: usize = 128 * 1024;
+
+/// A body that is sent piece by piece and says how it gets on.
+pub(crate) fn sending(body: Body, progress: impl Progress + Send + Unpin + 'static) -> Body {
+    Sending { body, rest: Bytes::new(), progress }.boxed_unsync()
+}
+
+struct Sending<P> {
+    body: Body,
+    /// What is left of a large piece.
+    rest: Bytes,
+    progress: P,
+}
+
+impl<P: Progress + Unpin> http_body::Body for Sending<P> {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if self.rest.is_empty() {
+            let frame = match Pin::new(&mut self.body).poll_frame(context) {
+                Poll::Ready(Some(Ok(frame))) => frame,
+                other => {
+                    self.progress.waits_for_client(false);
+                    return other;
+                }
+            };
+            match frame.into_data() {
+                Ok(data) => self.rest = data,
+                Err(frame) => return Poll::Ready(Some(Ok(frame))),
+            }
+        }
+        self.progress.waits_for_client(true);
+        let size = self.rest.len().min(PIECE);
+        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(size)))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        let rest = self.rest.len() as u64;
+        let mut hint = self.body.size_hint();
+        if let Some(upper) = hint.upper() {
+            hint.set_upper(upper + rest);
+        }
+        hint.set_lower(hint.lower() + rest);
+        hint
+    }
+}
+
 /// An answer of this type.
 pub fn respond(code: u16, content_type: &str, body: Body) -> Response<Body> {
     let mut response = Response::new(body);

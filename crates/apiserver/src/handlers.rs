@@ -2,6 +2,7 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -63,12 +64,17 @@ where
     let query = Query::parse(parts.uri.query());
     let info = Arc::new(RequestInfo::new(&parts.method, parts.uri.path(), &query));
     let mut known = !info.is_resource;
-    let admitted = admit(&server, &parts, &peer, &info).and_then(|user| Ok((server.seats.take(&user, &info)?, user)));
+    let admitted = match admit(&server, &parts, &peer, &info) {
+        Ok(user) => receive(&server, &user, &parts.method, incoming).await.map(|bytes| (user, bytes)),
+        Err(error) => Err(error),
+    };
+    // A seat is taken when everything is there: how long a body takes is up to its client.
+    let admitted = admitted.and_then(|(user, bytes)| Ok((server.seats.take(&user, &info)?, user, bytes)));
     let mut answer = match admitted {
         Err(error) => body::error(&error),
-        Ok((seat, user)) => match read(&server, &info, &parts.method, incoming).await {
+        Ok((seat, user, bytes)) => match pass(&server, &info).await {
             Err(error) => body::error(&error),
-            Ok((bytes, pretend)) => {
+            Ok(pretend) => {
                 let Parts { method, headers, .. } = parts;
                 let call = Arc::new(Call {
                     server: server.clone(),
@@ -135,12 +141,8 @@ fn attributes<'a>(user: &'a User, info: &'a RequestInfo) -> Attributes<'a> {
     attributes
 }
 
-/// The body of a request, and whether it is only to be answered.
-async fn read<B>(server: &Inner, info: &RequestInfo, method: &Method, incoming: B) -> Result<(Bytes, bool), ApiError>
-where
-    B: http_body::Body<Data = Bytes> + Send,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
+/// Whether a request is only to be answered, and nothing of it is to happen.
+async fn pass(server: &Inner, info: &RequestInfo) -> Result<bool, ApiError> {
     let passage = match &server.gate {
         Some(gate) if info.is_resource => gate.pass(Asked { verb: info.verb, resource: &info.resource }).await,
         _ => Passage::Go,
@@ -149,10 +151,11 @@ where
         let reason = if code == 504 { "Timeout" } else { "" };
         return Err(ApiError::new(code, reason, message));
     }
-    Ok((read_body(server, method, incoming).await?, passage == Passage::Pretend))
+    Ok(passage == Passage::Pretend)
 }
 
-async fn read_body<B>(server: &Inner, method: &Method, incoming: B) -> Result<Bytes, ApiError>
+/// The body of a request. A body that has arrived already needs no place among those that are being received.
+async fn receive<B>(server: &Inner, user: &User, method: &Method, incoming: B) -> Result<Bytes, ApiError>
 where
     B: http_body::Body<Data = Bytes> + Send,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -161,10 +164,19 @@ where
         return Ok(Bytes::new());
     }
     let limit = server.body_limit;
-    let patience = server.connections.body;
-    let collected = tokio::time::timeout(patience, Box::pin(Limited::new(incoming, limit).collect())).await;
-    let Ok(collected) = collected else {
-        return Err(ApiError::new(504, "Timeout", "Timeout: request did not complete within the allotted timeout"));
+    let mut collecting = Box::pin(Limited::new(incoming, limit).collect());
+    let collected = match futures::poll!(&mut collecting) {
+        Poll::Ready(collected) => collected,
+        Poll::Pending => {
+            let _place = server.seats.receive(user)?;
+            match tokio::time::timeout(server.connections.body, collecting).await {
+                Ok(collected) => collected,
+                Err(_) => {
+                    let message = "Timeout: request did not complete within the allotted timeout";
+                    return Err(ApiError::new(504, "Timeout", message));
+                }
+            }
+        }
     };
     match collected {
         Ok(collected) => Ok(collected.to_bytes()),

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::time::{Duration, Instant};
 
 use fleetwright_pki::{Authority, Leaf};
 use http::{HeaderValue, header};
@@ -46,6 +46,9 @@ pub struct ConnectionLimits {
     pub idle: Duration,
     /// How long the body of a request may take.
     pub body: Duration,
+    /// How long a client may leave an answer unread that is ready to be sent. The connection of one that takes longer is closed, since
+    /// everything that it asked for waits in memory.
+    pub unread: Duration,
 }
 
 impl Default for ConnectionLimits {
@@ -55,6 +58,7 @@ impl Default for ConnectionLimits {
             first_request: Duration::from_secs(32),
             idle: Duration::from_secs(180),
             body: Duration::from_secs(60),
+            unread: Duration::from_secs(60),
         }
     }
 }
@@ -225,8 +229,8 @@ async fn connection(inner: Arc<Inner>, stream: TcpStream, acceptor: TlsAcceptor)
         };
     let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     let (stopping, draining, limits) = (inner.stopping(), inner.draining(), inner.connections);
-    let open = Open(Arc::new(watch::Sender::new(0)));
-    let unused = open.unused(limits);
+    let open = Open::default();
+    let (unused, unread) = (open.unused(limits), open.unread(limits));
     let asked = Arc::new(AtomicBool::new(false));
     let first = asked.clone();
     let service = service_fn(move |request| {
@@ -234,8 +238,8 @@ async fn connection(inner: Arc<Inner>, stream: TcpStream, acceptor: TlsAcceptor)
         first.store(true, Ordering::Relaxed);
         let request_open = open.request();
         async move {
-            let mut answer =
-                handlers::serve(inner.clone(), request, peer).await.map(|sent| body::holding(sent, request_open));
+            let answer = handlers::serve(inner.clone(), request, peer).await;
+            let mut answer = answer.map(|sent| body::sending(sent, request_open));
             if !http2 && *inner.drain.borrow() {
                 answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
@@ -263,9 +267,10 @@ async fn connection(inner: Arc<Inner>, stream: TcpStream, acceptor: TlsAcceptor)
             () = draining, if http2 => {}
         }
     };
-    tokio::pin!(unused);
+    tokio::pin!(unused, unread);
     let ended = tokio::select! {
         ended = &mut connection => ended,
+        () = &mut unread => return tracing::debug!("closing a connection whose client does not read its answers"),
         () = &mut unused => {
             tracing::debug!("closing a connection without requests");
             // HTTP/1.1 has no way to end a connection other than to close it, and a client that sent no request may not speak HTTP/2 at all.
@@ -283,6 +288,7 @@ async fn connection(inner: Arc<Inner>, stream: TcpStream, acceptor: TlsAcceptor)
             tokio::select! {
                 ended = connection => ended,
                 () = unused => return,
+                () = unread => return,
             }
         }
     };
@@ -291,22 +297,37 @@ async fn connection(inner: Arc<Inner>, stream: TcpStream, acceptor: TlsAcceptor)
     }
 }
 
-/// The number of requests of a connection that are not answered in full.
-#[derive(Clone)]
-struct Open(Arc<watch::Sender<usize>>);
+/// The requests of a connection that are not answered in full.
+#[derive(Clone, Default)]
+struct Open {
+    count: Arc<watch::Sender<usize>>,
+    answers: Arc<Mutex<Vec<Weak<Answering>>>>,
+}
+
+/// Since when an answer waits for its client; none while it waits for the server.
+#[derive(Default)]
+struct Answering(Mutex<Option<Instant>>);
 
 /// One of them, until it is dropped.
-struct OpenRequest(Open);
+struct OpenRequest {
+    open: Open,
+    answering: Arc<Answering>,
+}
 
 impl Open {
     fn request(&self) -> OpenRequest {
-        self.0.send_modify(|open| *open += 1);
-        OpenRequest(self.clone())
+        let answering = Arc::new(Answering::default());
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.retain(|one| one.strong_count() > 0);
+        answers.push(Arc::downgrade(&answering));
+        drop(answers);
+        self.count.send_modify(|open| *open += 1);
+        OpenRequest { open: self.clone(), answering }
     }
 
     /// Resolves when no request came for too long. A request in flight, as a watch is for hours, keeps its connection.
     fn unused(&self, limits: ConnectionLimits) -> impl Future<Output = ()> + Send + use<> {
-        let mut open = self.0.subscribe();
+        let mut open = self.count.subscribe();
         async move {
             let mut patience = limits.first_request;
             loop {
@@ -320,10 +341,39 @@ impl Open {
             }
         }
     }
+
+    /// Resolves when the client has left an answer unread for too long.
+    fn unread(&self, limits: ConnectionLimits) -> impl Future<Output = ()> + Send + use<> {
+        let (mut open, answers) = (self.count.subscribe(), self.answers.clone());
+        async move {
+            loop {
+                if open.wait_for(|open| *open > 0).await.is_err() {
+                    return std::future::pending().await;
+                }
+                tokio::time::sleep(limits.unread / 4).await;
+                let answers = answers.lock().unwrap_or_else(PoisonError::into_inner);
+                if answers.iter().filter_map(Weak::upgrade).any(|one| one.waited() >= limits.unread) {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl Answering {
+    fn waited(&self) -> Duration {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).map(|since| since.elapsed()).unwrap_or_default()
+    }
+}
+
+impl body::Progress for OpenRequest {
+    fn waits_for_client(&self, waits: bool) {
+        *self.answering.0.lock().unwrap_or_else(PoisonError::into_inner) = waits.then(Instant::now);
+    }
 }
 
 impl Drop for OpenRequest {
     fn drop(&mut self) {
-        self.0.0.send_modify(|open| *open = open.saturating_sub(1));
+        self.open.count.send_modify(|open| *open = open.saturating_sub(1));
     }
 }

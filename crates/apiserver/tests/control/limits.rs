@@ -42,7 +42,11 @@ impl Listener {
 
     /// A connection of an administrator.
     async fn connect(&self, protocol: &[u8]) -> std::io::Result<TlsStream<TcpStream>> {
-        let pair = self.authority.issue(Leaf::client("amy", ["system:masters"])).unwrap();
+        self.connect_as("amy", &["system:masters"], protocol).await
+    }
+
+    async fn connect_as(&self, user: &str, groups: &[&str], protocol: &[u8]) -> std::io::Result<TlsStream<TcpStream>> {
+        let pair = self.authority.issue(Leaf::client(user, groups.iter().copied())).unwrap();
         let mut roots = rustls::RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(self.authority.cert_pem().as_bytes()).unwrap()).unwrap();
         let chain = vec![CertificateDer::from_pem_slice(pair.cert_pem.as_bytes()).unwrap()];
@@ -123,6 +127,157 @@ async fn slow_bodies_are_cut_off() {
     assert!(said.starts_with("HTTP/1.1 504") && said.contains("\"reason\":\"Timeout\""), "{said}");
 }
 
+/// The start of an HTTP/2 connection, and one request on it: its header fields in plain HPACK, without tables.
+fn http2_request(method: &str, path: &str, ends: bool) -> Vec<u8> {
+    let mut block = Vec::new();
+    for (name, value) in [
+        (":method", method),
+        (":scheme", "https"),
+        (":path", path),
+        (":authority", "a"),
+        ("content-type", "application/json"),
+    ] {
+        block.push(0);
+        for text in [name, value] {
+            block.push(u8::try_from(text.len()).unwrap());
+            block.extend_from_slice(text.as_bytes());
+        }
+    }
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
+    // END_HEADERS, and END_STREAM where no body follows.
+    bytes.extend_from_slice(&http2_frame(1, if ends { 5 } else { 4 }, &block));
+    bytes
+}
+
+/// A frame of stream 1.
+fn http2_frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags, 0, 0, 0, 1], payload].concat()
+}
+
+#[tokio::test]
+async fn slow_bodies_are_cut_off_in_http2_too() {
+    let server =
+        Listener::start(ConnectionLimits { body: Duration::from_millis(300), ..ConnectionLimits::default() }).await;
+    let mut slow = server.connect(b"h2").await.unwrap();
+    slow.write_all(&http2_request("POST", CONFIG_MAPS, false)).await.unwrap();
+    let mut said = Vec::new();
+    let answered = tokio::time::timeout(PATIENCE, async {
+        // A byte of the body now and then: what counts is the whole.
+        while !String::from_utf8_lossy(&said).contains("\"reason\":\"Timeout\"") {
+            let _ = slow.write_all(&http2_frame(0, 0, b" ")).await;
+            let mut piece = [0; 4096];
+            if let Ok(read) = tokio::time::timeout(Duration::from_millis(50), slow.read(&mut piece)).await {
+                let read = read.expect("the connection stays");
+                assert_ne!(read, 0, "it was closed: {:?}", String::from_utf8_lossy(&said));
+                said.extend_from_slice(&piece[..read]);
+            }
+        }
+    });
+    assert!(answered.await.is_ok(), "the server reads on");
+}
+
+#[tokio::test]
+async fn slow_bodies_of_one_user_leave_places_for_those_of_others() {
+    let server = Listener::start(ConnectionLimits::default()).await;
+    let own = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+    // More than there are seats for writes. Every authenticated user may ask this.
+    let mut held = Vec::new();
+    for _ in 0..InFlight::default().writes + 10 {
+        let mut slow = server.connect_as("eve", &[], b"http/1.1").await.unwrap();
+        let head = format!(
+            "POST {own} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{{"
+        );
+        slow.write_all(head.as_bytes()).await.unwrap();
+        held.push(slow);
+    }
+    // Those beyond her share are answered.
+    let mut refused = 0;
+    for slow in &mut held {
+        let mut piece = [0; 4096];
+        if let Ok(read) = tokio::time::timeout(Duration::from_millis(50), slow.read(&mut piece)).await {
+            let said = String::from_utf8_lossy(&piece[..read.unwrap_or_default()]).into_owned();
+            assert!(said.starts_with("HTTP/1.1 429"), "{said}");
+            refused += 1;
+        }
+    }
+    assert_eq!(refused, held.len() - InFlight::default().bodies / 4);
+    let body = json!({"spec": {"resourceAttributes": {"verb": "get", "resource": "pods"}}}).to_string();
+    let mut other = server.connect_as("bob", &[], b"http/1.1").await.unwrap();
+    let head = format!(
+        "POST {own} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    // The body comes a moment after the head, as over a network.
+    other.write_all(head.as_bytes()).await.unwrap();
+    other.flush().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    other.write_all(body.as_bytes()).await.unwrap();
+    let mut piece = [0; 4096];
+    let read = tokio::time::timeout(PATIENCE, other.read(&mut piece)).await.expect("an answer").unwrap();
+    let said = String::from_utf8_lossy(&piece[..read]).into_owned();
+    assert!(said.starts_with("HTTP/1.1 201"), "{said}");
+    // A place comes back with its connection.
+    drop(held);
+    let again = async {
+        loop {
+            let mut slow = server.connect_as("eve", &[], b"http/1.1").await.unwrap();
+            slow.write_all(head.as_bytes()).await.unwrap();
+            slow.flush().await.unwrap();
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            slow.write_all(body.as_bytes()).await.unwrap();
+            let mut piece = [0; 4096];
+            let read = slow.read(&mut piece).await.unwrap_or_default();
+            if piece[..read].starts_with(b"HTTP/1.1 201") {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, again).await.expect("a place comes back");
+}
+
+#[tokio::test]
+async fn clients_that_do_not_read_their_answers_are_cut_off() {
+    let limits = ConnectionLimits { unread: Duration::from_millis(400), ..ConnectionLimits::default() };
+    let server = Listener::start(limits).await;
+    // More than sockets hold back.
+    for number in 0..24 {
+        let mut large = config_map(&format!("large-{number}"));
+        large["data"] = json!({"a": "x".repeat(1_000_000)});
+        server.cluster.created(CONFIG_MAPS, large).await;
+    }
+    let whole = 24_000_000;
+    let mut plain = server.connect(b"http/1.1").await.unwrap();
+    plain.write_all(format!("GET {CONFIG_MAPS} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).await.unwrap();
+    // With a window of 64 KiB, which is never opened, although everything that comes is read.
+    let mut http2 = server.connect(b"h2").await.unwrap();
+    http2.write_all(&http2_request("GET", CONFIG_MAPS, true)).await.unwrap();
+    let said = until_closed(&mut http2).await;
+    assert!(said.len() < whole, "{}", said.len());
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let said = until_closed(&mut plain).await;
+    assert!(said.starts_with("HTTP/1.1 200") && said.len() < whole, "{}", said.len());
+
+    // A client that reads gets everything, also slowly.
+    let mut reader = server.connect(b"http/1.1").await.unwrap();
+    let request = format!("GET {CONFIG_MAPS} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    reader.write_all(request.as_bytes()).await.unwrap();
+    let mut total = 0;
+    let mut piece = vec![0; 1 << 20];
+    let started = std::time::Instant::now();
+    loop {
+        let read = tokio::time::timeout(PATIENCE, reader.read(&mut piece)).await.expect("a piece").unwrap();
+        if read == 0 {
+            break;
+        }
+        total += read;
+        if started.elapsed() < Duration::from_millis(1500) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+    assert!(total > whole, "{total}");
+}
+
 #[tokio::test]
 async fn a_watch_keeps_its_connection_while_nothing_happens() {
     let server = Listener::start(short()).await;
@@ -186,7 +341,7 @@ impl Gate for Closed {
 #[tokio::test]
 async fn requests_beyond_the_limit_in_flight_are_asked_to_come_later() {
     let gate = Arc::new(Closed { open: watch::Sender::new(false), waiting: AtomicUsize::new(0) });
-    let in_flight = InFlight { reads: 2, writes: 1, watches: 1 };
+    let in_flight = InFlight { reads: 2, writes: 1, watches: 1, ..InFlight::default() };
     let cluster = Cluster::with(Config { gate: Some(gate.clone()), in_flight, ..Config::default() }).await;
     let rules = json!([{"verbs": ["*"], "apiGroups": [""], "resources": ["configmaps", "secrets"]}]);
     let roles = "/apis/rbac.authorization.k8s.io/v1";
