@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail, ensure};
-use http_body_util::BodyExt as _;
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use http_body_util::{BodyExt as _, Limited};
 use jiff::Timestamp;
 use kube::Client;
 use kube::client::Body;
@@ -17,6 +17,15 @@ use crate::take::hex;
 
 /// What is larger goes and comes in pieces of this size: as much is in memory at a time.
 const PIECE: usize = 32 << 20;
+
+/// The longest answer that is not a piece of a snapshot: a list, a description, an error. A store that sends more is not listened to.
+const TEXT: usize = 8 << 20;
+
+/// The largest snapshot that is fetched. How large one is, the store says: without a limit it could fill the node's disk.
+const LARGEST: u64 = 64 << 30;
+
+/// The most names in a bucket that are looked at.
+const NAMES: usize = 100_000;
 
 /// A bucket, and with what it is asked.
 #[derive(Clone, Debug)]
@@ -103,8 +112,14 @@ impl Bucket {
         let answer = self.client().await?.send(request.body(Body::from(body))?).await.with_context(about)?;
         let code = answer.status().as_u16();
         let etag = answer.headers().get("etag").and_then(|tag| tag.to_str().ok()).unwrap_or_default().to_owned();
-        let body = answer.into_body().collect().await.with_context(about)?.to_bytes().to_vec();
-        Ok(Answer { code, etag, body })
+        let most = if headers.iter().any(|(name, _)| *name == "range") { PIECE } else { TEXT };
+        let body = Limited::new(answer.into_body(), most).collect().await.map_err(|error| {
+            match error.is::<http_body_util::LengthLimitError>() {
+                true => anyhow!("{}: the store sends more than the {most} bytes that an answer may have", about()),
+                false => anyhow!("{}: {error}", about()),
+            }
+        })?;
+        Ok(Answer { code, etag, body: body.to_bytes().to_vec() })
     }
 
     /// What was asked for, or what the store says against it.
@@ -176,14 +191,28 @@ impl Bucket {
 
     /// Brings an object of that size to a file, piece by piece.
     pub(crate) async fn get_file(&self, object: &str, bytes: u64, to: &Path) -> Result<()> {
+        ensure!(
+            bytes <= LARGEST,
+            "the store says that {object} has {bytes} bytes; the largest that is fetched has {LARGEST}"
+        );
+        let folder = to.parent().unwrap_or(Path::new("."));
+        let free = rustix::fs::statvfs(folder).map(|found| found.f_bavail * found.f_frsize)?;
+        ensure!(
+            bytes < free,
+            "the store says that {object} has {bytes} bytes, and {} has {free} left",
+            folder.display()
+        );
         let (mut file, mut at) = (File::create(to)?, 0);
         while at < bytes {
-            let range = format!("bytes={at}-{}", (at + PIECE as u64).min(bytes) - 1);
+            let wanted = (PIECE as u64).min(bytes - at);
+            let range = format!("bytes={at}-{}", at + wanted - 1);
             let headers = [("range", range.as_str())];
             let asked = Asked { method: "GET", object: Some(object), query: &[], headers: &headers };
             let body = self.well(&asked, Vec::new()).await?.body;
             ensure!(!body.is_empty(), "the store has less of {object} than was put there");
-            at += body.len() as u64;
+            let sent = body.len() as u64;
+            ensure!(sent <= wanted, "the store sends {sent} bytes of {object} where {wanted} were asked for");
+            at += sent;
             file.write_all(&body)?;
         }
         Ok(file.sync_all()?)
@@ -207,7 +236,14 @@ impl Bucket {
             let text = String::from_utf8_lossy(&page);
             let keys = elements(&text, "Key");
             all.extend(keys.filter_map(|key| key.strip_prefix(&self.prefix).map(str::to_owned)));
-            from = element(&text, "NextContinuationToken");
+            ensure!(
+                all.len() <= NAMES,
+                "{} has more than {NAMES} objects: remove what is not of snapshots",
+                self.name()
+            );
+            let next = element(&text, "NextContinuationToken");
+            ensure!(next.is_none() || next != from, "{} gives the same page of its list again and again", self.name());
+            from = next;
             if from.is_none() {
                 return Ok(all);
             }

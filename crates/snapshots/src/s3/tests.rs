@@ -172,3 +172,194 @@ async fn a_store_without_tls_is_not_asked_unless_that_is_allowed() {
     assert!(refused.contains("is not https") && refused.contains("spec.snapshots.s3.insecure"), "{refused}");
     assert!(objects.lock().unwrap().is_empty());
 }
+
+/// A store that answers each request with what the test says, whatever was asked.
+async fn hostile(answer: fn(&http::request::Parts) -> (u16, Vec<u8>)) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let service = service_fn(move |request: Request<Incoming>| async move {
+                    let (code, body) = answer(&request.into_parts().0);
+                    let answer = Response::builder().status(code).body(Full::new(Bytes::from(body))).unwrap();
+                    Ok::<_, std::convert::Infallible>(answer)
+                });
+                let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
+            });
+        }
+    });
+    url
+}
+
+/// A description that says this length.
+fn says(stored: u64) -> Vec<u8> {
+    let mut beside = serde_json::to_value(crate::store::tests::described("20260101-000000", b"x")).unwrap();
+    beside["stored"] = json!(stored);
+    beside.to_string().into_bytes()
+}
+
+/// Fetches from such a store: how it is refused, and what is on the disk afterwards.
+async fn refusal(answer: fn(&http::request::Parts) -> (u16, Vec<u8>)) -> (String, u64) {
+    let (keys, work) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let place = Place::Bucket(bucket(hostile(answer).await, keys.path(), "hidden"));
+    let to = work.path().join("back");
+    let refused = place.fetch(&encryption(keys.path()), "20260101-000000", &to, true).await.unwrap_err();
+    assert!(!to.exists(), "nothing is given to the restore");
+    let written = std::fs::metadata(to.with_extension("sealed")).map(|file| file.len()).unwrap_or_default();
+    (format!("{refused:#}"), written)
+}
+
+#[tokio::test]
+async fn a_store_that_sends_too_much_is_not_listened_to() {
+    // A description, or an error, without an end.
+    for code in [200, 403] {
+        let answer: fn(&http::request::Parts) -> (u16, Vec<u8>) = match code {
+            200 => |_| (200, vec![b' '; TEXT + 1]),
+            _ => |_| (403, vec![b' '; TEXT + 1]),
+        };
+        let (refused, written) = refusal(answer).await;
+        assert!(refused.contains("sends more than the 8388608 bytes"), "{refused}");
+        assert_eq!(written, 0);
+    }
+    // A length that no disk has.
+    let (refused, written) = refusal(|_| (200, says(u64::MAX))).await;
+    assert!(refused.contains("has 18446744073709551615 bytes") && refused.contains("68719476736"), "{refused}");
+    assert_eq!(written, 0);
+    // More than the range that was asked for.
+    let (refused, written) = refusal(|asked| match asked.uri.path().ends_with(".json") {
+        true => (200, says(10)),
+        false => (206, vec![0; 11]),
+    })
+    .await;
+    assert!(refused.contains("sends 11 bytes") && refused.contains("where 10 were asked for"), "{refused}");
+    assert_eq!(written, 0);
+    let (refused, _) = refusal(|asked| match asked.uri.path().ends_with(".json") {
+        true => (200, says(10)),
+        false => (206, vec![0; PIECE + 1]),
+    })
+    .await;
+    assert!(refused.contains("sends more than the 33554432 bytes"), "{refused}");
+    // A list that has no end.
+    let keys = tempfile::tempdir().unwrap();
+    let url = hostile(|_| (200, b"<NextContinuationToken>a</NextContinuationToken>".to_vec())).await;
+    let refused = Place::Bucket(bucket(url, keys.path(), "hidden")).list().await.unwrap_err().to_string();
+    assert!(refused.contains("again and again"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_snapshot_that_the_store_changed_or_swapped_is_refused() {
+    let (keys, work) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (url, objects) = store().await;
+    let place = Place::Bucket(bucket(url, keys.path(), "hidden"));
+    let encryption = encryption(keys.path());
+    let (file, back) = (work.path().join("db"), work.path().join("back"));
+    let (first, second) = ("20260101-000000", "20260102-000000");
+    for (name, text) in [(first, b"the older state"), (second, b"the newer state")] {
+        std::fs::write(&file, text).unwrap();
+        let described = crate::store::tests::described(name, text);
+        place.put(&encryption, &file, &described, None).await.unwrap();
+    }
+    let key = |name: &str, end: &str| format!("fleet/pay/{name}.{end}");
+    let honest = objects.lock().unwrap().clone();
+    let change = |change: &dyn Fn(&mut BTreeMap<String, Vec<u8>>)| {
+        let mut changed = honest.clone();
+        change(&mut changed);
+        *objects.lock().unwrap() = changed;
+    };
+    let refused = async |what: &str, encryption: &crate::Encryption, part: &str| {
+        let refused = place.fetch(encryption, second, &back, false).await;
+        let refused = format!("{:#}", refused.expect_err(what));
+        assert!(refused.contains(part), "{what}: {refused}");
+        // What was opened in part is not there for a restore.
+        assert!(!back.exists() || std::fs::read(&back).unwrap().is_empty(), "{what}");
+    };
+    change(&|all| *all.get_mut(&key(second, "db")).unwrap().last_mut().unwrap() ^= 1);
+    refused("one bit of the content", &encryption, "is refused").await;
+    // Its name is inside: an older one is not taken for it.
+    change(&|all| {
+        for end in ["db", "json"] {
+            let older = all[&key(first, end)].clone();
+            all.insert(key(second, end), older);
+        }
+    });
+    refused("an older one under its name", &encryption, "is refused").await;
+    change(&|all| {
+        let (older, newer) = (all[&key(first, "db")].clone(), all[&key(second, "db")].clone());
+        let spliced = [&newer[..newer.len() - 20], &older[older.len() - 20..]].concat();
+        all.insert(key(second, "db"), spliced);
+    });
+    refused("the end of another one", &encryption, "is refused").await;
+    change(&|all| {
+        let whole = all.get_mut(&key(second, "db")).unwrap();
+        whole.truncate(whole.len() - 1);
+        let length = whole.len();
+        let mut beside: serde_json::Value = serde_json::from_slice(&all[&key(second, "json")]).unwrap();
+        beside["stored"] = json!(length);
+        all.insert(key(second, "json"), beside.to_string().into_bytes());
+    });
+    refused("without its end", &encryption, "is refused").await;
+    // A plain file with a fitting description.
+    change(&|all| {
+        all.insert(key(second, "db"), b"the state that an attacker wants".to_vec());
+        let plain = crate::store::tests::described(second, b"the state that an attacker wants");
+        all.insert(key(second, "json"), serde_json::to_vec(&plain).unwrap());
+    });
+    refused("one that is not encrypted", &encryption, "is not encrypted").await;
+    change(&|_| {});
+    let other = crate::Encryption { cluster: "fleet/other".to_owned(), ..encryption.clone() };
+    refused("one of another cluster", &other, "is refused").await;
+    place.fetch(&encryption, second, &back, false).await.unwrap();
+    assert_eq!(std::fs::read(&back).unwrap(), b"the newer state");
+}
+
+/// A store with TLS that shows a certificate of this authority for these names.
+async fn tls_store(authority: &fleetwright_pki::Authority, names: &[&str], asked: Arc<Mutex<usize>>) -> String {
+    use rustls_pki_types::pem::PemObject as _;
+    let ips = names.iter().filter_map(|name| name.parse().ok());
+    let dns = names.iter().filter(|name| name.parse::<std::net::IpAddr>().is_err()).map(|name| (*name).to_owned());
+    let pair =
+        authority.issue(fleetwright_pki::Leaf::server("store", dns.collect::<Vec<_>>(), ips.collect::<Vec<_>>()));
+    let pair = pair.unwrap();
+    let chain = vec![rustls_pki_types::CertificateDer::from_pem_slice(pair.cert_pem.as_bytes()).unwrap()];
+    let key = rustls_pki_types::PrivateKeyDer::from_pem_slice(pair.key_pem.as_bytes()).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let config = config.with_no_client_auth().with_single_cert(chain, key).unwrap();
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://127.0.0.1:{}", listener.local_addr().unwrap().port());
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let (acceptor, asked) = (acceptor.clone(), asked.clone());
+            tokio::spawn(async move {
+                let Ok(stream) = acceptor.accept(stream).await else { return };
+                let service = service_fn(move |_: Request<Incoming>| {
+                    *asked.lock().unwrap() += 1;
+                    async { Ok::<_, std::convert::Infallible>(Response::new(Full::new(Bytes::new()))) }
+                });
+                let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
+            });
+        }
+    });
+    url
+}
+
+#[tokio::test]
+async fn a_store_with_another_certificate_hears_no_request() {
+    let trusted = fleetwright_pki::Authority::new("trusted").unwrap();
+    let other = fleetwright_pki::Authority::new("trusted").unwrap();
+    for (what, authority, names, good) in [
+        ("its own", &trusted, ["127.0.0.1"], true),
+        ("of another authority of the same name", &other, ["127.0.0.1"], false),
+        ("for another host", &trusted, ["store.example.com"], false),
+    ] {
+        let keys = tempfile::tempdir().unwrap();
+        let asked = Arc::new(Mutex::new(0));
+        let url = tls_store(authority, &names, asked.clone()).await;
+        std::fs::write(keys.path().join("ca.crt"), trusted.cert_pem()).unwrap();
+        let place = Place::Bucket(Bucket { insecure: false, ..bucket(url, keys.path(), "hidden") });
+        let listed = place.list().await;
+        assert_eq!((listed.is_ok(), *asked.lock().unwrap() > 0), (good, good), "{what}: {listed:?}");
+    }
+}
