@@ -154,13 +154,29 @@ impl Findings {
         }
     }
 
+    /// Values that a shell could read as commands.
+    fn shell(&mut self, field: &str, text: &str) {
+        for (line, message) in shell::findings(text) {
+            self.0.push(Finding { field: field.to_owned(), line: Some(line), error: true, message });
+        }
+    }
+
+    /// Values in the commands of a unit that a shell reads: systemd takes the quotes away before the shell sees them.
+    fn commands(&mut self, field: &str, text: &str) {
+        for (at, line) in text.lines().enumerate() {
+            let command = line.trim_start().starts_with("Exec") && line.contains("sh -") && line.contains("{{");
+            if command {
+                let message = "a value in a command of sh can be read as commands, since systemd takes quotes away before the shell sees them: put the script into a file of spec.files, with {{ … | sh }}".to_owned();
+                self.0.push(Finding { field: field.to_owned(), line: Some(at + 1), error: true, message });
+            }
+        }
+    }
+
     fn script(&mut self, spec: &MachinePackageVersionSpec) {
         let Some(script) = &spec.script else { return };
         for (name, text) in [("check", &script.check), ("apply", &script.apply), ("remove", &script.remove)] {
             self.template(&format!("spec.script.{name}"), text);
-            for (line, message) in shell::findings(text) {
-                self.0.push(Finding { field: format!("spec.script.{name}"), line: Some(line), error: true, message });
-            }
+            self.shell(&format!("spec.script.{name}"), text);
         }
         match script.check.trim() {
             "" => self.error("spec.script.check", "without a check the script would run for ever; say how to tell that nothing needs to be done, such as test -e /etc/x"),
@@ -219,6 +235,9 @@ impl Findings {
             }
             if let Some(template) = &file.template {
                 self.template(&format!("{field}.template"), template);
+                if shell::is_script(&file.path, mode, template) {
+                    self.shell(&format!("{field}.template"), template);
+                }
             }
             if file.content.as_ref().is_some_and(|text| {
                 text.contains("{{") && ["machine.", "facts.", "cluster."].iter().any(|name| text.contains(name))
@@ -243,9 +262,11 @@ impl Findings {
             }
             if let Some(content) = &unit.content {
                 self.template(&format!("{field}.content"), content);
+                self.commands(&format!("{field}.content"), content);
             }
             for (name, text) in &unit.drop_ins {
                 self.template(&format!("{field}.dropIns[{name}]"), text);
+                self.commands(&format!("{field}.dropIns[{name}]"), text);
             }
             for (at, path) in unit.restart_on.iter().enumerate() {
                 match spec.files.iter().find(|file| file.path == *path) {

@@ -2,17 +2,17 @@
 
 use serde_json::Value;
 
-use super::shell::{interpolations, last_filter};
+use super::shell::{Interpolation, interpolations, last_filter};
 
 /// The interpolations of an extension's template by which a value of a Cluster could become other YAML than a text: the line of each, and what is wrong.
 /// A value that its schema holds to a number, a boolean, an `enum` or a `pattern` is safe as it is.
 pub fn unquoted_values(template: &str, schema: Option<&str>) -> Vec<(usize, String)> {
     let schema: Value = schema.and_then(|text| serde_saphyr::from_str(text).ok()).unwrap_or_default();
-    let found = interpolations(template).into_iter().filter(|(_, _, expression)| {
+    let found = interpolations(template).into_iter().filter(|Interpolation { expression, .. }| {
         last_filter(expression) != Some("json") && from_values(expression) && !held(expression, &schema)
     });
     found
-        .map(|(line, _, expression)| {
+        .map(|Interpolation { line, expression, .. }| {
             let message = format!(
                 "{{{{ {expression} }}}} is put into the YAML as it is, so that its value can add fields and objects: write {{{{ {expression} | json }}}}, or give the value a pattern or an enum in valuesSchema"
             );

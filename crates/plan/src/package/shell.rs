@@ -3,42 +3,235 @@
 /// The interpolations of a script that a value could break out of: the line of each, and what is wrong.
 pub(super) fn findings(script: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
-    for (number, at, expression) in interpolations(script) {
+    for Interpolation { line, place, expression } in interpolations(script) {
         let shown = format!("{{{{ {expression} }}}}");
-        if last_filter(expression) != Some("sh") {
-            let message = format!(
-                "{shown} is put into the script as it is, so that its value can be read as commands: write {{{{ {expression} | sh }}}}"
-            );
-            found.push((number, message));
-        } else if quoted(at) {
-            let message = format!(
+        let filtered = last_filter(expression) == Some("sh");
+        let message = match place {
+            Place::Bare if filtered => continue,
+            Place::HereDocument => format!(
+                "{shown} stands in a here-document, where quotes do not stop $(…), and a line of the value can end the document: write the text with printf '%s\\n' and {{{{ … | sh }}}}, or make it one of spec.files"
+            ),
+            Place::Comment => format!(
+                "{shown} stands in a comment, which ends where the value has a line break: what follows would be run; take it out of the comment"
+            ),
+            Place::Backquoted => format!(
+                "{shown} stands in backquotes, which end at the first backquote of the value, quoted or not: use $(…) and {{{{ … | sh }}}}"
+            ),
+            Place::Quoted if filtered => format!(
                 "{shown} stands in quotes of the script, which end the quotes that sh makes: take the quotes around it away"
-            );
-            found.push((number, message));
-        }
+            ),
+            Place::Bare | Place::Quoted => format!(
+                "{shown} is put into the script as it is, so that its value can be read as commands: write {{{{ {expression} | sh }}}}"
+            ),
+        };
+        found.push((line, message));
     }
     found
 }
 
-/// Each interpolation: its line, what stands before it in that line, and its expression.
-pub(super) fn interpolations(script: &str) -> Vec<(usize, &str, &str)> {
-    let (mut all, mut from) = (Vec::new(), 0);
-    while let Some(open) = next(script, from) {
-        let (begin, end) = (open + 2, if script[open..].starts_with("{#") { "#}" } else { "}}" });
-        let Some(close) = script[begin..].find(end).map(|at| begin + at) else { break };
-        if end == "}}" {
-            let expression = script[begin..close].trim_matches(['-', '+']).trim();
-            let line = script[..open].rfind('\n').map_or(0, |at| at + 1);
-            all.push((script[..open].matches('\n').count() + 1, &script[line..open], expression));
-        }
-        from = close + 2;
-    }
-    all
+/// Whether a file is run or read by a shell: by its first line, its name, or because it is executable and its first line names nothing else.
+pub(super) fn is_script(path: &str, mode: u32, text: &str) -> bool {
+    let Some(first) = text.strip_prefix("#!").and_then(|rest| rest.lines().next()) else {
+        return path.ends_with(".sh") || (mode & 0o111 != 0 && !text.starts_with("\u{7f}ELF"));
+    };
+    let interpreter = first.split_whitespace().find(|word| !word.ends_with("/env") && !word.starts_with('-'));
+    let name = interpreter.and_then(|word| word.rsplit('/').next()).unwrap_or_default();
+    matches!(name, "sh" | "ash" | "bash" | "dash" | "ksh" | "mksh" | "zsh")
 }
 
-/// Where the next interpolation or comment begins.
-fn next(script: &str, from: usize) -> Option<usize> {
-    ["{{", "{#"].iter().filter_map(|open| script[from..].find(open).map(|at| from + at)).min()
+/// A value in a template.
+pub(super) struct Interpolation<'a> {
+    /// Its line.
+    pub(super) line: usize,
+    /// Its expression, without braces.
+    pub(super) expression: &'a str,
+    place: Place,
+}
+
+/// Where an interpolation stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Bare,
+    Quoted,
+    Backquoted,
+    HereDocument,
+    Comment,
+}
+
+/// What is open around the place that is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Open {
+    Single,
+    Double,
+    Backquotes,
+    /// `$(` or `(`: quotes inside it are its own.
+    Parenthesis,
+    /// `$((`: quotes inside it do not stop `$(…)`.
+    Arithmetic,
+    Comment,
+}
+
+/// A here-document that begins with the next line.
+struct HereDocument {
+    end: String,
+    without_tabs: bool,
+}
+
+/// Reads a script as a shell does, from its first character on: quotes and here-documents go on over lines.
+struct Reader<'a> {
+    script: &'a str,
+    at: usize,
+    open: Vec<Open>,
+    waiting: Vec<HereDocument>,
+    found: Vec<Interpolation<'a>>,
+}
+
+/// The values of a template, also of one that is no script: where each stands is then of no meaning.
+pub(super) fn interpolations(script: &str) -> Vec<Interpolation<'_>> {
+    let mut reader = Reader { script, at: 0, open: Vec::new(), waiting: Vec::new(), found: Vec::new() };
+    while reader.step() {}
+    reader.found
+}
+
+impl<'a> Reader<'a> {
+    fn rest(&self) -> &'a str {
+        &self.script[self.at..]
+    }
+
+    fn place(&self) -> Place {
+        // Backquotes end at the first backquote, whatever is quoted inside them.
+        if self.open.contains(&Open::Backquotes) {
+            return Place::Backquoted;
+        }
+        match self.open.last() {
+            None | Some(Open::Parenthesis) => Place::Bare,
+            Some(Open::Comment) => Place::Comment,
+            Some(_) => Place::Quoted,
+        }
+    }
+
+    /// Reads what belongs to the template at this place, if anything does.
+    fn template(&mut self, place: Place) -> bool {
+        let (script, open) = (self.script, self.at);
+        let end = match script.get(open..open + 2) {
+            Some("{{") => "}}",
+            Some("{#") => "#}",
+            Some("{%") => "%}",
+            _ => return false,
+        };
+        let begin = open + 2;
+        let Some(close) = script[begin..].find(end).map(|at| begin + at) else { return false };
+        if end == "}}" {
+            let expression = script[begin..close].trim_matches(['-', '+']).trim();
+            let line = script[..open].matches('\n').count() + 1;
+            self.found.push(Interpolation { line, place, expression });
+        }
+        self.at = close + 2;
+        true
+    }
+
+    /// Reads one character, or what belongs to the template. False at the end.
+    fn step(&mut self) -> bool {
+        if self.template(self.place()) {
+            return true;
+        }
+        let before = self.script[..self.at].chars().next_back();
+        let Some(c) = self.rest().chars().next() else { return false };
+        self.at += c.len_utf8();
+        match (self.open.last().copied(), c) {
+            (Some(Open::Comment), '\n') => {
+                self.open.pop();
+                self.here_documents();
+            }
+            (Some(Open::Comment), _) => {}
+            (Some(Open::Single), '\'') => {
+                self.open.pop();
+            }
+            (Some(Open::Single), _) => {}
+            (_, '\\') => {
+                // What is escaped is not read; an interpolation still is.
+                if !self.rest().starts_with("{{") {
+                    self.at += self.rest().chars().next().map_or(0, char::len_utf8);
+                }
+            }
+            (Some(Open::Double), '"') => {
+                self.open.pop();
+            }
+            (_, '`') if self.open.last() == Some(&Open::Backquotes) => {
+                self.open.pop();
+            }
+            (_, '`') => self.open.push(Open::Backquotes),
+            (_, '$') if self.rest().starts_with("((") => {
+                self.at += 2;
+                self.open.push(Open::Arithmetic);
+            }
+            (Some(Open::Arithmetic), ')') if self.rest().starts_with(')') => {
+                self.at += 1;
+                self.open.pop();
+            }
+            (Some(Open::Arithmetic), '<' | '#' | '\'' | '"') => {}
+            (_, '$') if self.rest().starts_with('(') => {
+                self.at += 1;
+                self.open.push(Open::Parenthesis);
+            }
+            (Some(Open::Double), _) => {}
+            (_, '\'') => self.open.push(Open::Single),
+            (_, '"') => self.open.push(Open::Double),
+            (_, '(') => self.open.push(Open::Parenthesis),
+            (Some(Open::Parenthesis), ')') => {
+                self.open.pop();
+            }
+            (_, '#') if before.is_none_or(|before| before.is_whitespace() || ";&|()`".contains(before)) => {
+                self.open.push(Open::Comment);
+            }
+            (_, '<') if self.rest().starts_with("<<") => self.at += 2,
+            (_, '<') if self.rest().starts_with('<') => {
+                self.at += 1;
+                self.here_document();
+            }
+            (_, '\n') => self.here_documents(),
+            _ => {}
+        }
+        true
+    }
+
+    /// Reads the word that ends a here-document.
+    fn here_document(&mut self) {
+        let without_tabs = self.rest().starts_with('-');
+        self.at += usize::from(without_tabs);
+        let word = self.rest().trim_start_matches([' ', '\t']);
+        self.at = self.script.len() - word.len();
+        let length = word.find(|c: char| c.is_whitespace() || ";&|<>()".contains(c)).unwrap_or(word.len());
+        self.at += length;
+        let end: String = word[..length].chars().filter(|c| !matches!(c, '\'' | '"' | '\\')).collect();
+        if !end.is_empty() {
+            self.waiting.push(HereDocument { end, without_tabs });
+        }
+    }
+
+    /// Reads the here-documents that begin here, at the start of a line.
+    fn here_documents(&mut self) {
+        for document in std::mem::take(&mut self.waiting) {
+            while self.at < self.script.len() {
+                let line = self.rest().lines().next().unwrap_or_default();
+                let text = if document.without_tabs { line.trim_start_matches('\t') } else { line };
+                if text == document.end {
+                    self.at += line.len();
+                    break;
+                }
+                let end = self.at + line.len();
+                while self.at < end {
+                    if !self.template(Place::HereDocument) {
+                        self.at += self.rest().chars().next().map_or(1, char::len_utf8);
+                    }
+                }
+                // The line break.
+                self.at += usize::from(self.rest().starts_with('\n'));
+            }
+            // The line break after the word that ends it.
+            self.at += usize::from(self.rest().starts_with('\n'));
+        }
+    }
 }
 
 /// The last filter of an expression, if it ends with one.
@@ -58,21 +251,6 @@ pub(super) fn last_filter(expression: &str) -> Option<&str> {
     bar.map(|at| expression[at + 1..].trim())
 }
 
-/// Whether quotes are open at the end of that part of a line. Quotes that were opened in a line before are not seen.
-fn quoted(before: &str) -> bool {
-    let (mut open, mut escaped) = (None, false);
-    for c in before.chars() {
-        match (open, c) {
-            _ if escaped => escaped = false,
-            (None | Some('"'), '\\') => escaped = true,
-            (Some(quote), c) if quote == c => open = None,
-            (None, '"' | '\'') => open = Some(c),
-            _ => {}
-        }
-    }
-    open.is_some()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -87,6 +265,12 @@ mod tests {
             "{% if machine.role == 'x' %}true{% endif %}",
             "{# {{ machine.name }} #}echo",
             "echo it\\'s {{ machine.name | sh }}",
+            "echo \"$(id {{ machine.name | sh }})\" {{ machine.role | sh }}",
+            "# it's a comment\necho {{ machine.name | sh }}",
+            "echo a#b {{ machine.name | sh }}",
+            "cat <<EOF\nit's \"text\"\nEOF\necho {{ machine.name | sh }}",
+            "cat <<-'E F'\n\ttext\n",
+            "x=$((1 << (2 + 1)))\necho $((1 << 2)) {{ machine.name | sh }}\necho {{ machine.name | sh }}",
         ] {
             assert_eq!(lines(good), [0_usize; 0], "{good}");
         }
@@ -98,8 +282,67 @@ mod tests {
             ("echo {{ (machine.name | sh) ~ cluster.a }}", vec![1]),
             ("echo \"{{ machine.name | sh }}\"", vec![1]),
             ("echo 'a\\' '{{ machine.name | sh }}'", vec![1]),
+            // Quotes that were opened in an earlier line.
+            ("echo \"\n{{ machine.name | sh }}\n\"", vec![2]),
+            ("echo '\n\n' \"$x\n{{ machine.name | sh }}\"", vec![4]),
+            ("echo \"$(echo \"{{ machine.name | sh }}\")\"", vec![1]),
+            // Here-documents, quoted or not, with and without tabs, and two of them.
+            ("cat <<EOF\n{{ machine.name | sh }}\nEOF", vec![2]),
+            ("cat <<'EOF'\n{{ machine.name }}\nEOF\necho {{ machine.name }}", vec![2, 4]),
+            ("cat <<-\"EOF\" >x; true\n\t{{ machine.name | sh }}\n\tEOF\necho {{ machine.name | sh }}", vec![2]),
+            ("cat <<A <<B\n1\nA\n{{ machine.name | sh }}\nB\necho {{ machine.name | sh }}", vec![4]),
+            // A line break of the value ends a comment; a backquote of it ends backquotes.
+            ("true # {{ machine.name | sh }}", vec![1]),
+            ("echo `id {{ machine.name | sh }}`", vec![1]),
+            ("echo $((1 + {{ machine.name | sh }}))", vec![1]),
         ] {
             assert_eq!(lines(bad), wanted, "{bad}");
+        }
+    }
+
+    /// The lint allows what a shell cannot be made to run, and refuses what it can be made to run.
+    #[test]
+    fn a_shell_runs_nothing_of_a_value_where_the_lint_finds_nothing() {
+        let hostile = "a'; touch PWNED; $(touch PWNED) `touch PWNED` \"\nEOF\ntouch PWNED\n";
+        let sh = format!("'{}'", hostile.replace('\'', r"'\''"));
+        let folder = std::env::temp_dir().join(format!("fleetwright-shell-{}", std::process::id()));
+        for (script, allowed) in [
+            ("echo {{ x | sh }}", true),
+            ("echo \"$(echo {{ x | sh }})\"", true),
+            ("cat <<EOF\ntext\nEOF\necho {{ x | sh }}", true),
+            ("echo \"\n{{ x | sh }}\"", false),
+            ("cat <<EOF\n{{ x | sh }}\nEOF", false),
+            ("cat <<'EOF'\n{{ x | sh }}\nEOF", false),
+            ("true # {{ x | sh }}", false),
+            ("echo `echo {{ x | sh }}`", false),
+        ] {
+            std::fs::create_dir_all(&folder).unwrap();
+            let rendered = script.replace("{{ x | sh }}", &sh);
+            let _ =
+                std::process::Command::new("/bin/sh").args(["-c", &rendered]).current_dir(&folder).output().unwrap();
+            let ran = folder.join("PWNED").exists();
+            std::fs::remove_dir_all(&folder).unwrap();
+            assert_eq!((ran, findings(script).is_empty()), (!allowed, allowed), "{script}");
+        }
+    }
+
+    #[test]
+    fn files_that_a_shell_runs_are_known() {
+        for (path, mode, text) in [
+            ("/usr/local/bin/a", 0o755, "#!/bin/sh -eu\n"),
+            ("/usr/local/bin/a", 0o644, "#!/usr/bin/env bash\n"),
+            ("/usr/local/bin/a", 0o644, "#!/usr/bin/env -S bash -e\n"),
+            ("/etc/profile.d/a.sh", 0o644, "export A=b\n"),
+            ("/usr/local/bin/a", 0o700, "echo\n"),
+        ] {
+            assert!(is_script(path, mode, text), "{path} {text}");
+        }
+        for (path, mode, text) in [
+            ("/usr/local/bin/a", 0o755, "#!/usr/bin/python3\n"),
+            ("/usr/local/bin/a", 0o755, "#!/usr/bin/env perl\n"),
+            ("/etc/a.conf", 0o644, "a = {{ machine.name }}\n"),
+        ] {
+            assert!(!is_script(path, mode, text), "{path} {text}");
         }
     }
 }
