@@ -191,16 +191,67 @@ fn is(document: &Document, kind: &str) -> bool {
     is("kind", kind) && is("apiVersion", &format!("{GROUP}/{VERSION}"))
 }
 
-/// Images of a control plane that are not named by their digest: a registry can serve another image by the same tag tomorrow.
+/// Images that are not named by their digest: a registry can serve another image by the same tag tomorrow.
 fn images(document: &Document, findings: &mut Vec<Finding>) {
     for component in ControlPlaneComponent::ALL {
         let field = format!("spec.components.{}.image", component.field());
         let (tree, there) = document.tree.find(&field);
-        let Some(image) = tree.text().filter(|image| there && !image.contains("@sha256:")) else { continue };
-        let message = format!(
-            "{image} is another image when the registry serves another one by that tag: name it by its digest, NAME@sha256:…, and give version beside it"
-        );
+        let Some(image) = tree.text().filter(|image| there && !is_digest(image)) else { continue };
+        let message = format!("{}, and give version beside it", by_tag(image));
         findings.push(document.finding(Severity::Warning, &field, None, message));
+    }
+    let extensions = document.tree.find("spec.extensions");
+    let extensions = if extensions.1 { extensions.0.items() } else { &[] };
+    for (at, extension) in extensions.iter().enumerate() {
+        let template = extension.get("template").and_then(Tree::text).unwrap_or_default();
+        for (line, image) in template_images(template) {
+            let field = format!("spec.extensions[{at}].template");
+            findings.push(document.finding(Severity::Warning, &field, Some(line), by_tag(image)));
+        }
+        let schema = extension.get("valuesSchema").and_then(Tree::text).unwrap_or_default();
+        let mut defaults = Vec::new();
+        for tree in source::documents(schema).unwrap_or_default() {
+            default_images(&tree.value(), &mut defaults);
+        }
+        for image in defaults {
+            let field = format!("spec.extensions[{at}].valuesSchema");
+            findings.push(document.finding(Severity::Warning, &field, None, by_tag(&image)));
+        }
+    }
+}
+
+fn is_digest(image: &str) -> bool {
+    image.contains("@sha256:")
+}
+
+fn by_tag(image: &str) -> String {
+    format!(
+        "{image} is another image when the registry serves another one by that tag: name it by its digest, NAME@sha256:…"
+    )
+}
+
+/// The images that stand in a template as they are, with their lines. What a value names is found where its default is.
+fn template_images(template: &str) -> Vec<(usize, &str)> {
+    let named = template.lines().enumerate().filter_map(|(at, line)| Some((at + 1, template_image(line)?)));
+    named.filter(|(_, image)| !is_digest(image)).collect()
+}
+
+fn template_image(line: &str) -> Option<&str> {
+    let start = line.find("image:")?;
+    let bare = line[..start].trim_matches([' ', '\t', '-', '{', '"', '\'']).is_empty();
+    let value = line[start + "image:".len()..].split([',', '}', '#']).next()?.trim().trim_matches(['"', '\'']);
+    (bare && !value.is_empty() && !line.contains("{{")).then_some(value)
+}
+
+/// The images that a schema gives to values by default.
+fn default_images(schema: &Value, found: &mut Vec<String>) {
+    for (key, value) in schema.as_object().into_iter().flatten() {
+        let named = key == "image" || key.ends_with("Image");
+        let default = if value.is_string() { Some(value) } else { value.get("default") };
+        match default.and_then(Value::as_str).filter(|_| named) {
+            Some(image) if !image.is_empty() && !is_digest(image) => found.push(image.to_owned()),
+            _ => default_images(value, found),
+        }
     }
 }
 
@@ -366,5 +417,34 @@ mod tests {
         assert_eq!(short(r#"Invalid value: "object": must be x: y"#), "must be x: y");
         assert_eq!(short(r#"Invalid value: "7": must be x"#), r#"Invalid value: "7": must be x"#);
         assert_eq!(short("Required value"), "Required value");
+    }
+
+    #[test]
+    fn images_of_extensions_are_asked_for_by_digest() {
+        let digest = format!("registry.example/good@sha256:{}", "a".repeat(64));
+        let text = format!(
+            "apiVersion: fleetwright.io/v1alpha1\nkind: ClusterPackageVersion\nmetadata: {{name: a}}\nspec:\n  extensions:\n  - name: dns\n    template: |\n      kind: Deployment\n      spec:\n        containers:\n        - name: a\n          image: registry.example/dns:1\n        - image: \"{digest}\"\n        - image: {{{{ values.image }}}}\n    valuesSchema: |\n      type: object\n      properties:\n        image: {{type: string, default: \"registry.example/agent:2\"}}\n        deep: {{type: object, properties: {{sideImage: {{type: string, default: \"registry.example/side:3\"}}}}}}\n        pinned: {{type: object, properties: {{image: {{type: string, default: \"{digest}\"}}}}}}\n"
+        );
+        let mut findings = Vec::new();
+        for tree in source::documents(&text).unwrap() {
+            let document = Document { file: "a.yaml".to_owned(), text: text.as_str().into(), tree };
+            images(&document, &mut findings);
+        }
+        let said: Vec<(usize, &str, &str)> = findings
+            .iter()
+            .map(|one| (one.line, one.field.as_str(), one.message.split(' ').next().unwrap_or_default()))
+            .collect();
+        let (template, schema) = ("spec.extensions[0].template", "spec.extensions[0].valuesSchema");
+        let images: Vec<_> = said.iter().map(|(_, field, image)| (*field, *image)).collect();
+        assert_eq!(
+            images,
+            [
+                (template, "registry.example/dns:1"),
+                (schema, "registry.example/agent:2"),
+                (schema, "registry.example/side:3")
+            ]
+        );
+        assert_eq!(said[0].0, 12, "the line of the image");
+        assert!(findings.iter().all(|one| one.severity == Severity::Warning));
     }
 }
