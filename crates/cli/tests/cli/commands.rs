@@ -75,6 +75,63 @@ fn the_kubeconfig_appears_when_the_server_answers_and_only_its_owner_reads_it() 
     assert!(std::net::TcpStream::connect(address).is_err(), "{address} is free again");
 }
 
+/// Roles that aggregate each other once kept the server busy without an end, so that it did not hear the signal.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_ends_with_sigterm_while_roles_aggregate_each_other_and_requests_hang() {
+    use kube::client::Body;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("kubeconfig");
+    let mut server = Running::start(&["apiserver", "--memory", "--kubeconfig", path.to_str().expect("a path of text")]);
+    let line = server.lines(1).remove(0);
+    let address = line.split("https://").nth(1).and_then(|rest| rest.split(',').next()).expect("an address").to_owned();
+    let kubeconfig = kube::config::Kubeconfig::read_from(&path).expect("a kubeconfig");
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await.expect("a config");
+    let client = kube::Client::try_from(config).expect("a client");
+    let roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
+    let post = async |body: serde_json::Value| {
+        let request = http::Request::post(roles).header("content-type", "application/json");
+        let request = request.body(Body::from(body.to_string().into_bytes())).expect("a request");
+        assert_eq!(client.send(request).await.expect("an answer").status(), 201);
+    };
+    // Each selects all, itself too.
+    for number in 0..30 {
+        let selectors = serde_json::json!([{"matchLabels": {"all": "yes"}}]);
+        let meta = serde_json::json!({"name": format!("r{number}"), "labels": {"all": "yes"}});
+        post(serde_json::json!({"metadata": meta, "aggregationRule": {"clusterRoleSelectors": selectors}})).await;
+    }
+    // Watches that are not read, and connections that say nothing.
+    let mut held = Vec::new();
+    for _ in 0..10 {
+        let request = http::Request::get(format!("{roles}?watch=true")).body(Body::empty()).expect("a request");
+        held.push(client.send(request).await.expect("a watch"));
+    }
+    let silent: Vec<_> = (0..10).map(|_| std::net::TcpStream::connect(&address).expect("a connection")).collect();
+    // Sources that change all the time, so that there is something to gather when the signal comes.
+    let writer = {
+        let client = client.clone();
+        tokio::spawn(async move {
+            for number in 0.. {
+                let rule =
+                    serde_json::json!({"apiGroups": [""], "resources": [format!("x{number}")], "verbs": ["get"]});
+                let meta = serde_json::json!({"name": format!("source-{number}"), "labels": {"all": "yes"}});
+                let body = serde_json::json!({"metadata": meta, "rules": [rule]}).to_string().into_bytes();
+                let request = http::Request::post(roles).header("content-type", "application/json");
+                let request = request.body(Body::from(body)).expect("a request");
+                if client.send(request).await.is_err() {
+                    return number;
+                }
+            }
+            0
+        })
+    };
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    server.signal("-TERM");
+    let code = tokio::task::spawn_blocking(move || server.exit_code()).await.expect("it ends");
+    assert_eq!(code, Some(0));
+    assert!(writer.await.expect("the writer ends") > 0, "nothing was written");
+    drop((held, silent));
+}
+
 #[test]
 fn up_keeps_everything_in_its_home_and_stops_cleanly() {
     let folder = tempfile::tempdir().expect("a temporary folder");
