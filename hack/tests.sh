@@ -73,6 +73,11 @@ while read -r folder kind target program; do
     ! wants real || echo "$name.both $folder $program"
     continue
     ;;
+  attacks.attacks)
+    ! wants scenario || echo "$name.embedded $folder $program --embedded"
+    ! wants real || echo "$name.real $folder $program --real"
+    continue
+    ;;
   conformance.kubectl)
     ! wants real || echo "$name $folder $program"
     continue

@@ -213,7 +213,8 @@ impl<'a> Reader<'a> {
     fn here_documents(&mut self) {
         for document in std::mem::take(&mut self.waiting) {
             while self.at < self.script.len() {
-                let line = self.rest().lines().next().unwrap_or_default();
+                let rest = self.rest();
+                let line = &rest[..rest.find('\n').unwrap_or(rest.len())];
                 let text = if document.without_tabs { line.trim_start_matches('\t') } else { line };
                 if text == document.end {
                     self.at += line.len();
@@ -269,6 +270,7 @@ mod tests {
             "# it's a comment\necho {{ machine.name | sh }}",
             "echo a#b {{ machine.name | sh }}",
             "cat <<EOF\nit's \"text\"\nEOF\necho {{ machine.name | sh }}",
+            "cat <<EOF\r\ntext\r\n",
             "cat <<-'E F'\n\ttext\n",
             "x=$((1 << (2 + 1)))\necho $((1 << 2)) {{ machine.name | sh }}\necho {{ machine.name | sh }}",
         ] {

@@ -1,0 +1,339 @@
+//! To be taken for somebody else.
+
+use anyhow::{Context, Result, ensure};
+use base64::Engine;
+use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
+use fleetwright_conformance::{Call, Ctx, eventually};
+use fleetwright_pki::{Authority, Identity, Leaf};
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::arena::{
+    TREASURE, absent, account_token, attacker, attacker_everywhere, rule, stored, tells_nothing, token_of, victim,
+    whoami,
+};
+use crate::{Area, Attempt, raw};
+
+pub fn attempts() -> Vec<Attempt> {
+    attempts![Area::Identity, Server;
+        a_certificate_of_another_authority_is_of_no_use_whatever_it_names,
+        a_self_signed_certificate_that_copies_the_authority_s_name_is_of_no_use,
+        a_server_s_own_certificate_is_no_client_certificate,
+        forged_service_account_tokens_are_refused_one_by_one,
+        a_token_does_not_outlive_its_account_by_a_namesake,
+        a_token_of_one_account_does_not_make_tokens_of_another,
+        the_right_to_impersonate_one_user_gives_no_groups,
+        impersonation_in_parts_and_twice_is_refused,
+        front_proxy_headers_of_a_client_are_not_believed,
+        a_bootstrap_token_in_another_namespace_opens_nothing,
+        passwords_and_tokens_in_other_places_are_not_read,
+    ]
+}
+
+/// Tries to read and to write with such a client certificate: nothing of it happens.
+async fn useless(ctx: &Ctx, cert_pem: &str, key_pem: &str) -> Result<()> {
+    let other = victim(ctx).await?;
+    // A client may also be unable to make a connection at all.
+    if let Ok(client) = ctx.target().client_with(Identity::Certificate { cert_pem, key_pem }).await {
+        let path = format!("/api/v1/namespaces/{other}/secrets");
+        let read = client.request_text(http::Request::get(&path).body(Vec::new())?).await;
+        ensure!(read.is_err(), "it was let in: {read:?}");
+        let body = json!({"metadata": {"name": "forged"}}).to_string().into_bytes();
+        let write =
+            http::Request::post(ctx.core("configmaps")).header("content-type", "application/json").body(body)?;
+        let written = client.request_text(write).await;
+        ensure!(written.is_err(), "it was let in: {written:?}");
+    }
+    absent(ctx, &ctx.core("configmaps/forged")).await
+}
+
+async fn a_certificate_of_another_authority_is_of_no_use_whatever_it_names(ctx: Ctx) -> Result<()> {
+    let pair = Authority::new("kubernetes")?.issue(Leaf::client("kubernetes-admin", ["system:masters"]))?;
+    useless(&ctx, &pair.cert_pem, &pair.key_pem).await
+}
+
+async fn a_self_signed_certificate_that_copies_the_authority_s_name_is_of_no_use(ctx: Ctx) -> Result<()> {
+    let theirs = fleetwright_pki::Certificate::from_pem(ctx.target().ca_pem())?;
+    let namesake = Authority::new(&theirs.common_name)?;
+    let pair = namesake.issue(Leaf::client("kubernetes-admin", ["system:masters"]))?;
+    // With the true authority behind it, as if it had signed.
+    let chain = format!("{}{}", pair.cert_pem, ctx.target().ca_pem());
+    useless(&ctx, &pair.cert_pem, &pair.key_pem).await?;
+    if let Ok(client) =
+        ctx.target().client_with(Identity::Certificate { cert_pem: &chain, key_pem: &pair.key_pem }).await
+    {
+        let read = client.request_text(http::Request::get("/api/v1/namespaces").body(Vec::new())?).await;
+        ensure!(read.is_err(), "it was let in: {read:?}");
+    }
+    Ok(())
+}
+
+/// A kubelet's serving certificate names a node, and is of an authority that the server trusts for clients: without the usage it is no client's.
+async fn a_server_s_own_certificate_is_no_client_certificate(ctx: Ctx) -> Result<()> {
+    let key = rcgen::KeyPair::generate()?;
+    let mut params = rcgen::CertificateParams::new(vec!["thief".to_owned()])?;
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(rcgen::DnType::OrganizationName, "system:nodes");
+    params.distinguished_name.push(rcgen::DnType::CommonName, "system:node:thief");
+    let pem = params.serialize_request(&key)?.pem()?;
+    let node = ctx.as_user("system:node:thief", &["system:nodes"]).await?;
+    let name = ctx.unique("serving");
+    let path = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+    let request = json!({"metadata": {"name": name}, "spec": {
+        "signerName": "kubernetes.io/kubelet-serving", "request": BASE64_STANDARD.encode(&pem),
+        "usages": ["digital signature", "server auth"],
+    }});
+    node.post(path, &request).await?.code(201)?;
+    let approval = json!({"status": {"conditions": [
+        {"type": "Approved", "status": "True", "reason": "Tried", "message": "an attempt"},
+    ]}});
+    let approve = format!("{path}/{name}/approval");
+    ctx.patch(approve, fleetwright_conformance::PatchType::Merge, &approval).await?.ok()?;
+    let signed = eventually("it is signed", async || {
+        let request = stored(&ctx, &format!("{path}/{name}")).await?;
+        let text = request["status"]["certificate"].as_str().context("no certificate yet")?.to_owned();
+        Ok(String::from_utf8(BASE64_STANDARD.decode(text)?)?)
+    })
+    .await?;
+    let key = key.serialize_pem();
+    useless(&ctx, &signed, &key).await
+}
+
+fn segment(value: &Value) -> String {
+    BASE64_URL_SAFE_NO_PAD.encode(value.to_string())
+}
+
+async fn forged_service_account_tokens_are_refused_one_by_one(ctx: Ctx) -> Result<()> {
+    let other = victim(&ctx).await?;
+    let token = account_token(&ctx, "robot").await?;
+    let parts: Vec<&str> = token.split('.').collect();
+    let read = |part: &str| -> Result<Value> { Ok(serde_json::from_slice(&BASE64_URL_SAFE_NO_PAD.decode(part)?)?) };
+    let (header, claims) = (read(parts[0])?, read(parts[1])?);
+    let mut admin = claims.clone();
+    admin["sub"] = "system:serviceaccount:kube-system:default".into();
+    admin["kubernetes.io"]["namespace"] = "kube-system".into();
+    admin["kubernetes.io"]["serviceaccount"]["name"] = "default".into();
+    let mut forever = claims.clone();
+    forever["exp"] = json!(i64::MAX);
+    let header_with = |field: &str, value: Value| {
+        let mut header = header.clone();
+        header[field] = value;
+        header
+    };
+    let hmac = |header: &Value, claims: &Value, key: &[u8]| {
+        let signed = format!("{}.{}", segment(header), segment(claims));
+        let key = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, key);
+        let tag = aws_lc_rs::hmac::sign(&key, signed.as_bytes());
+        format!("{signed}.{}", BASE64_URL_SAFE_NO_PAD.encode(tag.as_ref()))
+    };
+    let none = header_with("alg", "none".into());
+    let symmetric = header_with("alg", "HS256".into());
+    let kid = header["kid"].as_str().unwrap_or_default().to_owned();
+    let forged = [
+        ("another account in the claims", format!("{}.{}.{}", parts[0], segment(&admin), parts[2])),
+        ("a later end in the claims", format!("{}.{}.{}", parts[0], segment(&forever), parts[2])),
+        ("algorithm none", format!("{}.{}.", segment(&none), segment(&admin))),
+        ("algorithm none with a signature", format!("{}.{}.{}", segment(&none), segment(&admin), parts[2])),
+        ("no signature", format!("{}.{}.", parts[0], parts[1])),
+        ("two parts", format!("{}.{}", parts[0], parts[1])),
+        ("a symmetric key that is public", hmac(&symmetric, &admin, ctx.target().ca_pem().as_bytes())),
+        ("a symmetric key that is the key's id", hmac(&symmetric, &admin, kid.as_bytes())),
+        ("an empty symmetric key", hmac(&symmetric, &admin, b"0")),
+        (
+            "a key of the token's own choice",
+            format!("{}.{}.{}", segment(&header_with("kid", "../../../dev/null".into())), segment(&admin), parts[2]),
+        ),
+        (
+            "a key inside the token",
+            format!(
+                "{}.{}.{}",
+                segment(&header_with("jwk", json!({"kty": "oct", "k": "AA"}))),
+                segment(&admin),
+                parts[2]
+            ),
+        ),
+    ];
+    for (what, token) in forged {
+        let forger = ctx.with_token(&token).await?;
+        let reply = forger.get(format!("/api/v1/namespaces/{other}/secrets")).await?;
+        ensure!(reply.status == 401, "{what}: {}", reply.status);
+        tells_nothing(what, &reply.text())?;
+        let path = "/apis/authentication.k8s.io/v1/tokenreviews";
+        let review = ctx.post(path, &json!({"spec": {"token": token}})).await?.code(201)?;
+        ensure!(review["status"]["authenticated"] != true, "{what}: {review}");
+    }
+    // The true one is as good as before.
+    ensure!(whoami(&ctx.with_token(&token).await?).await?["username"] == claims["sub"], "the true token");
+    Ok(())
+}
+
+async fn a_token_does_not_outlive_its_account_by_a_namesake(ctx: Ctx) -> Result<()> {
+    let token = account_token(&ctx, "robot").await?;
+    let robot = ctx.with_token(&token).await?;
+    let first = whoami(&robot).await?;
+    ctx.delete(ctx.core("serviceaccounts/robot")).await?.ok()?;
+    ctx.post(ctx.core("serviceaccounts"), &json!({"metadata": {"name": "robot"}})).await?.code(201)?;
+    // The server may know a token from a moment ago.
+    eventually("the old token has ended", async || robot.get("/version").await?.refused(401, "Unauthorized")).await?;
+    let second = whoami(&ctx.with_token(&token_of(&ctx, "robot").await?).await?).await?;
+    ensure!(first["username"] == second["username"] && first["uid"] != second["uid"], "{first} {second}");
+    Ok(())
+}
+
+async fn a_token_of_one_account_does_not_make_tokens_of_another(ctx: Ctx) -> Result<()> {
+    let named = json!([{"apiGroups": [""], "resources": ["serviceaccounts/token"], "verbs": ["create"], "resourceNames": ["robot"]}]);
+    let (_, eve) = attacker(&ctx, named).await?;
+    for name in ["robot", "master"] {
+        ctx.post(ctx.core("serviceaccounts"), &json!({"metadata": {"name": name}})).await?.code(201)?;
+    }
+    let of = |name: &str| ctx.core(&format!("serviceaccounts/{name}/token"));
+    let body = json!({"spec": {}});
+    let own = eve.post(of("robot"), &body).await?.code(201)?;
+    let wanted = format!("system:serviceaccount:{}:robot", ctx.ns);
+    let own = ctx.with_token(own["status"]["token"].as_str().context("a token")?).await?;
+    ensure!(whoami(&own).await?["username"] == wanted.as_str(), "its own");
+    // The body must not name another account than the path, and other namespaces are others.
+    for path in [of("master"), of("Robot"), "/api/v1/namespaces/kube-system/serviceaccounts/default/token".to_owned()] {
+        let reply = eve.post(&path, &body).await?;
+        ensure!(reply.status == 403 && reply.json["status"]["token"].is_null(), "{path}: {}", reply.text());
+    }
+    for confused in [
+        json!({"metadata": {"name": "master"}, "spec": {}}),
+        json!({"metadata": {"namespace": "kube-system"}, "spec": {}}),
+    ] {
+        let reply = eve.post(of("robot"), &confused).await?;
+        if let Some(token) = reply.json["status"]["token"].as_str() {
+            let who = whoami(&ctx.with_token(token).await?).await?;
+            ensure!(who["username"] == wanted.as_str(), "{confused}: {who}");
+        }
+    }
+    Ok(())
+}
+
+async fn the_right_to_impersonate_one_user_gives_no_groups(ctx: Ctx) -> Result<()> {
+    let other = victim(&ctx).await?;
+    let named =
+        json!([{"apiGroups": [""], "resources": ["users"], "verbs": ["impersonate"], "resourceNames": ["bob"]}]);
+    let (_, eve) = attacker_everywhere(&ctx, named).await?;
+    let path = format!("/api/v1/namespaces/{other}/secrets/treasure");
+    let as_bob = || eve.call(Method::GET, path.as_str()).header("impersonate-user", "bob");
+    let bob = eve.call(Method::POST, "/apis/authentication.k8s.io/v1/selfsubjectreviews");
+    let bob = bob.header("impersonate-user", "bob").json(&json!({})).send().await?.code(201)?;
+    ensure!(bob["status"]["userInfo"]["username"] == "bob", "{bob}");
+    let attempts = [
+        as_bob(),
+        as_bob().header("impersonate-group", "system:masters"),
+        as_bob().header("impersonate-group", "system:authenticated").header("impersonate-group", "system:masters"),
+        as_bob().header("impersonate-uid", "0"),
+        as_bob().header("impersonate-extra-scopes", "all"),
+        eve.call(Method::GET, path.as_str()).header("impersonate-user", "system:admin"),
+        eve.call(Method::GET, path.as_str()).header("impersonate-user", "system:serviceaccount:kube-system:default"),
+        eve.call(Method::GET, path.as_str()).header("impersonate-user", "system:node:bob"),
+    ];
+    for (number, attempt) in attempts.into_iter().enumerate() {
+        let reply = attempt.send().await?;
+        ensure!(reply.status == 403, "attempt {number}: {}", reply.text());
+        tells_nothing("impersonation", &reply.text())?;
+    }
+    Ok(())
+}
+
+/// The call with these headers.
+fn with<'a>(call: Call<'a>, headers: &[(&'static str, &str)]) -> Call<'a> {
+    headers.iter().fold(call, |call, (name, value)| call.header(*name, value))
+}
+
+async fn impersonation_in_parts_and_twice_is_refused(ctx: Ctx) -> Result<()> {
+    let (_, eve) = attacker(&ctx, json!([rule("", &["configmaps"], &["create"])])).await?;
+    let body = json!({"metadata": {"name": "made"}});
+    let path = ctx.core("configmaps");
+    let attempts: [&[(&'static str, &str)]; 6] = [
+        &[("impersonate-group", "system:masters")],
+        &[("impersonate-uid", "0")],
+        &[("impersonate-extra-scopes", "all")],
+        &[("impersonate-user", ""), ("impersonate-group", "system:masters")],
+        &[("impersonate-user", "bob"), ("impersonate-user", "system:admin")],
+        &[("impersonate-user", "eve, system:admin")],
+    ];
+    for headers in attempts {
+        let call = eve.call(Method::POST, path.as_str());
+        let call = with(call, headers);
+        let reply = call.json(&body).send().await?;
+        ensure!(reply.status >= 400, "{headers:?}: {}", reply.status);
+        absent(&ctx, &ctx.core("configmaps/made")).await?;
+    }
+    Ok(())
+}
+
+async fn front_proxy_headers_of_a_client_are_not_believed(ctx: Ctx) -> Result<()> {
+    let other = victim(&ctx).await?;
+    let (name, eve) = attacker(&ctx, json!([rule("", &["configmaps"], &["get"])])).await?;
+    let headers = [("x-remote-user", "system:admin"), ("x-remote-group", "system:masters"), ("x-remote-extra-a", "b")];
+    for (who, ctx) in [(name.as_str(), eve), ("system:anonymous", ctx.anonymous().await?)] {
+        let read = with(ctx.call(Method::GET, format!("/api/v1/namespaces/{other}/secrets")), &headers).send().await?;
+        ensure!(matches!(read.status, 401 | 403), "{who}: {}", read.text());
+        tells_nothing(who, &read.text())?;
+        let review = ctx.call(Method::POST, "/apis/authentication.k8s.io/v1/selfsubjectreviews");
+        let review = with(review, &headers).json(&json!({})).send().await?;
+        if review.status == 201 {
+            ensure!(review.json["status"]["userInfo"]["username"] == who, "{}", review.text());
+        }
+    }
+    Ok(())
+}
+
+async fn a_bootstrap_token_in_another_namespace_opens_nothing(ctx: Ctx) -> Result<()> {
+    let (_, eve) = attacker(&ctx, json!([rule("", &["secrets"], &["create"])])).await?;
+    let token = json!({
+        "metadata": {"name": "bootstrap-token-evil01"}, "type": "bootstrap.kubernetes.io/token",
+        "stringData": {
+            "token-id": "evil01", "token-secret": "0123456789abcdef", "usage-bootstrap-authentication": "true",
+            "usage-bootstrap-signing": "true", "auth-extra-groups": "system:bootstrappers:evil",
+        },
+    });
+    // Some servers take it there; none lets it count.
+    let _ = eve.post(ctx.core("secrets"), &token).await?;
+    let refused = eve.post("/api/v1/namespaces/kube-system/secrets", &token).await?;
+    ensure!(refused.status == 403, "{}", refused.text());
+    absent(&ctx, "/api/v1/namespaces/kube-system/secrets/bootstrap-token-evil01").await?;
+    let holder = ctx.with_token("evil01.0123456789abcdef").await?;
+    holder.get("/version").await?.refused(401, "Unauthorized")?;
+    Ok(())
+}
+
+async fn passwords_and_tokens_in_other_places_are_not_read(ctx: Ctx) -> Result<()> {
+    let other = victim(&ctx).await?;
+    let token = account_token(&ctx, "robot").await?;
+    let account = format!("system:serviceaccount:{}:robot", ctx.ns);
+    let bound = json!({
+        "metadata": {"name": "robot"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+        "subjects": [{"kind": "ServiceAccount", "name": "robot", "namespace": ctx.ns}],
+    });
+    let there = format!("/apis/rbac.authorization.k8s.io/v1/namespaces/{other}/rolebindings");
+    ctx.post(there, &bound).await?.code(201)?;
+    let secrets = format!("/api/v1/namespaces/{other}/secrets");
+    // A true token, so that only the place is wrong.
+    let robot = ctx.with_token(&token).await?;
+    eventually("the token is good", async || robot.get(&secrets).await?.ok()).await?;
+    let target = ctx.target();
+    let get =
+        |path: &str, headers: &str| format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{headers}\r\n");
+    let basic = BASE64_STANDARD.encode(format!("{account}:{token}"));
+    for request in [
+        get(&format!("{secrets}?access_token={token}"), ""),
+        get(&format!("{secrets}?token={token}"), ""),
+        get(&secrets, &format!("Authorization: Basic {basic}\r\n")),
+        get(&secrets, &format!("Cookie: token={token}\r\n")),
+        get(&secrets, &format!("X-Auth-Token: {token}\r\n")),
+        get(&secrets, &format!("Authorization: Token {token}\r\n")),
+        get(&secrets, &format!("Proxy-Authorization: Bearer {token}\r\n")),
+    ] {
+        let said = raw::exchange(target, request.as_bytes()).await?;
+        let statuses = raw::statuses(&said);
+        ensure!(statuses.iter().all(|status| matches!(status, 400 | 401 | 403)), "{request}\n{said}");
+        ensure!(!said.contains(TREASURE), "{request}");
+        tells_nothing(&request, &said)?;
+    }
+    Ok(())
+}

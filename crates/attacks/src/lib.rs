@@ -1,0 +1,95 @@
+//! Attempts to break in, on the embedded API server and on kube-apiserver.
+//!
+//! An attempt is an async function named by a sentence that says what must hold. It performs an attack, and then looks, as an administrator, whether the thing
+//! happened that the attack was for: a status code alone shows nothing. It fails by returning an error or by panicking. The list of attempts stands in
+//! `docs/threat-model.md`, between marks; a test compares the two.
+//!
+//! To add one: write the function in the module of its area and name it in that module's `attempts![…]`. Attempts that need operators get one of the
+//! fixtures of the operators' own tests: a `Site` (Machines that join), a `Meta` (Clusters) or a `Stage` (simulated hosts).
+
+#[macro_use]
+mod attempt;
+mod arena;
+mod certificates;
+mod encoding;
+mod exhaustion;
+mod hosts;
+mod identity;
+mod raw;
+mod references;
+mod runner;
+mod tenants;
+
+// The fixtures of the operators' tests. No test needs all that they offer.
+#[allow(dead_code)]
+#[path = "../../machines/tests/join/site.rs"]
+mod site;
+#[allow(dead_code)]
+#[path = "../../machines/tests/scenarios/support.rs"]
+mod stage;
+#[allow(dead_code)]
+#[path = "../../clusters/tests/stories/support.rs"]
+mod world;
+
+pub use attempt::{Area, Attempt};
+pub use fleetwright_lab::Kind;
+pub use runner::{Report, run};
+
+/// All attempts.
+pub fn all() -> Vec<Attempt> {
+    [
+        identity::attempts(),
+        references::attempts(),
+        certificates::attempts(),
+        encoding::attempts(),
+        exhaustion::attempts(),
+        hosts::attempts(),
+        tenants::attempts(),
+    ]
+    .concat()
+}
+
+/// The attempts as the threat model lists them.
+pub fn listed() -> String {
+    let mut text = String::new();
+    let mut area = None;
+    for attempt in all() {
+        if area != Some(attempt.area) {
+            area = Some(attempt.area);
+            text.push_str(&format!("\n**{}**\n\n", attempt.area));
+        }
+        text.push_str(&format!("- {}\n", attempt.sentence()));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/threat-model.md");
+
+    #[test]
+    fn the_threat_model_lists_these_attempts_and_no_others() {
+        let page = std::fs::read_to_string(KEPT).expect("docs/threat-model.md");
+        let (_, rest) = page.split_once("<!-- attacks -->\n").expect("the mark <!-- attacks -->");
+        let (kept, _) = rest.split_once("\n<!-- end of attacks -->").expect("the mark <!-- end of attacks -->");
+        let (kept, listed) = (kept.trim(), listed());
+        assert_eq!(
+            kept,
+            listed.trim(),
+            "docs/threat-model.md is stale: put the output of `cargo test -p fleetwright-attacks --test attacks -- --markdown` between the marks"
+        );
+    }
+
+    #[test]
+    fn there_are_at_least_forty_attempts_of_every_area_and_each_has_a_name_of_its_own() {
+        let all = all();
+        assert!(all.len() >= 40, "{}", all.len());
+        for area in Area::ALL {
+            assert!(all.iter().filter(|attempt| attempt.area == area).count() >= 3, "{area}");
+        }
+        let names: std::collections::BTreeSet<_> = all.iter().map(|attempt| attempt.name).collect();
+        assert_eq!(names.len(), all.len());
+    }
+}
