@@ -240,7 +240,7 @@ async fn the_right_to_impersonate_one_user_gives_no_groups(ctx: Ctx) -> Result<(
 
 /// The call with these headers.
 fn with<'a>(call: Call<'a>, headers: &[(&'static str, &str)]) -> Call<'a> {
-    headers.iter().fold(call, |call, (name, value)| call.header(*name, value))
+    headers.iter().fold(call, |call, (name, value)| call.header(name, value))
 }
 
 async fn impersonation_in_parts_and_twice_is_refused(ctx: Ctx) -> Result<()> {

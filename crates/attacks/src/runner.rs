@@ -30,10 +30,13 @@ thread_local! {
     static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
+/// The outcome of an attempt on each server; none where it does not run.
+type Outcomes = Vec<Option<Result<(), String>>>;
+
 /// How attempts went.
 pub struct Report {
     servers: Vec<Kind>,
-    rows: Vec<(Attempt, Vec<Option<Result<(), String>>>)>,
+    rows: Vec<(Attempt, Outcomes)>,
 }
 
 impl Report {

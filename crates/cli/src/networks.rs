@@ -63,7 +63,7 @@ pub(crate) async fn discover(client: &Client) -> Found {
     let services = Api::<DynamicObject>::all_with(client.clone(), &services).list(&ListParams::default()).await;
     let services = services.map(|list| list.items).unwrap_or_default();
     let services = services.iter().filter_map(|one| one.data["spec"]["cidrs"].as_array());
-    let services: Vec<_> = services.flatten().filter_map(|cidr| cidr.as_str()?.parse().ok()).collect();
+    let services: Vec<Network> = services.flatten().filter_map(|cidr| cidr.as_str()?.parse().ok()).collect();
     if services.is_empty() {
         notes.push("the network of its Services is not known: it has no ServiceCIDRs that you may list".to_owned());
     }

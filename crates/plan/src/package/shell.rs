@@ -148,12 +148,9 @@ impl<'a> Reader<'a> {
                 self.open.pop();
             }
             (Some(Open::Single), _) => {}
-            (_, '\\') => {
-                // What is escaped is not read; an interpolation still is.
-                if !self.rest().starts_with("{{") {
-                    self.at += self.rest().chars().next().map_or(0, char::len_utf8);
-                }
-            }
+            // What is escaped is not read; an interpolation still is.
+            (_, '\\') if self.rest().starts_with("{{") => {}
+            (_, '\\') => self.at += self.rest().chars().next().map_or(0, char::len_utf8),
             (Some(Open::Double), '"') => {
                 self.open.pop();
             }

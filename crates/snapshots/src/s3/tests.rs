@@ -262,7 +262,8 @@ async fn a_snapshot_that_the_store_changed_or_swapped_is_refused() {
     }
     let key = |name: &str, end: &str| format!("fleet/pay/{name}.{end}");
     let honest = objects.lock().unwrap().clone();
-    let change = |change: &dyn Fn(&mut BTreeMap<String, Vec<u8>>)| {
+    type Stored = BTreeMap<String, Vec<u8>>;
+    let change = |change: &dyn Fn(&mut Stored)| {
         let mut changed = honest.clone();
         change(&mut changed);
         *objects.lock().unwrap() = changed;

@@ -123,7 +123,7 @@ fn an_upgrade_begins_when_its_snapshot_is_there_and_going_back_needs_none() {
     let upgradable = condition(&said.conditions, names::UPGRADABLE).unwrap();
     assert_eq!((upgradable.status, upgradable.reason.as_str()), (Status::False, names::reasons::NO_SNAPSHOT));
     // One that was taken for something else does not count.
-    let mut other = done(decision.snapshot.as_ref().unwrap());
+    let mut other = done(decision.snapshot.as_ref().unwrap(), NOW);
     other.generation = None;
     world.tasks.push(other);
     world.status = world.status();
