@@ -91,7 +91,7 @@ enum Command {
         #[arg(long, value_name = "DIR", default_value = "man")]
         out: std::path::PathBuf,
     },
-    /// A step of a pod that takes a snapshot.
+    /// A step of a pod that takes a snapshot, and the keys of a Cluster from one.
     #[command(hide = true)]
     Snapshot(snapshot::Args),
     /// Print the reference of all commands as Markdown.

@@ -1,4 +1,4 @@
-//! `fleetwright snapshot`: the steps of pods that the Cluster-Operator makes for snapshots. Nobody types them.
+//! `fleetwright snapshot`: the steps of pods that the Cluster-Operator makes for snapshots. Of these a person types `keys` alone.
 
 use std::path::PathBuf;
 
@@ -22,12 +22,24 @@ enum Step {
     Take(FromArgs),
     /// Compare it with what it was restored to, put it in its place, and remove old ones.
     Keep(KeepArgs),
+    /// Print the Secrets with the keys of the Cluster that are kept with a snapshot, as YAML for `kubectl apply --server-side -f -`.
+    Keys(KeysArgs),
     /// Bring one that is kept to a file.
     Fetch(FetchArgs),
     /// Make what a snapshot was restored to the data of a member.
     Place(DataArgs),
     /// Remove what a member had before that.
     Clean(DataArgs),
+}
+
+#[derive(clap::Args)]
+struct KeysArgs {
+    #[command(flatten)]
+    place: PlaceArgs,
+
+    /// The snapshot's name.
+    #[arg(long)]
+    name: String,
 }
 
 #[derive(clap::Args)]
@@ -172,6 +184,10 @@ struct KeepArgs {
     /// One that is not removed.
     #[arg(long)]
     spare: Option<String>,
+
+    /// The file with the sealed keys of the Cluster, to keep with the snapshot.
+    #[arg(long)]
+    cluster_keys: Option<PathBuf>,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
@@ -184,6 +200,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
                 Ok(())
             }
             Step::Keep(args) => {
+                if let Some(path) = args.cluster_keys.as_ref().filter(|path| !path.exists()) {
+                    eprintln!(
+                        "{} does not exist: the snapshot is kept without the keys of the Cluster",
+                        path.display()
+                    );
+                }
                 let keep = Keep {
                     name: args.name.clone(),
                     work: args.from.work.clone(),
@@ -193,8 +215,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
                     encryption: args.place.encryption(),
                     keep: args.keep,
                     spare: args.spare.clone(),
+                    cluster_keys: args.cluster_keys.clone(),
                 };
                 tell(&fleetwright_snapshots::keep(&keep).await?)
+            }
+            Step::Keys(args) => {
+                let encryption = args.place.encryption();
+                let keys = args.place.place()?.cluster_keys(&encryption, &args.name).await?;
+                print!("{}", crate::yaml::documents(&keys.objects(&encryption.cluster))?);
+                Ok(())
             }
             Step::Fetch(args) => {
                 let to = args.work.join(fleetwright_snapshots::FILE);

@@ -266,11 +266,12 @@ pub enum Choice {
 impl Controller for Clusters {
     const NAME: &'static str = crate::NAME;
     /// Reads: authorities that sign, the sealed copy of keys and what seals it, a namespace that may be there, the keys of a store and of snapshots, and
-    /// Secrets that it refers to. Writes: everything of a new cluster's step, the key of its snapshots with its copy, the Operation that releases machines,
+    /// Secrets that it refers to. For a snapshot, its key, the sealed keys that go into it, and the copy that these are of with what opens it. Writes:
+    /// everything of a new cluster's step, the key of its snapshots with its copy, the sealed keys for snapshots, the Operation that releases machines,
     /// the accepted spec, and the status. And what the journal needs for an act on a member of etcd, a restore, objects of an extension and machines, each with its policy,
     /// with reads of the operator's certificate and of a pod. And volumes that grow, with their StatefulSet. Of the writes, 9 are policies that came after the one of etcd.
     const BUDGET: Budget =
-        Budget { reads: 20 + 4 * Journal::BUDGET.reads + 5, writes: 43 + 4 * Journal::BUDGET.writes + 12 };
+        Budget { reads: 24 + 4 * Journal::BUDGET.reads + 5, writes: 44 + 4 * Journal::BUDGET.writes + 12 };
 
     type Found = Arc<Found>;
     type Valid = Valid;

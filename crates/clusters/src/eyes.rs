@@ -252,7 +252,7 @@ impl Eyes {
 
 impl Eyes {
     /// What the sealed copy of a cluster's keys holds, if it can be opened with the key that is there.
-    fn sealed(&self, names: &Names) -> BTreeMap<String, String> {
+    pub fn sealed(&self, names: &Names) -> BTreeMap<String, String> {
         let seal = self.secrets.get(&Key::new(&self.keys, keys::SEAL));
         let copy = self.secrets.get(&Key::new(&self.keys, &names.sealed_keys()));
         let by = seal.as_ref().and_then(|seal| seal.seal.as_deref());

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use fleetwright_api::{KeyStatus, names};
-use fleetwright_kit::{Key as ObjectKey, WriteError};
+use fleetwright_kit::{Key as ObjectKey, Pass, WriteError};
 use fleetwright_pki::{SealKey, ServiceAccountKey, fingerprint};
 use fleetwright_plan::cluster::certificates::{Authority, SERVICE_ACCOUNT};
 use fleetwright_plan::cluster::keys::{Choice, Key, SEAL, SEAL_DATA, SEALED_DATA, content};
@@ -19,6 +19,7 @@ use kube::{Api, ResourceExt};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use crate::eyes::Eyes;
 use crate::secrets::{Maker, SecretError};
 
 /// The certificate of an authority that is to sign later, beside the one that signs.
@@ -280,6 +281,19 @@ impl Maker<'_> {
         }
         Ok(())
     }
+}
+
+/// What the sealed copy of a cluster's keys holds: the data of each Secret, by its name. Nothing is created; a copy that cannot be opened counts as empty.
+pub async fn opened(eyes: &Eyes, pass: &Pass, names: &Names) -> Result<BTreeMap<String, Data>, SecretError> {
+    let api: Api<Secret> = Api::namespaced(pass.client(), &eyes.keys);
+    let name = names.sealed_keys();
+    let seal = api.get_opt(SEAL).await.map_err(|error| SecretError::Read(SEAL.to_owned(), error))?;
+    let copy = api.get_opt(&name).await.map_err(|error| SecretError::Read(name.clone(), error))?;
+    let value = |secret: Option<Secret>, key: &str| secret?.data?.remove(key);
+    let seal = value(seal, SEAL_DATA).and_then(|bytes| SealKey::from_bytes(&bytes.0));
+    let plain =
+        seal.zip(value(copy, SEALED_DATA)).and_then(|(seal, sealed)| seal.open(&purpose(names), &sealed.0).ok());
+    Ok(plain.and_then(|plain| serde_json::from_slice(&plain).ok()).unwrap_or_default())
 }
 
 /// What a copy is sealed for: one of another cluster is not opened in its place.

@@ -2,7 +2,10 @@
 
 use fleetwright_api::{ClusterSpec, ClusterStatus, names};
 use fleetwright_kit::{Key, Pass, WriteError};
+use fleetwright_pki::SealKey;
 use fleetwright_plan::cluster::borrowed::{key_secret, snapshot_keys, store};
+use fleetwright_plan::cluster::keys::SEALED_DATA;
+use fleetwright_plan::cluster::snapshots::cluster_keys::{CLUSTER_KEYS, ClusterKeys};
 use fleetwright_plan::cluster::snapshots::pods::{GENERATION, KEY, PURPOSE};
 use fleetwright_plan::cluster::snapshots::{Job, State, Task};
 use fleetwright_plan::cluster::{Decision, Names, Taking};
@@ -11,10 +14,12 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ContainerStatus, PersistentVolumeClaim, Pod, Secret};
 use kube::api::ObjectMeta;
 use kube::{Api, ResourceExt as _};
+use serde_json::json;
 
 use crate::borrow;
 use crate::cluster::ActError;
 use crate::eyes::Eyes;
+use crate::keys::{self, Sealed};
 use crate::secrets::SecretError;
 use crate::words::bounded;
 
@@ -35,6 +40,7 @@ impl Supplies<'_> {
             self.pass.writer().create(&claim).await?;
         }
         self.supply().await?;
+        self.cluster_keys().await?;
         let pod: Pod = parsed(&taking.pod, "the pod of a snapshot")?;
         self.pass.writer().create_in(&self.eyes.pods, &pod).await?;
         Ok(())
@@ -66,6 +72,52 @@ impl Supplies<'_> {
             Some(trouble) => Err(trouble.into()),
             None => Ok(()),
         }
+    }
+
+    /// Keeps the Secret with the keys of the cluster that goes into snapshots: what the sealed copy holds, sealed with the key of snapshots.
+    ///
+    /// While the copy cannot be opened, the Secret stays as it is, and a key that the copy lacks stays in it: it may be the last one that there is.
+    async fn cluster_keys(&self) -> Result<(), SecretError> {
+        let api: Api<Secret> = Api::namespaced(self.pass.client(), &self.names.namespace);
+        let read = |name: &str, error| SecretError::Read(name.to_owned(), error);
+        let value = |secret: Option<Secret>, key: &str| secret?.data?.remove(key);
+        let key = api.get_opt(KEY).await.map_err(|error| read(KEY, error))?;
+        // The pod says what is wrong with a key that is not of 32 bytes.
+        let Some(key) = value(key, "key").and_then(|key| SealKey::from_bytes(&key.0)) else { return Ok(()) };
+        let wanted = self.eyes.sealed(self.names);
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let cluster = format!("{}/{}", self.names.fleet, self.names.name);
+        let found = api.get_opt(CLUSTER_KEYS).await.map_err(|error| read(CLUSTER_KEYS, error))?;
+        let says = found.as_ref().and_then(|secret| secret.annotations().get(names::SEALED).cloned());
+        let held = value(found, SEALED_DATA).and_then(|sealed| ClusterKeys::open(&key, &cluster, &sealed.0));
+        let held = held.filter(|held| held.namespace == self.names.namespace).unwrap_or_default();
+        let digests = held.digests();
+        let is_so = wanted.iter().all(|(name, digest)| digests.get(name) == Some(digest));
+        if is_so && says == Some(json!(Sealed { by: key.id(), keys: digests }).to_string()) {
+            return Ok(());
+        }
+        let mut secrets = held.secrets;
+        secrets.extend(keys::opened(self.eyes, self.pass, self.names).await?);
+        if secrets.is_empty() {
+            return Ok(());
+        }
+        let kept = ClusterKeys { namespace: self.names.namespace.clone(), secrets };
+        let broken = |why: String| SecretError::Broken(CLUSTER_KEYS.to_owned(), why);
+        let sealed = kept.seal(&key, &cluster).map_err(broken)?;
+        let says = json!(Sealed { by: key.id(), keys: kept.digests() }).to_string();
+        let body = json!({
+            "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
+            "metadata": {
+                "name": CLUSTER_KEYS, "namespace": self.names.namespace, "labels": self.names.labels(),
+                "annotations": { names::SEALED: says },
+            },
+            "data": { SEALED_DATA: ByteString(sealed) },
+        });
+        let at = Key::new(&self.names.namespace, CLUSTER_KEYS);
+        self.pass.writer().apply(&self.eyes.secrets, &at, &body).await?;
+        Ok(())
     }
 
     /// Makes sure that there is a key. It is generated once in the life of a cluster: if its Secret is gone, the copy beside the control plane brings the same

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use fleetwright_plan::cluster::snapshots::Report;
 
 use crate::etcd::{Etcd, Source};
-use crate::store::{Described, Encryption, Place};
+use crate::store::{Described, Encryption, Place, read_small};
 use crate::take::Taken;
 
 /// The scratch etcd begins within this time.
@@ -32,6 +32,8 @@ pub struct Keep {
     pub keep: usize,
     /// One that is not removed, whatever its age.
     pub spare: Option<String>,
+    /// The file with the sealed keys of the Cluster, which go with it. One that does not exist is left out.
+    pub cluster_keys: Option<PathBuf>,
 }
 
 /// Compares, puts it in its place, removes old ones, and tells what there is now.
@@ -43,7 +45,9 @@ pub async fn keep(keep: &Keep) -> Result<Report> {
     let (revision, keys) = compare(keep, &taken).await?;
     let described = Described { name: keep.name.clone(), taken: taken.clone(), revision, keys };
     let file = keep.work.join(crate::FILE);
-    let key_id = keep.place.put(&keep.encryption, &file, &described, keep.spare.as_deref()).await?;
+    let cluster_keys = keep.cluster_keys.as_deref().map(read_small).transpose()?.flatten();
+    let (sealed, spare) = (cluster_keys.as_deref(), keep.spare.as_deref());
+    let key_id = keep.place.put(&keep.encryption, &file, &described, sealed, spare).await?;
     let kept = prune(keep).await?;
     let name = keep.name.clone();
     Ok(Report { name, at: taken.at, bytes: taken.bytes, revision, keys, kept, key_id: Some(key_id) })

@@ -5,7 +5,8 @@
 //! - [`place`]: what a file was restored to becomes the data of a member, and what it had before is set aside until [`clean`];
 //! - [`keep`]: what a scratch etcd made of that file is compared with what etcd says, the file is put in its place, and old ones go.
 //!
-//! What is kept is encrypted and authenticated (`seal`).
+//! What is kept is encrypted and authenticated (`seal`). The keys of the Cluster, which are not in etcd, are kept beside it ([`Place::cluster_keys`]); the
+//! Cluster-Operator has sealed them.
 //!
 //! A snapshot counts from the moment its description is beside it: a file without one is what an attempt before left behind.
 

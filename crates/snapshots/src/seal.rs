@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use aws_lc_rs::{hkdf, hmac, rand};
+use fleetwright_pki::SealKey;
 use serde::{Deserialize, Serialize};
 
 use crate::store::Described;
@@ -25,6 +26,8 @@ const TAG: usize = 16;
 /// A longer header is not one of ours.
 const LONGEST_HEADER: u32 = 64 << 10;
 const KEY_BYTES: usize = 32;
+/// What the keys of the Secret are called, first the one that encrypts.
+const NAMES: [&str; 3] = ["key", "previous", "other"];
 
 /// The keys of a Secret, mounted as a folder: `key` encrypts; `previous` and `other` decrypt as well.
 #[derive(Clone, Debug)]
@@ -80,9 +83,18 @@ impl Keys {
         self.read("key")?.context("the Secret with the key of snapshots has no key")
     }
 
+    /// All that there are, as the Cluster-Operator uses them: it seals the keys of a cluster with `key`.
+    pub(crate) fn openers(&self) -> Result<Vec<SealKey>> {
+        let mut all = Vec::new();
+        for name in NAMES {
+            all.extend(self.read(name)?.and_then(|key| SealKey::from_bytes(&key.bytes)));
+        }
+        Ok(all)
+    }
+
     fn of_id(&self, id: &str) -> Result<Key> {
         let mut ids = Vec::new();
-        for name in ["key", "previous", "other"] {
+        for name in NAMES {
             match self.read(name)? {
                 Some(key) if key.id == id => return Ok(key),
                 Some(key) => ids.push(key.id),

@@ -1,15 +1,20 @@
 //! Where snapshots are kept: a folder, or a bucket.
 
 use std::fs::{self, File};
+use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
+use fleetwright_plan::cluster::snapshots::cluster_keys::ClusterKeys;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::s3::Bucket;
 use crate::seal::{self, Keys};
 use crate::take::{Taken, hex};
+
+/// The most bytes of the keys of a Cluster: they come from a Secret, which has no more.
+const LONGEST_KEYS: u64 = 1 << 20;
 
 /// With what snapshots are encrypted, and whose they are.
 #[derive(Clone, Debug)]
@@ -64,13 +69,41 @@ fn description(name: &str) -> String {
     format!("{name}.json")
 }
 
+/// The keys of the Cluster, as the Cluster-Operator sealed them.
+fn cluster_keys(name: &str) -> String {
+    format!("{name}.keys")
+}
+
+/// Reads a small file; none if there is none.
+pub(crate) fn read_small(path: &Path) -> Result<Option<Vec<u8>>> {
+    let cannot = || format!("cannot read {}", path.display());
+    let file = match File::open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        opened => opened.with_context(cannot)?,
+    };
+    let mut bytes = Vec::new();
+    file.take(LONGEST_KEYS + 1).read_to_end(&mut bytes).with_context(cannot)?;
+    ensure!(bytes.len() as u64 <= LONGEST_KEYS, "{} has more than {LONGEST_KEYS} bytes", path.display());
+    Ok(Some(bytes))
+}
+
+/// A snapshot that is put in its place, encrypted.
+struct Sealed<'a> {
+    name: &'a str,
+    file: &'a Path,
+    bytes: u64,
+    beside: Vec<u8>,
+    cluster_keys: Option<&'a [u8]>,
+}
+
 impl Place {
-    /// Encrypts it and puts it there; answers the id of the key. Where there is no room, the oldest ones go first.
+    /// Encrypts it and puts it there, with the sealed keys of its Cluster; answers the id of the key. Where there is no room, the oldest ones go first.
     pub(crate) async fn put(
         &self,
         encryption: &Encryption,
         file: &Path,
         described: &Described,
+        cluster_keys: Option<&[u8]>,
         spare: Option<&str>,
     ) -> Result<String> {
         let name = &described.name;
@@ -79,34 +112,33 @@ impl Place {
             .with_context(|| format!("snapshot {name} cannot be encrypted"))?;
         let stored = fs::metadata(&sealed)?.len();
         let beside = Beside { described: described.clone(), stored: Some(stored), key_id: Some(key_id.clone()) };
-        self.put_sealed(&sealed, name, stored, serde_json::to_vec_pretty(&beside)?, spare).await?;
+        let beside = serde_json::to_vec_pretty(&beside)?;
+        self.put_sealed(&Sealed { name, file: &sealed, bytes: stored, beside, cluster_keys }, spare).await?;
         fs::remove_file(&sealed)?;
         Ok(key_id)
     }
 
-    async fn put_sealed(
-        &self,
-        sealed: &Path,
-        name: &str,
-        bytes: u64,
-        text: Vec<u8>,
-        spare: Option<&str>,
-    ) -> Result<()> {
+    /// The description comes last: a snapshot counts from then on.
+    async fn put_sealed(&self, sealed: &Sealed<'_>, spare: Option<&str>) -> Result<()> {
+        let Sealed { name, file, bytes, beside, cluster_keys: keys } = sealed;
         match self {
             Self::Folder(folder) => {
-                self.room(folder, bytes, spare).await?;
+                self.room(folder, bytes + keys.map_or(0, |keys| keys.len() as u64), spare).await?;
                 let (part, whole) = (folder.join(format!("{name}.part")), folder.join(data(name)));
-                copy(sealed, &part).with_context(|| format!("cannot write {}", part.display()))?;
+                copy(file, &part).with_context(|| format!("cannot write {}", part.display()))?;
                 fs::rename(&part, &whole)?;
-                let (part, whole) = (folder.join(format!("{name}.json.part")), folder.join(description(name)));
-                fs::write(&part, text)?;
-                File::open(&part)?.sync_all()?;
-                fs::rename(&part, &whole)?;
+                if let Some(keys) = keys {
+                    write(folder, &cluster_keys(name), keys)?;
+                }
+                write(folder, &description(name), beside)?;
                 Ok(File::open(folder)?.sync_all()?)
             }
             Self::Bucket(bucket) => {
-                bucket.put_file(&data(name), sealed).await?;
-                bucket.put(&description(name), text).await
+                bucket.put_file(&data(name), file).await?;
+                if let Some(keys) = keys {
+                    bucket.put(&cluster_keys(name), keys.to_vec()).await?;
+                }
+                bucket.put(&description(name), beside.clone()).await
             }
         }
     }
@@ -150,10 +182,10 @@ impl Place {
 
     /// Removes one. Its description first: without it, it does not count.
     pub(crate) async fn remove(&self, name: &str) -> Result<()> {
-        for file in [description(name), data(name)] {
+        for file in [description(name), data(name), cluster_keys(name)] {
             match self {
                 Self::Folder(folder) => match fs::remove_file(folder.join(&file)) {
-                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                    Err(error) if error.kind() == ErrorKind::NotFound => {}
                     removed => removed.with_context(|| format!("cannot remove {file}"))?,
                 },
                 Self::Bucket(bucket) => bucket.delete(&file).await?,
@@ -207,6 +239,38 @@ impl Place {
         Ok((described, None))
     }
 
+    /// The keys of the Cluster that are kept with a snapshot.
+    ///
+    /// # Errors
+    /// The snapshot is not there or has no keys, or they cannot be opened.
+    pub async fn cluster_keys(&self, encryption: &Encryption, name: &str) -> Result<ClusterKeys> {
+        let (described, sealed) = match self {
+            Self::Folder(folder) => {
+                (read_small(&folder.join(description(name)))?, read_small(&folder.join(cluster_keys(name)))?)
+            }
+            Self::Bucket(bucket) => (bucket.get(&description(name)).await?, bucket.get(&cluster_keys(name)).await?),
+        };
+        if described.is_none() {
+            let mut all = self.list().await?;
+            all.sort_unstable();
+            bail!("there is no snapshot {name}; there are: {}", all.join(", "));
+        }
+        let sealed = sealed.with_context(|| {
+            format!(
+                "snapshot {name} has no keys of the Cluster: it was taken by a version of Fleetwright that did not keep them, or while their sealed copy could not be opened; name another snapshot"
+            )
+        })?;
+        let opened =
+            encryption.keys.openers()?.iter().find_map(|key| ClusterKeys::open(key, &encryption.cluster, &sealed));
+        opened.with_context(|| {
+            format!(
+                "the keys of the Cluster in snapshot {name} are refused: they were sealed with another key than those in {}, or for another Cluster than {}, or were changed since; bring the key of the snapshots of that time",
+                encryption.keys.0.display(),
+                encryption.cluster
+            )
+        })
+    }
+
     fn names(&self) -> String {
         let Self::Folder(folder) = self else { return String::new() };
         let mut names: Vec<_> = fs::read_dir(folder)
@@ -225,6 +289,14 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     let (mut from, mut file) = (File::open(from)?, File::create(to)?);
     std::io::copy(&mut from, &mut file)?;
     Ok(file.sync_all()?)
+}
+
+/// Writes a small file, which exists with all of its content or not at all.
+fn write(folder: &Path, name: &str, content: &[u8]) -> Result<()> {
+    let (part, whole) = (folder.join(format!("{name}.part")), folder.join(name));
+    fs::write(&part, content).with_context(|| format!("cannot write {}", part.display()))?;
+    File::open(&part)?.sync_all()?;
+    Ok(fs::rename(&part, &whole)?)
 }
 
 pub(crate) fn digest(path: &Path) -> Result<String> {
@@ -264,7 +336,7 @@ pub(crate) mod tests {
         fs::write(&file, b"all of it").unwrap();
         fs::write(folder.path().join("20250101-000000.part"), b"left behind").unwrap();
         let put = described("20260101-000000", b"all of it");
-        let key = place.put(&encryption, &file, &put, None).await.unwrap();
+        let key = place.put(&encryption, &file, &put, None, None).await.unwrap();
         assert_eq!(place.list().await.unwrap(), ["20260101-000000"]);
         assert!(!folder.path().join("20250101-000000.part").exists());
         let fetched = place.fetch(&encryption, "20260101-000000", &back, false).await.unwrap();
@@ -281,6 +353,68 @@ pub(crate) mod tests {
         assert!(missing.contains("there is no snapshot other; there are: 20260101-000000"), "{missing}");
         place.remove("20260101-000000").await.unwrap();
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    /// The keys of Cluster fleet/pay, sealed with the key that [`encryption`] writes.
+    pub(crate) fn keys_of_pay() -> (ClusterKeys, Vec<u8>) {
+        let ca = std::collections::BTreeMap::from([("tls.key".to_owned(), "PRIVATE KEY".to_owned())]);
+        let keys = ClusterKeys { namespace: "fleet-pay".to_owned(), secrets: [("ca".to_owned(), ca)].into() };
+        let sealed = keys.seal(&fleetwright_pki::SealKey::from_bytes(&[7; 32]).unwrap(), "fleet/pay").unwrap();
+        (keys, sealed)
+    }
+
+    #[tokio::test]
+    async fn the_keys_of_a_cluster_are_kept_with_a_snapshot_and_go_with_it() {
+        let (folder, work, secret) =
+            (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let encryption = encryption(secret.path());
+        let place = Place::Folder(folder.path().to_owned());
+        let file = work.path().join("db");
+        fs::write(&file, b"all of it").unwrap();
+        let (keys, sealed) = keys_of_pay();
+        let (first, second) = ("20260101-000000", "20260102-000000");
+        place.put(&encryption, &file, &described(first, b"all of it"), None, None).await.unwrap();
+        place.put(&encryption, &file, &described(second, b"all of it"), Some(&sealed), None).await.unwrap();
+        let mut all = place.list().await.unwrap();
+        all.sort_unstable();
+        assert_eq!(all, [first, second], "keys are no snapshot");
+        assert_eq!(fs::read(folder.path().join("20260102-000000.keys")).unwrap(), sealed);
+        assert!(place.cluster_keys(&encryption, second).await.unwrap() == keys);
+
+        let refused = async |encryption: &Encryption, name: &str| {
+            format!("{:#}", place.cluster_keys(encryption, name).await.unwrap_err())
+        };
+        let old = refused(&encryption, first).await;
+        assert!(old.contains("snapshot 20260101-000000 has no keys of the Cluster"), "{old}");
+        let missing = refused(&encryption, "other").await;
+        assert!(
+            missing.contains("there is no snapshot other; there are: 20260101-000000, 20260102-000000"),
+            "{missing}"
+        );
+        let shop = Encryption { cluster: "fleet/shop".to_owned(), ..encryption.clone() };
+        assert!(refused(&shop, second).await.contains("another Cluster than fleet/shop"));
+        // A key that was replaced opens them as long as it is kept.
+        fs::write(secret.path().join("key"), [8; 32]).unwrap();
+        let other = refused(&encryption, second).await;
+        assert!(other.contains("are refused: they were sealed with another key"), "{other}");
+        fs::write(secret.path().join("previous"), [7; 32]).unwrap();
+        assert!(place.cluster_keys(&encryption, second).await.unwrap() == keys);
+
+        place.remove(second).await.unwrap();
+        let left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left.len(), 2, "only what is of the first one: {left:?}");
+        assert!(left.iter().all(|name| name.to_string_lossy().starts_with(first)), "{left:?}");
+    }
+
+    #[test]
+    fn a_file_that_is_too_large_for_keys_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("sealed");
+        assert_eq!(read_small(&path).unwrap(), None);
+        fs::write(&path, vec![0_u8; 1 << 20]).unwrap();
+        assert_eq!(read_small(&path).unwrap().map(|bytes| bytes.len()), Some(1 << 20));
+        fs::write(&path, vec![0_u8; (1 << 20) + 1]).unwrap();
+        assert!(read_small(&path).unwrap_err().to_string().contains("more than 1048576 bytes"));
     }
 
     #[tokio::test]

@@ -232,7 +232,7 @@ fn request(key: Key, fingerprint: &str) -> String {
 
 fn lost(names: &Names, key: Key, fingerprint: &str) -> String {
     format!(
-        "Secret {}/{} is missing and there is no sealed copy of it (Secret {}/{}) that can be opened. The control plane keeps running, and nothing is signed or restarted. Recreate one of the two Secrets from a backup; if \
+        "Secret {}/{} is missing and there is no sealed copy of it (Secret {}/{}) that can be opened. The control plane keeps running, and nothing is signed or restarted. Recreate one of the two Secrets from a backup, or the first one from a snapshot with `fleetwright snapshot keys`; if \
          the key is gone, annotate the Cluster with {}={} to generate another one, which cuts off everything that trusts the old one",
         names.namespace,
         key.secret(),

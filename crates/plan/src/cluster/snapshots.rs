@@ -1,5 +1,6 @@
 //! Snapshots of etcd: when one is due, what is known of those that are taken, and what is said about them.
 
+pub mod cluster_keys;
 pub mod pods;
 
 use std::time::Duration;

@@ -45,7 +45,7 @@ use kubelet::files::Sources;
 use kubelet::room::Rooms;
 pub use net::service_network;
 use nodes::{NodeKeeper, Nodes};
-use process::{Apis, Bads, Buckets, Etcds, Machinery, Names, Programs, Removals};
+use process::{Apis, Bads, Buckets, Etcds, Machinery, Names, Programs, Removals, kept_file};
 pub use process::{Bad, Container, Program};
 use services::{Fronts, Services};
 use view::{
@@ -353,6 +353,11 @@ impl Meta {
         }
         users.into_iter().for_each(|(pod, _)| self.wake_pods.wake(pod));
         true
+    }
+
+    /// What a pod of a snapshot left under that name on the volume of a claim.
+    pub fn snapshot_file(&self, namespace: &str, claim: &str, file: &str) -> Option<Vec<u8>> {
+        kept_file(&self.volumes.of(&Key::new(namespace, claim))?, file)
     }
 
     /// Declares a version of a component bad, for containers that are started from now on; or good again.

@@ -129,6 +129,7 @@ async fn snapshots_go_to_a_store_and_come_back_also_those_that_go_in_pieces() {
     let place = Place::Bucket(bucket(url, keys.path(), "hidden"));
     let encryption = encryption(keys.path());
     let (file, back) = (work.path().join("db"), work.path().join("back"));
+    let (cluster_keys, sealed) = crate::store::tests::keys_of_pay();
     for (name, size) in [("20260101-000000", 10), ("20260102-000000", PIECE + 7), ("20260103-000000", 1)] {
         let bytes: Vec<u8> = (0..size).map(|at| u8::try_from(at % 251).unwrap()).collect();
         std::fs::write(&file, &bytes).unwrap();
@@ -136,7 +137,8 @@ async fn snapshots_go_to_a_store_and_come_back_also_those_that_go_in_pieces() {
         let at = Timestamp::constant(1_800_000_000, 0);
         let taken = Taken { at, revision: 7, bytes: size as u64, sha256 };
         let described = Described { name: name.to_owned(), taken, revision: 8, keys: 3 };
-        let key = place.put(&encryption, &file, &described, None).await.unwrap();
+        let key = place.put(&encryption, &file, &described, Some(&sealed), None).await.unwrap();
+        assert!(place.cluster_keys(&encryption, name).await.unwrap() == cluster_keys);
         assert_eq!(place.fetch(&encryption, name, &back, false).await.unwrap(), (described, Some(key)));
         assert_eq!(std::fs::read(&back).unwrap(), bytes, "{name}");
     }
@@ -147,10 +149,13 @@ async fn snapshots_go_to_a_store_and_come_back_also_those_that_go_in_pieces() {
     assert_eq!(place.list().await.unwrap(), ["20260101-000000", "20260103-000000"]);
     objects.lock().unwrap().remove("fleet/pay/fleet/shop/20270101-000000.json");
     let left: Vec<_> = objects.lock().unwrap().keys().cloned().collect();
-    assert_eq!(left.len(), 4, "{left:?}");
+    assert_eq!(left.len(), 6, "snapshot, description and keys of each: {left:?}");
     assert!(left.iter().all(|key| key.starts_with("fleet/pay/2026010") && !key.contains("20260102")));
     let missing = place.fetch(&encryption, "other", &back, false).await.unwrap_err().to_string();
     assert!(missing.contains("there is no snapshot other"), "{missing}");
+    objects.lock().unwrap().remove("fleet/pay/20260103-000000.keys");
+    let old = place.cluster_keys(&encryption, "20260103-000000").await.unwrap_err().to_string();
+    assert!(old.contains("has no keys of the Cluster"), "{old}");
 }
 
 #[tokio::test]
@@ -258,7 +263,7 @@ async fn a_snapshot_that_the_store_changed_or_swapped_is_refused() {
     for (name, text) in [(first, b"the older state"), (second, b"the newer state")] {
         std::fs::write(&file, text).unwrap();
         let described = crate::store::tests::described(name, text);
-        place.put(&encryption, &file, &described, None).await.unwrap();
+        place.put(&encryption, &file, &described, None, None).await.unwrap();
     }
     let key = |name: &str, end: &str| format!("fleet/pay/{name}.{end}");
     let honest = objects.lock().unwrap().clone();

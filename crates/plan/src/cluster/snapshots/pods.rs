@@ -12,10 +12,12 @@ use fleetwright_api::{ClusterPackageVersionSpec, ClusterSpec, names};
 use serde_json::{Value, json};
 
 use super::super::certificates::OPERATOR_ETCD;
+use super::super::keys::SEALED_DATA;
 use super::super::members::claim;
 use super::super::objects::ETCD_PORT;
 use super::super::restore::Restore;
 use super::super::{Names, pods};
+use super::cluster_keys::CLUSTER_KEYS;
 use super::{Job, Wanted};
 
 /// The claim of the volume that snapshots are kept on.
@@ -37,6 +39,7 @@ const CERTIFICATES: &str = "/etc/kubernetes/operator-etcd-client";
 const SERVER: &str = "etcd-server-tls";
 const KEYS: &str = "/etc/fleetwright/store";
 const KEY_FOLDER: &str = "/etc/fleetwright/snapshot-key";
+const CLUSTER_KEYS_FOLDER: &str = "/etc/fleetwright/cluster-keys";
 /// Where the scratch etcd answers, within its pod alone.
 const SCRATCH: &str = "http://127.0.0.1:12379";
 const SCRATCH_PEER: &str = "http://127.0.0.1:12380";
@@ -69,6 +72,7 @@ impl Ground<'_> {
         keeps.extend(own.map(|restore| format!("--spare={}", restore.snapshot)));
         keeps.extend(self.etcd());
         keeps.extend(self.place(&self.names.name));
+        keeps.push(format!("--cluster-keys={CLUSTER_KEYS_FOLDER}/{SEALED_DATA}"));
         let mut takes = words(&["snapshot", "take"]);
         takes.extend(self.etcd());
         let mut scratch = self.scratch(SCRATCH, SCRATCH);
@@ -78,7 +82,7 @@ impl Ground<'_> {
             self.ours("take", takes, &["work", OPERATOR_ETCD]),
             self.unpack(),
             scratch,
-            self.ours("keep", keeps, &["work", OPERATOR_ETCD, KEY, self.kept()]),
+            self.ours("keep", keeps, &["work", OPERATOR_ETCD, KEY, CLUSTER_KEYS, self.kept()]),
         ];
         let mut annotations = BTreeMap::new();
         annotations.extend(wanted.asked.iter().map(|asked| (names::SNAPSHOT, asked.clone())));
@@ -278,6 +282,10 @@ impl Ground<'_> {
                 let member = on.map(|(member, _)| claim(member)).unwrap_or_default();
                 json!({ "name": name, "persistentVolumeClaim": { "claimName": member } })
             }
+            // There is none while the sealed copy of the keys cannot be opened: a snapshot without them is better than none.
+            CLUSTER_KEYS => json!({
+                "name": name, "secret": { "secretName": name, "defaultMode": 0o440, "optional": true },
+            }),
             secret => json!({ "name": secret, "secret": { "secretName": secret, "defaultMode": 0o440 } }),
         };
         let volumes: Vec<Value> = mounted.iter().map(volume).collect();
@@ -319,6 +327,7 @@ fn mount(volume: &str) -> Value {
         CLAIM => SNAPSHOTS.to_owned(),
         STORE => KEYS.to_owned(),
         KEY => KEY_FOLDER.to_owned(),
+        CLUSTER_KEYS => CLUSTER_KEYS_FOLDER.to_owned(),
         secret => format!("/etc/kubernetes/{secret}"),
     };
     let mut mount = json!({ "name": volume, "mountPath": path });

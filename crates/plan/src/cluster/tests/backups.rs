@@ -200,7 +200,12 @@ fn kept_with(prefix: Option<&str>) -> Vec<String> {
     let taking = world.at(later).snapshot.expect("one is due");
     let container = &taking.pod["spec"]["containers"][0];
     let mounts = container["volumeMounts"].as_array().unwrap().iter().map(|mount| mount["name"].as_str().unwrap());
-    assert!(mounts.clone().any(|name| name == "snapshot-key") && mounts.clone().any(|name| name == "snapshot-store"));
+    for wanted in ["snapshot-key", "snapshot-store", "cluster-keys"] {
+        assert!(mounts.clone().any(|name| name == wanted), "{wanted}");
+    }
+    let others = taking.pod["spec"]["initContainers"].as_array().unwrap().iter();
+    let mut others = others.flat_map(|one| one["volumeMounts"].as_array().unwrap());
+    assert!(others.all(|mount| mount["name"] != "cluster-keys"), "only the container that keeps the snapshot has them");
     serde_json::from_value(container["args"].clone()).unwrap()
 }
 
@@ -219,6 +224,7 @@ fn names_in_a_bucket_end_with_namespace_and_name_whatever_prefix_is_asked_for() 
         let args = kept_with(asked.as_deref());
         assert!(args.contains(&format!("--s3-prefix={wanted}")), "{asked:?}: {args:?}");
         assert!(args.contains(&format!("--cluster={}", own.trim_end_matches('/'))), "{args:?}");
+        assert!(args.contains(&"--cluster-keys=/etc/fleetwright/cluster-keys/sealed".to_owned()), "{args:?}");
         assert!(!args.contains(&"--s3-insecure".to_owned()));
     }
 }

@@ -26,7 +26,7 @@ pub(super) use guest::Programs;
 pub use guest::{Container, Program};
 pub(super) use names::Names;
 use plain::Plain;
-pub(super) use snapshots::Buckets;
+pub(super) use snapshots::{Buckets, kept_file};
 
 /// What is wrong with a version of a component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

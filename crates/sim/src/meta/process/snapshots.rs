@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use fleetwright_apiserver::Storage;
 use serde_json::json;
 
+use super::super::volumes::Volume;
 use super::etcd::cluster::Restored;
 use super::etcd::{Data, host, members};
 use super::{Bad, Exit, Machinery, Start};
@@ -28,6 +29,11 @@ impl Buckets {
     fn at(&self, place: String) -> Arc<Drawer> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(place).or_default().clone()
     }
+}
+
+/// A file on the volume that snapshots are kept on.
+pub(in super::super) fn kept_file(volume: &Volume, file: &str) -> Option<Vec<u8>> {
+    volume.read::<Drawer>()?.all().get(file).map(|bytes| bytes.to_vec())
 }
 
 /// A step of ours.
@@ -127,8 +133,12 @@ fn keep(machinery: &Machinery, start: &Start) -> Result<String, String> {
     let key_id = known_keys(start)?.swap_remove(0);
     let sealed =
         json!({ "at": taken["at"], "revision": taken["revision"], "keyId": key_id, "of": flag(start, "cluster")? });
+    let cluster_keys = start.args.get("cluster-keys").and_then(|path| start.files.read(path));
     let kept: Vec<String> = {
         let mut all = place.all();
+        if let Some(cluster_keys) = cluster_keys {
+            all.insert(format!("{name}.keys"), cluster_keys.into());
+        }
         all.insert(format!("{name}.db"), db.clone());
         all.insert(format!("{name}.json"), sealed.to_string().into_bytes().into());
         let mut names: Vec<String> =
@@ -137,6 +147,7 @@ fn keep(machinery: &Machinery, start: &Start) -> Result<String, String> {
         for old in names.split_off(names.len().min(keep)) {
             all.remove(&format!("{old}.db"));
             all.remove(&format!("{old}.json"));
+            all.remove(&format!("{old}.keys"));
         }
         names
     };
