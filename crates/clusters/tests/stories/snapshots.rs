@@ -1,10 +1,17 @@
 //! Snapshots of a cluster's data.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use fleetwright_api::{ClusterPhase, OperationPhase, RestoreStage, Snapshots, Span, condition, names};
+use fleetwright_pki::SealKey;
+use fleetwright_plan::cluster::keys::{Key, SEAL};
+use fleetwright_plan::cluster::snapshots::cluster_keys::{CLUSTER_KEYS, ClusterKeys};
 use fleetwright_sim::meta::Bad;
+use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Pod, Secret};
-use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
 use crate::support::{FLEET, World};
@@ -356,4 +363,121 @@ async fn a_cluster_reads_no_snapshot_of_another_one_unless_that_ones_key_is_shar
         })
         .await;
     world.ready("eve").await;
+}
+
+/// The Secrets of a cluster's keys, by their names.
+async fn keys_of(world: &World) -> BTreeMap<String, BTreeMap<String, ByteString>> {
+    let mut all = BTreeMap::new();
+    for key in Key::all() {
+        let secret = world.api::<Secret>("pay").get(key.secret()).await.unwrap();
+        all.insert(key.secret().to_owned(), secret.data.unwrap_or_default());
+    }
+    all
+}
+
+/// What `fleetwright snapshot keys` opens of what is kept with a snapshot.
+async fn opened(world: &World, snapshot: &str) -> ClusterKeys {
+    let sealed = world.meta.snapshot_file("fleet-pay", "snapshots", &format!("{snapshot}.keys"));
+    let sealed = sealed.expect("the keys are kept with the snapshot");
+    assert!(!sealed.windows(7).any(|part| part == b"PRIVATE" || part == b"BEGIN C"), "reading it reveals nothing");
+    let key = SealKey::from_bytes(&key(world).await).unwrap();
+    assert!(ClusterKeys::open(&SealKey::generate().unwrap(), "fleet/pay", &sealed).is_none());
+    assert!(ClusterKeys::open(&key, "fleet/shop", &sealed).is_none(), "they are of this Cluster");
+    ClusterKeys::open(&key, "fleet/pay", &sealed).expect("the key of snapshots opens them")
+}
+
+fn text(secrets: &BTreeMap<String, BTreeMap<String, ByteString>>) -> BTreeMap<String, BTreeMap<String, String>> {
+    let text = |data: &BTreeMap<String, ByteString>| -> BTreeMap<String, String> {
+        data.iter().map(|(key, value)| (key.clone(), String::from_utf8(value.0.clone()).unwrap())).collect()
+    };
+    secrets.iter().map(|(name, data)| (name.clone(), text(data))).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_brings_back_keys_that_are_lost_with_their_sealed_copy() {
+    let mut world = World::start().await;
+    world
+        .create("pay", |spec| {
+            spec.replicas = 1;
+            spec.certificates.overlap.0 = Duration::from_secs(1);
+        })
+        .await;
+    world.ready("pay").await;
+    let old = keys_of(&world).await;
+    let first = snapshot(&world, "first").await;
+    assert!(opened(&world, &first).await.secrets == text(&old), "they are what the Secrets hold");
+    let beside = async || world.api::<Secret>("pay").get(CLUSTER_KEYS).await.unwrap();
+    let made = beside().await;
+    let plain = |data: &ByteString| data.0.windows(7).any(|part| part == b"PRIVATE" || part == b"BEGIN C");
+    assert!(!made.data.iter().flatten().any(|(_, data)| plain(data)), "no plain key reaches the pod");
+
+    // Nothing changed: nothing is written.
+    let second = snapshot(&world, "second").await;
+    assert_eq!(beside().await.resource_version(), made.resource_version());
+    assert!(opened(&world, &second).await.secrets == text(&old));
+    // What somebody spoils is sealed again.
+    let spoilt = Patch::Merge(json!({ "data": { "sealed": ByteString(b"spoilt".to_vec()) } }));
+    world.api::<Secret>("pay").patch(CLUSTER_KEYS, &PatchParams::default(), &spoilt).await.unwrap();
+    let third = snapshot(&world, "third").await;
+    assert!(opened(&world, &third).await.secrets == text(&old));
+
+    let before = beside().await;
+    world.change("pay", json!({ "spec": { "certificates": { "rotateAuthorities": "now" } } })).await;
+    world
+        .until("it is rotated", async || {
+            let status = world.status("pay").await;
+            let done = status.rotation.is_none() && status.authorities.as_deref() == Some("now");
+            if done { Ok(()) } else { Err(format!("{status:#?}")) }
+        })
+        .await;
+    world.ready("pay").await;
+    let new = keys_of(&world).await;
+    assert!(new["ca"] != old["ca"] && new["service-account"] == old["service-account"]);
+    let rotated = snapshot(&world, "rotated").await;
+    assert_ne!(beside().await.resource_version(), before.resource_version());
+    assert!(opened(&world, &rotated).await.secrets == text(&new), "they follow a rotation");
+    assert!(opened(&world, &first).await.secrets == text(&old), "what is kept does not change");
+
+    // Two keys, the sealed copy and what opens it are gone before the operator sees it.
+    world.operator_stops().await;
+    for name in [SEAL, "pay.sealed-keys"] {
+        secrets(&world).delete(name, &DeleteParams::default()).await.unwrap();
+    }
+    for name in ["ca", "service-account"] {
+        world.api::<Secret>("pay").delete(name, &DeleteParams::default()).await.unwrap();
+    }
+    world.operator_starts();
+    world
+        .until("it says that its authority is lost", async || {
+            let status = world.status("pay").await;
+            match condition(&status.conditions, names::CERTIFICATES_VALID) {
+                Some(one) if one.reason == names::reasons::AUTHORITY_LOST => {
+                    assert!(one.message.contains("fleetwright snapshot keys"), "{}", one.message);
+                    Ok(())
+                }
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await;
+    // A snapshot that is taken now has the keys that are lost.
+    let last = snapshot(&world, "last").await;
+    let keys = opened(&world, &last).await;
+    assert!(keys.secrets == text(&new));
+    assert!(secrets(&world).get_opt(SEAL).await.unwrap().is_none(), "taking a snapshot seals no other copy");
+    let api: Api<Secret> = world.api("pay");
+    for object in keys.objects("fleet/pay") {
+        let name = object["metadata"]["name"].as_str().unwrap().to_owned();
+        assert_eq!(object["metadata"]["namespace"], "fleet-pay");
+        // As `kubectl apply --server-side` does.
+        api.patch(&name, &PatchParams::apply("kubectl"), &Patch::Apply(&object)).await.unwrap();
+    }
+    world.ready("pay").await;
+    world
+        .until("its certificates are valid", async || {
+            let status = world.status("pay").await;
+            let valid = fleetwright_api::is_true(&status.conditions, names::CERTIFICATES_VALID);
+            if valid { Ok(()) } else { Err(format!("{status:#?}")) }
+        })
+        .await;
+    assert!(keys_of(&world).await == new, "the same keys are back");
 }

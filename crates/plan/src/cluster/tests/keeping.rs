@@ -114,6 +114,8 @@ fn a_key_that_is_lost_with_its_copy_is_never_generated_by_itself() {
         assert!(decision.keys.generate.is_empty() && decision.apply.is_empty() && decision.certificates.is_empty());
         let reason = world.blocked();
         assert!(["AuthorityLost", "ServiceAccountKeyLost"].contains(&&*reason), "{reason}");
+        let why = world.decide().keys.blocked.expect("it is blocked").1;
+        assert!(why.contains("fleetwright snapshot keys"), "{why}");
         assert!(fleetwright_api::is_true(&world.status.conditions, names::READY), "it is proven all the same");
         // A request for another key than this one does not count; one that names it does.
         world.known().replace = Some(format!("{}@another", key.secret()));
