@@ -222,8 +222,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             Step::Keys(args) => {
                 let encryption = args.place.encryption();
                 let keys = args.place.place()?.cluster_keys(&encryption, &args.name).await?;
-                print!("{}", crate::yaml::documents(&keys.objects(&encryption.cluster))?);
-                Ok(())
+                crate::print(&crate::yaml::unfolded(&keys.objects(&encryption.cluster))?)
             }
             Step::Fetch(args) => {
                 let to = args.work.join(fleetwright_snapshots::FILE);

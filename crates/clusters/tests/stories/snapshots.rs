@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fleetwright_api::{ClusterPhase, OperationPhase, RestoreStage, Snapshots, Span, condition, names};
+use fleetwright_lab::Kind;
 use fleetwright_pki::SealKey;
 use fleetwright_plan::cluster::keys::{Key, SEAL};
 use fleetwright_plan::cluster::snapshots::cluster_keys::{CLUSTER_KEYS, ClusterKeys};
@@ -393,9 +394,8 @@ fn text(secrets: &BTreeMap<String, BTreeMap<String, ByteString>>) -> BTreeMap<St
     secrets.iter().map(|(name, data)| (name.clone(), text(data))).collect()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_snapshot_brings_back_keys_that_are_lost_with_their_sealed_copy() {
-    let mut world = World::start().await;
+async fn a_snapshot_brings_back_lost_keys(kind: Kind) {
+    let mut world = World::on(kind).await;
     world
         .create("pay", |spec| {
             spec.replicas = 1;
@@ -480,4 +480,15 @@ async fn a_snapshot_brings_back_keys_that_are_lost_with_their_sealed_copy() {
         })
         .await;
     assert!(keys_of(&world).await == new, "the same keys are back");
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_brings_back_keys_that_are_lost_with_their_sealed_copy() {
+    a_snapshot_brings_back_lost_keys(Kind::Embedded).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_brings_back_keys_that_are_lost_with_their_sealed_copy_on_real() {
+    a_snapshot_brings_back_lost_keys(Kind::Real).await;
 }
