@@ -10,7 +10,7 @@ use fleetwright_api::{Cluster, ClusterSpec, ClusterStatus, EndpointType, EtcdDat
 use fleetwright_lab::hosts::Image;
 use fleetwright_lab::meta::{Meta, Options};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, ResourceQuota, Secret};
-use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, LogParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::json;
@@ -156,6 +156,7 @@ async fn story(world: &World) -> Result<()> {
     let keys: Api<Secret> = Api::namespaced(world.client.clone(), "fleet");
     let key = keys.get("pay-snapshot-key").await?.data.unwrap_or_default();
     ensure!(key.get("key").is_some_and(|key| key.0.len() == 32), "its key is not in the fleet's namespace");
+    keys_of_snapshot(world, &last.name).await?;
     maps.create(&PostParams::default(), &map("after")).await?;
     held_back(world, package, next).await?;
     without_a_quorum(world, package, next).await?;
@@ -171,6 +172,39 @@ async fn story(world: &World) -> Result<()> {
     // It is a cluster as any other: what is written now stays.
     maps.create(&PostParams::default(), &map("later")).await?;
     Ok(())
+}
+
+/// The snapshot has the keys of the cluster: the pod of the guide prints the Secrets that exist.
+async fn keys_of_snapshot(world: &World, snapshot: &str) -> Result<()> {
+    let guide = include_str!("../../../../docs/guide/backup.md");
+    let blocks = guide.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let manifest = blocks.into_iter().find(|block| block.contains("name: snapshot-keys"));
+    let manifest = manifest.context("the guide has the manifest of the pod")?;
+    let manifest = manifest.replace("pay-01", "pay").replace("20261116-120000", snapshot).replace("IMAGE", IMAGE);
+    let pod: Pod = serde_saphyr::from_str(&manifest)?;
+    let pods: Api<Pod> = Api::namespaced(world.client.clone(), "fleet-pay");
+    pods.create(&PostParams::default(), &pod).await?;
+    let printed = eventually("the keys of the snapshot", async || {
+        let phase = pods.get("snapshot-keys").await?.status.and_then(|status| status.phase).unwrap_or_default();
+        if !["Succeeded", "Failed"].contains(&phase.as_str()) {
+            return Ok(Err(phase));
+        }
+        let said = pods.logs("snapshot-keys", &LogParams::default()).await?;
+        ensure!(phase == "Succeeded", "{said}");
+        Ok(Ok(said))
+    })
+    .await?;
+    let secrets: Api<Secret> = Api::namespaced(world.client.clone(), "fleet-pay");
+    for (name, key) in [("ca", "tls.key"), ("etcd-ca", "tls.key"), ("service-account", "sa.key")] {
+        let data = secrets.get(name).await?.data.unwrap_or_default();
+        let value = base64::prelude::BASE64_STANDARD.encode(&data.get(key).context("it has its key")?.0);
+        ensure!(printed.contains(&value), "{key} of {name} is not in the snapshot");
+    }
+    pods.delete("snapshot-keys", &DeleteParams::default()).await?;
+    eventually("the pod to be gone", async || {
+        Ok(if pods.get_opt("snapshot-keys").await?.is_none() { Ok(()) } else { Err("it is there".to_owned()) })
+    })
+    .await
 }
 
 /// No room for one more pod: an upgrade is held back, and nothing is touched.
