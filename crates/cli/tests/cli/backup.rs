@@ -177,11 +177,13 @@ async fn story(world: &World) -> Result<()> {
 /// The snapshot has the keys of the cluster: the pod of the guide prints the Secrets that exist.
 async fn keys_of_snapshot(world: &World, snapshot: &str) -> Result<()> {
     let guide = include_str!("../../../../docs/guide/backup.md");
-    let blocks = guide.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
-    let manifest = blocks.into_iter().find(|block| block.contains("name: snapshot-keys"));
+    let mut blocks = guide.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let manifest = blocks.find(|block| block.contains("name: snapshot-keys"));
     let manifest = manifest.context("the guide has the manifest of the pod")?;
     let manifest = manifest.replace("pay-01", "pay").replace("20261116-120000", snapshot).replace("IMAGE", IMAGE);
-    let pod: Pod = serde_saphyr::from_str(&manifest)?;
+    let manifest: serde_json::Value =
+        serde_saphyr::from_str(&manifest).map_err(|error| anyhow::anyhow!("{error}: {manifest}"))?;
+    let pod: Pod = serde_json::from_value(manifest)?;
     let pods: Api<Pod> = Api::namespaced(world.client.clone(), "fleet-pay");
     pods.create(&PostParams::default(), &pod).await?;
     let printed = eventually("the keys of the snapshot", async || {
