@@ -9,6 +9,7 @@
 //! one looks after them itself. Volumes are in memory, and nothing but the claim is made for them. Network policies, resources and priorities are passed over.
 
 mod budgets;
+mod delays;
 mod forward;
 mod keeper;
 mod kubelet;
@@ -39,6 +40,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use budgets::Budgets;
+use delays::Delays;
+pub use delays::Step;
 use keeper::Kept;
 use kubelet::Kubelet;
 use kubelet::files::Sources;
@@ -46,7 +49,7 @@ use kubelet::room::Rooms;
 pub use net::service_network;
 use nodes::{NodeKeeper, Nodes};
 use process::{Apis, Bads, Buckets, Etcds, Machinery, Names, Programs, Removals, kept_file};
-pub use process::{Bad, Container, Program};
+pub use process::{Bad, Container, EmptyStart, Program};
 use services::{Fronts, Services};
 use view::{
     CLAIM, ClaimView, MAP, MOUNTED, MapThere, NAMESPACE, NODE, OWNER, PodView, SECRET, SecretThere, Text, by_owner,
@@ -133,6 +136,7 @@ pub struct Meta {
     bads: Bads,
     programs: Programs,
     removals: Removals,
+    delays: Delays,
     etcds: Etcds,
     apis: Apis,
     pods: Cache<PodView>,
@@ -165,7 +169,7 @@ impl Meta {
         let (wake_pods, wake_nodes) = (Waker::new(), Waker::new());
         let eyes = Eyes::new(&mut operator);
         let (etcds, apis, removals) = (Etcds::default(), Apis::default(), Removals::default());
-        let programs = Programs::default();
+        let (programs, delays) = (Programs::default(), Delays::default());
         let names = Names {
             pods: eyes.pods.clone(),
             services: eyes.services.clone(),
@@ -178,6 +182,7 @@ impl Meta {
             bads: bads.clone(),
             programs: programs.clone(),
             removals: removals.clone(),
+            delays: delays.clone(),
             names,
             etcds: etcds.clone(),
             apis: apis.clone(),
@@ -186,7 +191,7 @@ impl Meta {
             near: manner.near,
             history: manner.history.clone(),
         });
-        add_workloads(&mut operator, &eyes, &random);
+        add_workloads(&mut operator, &eyes, &random, &delays);
         let services = Services {
             services: eyes.services.clone(),
             slices: eyes.slices.clone(),
@@ -249,6 +254,7 @@ impl Meta {
             bads,
             programs,
             removals,
+            delays,
             etcds,
             apis,
             pods,
@@ -370,6 +376,26 @@ impl Meta {
         self.programs.set(component, program);
     }
 
+    /// The next `times` of that step are delayed for that long.
+    pub fn delay(&self, step: Step, time: Duration, times: usize) {
+        self.delays.set(step, time, times);
+    }
+
+    /// How often that step was delayed since the last [`end_delays`](Self::end_delays).
+    pub fn delayed(&self, step: Step) -> usize {
+        self.delays.happened(step)
+    }
+
+    /// Nothing is delayed any more.
+    pub fn end_delays(&self) {
+        self.delays.clear();
+    }
+
+    /// Starts of members of etcd on empty volumes, where the volume was [`wipe`](Self::wipe)d or the member had started before. Each is told once.
+    pub fn empty_starts(&self) -> Vec<EmptyStart> {
+        self.etcds.empty_starts()
+    }
+
     /// Declares that a release of Kubernetes removes an API: API servers tell who asked for it since they began.
     pub fn declare_removal(&self, removal: Removal) {
         self.removals.add(removal);
@@ -457,7 +483,7 @@ fn options() -> Options {
     }
 }
 
-fn add_workloads(operator: &mut Operator, eyes: &Eyes, random: &Random) {
+fn add_workloads(operator: &mut Operator, eyes: &Eyes, random: &Random, delays: &Delays) {
     let deployments =
         Deployments { deployments: eyes.deployments.clone(), sets: eyes.replica_sets.clone(), pods: eyes.pods.clone() };
     let sets = eyes.replica_sets.clone();
@@ -484,6 +510,7 @@ fn add_workloads(operator: &mut Operator, eyes: &Eyes, random: &Random) {
         pods: eyes.pods.clone(),
         claims: eyes.claims.clone(),
         before: Mutex::new(HashMap::new()),
+        delays: delays.clone(),
     };
     let _ = operator
         .controller(Kept(stateful_sets), options())

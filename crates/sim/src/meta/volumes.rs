@@ -18,6 +18,9 @@ pub(super) struct Volume(Arc<Mutex<HashMap<TypeId, Thing>>>);
 
 type Thing = Arc<dyn Any + Send + Sync>;
 
+/// Everything was taken from this volume.
+struct Wiped;
+
 impl fmt::Debug for Volume {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.things().is_empty() { "Volume(empty)" } else { "Volume" })
@@ -49,9 +52,15 @@ impl Volume {
         new
     }
 
-    /// Takes everything from it.
+    /// Takes everything from it, and remembers that.
     pub(super) fn wipe(&self) {
         self.things().clear();
+        self.write(Arc::new(Wiped));
+    }
+
+    /// Whether what was on it was lost.
+    pub(super) fn wiped(&self) -> bool {
+        self.read::<Wiped>().is_some()
     }
 }
 

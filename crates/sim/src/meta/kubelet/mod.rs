@@ -23,17 +23,21 @@ use kube::api::{DeleteParams, Preconditions};
 use serde_json::{Value, json};
 
 use super::Manner;
+use super::delays::Step;
 use super::keeper::{Failed, Keeper};
 use super::names::digest;
 use super::nodes::{Nodes, Seat, UNREACHABLE, takes_pods, unreachable_at};
 use super::process::{Bad, Exit, Machinery, Start, component};
 use super::view::{NAMESPACE, NODE, PodView, Text};
 use files::{Missing, Sources};
-use room::{Ended, Life, Part, Rooms, Running, Shared, containers, lock};
+use room::{Ended, Life, Part, Room, Rooms, Running, Shared, containers, lock};
 use schedule::{Place, Placed, Unplaced, choose};
 
 /// A container that ran for so long is started at once when it ends, whatever was before.
 const FORGIVEN: Duration = Duration::from_secs(600);
+
+/// The component whose steps can be delayed.
+const ETCD: &str = "etcd";
 
 /// The uid of a pod, and the node that it was given.
 type Placing = (Box<str>, Arc<str>);
@@ -191,8 +195,12 @@ impl Kubelet {
             if room.stop_at.is_none() {
                 room.slots.iter().filter_map(|slot| slot.running.as_ref()).for_each(|running| running.process.drain());
             }
+            let late = match room.stop_at {
+                None if of_etcd(&room) => self.machinery.delays.take(Step::PodStop).unwrap_or_default(),
+                _ => Duration::ZERO,
+            };
             // Those who send requests here hear of it first.
-            *room.stop_at.get_or_insert(now + self.manner.stop)
+            *room.stop_at.get_or_insert(now + self.manner.stop + late)
         };
         if now < due && grace > 0 {
             return Ok(Next::After(due - now));
@@ -244,8 +252,8 @@ impl Kubelet {
             Err(Missing(why)) => {
                 let about = reference::<Pod>(key, Some(&pod.uid));
                 pass.events().publish(&about, Level::Warning, "FailedMount", &why, "").await;
-                self.tell(pass, &room, seat, true).await?;
-                return Ok(Next::Rest);
+                let late = self.tell(pass, &room, seat, true).await?;
+                return Ok(late.map_or(Next::Rest, Next::After));
             }
         }
         for slot in 0..containers(&spec).len() {
@@ -259,7 +267,7 @@ impl Kubelet {
             room.slots.iter_mut().filter(|_| over).filter_map(|slot| slot.running.take()).collect()
         };
         join_all(left.iter().map(|running| running.process.stop())).await;
-        self.tell(pass, &room, seat, false).await?;
+        waits.extend(self.tell(pass, &room, seat, false).await?);
         Ok(waits.into_iter().min().map_or(Next::Rest, Next::After))
     }
 
@@ -331,6 +339,10 @@ impl Kubelet {
             if settled {
                 break;
             }
+            let late = self.late(pass, room, number);
+            if late.is_some() {
+                return late;
+            }
             self.start(pass, spec, room, number, seat).await;
         }
         let wait = self.wait_after_exit(pass, spec, room, number);
@@ -338,6 +350,17 @@ impl Kubelet {
             return wait;
         }
         self.probe(pass, spec, room, number)
+    }
+
+    /// How long the start of a container is still delayed, if it is.
+    fn late(&self, pass: &Pass, room: &Shared, number: usize) -> Option<Duration> {
+        let step = {
+            let room = lock(room);
+            let again = room.slots[number].life > 0;
+            let step = if again { Step::ContainerRestart } else { Step::ContainerStart };
+            of_etcd(&room).then_some(step)?
+        };
+        self.machinery.delays.wait(step, pass.key(), self.clock.monotonic())
     }
 
     /// Takes note that a container ended; says how long it waits until it is started again.
@@ -436,10 +459,13 @@ impl Kubelet {
             Some(probe) => running.process.probe(&spec::probe(container, probe)),
             None => Ok(()),
         };
-        slot.ready = !never && asked(&container.startup_probe).is_ok() && asked(&container.readiness_probe).is_ok();
+        let ready = !never && asked(&container.startup_probe).is_ok() && asked(&container.readiness_probe).is_ok();
+        let becomes = ready && !slot.ready && component == ETCD;
+        let late = if becomes { self.machinery.delays.wait(Step::ContainerReady, pass.key(), now) } else { None };
+        slot.ready = ready && late.is_none();
         let Err(why) = asked(&container.liveness_probe) else {
             slot.sick = None;
-            return None;
+            return late;
         };
         let patience = container.liveness_probe.as_ref().map(spec::patience).unwrap_or_default();
         let since = *slot.sick.get_or_insert(now);
@@ -453,23 +479,32 @@ impl Kubelet {
         Some(Duration::ZERO)
     }
 
-    /// Writes down how a pod is, if that is news.
-    async fn tell(&self, pass: &Pass, room: &Shared, seat: &Seat, missing: bool) -> Result<(), Failed> {
-        let (status, word) = {
+    /// Writes down how a pod is, if that is news; says how long that is still delayed, if it is.
+    async fn tell(&self, pass: &Pass, room: &Shared, seat: &Seat, missing: bool) -> Result<Option<Duration>, Failed> {
+        let (status, word, etcd) = {
             let mut room = lock(room);
             let status = status::status(pass.key(), &mut room, seat.ip(), missing, pass.now());
             let word = digest(&status);
             if room.told.as_ref() == Some(&word) {
-                return Ok(());
+                return Ok(None);
             }
-            (status, word)
+            (status, word, of_etcd(&room))
         };
-        let Some(pod) = self.pods.get(pass.key()) else { return Ok(()) };
+        let late = || self.machinery.delays.wait(Step::PodStatus, pass.key(), self.clock.monotonic());
+        if let Some(late) = etcd.then(late).flatten() {
+            return Ok(Some(late));
+        }
+        let Some(pod) = self.pods.get(pass.key()) else { return Ok(None) };
         match pass.writer().merge_status(&self.pods, pass.key(), &pod.version, status).await {
             Ok(()) => lock(room).told = Some(word),
             Err(WriteError::Gone(_)) => {}
             Err(error) => return Err(error.into()),
         }
-        Ok(())
+        Ok(None)
     }
+}
+
+/// Whether a pod is a member of etcd: its steps can be delayed.
+fn of_etcd(room: &Room) -> bool {
+    room.slots.iter().any(|slot| component(&slot.image).0 == ETCD)
 }

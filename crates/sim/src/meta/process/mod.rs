@@ -18,9 +18,11 @@ use fleetwright_apiserver::{Limits, Removal};
 use fleetwright_kit::{Clock, Key, Random};
 use futures::future::BoxFuture;
 
+use super::delays::Delays;
 use super::kubelet::files::Files;
 use super::kubelet::room::Life;
 pub(super) use apiserver::Apis;
+pub use etcd::EmptyStart;
 pub(super) use etcd::Etcds;
 pub(super) use guest::Programs;
 pub use guest::{Container, Program};
@@ -220,6 +222,7 @@ pub(super) struct Machinery {
     pub(super) bads: Bads,
     pub(super) programs: Programs,
     pub(super) removals: Removals,
+    pub(super) delays: Delays,
     pub(super) names: Names,
     pub(super) etcds: Etcds,
     pub(super) apis: Apis,

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use fleetwright_kit::{Cache, Key, Next, Pass, write};
 use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetSpec};
@@ -10,6 +11,7 @@ use k8s_openapi::api::core::v1::{
 };
 use serde_json::json;
 
+use super::super::delays::{Delays, Step as Delayed};
 use super::super::keeper::{Failed, Keeper};
 use super::super::names::digest;
 use super::super::view::{ClaimView, OWNER, PodView, Text};
@@ -28,6 +30,7 @@ pub(in super::super) struct StatefulSets {
     /// The revision and the template that a set comes from, while it changes to another: a pod that is not to be changed yet comes back as it was.
     /// The real controller keeps them as ControllerRevisions.
     pub(in super::super) before: Mutex<HashMap<Key, (String, Box<str>)>>,
+    pub(in super::super) delays: Delays,
 }
 
 /// What to do next.
@@ -105,6 +108,7 @@ impl Keeper for StatefulSets {
         let update = format!("{}-{}", key.name, digest(&spec.template));
         let told = set.status.as_ref().and_then(|status| status.current_revision.clone());
         let current = told.unwrap_or_else(|| update.clone());
+        let mut late = None;
         if !view.deleting {
             let old = self.old_template(key, &current, &update, &spec);
             self.adopt(pass, &view, &spec).await?;
@@ -119,7 +123,8 @@ impl Keeper for StatefulSets {
                     Step::Create(ordinal) => {
                         let (template, revision) =
                             if rolling && ordinal < from { (&old, &current) } else { (&spec.template, &update) };
-                        self.create(pass, &view, &spec, template, revision, ordinal).await?;
+                        let wait = self.create(pass, &view, &spec, template, revision, ordinal).await?;
+                        late = late.into_iter().chain(wait).min();
                     }
                     Step::Delete(ordinal) => {
                         let key = Key::new(&key.namespace, &format!("{}-{ordinal}", key.name));
@@ -130,7 +135,8 @@ impl Keeper for StatefulSets {
                 }
             }
         }
-        self.report(pass, &current, &update).await
+        let next = self.report(pass, &current, &update).await?;
+        Ok(late.map_or(next, Next::After))
     }
 }
 
@@ -179,6 +185,7 @@ impl StatefulSets {
         self.own(uid, name).into_iter().map(|(ordinal, pod)| (ordinal, seen(&pod))).collect()
     }
 
+    /// Creates a pod and its claims; says how long that is still delayed, if it is.
     async fn create(
         &self,
         pass: &Pass,
@@ -187,7 +194,7 @@ impl StatefulSets {
         template: &PodTemplateSpec,
         revision: &str,
         ordinal: i32,
-    ) -> Result<(), Failed> {
+    ) -> Result<Option<Duration>, Failed> {
         let set = pass.key();
         let key = Key::new(&set.namespace, &format!("{}-{ordinal}", set.name));
         let (name, index) = (key.name.to_string(), ordinal.to_string());
@@ -199,17 +206,22 @@ impl StatefulSets {
         for claim in spec.volume_claim_templates.iter().flatten() {
             let volume = claim.metadata.name.clone().unwrap_or_default();
             let claim_name = format!("{volume}-{name}");
-            self.claim(pass, view, spec, claim, &claim_name).await?;
+            if let Some(wait) = self.claim(pass, view, spec, claim, &claim_name).await? {
+                return Ok(Some(wait));
+            }
             let volumes = inner.volumes.get_or_insert_default();
             volumes.retain(|known| known.name != volume);
             let source = PersistentVolumeClaimVolumeSource { claim_name, read_only: None };
             volumes.push(Volume { name: volume, persistent_volume_claim: Some(source), ..Volume::default() });
         }
+        if let Some(wait) = self.delays.wait(Delayed::PodCreate, &key, pass.clock().monotonic()) {
+            return Ok(Some(wait));
+        }
         pass.writer().create_in(&self.pods, &pod).await?;
-        Ok(())
+        Ok(None)
     }
 
-    /// The claim of a pod, which stays when the pod goes.
+    /// The claim of a pod, which stays when the pod goes; says how long it is still delayed, if it is.
     async fn claim(
         &self,
         pass: &Pass,
@@ -217,15 +229,18 @@ impl StatefulSets {
         spec: &StatefulSetSpec,
         template: &PersistentVolumeClaim,
         name: &str,
-    ) -> Result<(), Failed> {
+    ) -> Result<Option<Duration>, Failed> {
         let key = Key::new(&pass.key().namespace, name);
         match self.claims.get(&key) {
             // As the real controller: a pod would hold on to what is about to go.
             Some(known) if known.deleting => {
                 return Err(Failed::Machine(format!("persistentvolumeclaim {name:?} is being deleted")));
             }
-            Some(_) => return Ok(()),
+            Some(_) => return Ok(None),
             None => {}
+        }
+        if let Some(wait) = self.delays.wait(Delayed::ClaimCreate, &key, pass.clock().monotonic()) {
+            return Ok(Some(wait));
         }
         let mut claim = template.clone();
         claim.status = None;
@@ -238,7 +253,7 @@ impl StatefulSets {
             claim.metadata.owner_references = Some(vec![owned_by::<StatefulSet>(pass.key(), &view.uid)]);
         }
         pass.writer().create_in(&self.claims, &claim).await?;
-        Ok(())
+        Ok(None)
     }
 
     async fn report(&self, pass: &Pass, current: &str, update: &str) -> Result<Next, Failed> {

@@ -14,6 +14,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, Limited, StreamBody};
 use serde_json::{Value, json};
 
+use super::super::super::delays::Step;
 use super::Etcd;
 use super::cluster::Refused;
 
@@ -41,10 +42,25 @@ pub(super) async fn answer(etcd: Arc<Etcd>, request: Request<hyper::body::Incomi
     if path == "/v3/maintenance/snapshot" {
         return snapshot(&etcd);
     }
-    match call(&etcd, &path, &asked) {
+    let (before, after) = steps(&path);
+    etcd.delay(before).await;
+    let answer = call(&etcd, &path, &asked);
+    etcd.delay(after).await;
+    match answer {
         Some(Ok(answer)) => json_page(200, &answer),
         Some(Err(refused)) => refuse(&refused),
         None => json_page(404, &json!({ "code": 5, "message": "Not Found", "details": [] })),
+    }
+}
+
+/// What a test can delay of a call: before it is done, and after that.
+fn steps(path: &str) -> (Option<Step>, Option<Step>) {
+    match path {
+        "/v3/cluster/member/list" => (None, Some(Step::MemberList)),
+        "/v3/cluster/member/remove" => (Some(Step::MemberRemove), Some(Step::MemberRemoved)),
+        "/v3/cluster/member/add" => (Some(Step::MemberAdd), Some(Step::MemberAdded)),
+        "/v3/cluster/member/promote" => (Some(Step::MemberPromote), Some(Step::MemberPromoted)),
+        _ => (None, None),
     }
 }
 

@@ -3,7 +3,7 @@
 pub(super) mod cluster;
 mod gateway;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
@@ -20,6 +20,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
+use super::super::delays::{Delays, Step};
 use super::super::forward::listen;
 use super::super::kubelet::files::Files;
 use super::super::kubelet::room::Life;
@@ -43,6 +44,23 @@ struct Registry {
     begun: Mutex<HashMap<String, Weak<Cluster>>>,
     /// Who waits for members, by where they are to come: see [`place`].
     awaited: Mutex<HashMap<String, watch::Sender<()>>>,
+    /// Starts on empty volumes that matter.
+    empty_starts: Mutex<BTreeSet<EmptyStart>>,
+}
+
+/// A start of a member on an empty volume.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct EmptyStart {
+    /// The namespace of its pod.
+    pub namespace: String,
+    /// Its name.
+    pub member: String,
+    /// The id that etcd has for it.
+    pub id: u64,
+    /// The volume is empty because it lost what was on it; a new one is empty, too.
+    pub wiped: bool,
+    /// The member with this id had started before: its log is missing, and the container ends at once.
+    pub started_before: bool,
 }
 
 /// Tells that a member came or went where somebody looks for one.
@@ -65,7 +83,7 @@ fn place(host: &str) -> &str {
 impl Default for Etcds {
     fn default() -> Self {
         let (living, begun, awaited) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self(Arc::new(Registry { living, begun, awaited }))
+        Self(Arc::new(Registry { living, begun, awaited, empty_starts: Mutex::default() }))
     }
 }
 
@@ -97,6 +115,15 @@ impl Etcds {
                 awaited.remove(place);
             }
         }
+    }
+
+    fn noted(&self) -> MutexGuard<'_, BTreeSet<EmptyStart>> {
+        self.0.empty_starts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts on empty volumes where the volume was wiped or the member had started before.
+    pub(in super::super) fn empty_starts(&self) -> Vec<EmptyStart> {
+        self.noted().iter().cloned().collect()
     }
 
     /// How many live.
@@ -152,6 +179,7 @@ pub(super) struct Etcd {
     files: Arc<Files>,
     etcds: Etcds,
     clock: Clock,
+    delays: Delays,
     bad: Option<Bad>,
     tasks: Mutex<JoinSet<()>>,
     over: OnceLock<()>,
@@ -183,6 +211,7 @@ pub(super) async fn start(machinery: &Machinery, start: Start) -> Result<Arc<dyn
         files,
         etcds: machinery.etcds.clone(),
         clock: machinery.clock.clone(),
+        delays: machinery.delays.clone(),
         bad,
         tasks: Mutex::default(),
         over: OnceLock::new(),
@@ -239,7 +268,18 @@ fn open(machinery: &Machinery, args: &Args, files: &Files, namespace: &str) -> R
         let empty = || Storage::prepared(machinery.history.clone());
         machinery.etcds.begin(&format!("{namespace} {token} {members:?}"), &members, &machinery.random, empty)
     };
-    let member = cluster.take_place(own).map_err(|why| match (why, existing) {
+    let place = cluster.take_place(own);
+    let (id, started_before) = match &place {
+        Ok(id) => (Some(*id), false),
+        Err(NoPlace::LostItsLog(id)) => (Some(*id), true),
+        Err(NoPlace::Unknown) => (None, false),
+    };
+    let wiped = volume.wiped();
+    if let Some(id) = id.filter(|_| wiped || started_before) {
+        let (namespace, member) = (namespace.to_owned(), name.to_owned());
+        machinery.etcds.noted().insert(EmptyStart { namespace, member, id, wiped, started_before });
+    }
+    let member = place.map_err(|why| match (why, existing) {
         (NoPlace::Unknown, _) => Exit::failed("error validating peerURLs: unmatched member while checking PeerURLs"),
         (NoPlace::LostItsLog(id), false) => Exit::failed(format!("member {id:x} has already been bootstrapped")),
         (NoPlace::LostItsLog(_), true) => Exit {
@@ -318,6 +358,13 @@ impl Etcd {
     /// Takes its time, if its version does.
     async fn dawdle(&self) {
         if let Some(Bad::Slow(time)) = self.bad {
+            self.clock.sleep(time).await;
+        }
+    }
+
+    /// Takes its time, if a test wants that of this step.
+    async fn delay(&self, step: Option<Step>) {
+        if let Some(time) = step.and_then(|step| self.delays.take(step)) {
             self.clock.sleep(time).await;
         }
     }
