@@ -56,6 +56,26 @@ impl Points {
         Self { side, word: Box::new(word), left, passed: HashMap::new() }
     }
 
+    /// At one call alone: the one with that word before which `number` others with it got through.
+    pub fn nth(
+        side: Side,
+        word: impl Fn(&Call) -> String + Send + Sync + 'static,
+        wanted: &str,
+        number: usize,
+    ) -> Self {
+        let left = BTreeMap::from([(wanted.to_owned(), BTreeSet::from([number]))]);
+        Self { side, word: Box::new(word), left, passed: HashMap::new() }
+    }
+
+    /// Whether that call is held, and on which side of it: it gets through all the same.
+    pub(crate) fn meet_late(&mut self, call: &Call) -> Option<Side> {
+        let met = self.meet(call);
+        if met == Some(Side::Before) {
+            *self.passed.entry((self.word)(call)).or_default() += 1;
+        }
+        met
+    }
+
     /// Whether it happens at that call, and on which side.
     fn meet(&mut self, call: &Call) -> Option<Side> {
         let word = (self.word)(call);

@@ -2,7 +2,7 @@
 //!
 //! A [`Scenario`] says what happens to an operator and what must come of it. [`crash_at_every_call`] and [`under_trouble`] run it again
 //! and again in virtual time, on a fresh embedded server or in a fresh namespace of a real one, and hold every run to the end
-//! and the acts of an undisturbed one. [`Recorder`], [`Trouble`], [`Crash`] and [`Proxy`] are the parts; they work around any client, and through
+//! and the acts of an undisturbed one. [`Recorder`], [`Trouble`], [`Crash`], [`Delay`] and [`Proxy`] are the parts; they work around any client, and through
 //! the proxy on any process.
 //!
 //! To test an operator of the kit: implement [`Scenario`] (`operator` makes it with [`Outfit::settings`] and [`Life::of`]; `play` makes objects,
@@ -20,6 +20,7 @@ pub mod call;
 pub mod counting;
 pub mod courier;
 pub mod crash;
+pub mod delay;
 pub mod deliveries;
 pub mod layer;
 pub mod normal;
@@ -35,6 +36,7 @@ pub mod world;
 pub use call::Call;
 pub use counting::{Counting, Passed};
 pub use crash::{Crash, Points, Side};
+pub use delay::Delay;
 pub use deliveries::Deliveries;
 pub use process::Process;
 pub use proxy::Proxy;

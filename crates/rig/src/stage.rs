@@ -19,7 +19,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::{Counting, Crash, Recorder, Trouble, World, normal};
+use crate::{Counting, Crash, Delay, Recorder, Trouble, World, normal};
 
 /// How long a run may take in real time before it has failed.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -132,6 +132,7 @@ pub struct Stage {
     served: Recorder,
     counting: Counting,
     crash: Crash,
+    delay: Delay,
     trouble: Option<Trouble>,
     birth: Birth,
     lives: AtomicUsize,
@@ -169,6 +170,7 @@ impl Stage {
         };
         Arc::new(Self {
             world: Arc::new(world),
+            delay: Delay::new(clock.clone()),
             clock,
             manual: matches!(pace, Pace::FromTimerToTimer(_)),
             pacing,
@@ -248,6 +250,11 @@ impl Stage {
         &self.crash
     }
 
+    /// Which calls of the operator are held for a while.
+    pub fn delay(&self) -> &Delay {
+        &self.delay
+    }
+
     fn running(&self) -> MutexGuard<'_, Option<Running>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -262,7 +269,7 @@ impl Stage {
         }
         let life = self.lives.fetch_add(1, Ordering::SeqCst) + 1;
         // It counts on, and strikes again only if it was told to.
-        let crash = self.crash.clone();
+        let (crash, delay) = (self.crash.clone(), self.delay.clone());
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name(format!("operator-{life}"))
@@ -280,13 +287,13 @@ impl Stage {
             // A client belongs to the runtime that it is made in, and must die with it.
             let client = world.client().await.map_err(|error| format!("no client: {error:#}"))?;
             drop(world);
-            // From the operator outwards: its call is recorded, may be the one it dies at, meets trouble, reaches the server.
+            // From the operator outwards: its call is recorded, may be held, may be the one it dies at, meets trouble, reaches the server.
             let client = served.around(client);
             let client = match &trouble {
                 Some(trouble) => trouble.around(client),
                 None => client,
             };
-            let client = recorder.around(crash.around(client));
+            let client = recorder.around(delay.around(crash.around(client)));
             let identity = format!("operator-{life}");
             let random = Random::seeded(seed);
             let life = birth(Outfit { client, clock, random, identity, namespace, counting, stop: stopping });
