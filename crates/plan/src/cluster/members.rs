@@ -346,6 +346,10 @@ impl Facts<'_> {
             let url = peer_url(self.names, &lost.name);
             let own = told.at(&url);
             let others = told.members.iter().filter(|member| own.is_none_or(|own| own.id != member.id)).count();
+            // The status of its pod may be older: one that lost its data does not answer.
+            if own.is_some_and(|own| told.answers(&own.id)) {
+                return Next::Wait(format!("{} answers, and its pod is not ready yet", lost.name));
+            }
             let needed = quorum(running);
             if let Err(why) = told.agree(own.map(|own| own.id.as_str()), needed) {
                 return Next::Refuse(why);
@@ -476,8 +480,10 @@ impl Facts<'_> {
         };
         let pod = self.pod(member);
         if !own.learner {
-            // Until its pod is ready the change is not over: what the pod said before it was added must not count against it.
-            let waits = pod.is_some_and(|pod| !pod.ready && !pod.ending && !pod.lost);
+            // Until its pod is ready the change is not over: what the pod said before it was added must not count against it. While the member answers, the
+            // status of a pod that says otherwise is old.
+            let runs = |pod: &Replica| !pod.lost || told.answers(&own.id);
+            let waits = pod.is_some_and(|pod| !pod.ready && !pod.ending && runs(pod));
             return match waits && self.wanted > ordinal(member) {
                 true => Next::Wait(format!("{member} has its vote, and its pod is not ready yet")),
                 false => self.over(),

@@ -355,6 +355,62 @@ fn a_member_that_lost_its_data_is_removed_then_its_volume_then_it_is_added() {
     }
 }
 
+/// A member loses its data, and its new pod's container ends before the member is added. The status of that pod is that old for `stale` passes after the container runs as the new
+/// member, and the pod becomes ready `late` passes after the promotion.
+fn replaced(stale: usize, late: usize) -> Etcd {
+    let mut etcd = Etcd::new(3);
+    etcd.settle();
+    let lost = etcd.members[2].id.clone();
+    etcd.alive.retain(|id| *id != lost);
+    etcd.live();
+    etcd.world.wipe(2);
+    let old = etcd.world.members()[2].uid.clone();
+    let (mut running, mut voting) = (0, 0);
+    for _ in 0..60 {
+        etcd.pass();
+        let own = etcd.members.iter().find(|member| member.peer_urls == [url("etcd-2")]);
+        let (runs, votes) = (own.is_some_and(|own| !own.name.is_empty()), own.is_some_and(|own| !own.learner));
+        let new = etcd.world.members().iter_mut().find(|pod| pod.name == "etcd-2" && pod.uid != old);
+        let Some(pod) = new else { continue };
+        running += usize::from(runs);
+        voting += usize::from(votes);
+        pod.lost = running <= stale || !runs;
+        pod.looping = pod.lost;
+        pod.ready = pod.ready && !pod.lost && voting > late;
+        pod.restarts = 1;
+        pod.message = if pod.lost { "it ended with 1: member count is unequal".to_owned() } else { String::new() };
+    }
+    etcd
+}
+
+#[test]
+fn a_new_member_whose_container_ended_before_it_was_added_is_not_replaced_again_however_late_its_pod_is_ready() {
+    let steps = ["MemberRemove", "VolumeDelete", "recreate", "MemberAdd", "MemberPromote"];
+    for (stale, late) in (0..10).flat_map(|stale| (0..10).map(move |late| (stale, late))) {
+        let mut etcd = replaced(stale, late);
+        let when = format!("status {stale} passes old, ready {late} passes after the promotion");
+        assert_eq!(etcd.log, steps.map(|step| format!("{step} etcd-2")), "{when}");
+        assert_eq!(etcd.pass(), Next::Rest, "{when}");
+        assert_eq!(etcd.world.status.etcd, Some(EtcdStatus { members: 3, serving: 3, change: None }), "{when}");
+        assert!(etcd.world.members()[2].ready && etcd.names().len() == 3, "{when}");
+    }
+}
+
+#[test]
+fn a_member_that_answers_has_not_lost_its_data_whatever_its_pod_says() {
+    let mut etcd = Etcd::new(3);
+    etcd.settle();
+    etcd.world.wipe(2);
+    assert!(matches!(etcd.pass(), Next::Wait(_)));
+    assert_eq!((etcd.log.len(), etcd.world.status.etcd.clone().unwrap().change), (0, None));
+    // One that really did does not answer.
+    let lost = etcd.members[2].id.clone();
+    etcd.alive.retain(|id| *id != lost);
+    etcd.world.wipe(2);
+    let Next::Record(recorded) = etcd.pass() else { panic!("{:?}", etcd.log) };
+    assert_eq!(recorded.change.unwrap().type_, MemberChangeType::Replace);
+}
+
 #[test]
 fn nothing_starts_as_the_new_member_while_the_old_volume_exists() {
     let mut etcd = Etcd::new(3);
