@@ -108,7 +108,7 @@ impl Keeper for StatefulSets {
         let update = format!("{}-{}", key.name, digest(&spec.template));
         let told = set.status.as_ref().and_then(|status| status.current_revision.clone());
         let current = told.unwrap_or_else(|| update.clone());
-        let mut late = None;
+        let mut late: Option<Duration> = None;
         if !view.deleting {
             let old = self.old_template(key, &current, &update, &spec);
             self.adopt(pass, &view, &spec).await?;
