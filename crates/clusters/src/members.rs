@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use fleetwright_api::{Amount, OperationPolicySpec, Span, Target};
+use fleetwright_api::{Amount, Operation, OperationPolicySpec, Span, Target};
 use fleetwright_kit::events::Level;
 use fleetwright_kit::journal::{Act as Journaled, Ending, Intent, Journal, OperationKey, Probed, Progress};
 use fleetwright_kit::{Clock, Key, Next as Again, Pass, View, WriteError};
-use fleetwright_plan::cluster::members::{Act, Answer, Asked, Member, Next, OPERATIONS, Told, claim};
+use fleetwright_plan::cluster::members::{Act, Answer, Asked, Member, Next, OPERATIONS, Told, claim, was_done};
 use fleetwright_plan::cluster::{Decision, Names};
 use futures::future::join_all;
 use jiff::Timestamp;
@@ -107,9 +107,19 @@ impl Clusters {
             _ => false,
         };
         if !undecided {
-            let lost =
-                || Probed::Failed("its outcome was not heard; the members of etcd were asked again since".to_owned());
-            self.close(pass, &OPERATIONS, |key, _| wanted.as_ref() == Some(key), |_| lost()).await?;
+            // An act whose answer came too late is recorded as what it was.
+            let told = self.heard(key).and_then(|asked| asked.outcome.ok());
+            let done = |one: &Operation, told: &Told| {
+                let claims = self.eyes.claims(&names.namespace);
+                was_done(&one.spec.type_, &one.spec.fingerprint, names, told, &claims)
+            };
+            let outcome = |one: &Operation| match &told {
+                Some(told) if done(one, told) => {
+                    Probed::Succeeded("its answer was not heard; the members of etcd say so".to_owned())
+                }
+                _ => Probed::Failed("its outcome was not heard; the members of etcd were asked again since".to_owned()),
+            };
+            self.close(pass, &OPERATIONS, |key, _| wanted.as_ref() == Some(key), outcome).await?;
         }
         match &decision.members {
             Next::Rest | Next::Record(_) | Next::Refuse(_) | Next::Wait(_) => Ok(None),

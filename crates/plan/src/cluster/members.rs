@@ -177,6 +177,21 @@ impl Act {
     }
 }
 
+/// Whether an act is done, as far as the members and their volumes tell, of which only the type and the fingerprint of its Operation are known: the fingerprint of the act, and
+/// the number of the attempt.
+pub fn was_done(type_: &str, fingerprint: &str, names: &Names, told: &Told, claims: &[Claim]) -> bool {
+    let mut parts = fingerprint.splitn(3, '-');
+    let (Some(set), Some(number), Some(rest)) = (parts.next(), parts.next(), parts.next()) else { return false };
+    let Some((subject, _)) = rest.rsplit_once('-') else { return false };
+    match type_ {
+        "EtcdMemberRemove" => told.member(subject).is_none(),
+        "EtcdMemberAdd" => told.at(&peer_url(names, &format!("{set}-{number}"))).is_some(),
+        "EtcdMemberPromote" => told.member(subject).is_some_and(|member| !member.learner),
+        "EtcdVolumeDelete" => claims.iter().all(|claim| claim.uid != subject || claim.ending),
+        _ => false,
+    }
+}
+
 impl Told {
     /// The member with that id.
     pub fn member(&self, id: &str) -> Option<&Member> {

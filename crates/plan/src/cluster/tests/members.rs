@@ -3,7 +3,7 @@
 use fleetwright_api::{EtcdStatus, MemberChange, MemberChangeType};
 
 use super::*;
-use crate::cluster::members::{Act, Answer, Asked, Claim, Member, Next, Told};
+use crate::cluster::members::{Act, Answer, Asked, Claim, Member, Next, Told, was_done};
 
 impl World {
     fn members(&mut self) -> &mut Vec<Replica> {
@@ -457,6 +457,28 @@ fn a_member_that_lost_its_data_again_as_a_learner_is_replaced_again() {
     etcd.settle();
     assert_eq!(etcd.names().len(), 3);
     assert!(etcd.members.iter().all(|member| member.id != learner));
+}
+
+#[test]
+fn an_act_whose_answer_was_not_heard_counts_as_done_when_the_members_and_volumes_say_so() {
+    let mut etcd = Etcd::new(3);
+    etcd.settle();
+    let lost = etcd.members[2].id.clone();
+    etcd.alive.retain(|id| *id != lost);
+    etcd.live();
+    etcd.world.wipe(2);
+    let mut acts = Vec::new();
+    for _ in 0..20 {
+        let (told, claims) = (etcd.told(), etcd.world.claims.clone());
+        let names = etcd.world.names.clone();
+        let Next::Act(act) = etcd.pass() else { continue };
+        let fingerprint = format!("{}-1", act.fingerprint());
+        let done = |told: &Told, claims: &[Claim]| was_done(act.type_(), &fingerprint, &names, told, claims);
+        assert!(!done(&told, &claims), "{act:?} is not done yet");
+        assert!(done(&etcd.told(), &etcd.world.claims), "{act:?} is done");
+        acts.push(act.type_());
+    }
+    assert_eq!(acts, ["EtcdMemberRemove", "EtcdVolumeDelete", "EtcdMemberAdd", "EtcdMemberPromote"]);
 }
 
 #[test]
