@@ -108,6 +108,16 @@ impl Story {
         Self { pace: 60, ..self }
     }
 
+    /// That many times as fast as on the wall.
+    pub const fn paced(self, pace: u32) -> Self {
+        Self { pace, ..self }
+    }
+
+    /// With that many members of etcd.
+    pub const fn members(self, members: u32) -> Self {
+        Self { shape: Shape { members, ..self.shape }, ..self }
+    }
+
     /// With three members of etcd and two replicas of the others.
     pub const fn large(self) -> Self {
         Self { shape: Shape { members: 3, replicas: 2, ..self.shape }, ..self }

@@ -9,7 +9,7 @@ use fleetwright_api::names;
 use fleetwright_plan::cluster::certificates::{Authority, SERVICE_ACCOUNT};
 use futures::StreamExt;
 use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::{Pod, Secret};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret};
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, ResourceExt};
 use tokio::task::JoinHandle;
@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 /// Watches the whole meta cluster until it is dropped.
 pub struct Witness {
     seen: Arc<Mutex<Seen>>,
-    tasks: [JoinHandle<()>; 3],
+    tasks: [JoinHandle<()>; 4],
 }
 
 #[derive(Default)]
@@ -32,6 +32,8 @@ struct Seen {
     members: HashMap<String, BTreeMap<String, bool>>,
     /// How many members their StatefulSets have, by namespace.
     replicas: HashMap<String, i32>,
+    /// The uids of all claims that ever were, by namespace and name.
+    claims: BTreeMap<(String, String), BTreeSet<String>>,
     /// Namespaces whose members may go.
     ending: BTreeSet<String>,
     /// The most that were ever well at the same time, and the most that were missing since then.
@@ -41,8 +43,9 @@ struct Seen {
 impl Witness {
     pub fn start(client: Client) -> Self {
         let seen = Arc::<Mutex<Seen>>::default();
-        let (secrets, pods, sets) = (seen.clone(), seen.clone(), seen.clone());
+        let (secrets, pods, sets, claims) = (seen.clone(), seen.clone(), seen.clone(), seen.clone());
         let all_sets = Api::<StatefulSet>::all(client.clone());
+        let all_claims = Api::<PersistentVolumeClaim>::all(client.clone());
         let (all_secrets, all_pods) = (Api::<Secret>::all(client.clone()), Api::<Pod>::all(client));
         let tasks = [
             tokio::spawn(async move {
@@ -76,6 +79,16 @@ impl Witness {
                     }
                 }
             }),
+            tokio::spawn(async move {
+                let mut events = watcher::watcher(all_claims, watcher::Config::default()).boxed();
+                while let Some(event) = events.next().await {
+                    match event {
+                        Ok(Event::Apply(claim) | Event::InitApply(claim)) => lock(&claims).claim(&claim),
+                        Err(_) => again().await,
+                        _ => {}
+                    }
+                }
+            }),
         ];
         Self { seen, tasks }
     }
@@ -90,6 +103,11 @@ impl Witness {
         let mut seen = lock(&self.seen);
         seen.ending.remove(namespace);
         seen.well.remove(namespace);
+    }
+
+    /// How many volumes a claim of that name ever had.
+    pub fn volumes(&self, namespace: &str, claim: &str) -> usize {
+        lock(&self.seen).claims.get(&(namespace.to_owned(), claim.to_owned())).map_or(0, BTreeSet::len)
     }
 
     /// From now on the authorities of that namespace are replaced once more.
@@ -156,6 +174,11 @@ impl Seen {
         let certificates = data.map(|(_, value)| String::from_utf8_lossy(&value.0).trim().to_owned());
         self.signers.entry(key.clone()).or_default().extend(certificates);
         self.held.entry(key).or_default().insert(content);
+    }
+
+    fn claim(&mut self, claim: &PersistentVolumeClaim) {
+        let key = (claim.namespace().unwrap_or_default(), claim.name_any());
+        self.claims.entry(key).or_default().extend(claim.uid());
     }
 
     /// Members that a StatefulSet has no more are not missed.

@@ -1,0 +1,245 @@
+//! A member of etcd loses its data, and one step of its replacement is late: a call of the operator, an answer or an act of etcd, its pod, its volume or its container.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use fleetwright_api::{Operation, OperationPhase};
+use fleetwright_plan::cluster::members::OPERATIONS;
+use fleetwright_rig::{Points, Record, Side, Stage};
+use fleetwright_sim::meta::Step;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{ListParams, ObjectMeta, PostParams};
+use kube::{Api, Client, ResourceExt};
+use tokio::task::JoinHandle;
+
+use crate::laps::word;
+use crate::stories::lose;
+use crate::support::site;
+use crate::telling::Telling;
+
+const CLUSTER: &str = "pay";
+const MEMBER: &str = "etcd-1";
+
+/// Longer than everything else in a replacement takes, and shorter than a client waits for an answer.
+const LATE: Duration = Duration::from_secs(8);
+/// Longer than the operator waits for an act on members: it never hears what came of it.
+const TOO_LATE: Duration = Duration::from_secs(25);
+/// For what happens again and again.
+const A_LITTLE_LATE: Duration = Duration::from_secs(3);
+/// At most this many calls are held, each in a loss of its own; writes before reads.
+const MOST: usize = 40;
+
+/// What is late outside of the operator, for how long, and how often.
+const STEPS: &[(Step, Duration, usize)] = &[
+    (Step::MemberRemove, LATE, 1),
+    (Step::MemberRemove, TOO_LATE, 1),
+    (Step::MemberRemoved, LATE, 1),
+    (Step::MemberRemoved, TOO_LATE, 1),
+    (Step::MemberAdd, LATE, 1),
+    (Step::MemberAdd, TOO_LATE, 1),
+    (Step::MemberAdded, LATE, 1),
+    (Step::MemberAdded, TOO_LATE, 1),
+    (Step::MemberPromote, LATE, 1),
+    (Step::MemberPromote, TOO_LATE, 1),
+    (Step::MemberPromoted, LATE, 1),
+    (Step::MemberPromoted, TOO_LATE, 1),
+    (Step::MemberList, LATE, 1),
+    (Step::MemberList, A_LITTLE_LATE, usize::MAX),
+    (Step::ClaimCreate, LATE, 1),
+    (Step::PodCreate, LATE, 1),
+    (Step::PodStop, LATE, 1),
+    (Step::ContainerStart, LATE, 1),
+    (Step::ContainerRestart, LATE, 1),
+    (Step::ContainerRestart, A_LITTLE_LATE, usize::MAX),
+    (Step::ContainerReady, LATE, 1),
+    (Step::PodStatus, LATE, 1),
+    (Step::PodStatus, A_LITTLE_LATE, usize::MAX),
+];
+
+/// Each call of the operator that an undisturbed replacement needs is late once.
+pub async fn of_the_operator(stage: &Stage, side: Side) -> Result<()> {
+    let mut losses = Losses::begin(stage).await?;
+    let mark = stage.recorder().mark();
+    losses.lose("nothing is late").await?;
+    let points = points(&stage.recorder().since(mark));
+    ensure!(points.len() > 8, "the operator made {} calls: that is no replacement", points.len());
+    let mut met = 0;
+    for (word_of, number) in &points {
+        stage.delay().hold(Points::nth(side, word(CLUSTER), word_of, *number), LATE);
+        losses.lose(&format!("held {side} call {number} of {word_of}")).await?;
+        met += stage.delay().held().len();
+    }
+    stage.delay().end();
+    // The number of calls depends on how those who are asked answer: the last of many is not made every time.
+    ensure!(met * 2 > points.len(), "{met} of {} calls were held", points.len());
+    eprintln!("clusters: {met} of {} calls were held {side} the server did them", points.len());
+    Ok(())
+}
+
+/// Each step of etcd, of its pod, its volume and its container is late.
+pub async fn of_the_others(stage: &Stage) -> Result<()> {
+    let mut losses = Losses::begin(stage).await?;
+    let site = site(stage)?;
+    for (step, time, times) in STEPS {
+        site.meta.delay(*step, *time, *times);
+        losses.lose(&format!("{step:?} takes {time:?}")).await?;
+        ensure!(site.meta.delayed(*step) > 0, "{step:?} never happened");
+        site.meta.end_delays();
+    }
+    Ok(())
+}
+
+/// The calls of a replacement that are held: their word, and how many with it came before.
+fn points(calls: &[Record]) -> Vec<(String, usize)> {
+    let word = word(CLUSTER);
+    let mut before: BTreeMap<String, usize> = BTreeMap::new();
+    let mut all = Vec::new();
+    let counts = |record: &&Record| record.call.verb != "watch" && !record.call.resource.starts_with("events");
+    for record in calls.iter().filter(counts) {
+        let word = word(&record.call);
+        let number = before.entry(word.clone()).or_default();
+        all.push((record.call.writes(), word, *number));
+        *number += 1;
+    }
+    all.sort_by_key(|(writes, ..)| !writes);
+    all.truncate(MOST);
+    all.into_iter().map(|(_, word, number)| (word, number)).collect()
+}
+
+/// One cluster, whose member loses its data again and again.
+struct Losses<'a> {
+    stage: &'a Stage,
+    namespace: String,
+    /// How many there were.
+    number: usize,
+    /// The names of all objects whose creation the business cluster acknowledged.
+    acknowledged: Vec<String>,
+}
+
+impl<'a> Losses<'a> {
+    async fn begin(stage: &'a Stage) -> Result<Self> {
+        stage.declare(CLUSTER).await?;
+        stage.start().await?;
+        stage.ready(CLUSTER).await?;
+        let namespace = format!("{}-{CLUSTER}", stage.namespace());
+        Ok(Self { stage, namespace, number: 0, acknowledged: Vec::new() })
+    }
+
+    async fn lose(&mut self, late: &str) -> Result<()> {
+        let began = Instant::now();
+        self.number += 1;
+        self.lose_once().await.with_context(|| format!("loss {}: {late}", self.number))?;
+        eprintln!("clusters: loss {}, {:.1?}: {late}", self.number, began.elapsed());
+        Ok(())
+    }
+
+    /// The member loses its data under a writing client, and is replaced exactly once.
+    async fn lose_once(&mut self) -> Result<()> {
+        let stage = self.stage;
+        let writer = Writer::start(site(stage)?.meta.administrator(&self.namespace), self.number);
+        lose(stage, CLUSTER, MEMBER).await?;
+        let done = |status: &fleetwright_api::ClusterStatus| {
+            status.etcd.as_ref().is_some_and(|etcd| etcd.members == 3 && etcd.change.is_none())
+        };
+        stage.reaches(CLUSTER, "no member is changed", done).await?;
+        stage.ready(CLUSTER).await?;
+        let written = writer.end().await?;
+        ensure!(!written.is_empty(), "no write was acknowledged during the loss");
+        self.acknowledged.extend(written);
+        self.operations().await?;
+        self.volumes().await?;
+        self.starts()?;
+        self.writes().await
+    }
+
+    /// Each act succeeded once for each loss, in the order that is promised.
+    async fn operations(&self) -> Result<()> {
+        for type_ in OPERATIONS {
+            let succeeded = self.stage.operated(CLUSTER, type_).await?;
+            ensure!(succeeded == self.number, "{succeeded} Operations {type_} succeeded for {} losses", self.number);
+        }
+        let mut last = BTreeMap::new();
+        for one in self.stage.api::<Operation>().list(&ListParams::default()).await? {
+            let Some(status) = one.status.filter(|status| status.phase == OperationPhase::Succeeded) else { continue };
+            let at = last.entry(one.spec.type_).or_insert(status.started_at);
+            *at = (*at).max(status.started_at);
+        }
+        let order = ["EtcdMemberRemove", "EtcdVolumeDelete", "EtcdMemberAdd", "EtcdMemberPromote"];
+        let times: Vec<_> = order.iter().map(|type_| last.get(*type_).copied().flatten()).collect();
+        ensure!(times.iter().all(Option::is_some) && times.is_sorted(), "{order:?} were started at {times:?}");
+        Ok(())
+    }
+
+    /// The member had one new volume for each loss.
+    async fn volumes(&self) -> Result<()> {
+        let (site, claim, expected) = (site(self.stage)?, format!("data-{MEMBER}"), self.number + 1);
+        let seen = || async {
+            let volumes = site.witness.volumes(&self.namespace, &claim);
+            if volumes >= expected { Ok(()) } else { Err(format!("{volumes} of {expected} volumes were seen")) }
+        };
+        self.stage.settle("the new volume is seen", seen).await?;
+        let volumes = site.witness.volumes(&self.namespace, &claim);
+        ensure!(volumes == expected, "{MEMBER} had {volumes} volumes, and {expected} are expected");
+        Ok(())
+    }
+
+    /// Only what lost its data started without it: no container on a new volume as a member that had started before, and none on the old volume as the new member.
+    fn starts(&self) -> Result<()> {
+        let starts = site(self.stage)?.meta.empty_starts();
+        let wrong: Vec<_> = starts.iter().filter(|one| one.wiped != one.started_before).collect();
+        ensure!(wrong.is_empty(), "started on a volume that is not its own: {wrong:?}");
+        // Each was a member of its own.
+        ensure!(starts.len() == self.number, "{} members lost their data in {} losses", starts.len(), self.number);
+        Ok(())
+    }
+
+    /// Everything that was acknowledged is there.
+    async fn writes(&self) -> Result<()> {
+        let maps: Api<ConfigMap> = Api::default_namespaced(site(self.stage)?.meta.administrator(&self.namespace));
+        let there = maps.list(&ListParams::default()).await?;
+        let there: std::collections::BTreeSet<String> = there.into_iter().map(|map| map.name_any()).collect();
+        let lost: Vec<_> = self.acknowledged.iter().filter(|name| !there.contains(*name)).collect();
+        ensure!(lost.is_empty(), "acknowledged writes are lost: {lost:?}");
+        Ok(())
+    }
+}
+
+/// A client of a business cluster that writes until it is ended.
+struct Writer {
+    ends: Arc<AtomicBool>,
+    task: JoinHandle<Vec<String>>,
+}
+
+impl Writer {
+    fn start(client: Client, loss: usize) -> Self {
+        let ends = Arc::new(AtomicBool::new(false));
+        let ended = ends.clone();
+        let task = tokio::spawn(async move {
+            let maps: Api<ConfigMap> = Api::default_namespaced(client);
+            let mut acknowledged = Vec::new();
+            let mut number = 0;
+            while !ended.load(Ordering::SeqCst) {
+                let name = format!("loss-{loss}-{number}");
+                number += 1;
+                let metadata = ObjectMeta { name: Some(name.clone()), ..ObjectMeta::default() };
+                let map = ConfigMap { metadata, ..ConfigMap::default() };
+                // One that is refused, or not answered, may be there or not.
+                if maps.create(&PostParams::default(), &map).await.is_ok() {
+                    acknowledged.push(name);
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            acknowledged
+        });
+        Self { ends, task }
+    }
+
+    /// Ends it; answers the names of objects whose creation was acknowledged.
+    async fn end(self) -> Result<Vec<String>> {
+        self.ends.store(true, Ordering::SeqCst);
+        Ok(self.task.await?)
+    }
+}
