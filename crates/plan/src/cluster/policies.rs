@@ -301,7 +301,9 @@ pub(super) fn difference(live: &Value, wanted: &Value) -> Option<String> {
         }
         spec
     };
-    let place = super::contains::difference(live, wanted);
+    // Entries of rules have no name by which they could be told apart: two ports may differ in their protocol alone.
+    let metadata = |policy: &Value| json!({ "metadata": policy["metadata"] });
+    let place = super::contains::difference(&metadata(live), &metadata(wanted));
     place.or_else(|| (rules(live) != rules(wanted)).then(|| "spec".to_owned()))
 }
 
