@@ -26,8 +26,9 @@ use fleetwright_kit::{Remedy, StepError};
 use fleetwright_plan::machine::Pods;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, EvictParams, ListParams, Preconditions};
+use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
 use kube::{Api, Client, ResourceExt};
+use serde_json::{Value, json};
 
 /// So many evictions in one pass.
 pub const MOST: usize = 16;
@@ -230,8 +231,10 @@ async fn leave(client: &Client, pod: &Pod, options: &DrainOptions, delete: bool)
         tracing::warn!(pod = name(pod), "delete: evictions were refused for as long as spec.drain.deleteAfter allows");
         api.delete(&pod.name_any(), &how).await.map(drop)
     } else {
-        let how = EvictParams { delete_options: Some(how), ..EvictParams::default() };
-        api.evict(&pod.name_any(), &how).await.map(drop)
+        let eviction = eviction(pod, &how);
+        api.create_subresource::<_, Value>("eviction", &pod.name_any(), &PostParams::default(), &eviction)
+            .await
+            .map(drop)
     };
     let Err(error) = asked else { return Evicted::Asked };
     match &error {
@@ -253,6 +256,16 @@ async fn leave(client: &Client, pod: &Pod, options: &DrainOptions, delete: bool)
     }
 }
 
+/// `Api::evict` writes `delete_options`, a field that API servers do not know: neither the grace period nor the uid would count.
+fn eviction(pod: &Pod, how: &DeleteParams) -> Value {
+    json!({
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": { "name": pod.name_any(), "namespace": pod.namespace() },
+        "deleteOptions": how,
+    })
+}
+
 /// The name in `The disruption budget NAME needs 2 healthy pods and has 2 currently`.
 fn budget(cause: &str) -> Option<&str> {
     cause.split("disruption budget ").nth(1)?.split_whitespace().next()
@@ -260,8 +273,6 @@ fn budget(cause: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
-
     use super::*;
 
     fn pod(metadata: Value, phase: &str) -> Pod {
@@ -318,6 +329,21 @@ mod tests {
         assert!(why.contains(names::EVICT), "{why}");
         let allowed = json!({ "name": "p", "annotations": { names::EVICT: "true" } });
         assert_eq!(judged(&pod(allowed, "Running")), Verdict::Evict);
+    }
+
+    #[test]
+    fn an_eviction_carries_the_grace_period_and_the_uid_as_api_servers_read_them() {
+        let pod = pod(json!({ "name": "p", "namespace": "n", "uid": "u" }), "Running");
+        let preconditions = Preconditions { uid: Some("u".to_owned()), resource_version: None };
+        let how =
+            DeleteParams { grace_period_seconds: Some(7), ..DeleteParams::default() }.preconditions(preconditions);
+        let expected = json!({
+            "apiVersion": "policy/v1", "kind": "Eviction", "metadata": { "name": "p", "namespace": "n" },
+            "deleteOptions": { "gracePeriodSeconds": 7, "preconditions": { "uid": "u" } },
+        });
+        assert_eq!(eviction(&pod, &how), expected);
+        let read: k8s_openapi::api::policy::v1::Eviction = serde_json::from_value(expected).unwrap();
+        assert_eq!(read.delete_options.and_then(|options| options.grace_period_seconds), Some(7));
     }
 
     #[test]
