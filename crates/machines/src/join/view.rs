@@ -76,22 +76,22 @@ impl Eyes {
     /// Which Machine or Node, other than that machine and its Node, has the name or address.
     ///
     /// A Node that is bound to a machine has the addresses that the machine declares: what its kubelet reports would let one host keep the
-    /// certificates of others back. For the same reason a Machine that is younger and has not joined takes nothing from one that has.
+    /// certificates of others back. For the same reason what a younger Machine that has not joined declares is not kept from one that has.
+    /// Two of the same second are of the same age: neither gets what the other one declares. The name of a Machine's Node is its own from the
+    /// beginning: who joined before and declares that name later does not get it.
     pub fn other(&self, name: &str, machine: &Joiner) -> Option<String> {
         let name = address(name);
         let machines = self.machines.by(BY_ADDRESS, &name).into_iter().chain(self.machines.by(BY_NODE, &name));
-        let own = self.machines.by(BY_UID, &machine.uid).into_iter().next();
-        let age = |key: &Key, machine: &MachineView| {
-            (machine.0.metadata.creation_timestamp.as_ref().map(|time| time.0), key.clone())
-        };
-        let claims = |key: &Key, other: &MachineView| match &own {
-            Some((own_key, own)) => {
-                age(key, other) < age(own_key, own) || self.has_joined(other) || !self.has_joined(own)
-            }
+        let own = self.machines.by(BY_UID, &machine.uid).into_iter().next().map(|(_, own)| own);
+        // Names of Nodes are DNS names: who names a Machine after an address gets no claim by that.
+        let named = name.parse::<IpAddr>().is_err();
+        let claims = |other: &MachineView| match &own {
+            _ if named && other.node() == name && name != machine.node => true,
+            Some(own) => !is_younger(other, own) || self.has_joined(other) || !self.has_joined(own),
             None => true,
         };
         let mut others = machines
-            .filter(|(key, other)| other.0.metadata.uid.as_deref() != Some(machine.uid.as_str()) && claims(key, other));
+            .filter(|(_, other)| other.0.metadata.uid.as_deref() != Some(machine.uid.as_str()) && claims(other));
         if let Some((key, _)) = others.next() {
             return Some(format!("of Machine {}", key.name));
         }
@@ -114,6 +114,12 @@ impl Eyes {
             |machine: &MachineView| machine.0.status.as_ref().and_then(|status| status.bound_uid()) == Some(uid);
         self.machines.by(BY_NODE, node).iter().any(|(_, machine)| bound(machine))
     }
+}
+
+/// Whether a machine was created after another one, as far as creation times tell: they are of whole seconds.
+fn is_younger(machine: &MachineView, than: &MachineView) -> bool {
+    let created = |machine: &MachineView| machine.0.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    created(machine).zip(created(than)).is_some_and(|(machine, than)| machine > than)
 }
 
 /// The Nodes of the cluster, as everybody here looks at them.

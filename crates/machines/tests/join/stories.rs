@@ -297,6 +297,17 @@ pub async fn a_younger_machine_that_has_not_joined_keeps_no_certificate_back(sit
             answer.is_denied("ReservedNames");
         }
     }
+    // Nor does the first one get the name of a Node that is still to come, though it declares that name and is older.
+    let declared = json!({"spec": {"addresses": ["10.0.11.1", "third", "10.0.11.9"]}});
+    site.machines().patch("first", &PatchParams::default(), &Patch::Merge(&declared)).await.expect("a patch");
+    site.machine("third", "10.0.11.3").await;
+    join(site, "third").await;
+    let answer = site.ask(&client, &Asked::serving("first", &["first", "third"])).await;
+    answer.is_denied("ReservedNames");
+    // A Machine that is named after an address has no claim to it.
+    site.machine("10.0.11.9", "10.0.11.4").await;
+    join(site, "10.0.11.9").await;
+    site.ask(&client, &Asked::serving("first", &["first", "10.0.11.9"])).await.certificate();
 }
 
 /// The attack: who may write Machines names one after a Node of somebody else, to get its certificate.
