@@ -290,7 +290,7 @@ fn wrong_names(request: &Request, machine: &Joiner, around: &Around<'_>) -> Opti
     let declared = |name: &str| machine.addresses.iter().any(|address| same(address, name));
     let dns = request.dns_names.iter().map(|name| (name.clone(), *name == machine.node || declared(name)));
     let ips = request.ips.iter().map(IpAddr::to_string).map(|ip| (ip.clone(), declared(&ip)));
-    let (mut undeclared, mut refused, mut reason) = (Vec::new(), Vec::new(), "WrongNames");
+    let (mut undeclared, mut spelled, mut refused, mut reason) = (Vec::new(), Vec::new(), Vec::new(), "WrongNames");
     for (name, own) in dns.chain(ips) {
         match (around.reserved)(&name) {
             Some(whose) => {
@@ -300,12 +300,15 @@ fn wrong_names(request: &Request, machine: &Joiner, around: &Around<'_>) -> Opti
                 refused.push(format!("{name} ({whose})"));
             }
             None if !own => undeclared.push(name),
-            None => {}
+            None => spelled.extend(other_spelling(&name)),
         }
     }
     let mut parts = Vec::new();
     if !refused.is_empty() {
         parts.push(format!("no kubelet gets a certificate for {}: leave these out", shown(&refused)));
+    }
+    if !spelled.is_empty() {
+        parts.push(format!("an IPv4 address has one form in a certificate: ask for {}", shown(&spelled)));
     }
     if !undeclared.is_empty() {
         parts.push(format!(
@@ -315,6 +318,14 @@ fn wrong_names(request: &Request, machine: &Joiner, around: &Around<'_>) -> Opti
         ));
     }
     (!parts.is_empty()).then(|| denied(reason, parts.join("; ")))
+}
+
+/// What to write for an IPv4 address in the form of IPv6. No kubelet asks for that form, and who checks certificates may read it in another way
+/// than we do.
+fn other_spelling(name: &str) -> Option<String> {
+    let ip = name.parse::<IpAddr>().ok()?;
+    let plain = ip.to_canonical();
+    (plain != ip).then(|| format!("{plain} instead of {ip}"))
 }
 
 /// Whether two texts are the same address or name.

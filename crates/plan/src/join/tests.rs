@@ -172,6 +172,8 @@ fn names_are_for_serving_and_of_the_machine_only() {
         serving(&["host-17"], &["10.0.0.18"]),
         serving(&["host-17"], &["10.1.0.17"]),
         serving(&["host-17.attacker.example"], &[]),
+        // The machine's own address, which it gets in its plain form only.
+        serving(&["host-17"], &["::ffff:10.0.0.17"]),
         Form { email: true, ..Form::serving() },
     ] {
         is_denied(&ask(&node(), &form, Some(&machine())), "WrongNames");
@@ -179,6 +181,9 @@ fn names_are_for_serving_and_of_the_machine_only() {
     let verdict = ask(&node(), &serving(&["host-17"], &["10.1.0.17"]), Some(&machine()));
     let Verdict::Denied { message, .. } = verdict else { panic!("{verdict:?}") };
     assert!(message.contains("10.1.0.17") && message.contains("spec.addresses of Machine host-17"), "{message}");
+    let verdict = ask(&node(), &serving(&["host-17"], &["::ffff:10.0.0.17"]), Some(&machine()));
+    let Verdict::Denied { message, .. } = verdict else { panic!("{verdict:?}") };
+    assert!(message.contains("10.0.0.17 instead of ::ffff:10.0.0.17"), "{message}");
 }
 
 #[test]

@@ -11,7 +11,11 @@ fn a_namespace_comes_first_then_authorities_then_what_they_sign_then_the_rest() 
     assert!(decision.namespace && !decision.keys.acts() && decision.apply.is_empty());
     world.namespace = true;
     let decision = world.decide();
-    assert!(!decision.namespace && decision.keys.generate.len() == keys::Key::all().count() && decision.certificates.is_empty());
+    assert!(
+        !decision.namespace
+            && decision.keys.generate.len() == keys::Key::all().count()
+            && decision.certificates.is_empty()
+    );
     world.keys = None;
     let wanted = certificates::wanted(&world.names, &world.spec, &[]);
     world.due = wanted.into_iter().map(|one| (one, Due::Missing)).collect();
