@@ -15,8 +15,8 @@ use crate::store::{Key, Object};
 use crate::write::metadata;
 use crate::write::options::{DeleteOptions, Propagation};
 
-const FOREGROUND: &str = "foregroundDeletion";
-const ORPHAN: &str = "orphan";
+pub(super) const FOREGROUND: &str = "foregroundDeletion";
+pub(super) const ORPHAN: &str = "orphan";
 /// After so many steps others get a turn.
 const STEPS: usize = 128;
 /// How often a deletion that lost a race is tried again before the next event.
@@ -307,7 +307,7 @@ fn classify(
     Some((solid, dangling, waiting))
 }
 
-fn has_finalizer(object: &Value, name: &str) -> bool {
+pub(super) fn has_finalizer(object: &Value, name: &str) -> bool {
     object["metadata"]["finalizers"].as_array().is_some_and(|list| list.iter().any(|known| known == name))
 }
 

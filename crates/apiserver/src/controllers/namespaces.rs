@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::actor::{Actor, log};
+use super::garbage::{FOREGROUND, ORPHAN, has_finalizer};
 use crate::error::ApiError;
 use crate::registry::Resource;
 use crate::server::Inner;
@@ -104,6 +105,9 @@ async fn end(inner: &Arc<Inner>, name: &str) {
 }
 
 /// Deletes what a resource has in a namespace. True when something stays for now.
+///
+/// An object that waits for its dependents, after a deletion in the foreground, is deleted once more and waits no longer: its dependents go in
+/// any case, and one of them that a foreign finalizer holds must not hold all of its owners, too. The real server does so.
 async fn empty(actor: &Actor<'_>, resource: &Arc<Resource>, namespace: &str, rest: &mut Rest) -> bool {
     let list = || {
         let page = actor.inner.store.page(&resource.storage, Some(namespace), None, None, 0, |_| true);
@@ -113,7 +117,7 @@ async fn empty(actor: &Actor<'_>, resource: &Arc<Resource>, namespace: &str, res
         if at % 256 == 255 {
             tokio::task::yield_now().await;
         }
-        if object.deleting {
+        if object.deleting && !waits_for_dependents(&object) {
             continue;
         }
         let options = DeleteOptions { propagation: Some(Propagation::Background), ..DeleteOptions::default() };
@@ -133,6 +137,11 @@ async fn empty(actor: &Actor<'_>, resource: &Arc<Resource>, namespace: &str, res
         }
     }
     true
+}
+
+fn waits_for_dependents(object: &Object) -> bool {
+    let value = object.value();
+    [FOREGROUND, ORPHAN].iter().any(|finalizer| has_finalizer(&value, finalizer))
 }
 
 /// Writes the conditions, if they say something new.

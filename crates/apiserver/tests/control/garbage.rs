@@ -147,3 +147,28 @@ async fn objects_that_wait_for_each_other_do_not_wait_for_ever() {
     cluster.gone(&at("one")).await;
     cluster.gone(&at("two")).await;
 }
+
+#[tokio::test]
+async fn owners_do_not_wait_in_a_namespace_that_ends() {
+    let cluster = Cluster::start().await;
+    cluster.created("/api/v1/namespaces", json!({"metadata": {"name": "ending"}})).await;
+    let maps = "/api/v1/namespaces/ending/configmaps";
+    let at = |name: &str| format!("{maps}/{name}");
+    let owner = cluster.created(maps, config_map("owner")).await;
+    let mut child = owned("child", vec![owned_by(&owner, true)]);
+    child["metadata"]["finalizers"] = json!(["example.com/hold"]);
+    cluster.created(maps, child).await;
+    let foreground = json!({"propagationPolicy": "Foreground"});
+    assert_eq!(cluster.send("DELETE", &at("owner"), Some(foreground)).await.0, 200);
+    cluster.until(&at("child"), |(_, child)| !child["metadata"]["deletionTimestamp"].is_null()).await;
+    cluster.settle().await;
+    assert_eq!(cluster.get(&at("owner")).await.0, 200, "it waits for its dependent");
+    cluster.delete("/api/v1/namespaces/ending").await;
+    // What is held stays, and nothing else.
+    cluster.gone(&at("owner")).await;
+    let held = cluster.until(maps, |(_, list)| list["items"].as_array().is_some_and(|items| items.len() == 1)).await;
+    assert_eq!(held["items"][0]["metadata"]["name"], "child");
+    assert_eq!(held["items"][0]["metadata"]["finalizers"], json!(["example.com/hold"]));
+    cluster.merge(&at("child"), json!({"metadata": {"finalizers": null}})).await;
+    cluster.gone("/api/v1/namespaces/ending").await;
+}
