@@ -22,7 +22,6 @@ pub fn rules() -> Rules {
         rule(GROUP, &["machines/status"], &["patch"]),
         rule(GROUP, &["machinepackageversions"], &["list", "watch"]),
         rule("", &["secrets", "configmaps"], &["list", "watch"]),
-        rule("", &["events"], &["create"]),
     ];
     namespaced.extend(Journal::rules());
     let joining = join::rules();

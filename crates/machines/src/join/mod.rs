@@ -109,7 +109,6 @@ pub fn rules() -> Rules {
             rule(fleetwright_api::GROUP, &["machines"], &["list", "watch"]),
             // Of which `cluster-values` is read.
             rule("", &["configmaps"], &["list", "watch"]),
-            rule("", &["events"], &["create"]),
         ],
         tokens: vec![rule("", &["secrets"], &["create", "delete"])],
         cluster: vec![
@@ -120,7 +119,7 @@ pub fn rules() -> Rules {
             named("", "services"),
             named("discovery.k8s.io", "endpointslices"),
             rule("networking.k8s.io", &["servicecidrs"], &["list"]),
-            // What is said of a request, which has no namespace, is kept in the namespace default.
+            // What is said of a request, which has no namespace, is kept in the namespace default; what is said of a Machine, in its own.
             rule("", &["events"], &["create"]),
         ],
     }
