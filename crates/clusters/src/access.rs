@@ -72,7 +72,7 @@ pub async fn bind(eyes: &Eyes, pass: &Pass, names: &Names, account: Option<Accou
 pub fn admission_policy(namespace: &str, name: &str, fleet: &str) -> [Value; 2] {
     const VERSION: &str = "admissionregistration.k8s.io/v1";
     const RESTRICTED: &str = "pod-security.kubernetes.io/enforce";
-    let (label, role, policy) = (names::FLEET, control_plane_role(namespace), format!("{name}:{namespace}"));
+    let (label, role, policy) = (names::FLEET, control_plane_role(namespace), format!("{name}.{namespace}"));
     let labelled = |object: &str, label: &str, value: &str| {
         let labels = format!("{object}.metadata.labels");
         format!("has({labels}) && '{label}' in {labels} && {labels}['{label}'] == '{value}'")

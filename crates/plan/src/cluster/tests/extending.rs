@@ -210,9 +210,9 @@ fn what_is_wanted_again_before_it_was_deleted_stays() {
     assert_eq!(world.decide().extensions.remove.unwrap().objects.len(), 2);
     // Another extension has one of them now.
     for package in world.packages.values_mut() {
-        let mut other = many("many", 2);
-        other.name = "other".to_owned();
-        package.extensions.push(other);
+        // What many-0 has stays with it: no object has two extensions.
+        let template = many("many", 2).template.split("---\n").last().unwrap_or_default().to_owned();
+        package.extensions.push(Extension { template, ..extension("other", 10, ExtensionPlacement::Cluster) });
     }
     let removal = world.decide().extensions.remove.unwrap();
     assert_eq!(removal.objects.iter().map(|one| one.object.name.as_str()).collect::<Vec<_>>(), ["many-2"]);
