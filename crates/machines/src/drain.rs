@@ -260,7 +260,7 @@ async fn leave(client: &Client, pod: &Pod, options: &DrainOptions, delete: bool)
 fn eviction(pod: &Pod, how: &DeleteParams) -> Value {
     json!({
         "apiVersion": "policy/v1",
-        "kind": "Eviction",
+        "kind": <k8s_openapi::api::policy::v1::Eviction as k8s_openapi::Resource>::KIND,
         "metadata": { "name": pod.name_any(), "namespace": pod.namespace() },
         "deleteOptions": how,
     })

@@ -159,8 +159,12 @@ impl Uninstall<'_> {
     /// Removes an object of ours and waits until it is gone; whether there was one.
     async fn remove(&self, object: &Object) -> anyhow::Result<bool> {
         let api = object.api(&self.cluster.client);
-        let found = api.get_opt(object.name()).await.map_err(|error| self.cluster.explain(error))?;
-        let Some(found) = found else { return Ok(false) };
+        let found = match api.get(object.name()).await {
+            Ok(found) => found,
+            // The object, or its kind: not every API server has all of them.
+            Err(error) if is_not_found(&error) => return Ok(false),
+            Err(error) => return Err(self.cluster.explain(error)),
+        };
         if !is_ours(&found.metadata) {
             println!("{} left: it was not made by `fleetwright install`", object.display());
             return Ok(false);
