@@ -564,7 +564,7 @@ mod tests {
         let all = shipped(|name| format!("registry.example/{name}:v1")).unwrap();
         assert!(all.iter().any(|one| one.name == MACHINE_OPERATOR));
         let access = all.into_iter().find(|one| one.name == "machine-access").unwrap();
-        let text = access.template.replace("{{ values.namespace }}", "fleet");
+        let text = access.template.replace("{{ values.namespace | json }}", "\"fleet\"");
         let documents = text.split("\n---\n").filter(|text| !text.contains("{{"));
         let documents = documents.map(|text| serde_saphyr::from_str::<Value>(text).unwrap());
         let roles = documents.filter(|one| one["rules"].is_array());

@@ -213,6 +213,8 @@ fn images(document: &Document, findings: &mut Vec<Finding>) {
         for tree in source::documents(schema).unwrap_or_default() {
             default_images(&tree.value(), &mut defaults);
         }
+        // Whatever order the values of the schema are kept in.
+        defaults.sort();
         for image in defaults {
             let field = format!("spec.extensions[{at}].valuesSchema");
             findings.push(document.finding(Severity::Warning, &field, None, by_tag(&image)));
