@@ -298,7 +298,8 @@ async fn an_api_server_that_is_away_for_a_moment_does_not_cost_the_machines_thei
     assert_eq!(namespace.metadata.deletion_timestamp, None, "nothing of it is deleted");
     // It comes back: the machine is found, and released before anything else.
     mend(&world, "v1.36.4").await;
-    world.held("1 machine must be let go first: default/host-17").await;
+    let said = world.held("1 machine must be let go first").await.message;
+    assert!(said.contains("default/host-17"), "{said}");
     world.allow("ReleaseMachines").await;
     let machines: Api<Machine> = Api::default_namespaced(business(&world).await);
     world.seen(&machines, "host-17", |one| one.metadata.deletion_timestamp.is_some()).await;
