@@ -159,7 +159,7 @@ fn named(mut call: Call, name: &str) -> Call {
 }
 
 /// Which calls are the same one in all laps. Names of pods are made up anew each time.
-pub fn word(name: &str) -> impl Fn(&Call) -> String + Send + Sync + use<> {
+fn word(name: &str) -> impl Fn(&Call) -> String + Send + Sync + use<> {
     let name = name.to_owned();
     move |call| {
         let mut call = named(call.clone(), &name);

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fleetwright_rig::scenario::{Disturbance, run};
-use fleetwright_rig::{Ground, Rates, Side, Trouble, under_trouble};
+use fleetwright_rig::{Ground, Rates, Trouble, under_trouble};
 use laps::Leg;
 use support::Story;
 
@@ -57,8 +57,6 @@ const MEMBERS: Story = Story::new(|stage| Box::pin(stories::members(stage)));
 const RESTORES: Story = Story::new(|stage| Box::pin(stories::laps(stage, RESTORING)));
 const RELEASES: Story = Story::new(|stage| Box::pin(stories::laps(stage, RELEASING))).extended();
 const SECURES: Story = Story::new(|stage| Box::pin(stories::secured(stage))).extended();
-const LATE_BEFORE: Story = Story::new(|stage| Box::pin(delays::of_the_operator(stage, Side::Before)));
-const LATE_AFTER: Story = Story::new(|stage| Box::pin(delays::of_the_operator(stage, Side::After)));
 const LATE_OTHERS: Story = Story::new(|stage| Box::pin(delays::of_the_others(stage)));
 const LIFE: Story = Story::new(|stage| Box::pin(stories::life(stage)));
 
@@ -99,16 +97,6 @@ async fn two_operators_at_once_change_the_same_members_of_etcd() {
     let (one, _) = run(&Arc::new(MEMBERS.large()), &Ground::InProcess, Disturbance::None).await.unwrap();
     let (two, _) = run(&Arc::new(MEMBERS.large().twice()), &Ground::InProcess, Disturbance::None).await.unwrap();
     assert_eq!(one.end, two.end);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_member_of_etcd_that_lost_its_data_is_replaced_once_however_late_a_call_reaches_the_api_server() {
-    loses_members(LATE_BEFORE).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_member_of_etcd_that_lost_its_data_is_replaced_once_however_late_the_api_server_answers_a_call() {
-    loses_members(LATE_AFTER).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
