@@ -17,6 +17,9 @@ use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+/// The cluster of the first lap, in which nothing happens to the operator.
+pub const UNDISTURBED: &str = "lap0";
+
 /// A part of a lap.
 #[derive(Clone, Copy)]
 pub struct Leg {
