@@ -31,11 +31,6 @@ const GROW: Leg = Leg { play: |stage, name| Box::pin(stories::resize(stage, name
 const SHRINK: Leg = Leg { play: |stage, name| Box::pin(stories::resize(stage, name, 1)), struck: true };
 const LOSE: Leg = Leg { play: |stage, name| Box::pin(stories::lose(stage, name, "etcd-1")), struck: true };
 
-const ROTATE: Leg = Leg { play: |stage, name| Box::pin(stories::rotate(stage, name)), struck: true };
-const RESTORE: Leg = Leg { play: |stage, name| Box::pin(stories::restore(stage, name)), struck: true };
-const PRUNE: Leg = Leg { play: |stage, name| Box::pin(stories::prune(stage, name)), struck: true };
-const RELEASE: Leg = Leg { play: |stage, name| Box::pin(stories::release(stage, name)), struck: true };
-
 /// In the stories of others.
 const fn calm(leg: Leg) -> Leg {
     Leg { struck: false, ..leg }
@@ -46,16 +41,11 @@ const CHANGING: &[Leg] = &[calm(MAKE), UPGRADE, ROLLBACK, calm(UNMAKE)];
 const RESIZING: &[Leg] = &[calm(MAKE), GROW, LOSE, SHRINK, calm(UNMAKE)];
 const ENDING: &[Leg] = &[calm(MAKE), FINISH, calm(UNMAKE)];
 
-const RESTORING: &[Leg] = &[calm(MAKE), ROTATE, RESTORE, calm(UNMAKE)];
-const RELEASING: &[Leg] = &[calm(MAKE), PRUNE, RELEASE];
-
 const LIVES: Story = Story::new(|stage| Box::pin(stories::laps(stage, LIVING)));
 const CHANGES: Story = Story::new(|stage| Box::pin(stories::laps(stage, CHANGING)));
 const ENDS: Story = Story::new(|stage| Box::pin(stories::laps(stage, ENDING)));
 const RESIZES: Story = Story::new(|stage| Box::pin(stories::laps(stage, RESIZING)));
 const MEMBERS: Story = Story::new(|stage| Box::pin(stories::members(stage)));
-const RESTORES: Story = Story::new(|stage| Box::pin(stories::laps(stage, RESTORING)));
-const RELEASES: Story = Story::new(|stage| Box::pin(stories::laps(stage, RELEASING))).extended();
 const SECURES: Story = Story::new(|stage| Box::pin(stories::secured(stage))).extended();
 const LATE_OTHERS: Story = Story::new(|stage| Box::pin(delays::of_the_others(stage)));
 const LIFE: Story = Story::new(|stage| Box::pin(stories::life(stage)));
@@ -124,16 +114,6 @@ async fn two_operators_at_once_make_the_same_cluster_and_do_not_write_against_ea
     assert_eq!(one.end, two.end);
     let (alone, both) = (alone.recorder().writes_since(0).len(), both.recorder().writes_since(0).len());
     assert!(both <= 8 * alone, "two wrote {both} times, and one {alone} times");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_operator_killed_at_any_call_rotates_authorities_and_restores_a_snapshot() {
-    killed_at_every_call(RESTORES).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_operator_killed_at_any_call_prunes_extensions_and_releases_machines() {
-    killed_at_every_call(RELEASES).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
