@@ -386,7 +386,7 @@ fn replaced(stale: usize, late: usize) -> Etcd {
 #[test]
 fn a_new_member_whose_container_ended_before_it_was_added_is_not_replaced_again_however_late_its_pod_is_ready() {
     let steps = ["MemberRemove", "VolumeDelete", "recreate", "MemberAdd", "MemberPromote"];
-    let passes = [0, 1, 2, 5, 9];
+    let passes = [0, 1, 5];
     for (stale, late) in passes.into_iter().flat_map(|stale| passes.map(|late| (stale, late))) {
         let mut etcd = replaced(stale, late);
         let when = format!("status {stale} passes old, ready {late} passes after the promotion");
