@@ -86,7 +86,9 @@ impl Eyes {
         // Names of Nodes are DNS names: who names a Machine after an address gets no claim by that.
         let named = name.parse::<IpAddr>().is_err();
         let claims = |other: &MachineView| match &own {
-            _ if named && other.node() == name && name != machine.node => true,
+            // The name of its own Node is taken from a machine by nothing that others declare.
+            _ if named && name == machine.node => other.node() == name,
+            _ if named && other.node() == name => true,
             Some(own) => !is_younger(other, own) || self.has_joined(other) || !self.has_joined(own),
             None => true,
         };

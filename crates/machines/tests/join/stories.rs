@@ -278,6 +278,7 @@ pub async fn a_younger_machine_that_has_not_joined_keeps_no_certificate_back(sit
     site.machine("first", "10.0.11.1").await;
     let client = join(site, "first").await;
     Api::<Node>::all(client.clone()).create(&PostParams::default(), &node("first")).await.expect("its own Node");
+    site.bind("first", "Joined").await;
     site.ask(&client, &Asked::serving("first", &["first", "10.0.11.1"])).await.certificate();
     // A second is as far as creation times can be told apart.
     let created = jiff::Timestamp::now().as_second();
