@@ -2,7 +2,7 @@
 
 use fleetwright_lab::hosts::{apply, images};
 use fleetwright_plan::cluster::networks::{MetaNetworks, Network};
-use fleetwright_plan::cluster::policies::{DEFAULT_DENY, REACHABLE};
+use fleetwright_plan::cluster::policies::DEFAULT_DENY;
 use k8s_openapi::api::core::v1::{Node, ServiceAccount};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 
@@ -61,31 +61,7 @@ async fn a_tenants_webhooks_and_proxies_do_not_reach_the_meta_network_on_hosts()
         ensure!(!world.meta.connects(&scheduler, &etcd, 2379).await?, "etcd lets the scheduler in");
         ensure!(!world.meta.connects(&scheduler, &box_, port).await?, "the scheduler leaves the control plane");
 
-        // Its owner opens it: the same requests arrive. So it was the policies that held them up.
-        let label = json!({ "metadata": { "labels": { REACHABLE: "true" } } });
-        let pods: Api<Pod> = Api::namespaced(world.client.clone(), THERE);
-        pods.patch(THERE, &PatchParams::default(), &Patch::Merge(&label)).await?;
-        let namespaces: Api<Namespace> = Api::all(world.client.clone());
-        namespaces.patch(THERE, &PatchParams::default(), &Patch::Merge(&label)).await?;
-        eventually("what was opened to be reached", async || {
-            let (by_pod, said) = (proxied(&client, &pod).await?, asked(&client).await?);
-            Ok(if by_pod && reached(&said) {
-                Ok(())
-            } else {
-                Err(format!("by pods/proxy: {by_pod}; as a webhook: {said}"))
-            })
-        })
-        .await?;
-        ensure!(!proxied(&client, &node).await?, "a node of the meta cluster was reached by nodes/proxy");
-
-        // Pods of snapshots get to etcd, to names and no further.
-        let ask = json!({ "metadata": { "annotations": { names::SNAPSHOT: "now" } } });
-        world.clusters().patch("pay", &PatchParams::default(), &Patch::Merge(&ask)).await?;
-        eventually("a snapshot to be taken", async || {
-            let status = world.clusters().get("pay").await?.status.unwrap_or_default();
-            Ok(if status.last_snapshot.is_some() { Ok(()) } else { Err(format!("{:#?}", status.conditions)) })
-        })
-        .await
+        Ok(())
     })
     .await
 }
