@@ -1,12 +1,10 @@
 //! The life of a small fleet, from bare Debian to machines that left: each chapter begins where the one before ended.
 
 use anyhow::{Context, Result, ensure};
-use fleetwright_api::{ComponentState, Machine, Operation, OperationPhase, OperationStatus, Status, condition, names};
+use fleetwright_api::{ComponentState, Machine, Operation, Status, condition, names};
 use fleetwright_lab::hosts::{Described, Host, apply, archives, shipped};
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
-use serde_json::{Value, json};
+use kube::api::DeleteParams;
 use tokio::try_join;
 
 use crate::NAMESPACE;
@@ -48,10 +46,6 @@ async fn story(fleet: &mut Fleet, hosts: &[Host; 3]) -> Result<()> {
     drift_is_repaired(fleet, &hosts[1]).await?;
     fleet.chapter("a container runtime that is down is repaired without a drain");
     dead_runtime_is_repaired(fleet, &hosts[1]).await?;
-    fleet.chapter("a drain ends where pods cannot");
-    drain_ends_where_pods_cannot(fleet, &hosts[1]).await?;
-    fleet.chapter("a host that does not come back from its reboot frees its place");
-    never_returns_from_a_reboot(fleet, &hosts[1]).await?;
     fleet.chapter("a bad version is rolled back by itself");
     bad_version_goes_back(fleet, &hosts[0]).await?;
     fleet.chapter("a machine leaves, and its host is clean");
@@ -225,110 +219,6 @@ async fn dead_runtime_is_repaired(fleet: &mut Fleet, host: &Host) -> Result<()> 
     let pod = fleet.pods().get("web-1").await?;
     ensure!(pod.metadata.deletion_timestamp.is_none(), "the pod was evicted");
     fleet.address("web-1").await.map(drop)
-}
-
-/// A package that is one file, and whose change disrupts that much.
-async fn file_package(fleet: &Fleet, component: &str, disruption: &str, timeouts: Value) -> Result<()> {
-    let file = json!({ "path": format!("/etc/{component}.conf"), "content": "1\n", "mode": "0644" });
-    let package = json!({
-        "apiVersion": "fleetwright.io/v1alpha1", "kind": "MachinePackageVersion",
-        "metadata": { "name": format!("{component}-1"), "namespace": NAMESPACE },
-        "spec": {
-            "component": component, "version": "1", "disruption": disruption, "config": {}, "files": [file], "timeouts": timeouts,
-        },
-    });
-    apply(&fleet.client, &[package]).await
-}
-
-/// How the only window ended that is for that component.
-async fn ended_operation(fleet: &mut Fleet, component: &str) -> Result<OperationStatus> {
-    let windows = Api::<Operation>::namespaced(fleet.client.clone(), NAMESPACE);
-    fleet
-        .eventually(&format!("the window for {component} to end"), || async {
-            let all = windows.list(&Default::default()).await?.items;
-            let mut found = all.into_iter().filter(|one| one.spec.reason.contains(component));
-            let status = found.next().and_then(|one| one.status).unwrap_or_default();
-            ensure!(found.next().is_none(), "there is more than one window for {component}");
-            let ended = matches!(status.phase, OperationPhase::Succeeded | OperationPhase::Failed);
-            Ok(ended.then_some(status))
-        })
-        .await
-}
-
-/// One pod has no controller, one no room in its budget, one a finalizer. The kubelet is the real one.
-async fn drain_ends_where_pods_cannot(fleet: &mut Fleet, host: &Host) -> Result<()> {
-    let name = host.name();
-    let (pods, params) = (fleet.pods(), PatchParams::default());
-    let more =
-        [("held", json!({ "labels": { "app": "held" } })), ("stuck", json!({ "finalizers": ["example.com/volume"] }))];
-    for (pod, metadata) in more {
-        fleet.serve(pod, Some(&name)).await?;
-        pods.patch(pod, &params, &Patch::Merge(json!({ "metadata": metadata }))).await?;
-        fleet.address(pod).await?;
-    }
-    let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(fleet.client.clone());
-    let budget = json!({
-        "metadata": { "name": "held" }, "spec": { "minAvailable": 1, "selector": { "matchLabels": { "app": "held" } } },
-    });
-    budgets.create(&PostParams::default(), &serde_json::from_value(budget)?).await?;
-    // Finalizers are named half a minute after the end of the grace period.
-    let drain = json!({ "force": true, "gracePeriod": "2s", "deleteAfter": "10s", "skipTerminatingAfter": "40s" });
-    fleet.machines().patch(&name, &params, &Patch::Merge(json!({ "spec": { "drain": drain } }))).await?;
-    file_package(fleet, "drained", "Drain", json!({ "drain": "3m" })).await?;
-    fleet.set(&name, "drained", "drained-1").await?;
-    fleet
-        .until(&name, "to name what holds its drain up", |machine| {
-            let progress = machine.status.as_ref().and_then(|status| status.progress.as_ref());
-            progress.is_some_and(|progress| progress.message.contains("example.com/volume"))
-        })
-        .await?;
-    ensure!(pods.get_opt("held").await?.is_none(), "the pod without room in its budget is still there");
-    ensure!(pods.get_opt("web-1").await?.is_none(), "the pod without a controller is still there");
-    fleet.until(&name, "to be drained and changed", |machine| ready_in(machine, "drained", "1")).await?;
-    let ended = ended_operation(fleet, "drained").await?;
-    ensure!(ended.phase == OperationPhase::Succeeded, "{ended:?}");
-    pods.patch("stuck", &params, &Patch::Merge(json!({ "metadata": { "finalizers": null } }))).await?;
-    budgets.delete("held", &DeleteParams::default()).await?;
-    fleet.until(&name, "to be open again", |machine| is_true(machine, names::SCHEDULABLE)).await.map(drop)
-}
-
-/// The host is told to boot, and goes down instead.
-async fn never_returns_from_a_reboot(fleet: &mut Fleet, host: &Host) -> Result<()> {
-    let name = host.name();
-    let before = host.boot_id().await?;
-    // Only until its next boot.
-    let place = "/run/systemd/system/systemd-reboot.service.d";
-    host.run(&format!(
-        "mkdir -p {place} && printf '[Unit]\\nSuccessAction=poweroff-force\\n' >{place}/stays-down.conf && systemctl daemon-reload"
-    ))
-    .await?;
-    file_package(fleet, "booted", "Reboot", json!({ "reboot": "30s" })).await?;
-    fleet.set(&name, "booted", "booted-1").await?;
-    fleet.eventually("the host to be down", || async { Ok((!host.is_on()).then_some(())) }).await?;
-    fleet
-        .until(&name, "to say that its host did not come back", |machine| {
-            let said = machine.status.as_ref().and_then(|status| condition(&status.conditions, names::REACHABLE));
-            said.is_some_and(|said| said.status == Status::False && said.reason == "RebootTimedOut")
-        })
-        .await?;
-    let ended = ended_operation(fleet, "booted").await?;
-    ensure!(ended.phase == OperationPhase::Failed, "{ended:?}");
-    let known = condition(&ended.conditions, names::OUTCOME_KNOWN).context("it says what became of it")?;
-    ensure!(known.message.contains("RebootTimedOut"), "{}", known.message);
-    let node = fleet.nodes().get(&name).await?;
-    let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
-    ensure!(taints.iter().any(|taint| taint.key == names::MAINTENANCE_TAINT), "the Node is open: {taints:?}");
-    host.power_on().await?;
-    fleet
-        .until(&name, "to go on by itself", |machine| {
-            ready_in(machine, "booted", "1")
-                && is_true(machine, names::PACKAGES_READY)
-                && is_true(machine, names::SCHEDULABLE)
-        })
-        .await?;
-    ensure!(host.boot_id().await? != before, "it is still in the same boot");
-    // It booted when its power came back: that was the boot that was due.
-    ended_operation(fleet, "booted").await.map(drop)
 }
 
 async fn bad_version_goes_back(fleet: &mut Fleet, host: &Host) -> Result<()> {
