@@ -357,14 +357,16 @@ impl Belongs for ClaimView {
     }
 }
 
-/// Whether the container does not run, and said at its last end that it has lost its data. One that runs again may have been added to etcd since.
+/// Whether the container does not run, and said at its last end that it has lost its data. One that runs again may have been added to etcd since, and what it said
+/// at an earlier end, before it was added, says nothing of its data now.
 fn lost(container: &ContainerStatus) -> bool {
-    if container.state.as_ref().is_some_and(|state| state.running.is_some()) {
+    let state = container.state.as_ref();
+    if state.is_some_and(|state| state.running.is_some()) {
         return false;
     }
-    let states = [container.state.as_ref(), container.last_state.as_ref()].into_iter().flatten();
-    let ended = states.filter_map(|state| state.terminated.as_ref()?.message.as_deref());
-    ended.into_iter().any(fleetwright_plan::cluster::datastore::lost)
+    let mut ends = [state, container.last_state.as_ref()].into_iter().flatten();
+    let last = ends.find_map(|state| state.terminated.as_ref());
+    last.and_then(|end| end.message.as_deref()).is_some_and(fleetwright_plan::cluster::datastore::lost)
 }
 
 /// Why a container does not run, bounded: what it says is not trusted.
@@ -393,7 +395,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_container_that_runs_has_lost_nothing_whatever_it_said_before() {
+    fn what_a_container_said_before_its_last_end_says_nothing_of_its_data() {
         let of = |state: serde_json::Value| {
             let container: ContainerStatus = serde_json::from_value(json!({
                 "name": "etcd", "image": "", "imageID": "", "ready": false, "restartCount": 2, "state": state,
@@ -403,7 +405,9 @@ mod tests {
             lost(&container)
         };
         assert!(of(json!({ "waiting": { "reason": "CrashLoopBackOff" } })));
-        assert!(of(json!({ "terminated": { "exitCode": 1 } })));
+        assert!(of(json!({ "terminated": { "exitCode": 2, "message": "panic: tocommit(7) is out of range" } })));
+        assert!(!of(json!({ "terminated": { "exitCode": 137, "message": "killed" } })));
+        assert!(!of(json!({ "terminated": { "exitCode": 137 } })));
         assert!(!of(json!({ "running": { "startedAt": "2026-11-18T00:00:00Z" } })));
     }
 
