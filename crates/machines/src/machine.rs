@@ -142,6 +142,8 @@ pub enum Done {
     Again(Duration),
     /// As the window says.
     Window(Progress),
+    /// A step is asked for, and the status was written before: when to come back for either of them.
+    Runs(Option<Duration>, Option<Timestamp>),
     /// The machine is gone.
     Gone,
 }
@@ -238,7 +240,12 @@ impl Controller for Machines {
             Act::Observe(observe) => {
                 Ok(self.ask(pass, look, Asked::of(observe), Task::Observe(observe.as_ref().clone())))
             }
-            Act::Run(run) => self.run(pass, look, run).await,
+            Act::Run(run) => {
+                // Before the step, as a journal: who comes after a crash knows by it what has to prove itself, and what had failed.
+                let later = self.write(pass, look, &decision.status).await?;
+                let busy = matches!(self.run(pass, look, run).await?, Done::Again(_));
+                Ok(Done::Runs(busy.then_some(BUSY), later))
+            }
             Act::Clean => {
                 self.leads(pass, "cleaning the host")?;
                 Ok(self.ask(pass, look, Asked::default(), Task::Clean { claim: claim(pass, look) }))
@@ -292,19 +299,22 @@ impl Controller for Machines {
         if matches!(done, Done::Gone) {
             return Ok(Next::Rest);
         }
-        let later = self.write(pass, look, &decision.status).await?;
+        let later = match done {
+            Done::Runs(_, later) => *later,
+            _ => self.write(pass, look, &decision.status).await?,
+        };
         let retried = look.machine.0.status.as_ref().and_then(|status| status.retried.as_ref());
         if decision.status.retried.as_ref() != retried {
             self.hosts.hurry(pass.key());
         }
         let soon = match done {
-            Done::Again(after) => Some(pass.now() + *after),
+            Done::Again(after) | Done::Runs(Some(after), _) => Some(pass.now() + *after),
             Done::Window(progress) => match progress.next() {
                 Next::At(at) => Some(at),
                 Next::After(after) => Some(pass.now() + after),
                 Next::Rest => None,
             },
-            Done::Wakes | Done::Gone => None,
+            Done::Wakes | Done::Runs(None, _) | Done::Gone => None,
         };
         let next = [decision.next, soon, later].into_iter().flatten().min();
         Ok(next.map_or(Next::Rest, Next::At))
