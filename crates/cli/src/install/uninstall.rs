@@ -1,6 +1,6 @@
 //! `fleetwright uninstall`: takes away what `install` brought, and nothing else.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use anyhow::{anyhow, bail};
@@ -114,7 +114,8 @@ impl Uninstall<'_> {
         let found = found.map_err(|error| self.cluster.explain(error))?;
         let namespaces =
             found.items.into_iter().filter(|found| is_ours(&found.metadata)).filter_map(|found| found.namespace());
-        Ok(namespaces.filter(|namespace| *namespace != self.args.place.namespace).collect())
+        let others: BTreeSet<_> = namespaces.filter(|namespace| *namespace != self.args.place.namespace).collect();
+        Ok(others.into_iter().collect())
     }
 
     /// Objects whose kinds would be removed, or whose operators.
