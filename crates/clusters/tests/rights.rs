@@ -389,7 +389,7 @@ async fn the_policy_confines_the_account_whatever_roles_it_has_on_real() -> Resu
     let bindings = |namespace: &str| Api::<RoleBinding>::namespaced(client.clone(), namespace);
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let refused = |what: &str, answer: kube::Result<()>| match answer {
-        Err(kube::Error::Api(status)) if status.message.contains(&format!("{ACCOUNT}:{SYSTEM}")) => Ok(()),
+        Err(kube::Error::Api(status)) if status.message.contains(&format!("{ACCOUNT}.{SYSTEM}")) => Ok(()),
         other => bail!("{what}: {other:?}"),
     };
     for namespace in ["kube-system", "default", FLEET, SYSTEM, "other-pay"] {

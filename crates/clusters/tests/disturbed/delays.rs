@@ -152,7 +152,11 @@ impl<'a> Losses<'a> {
         let wrong: Vec<_> = starts.iter().filter(|one| one.wiped != one.started_before).collect();
         ensure!(wrong.is_empty(), "started on a volume that is not its own: {wrong:?}");
         // Each was a member of its own.
-        ensure!(starts.len() == self.number, "{} members lost their data in {} losses", starts.len(), self.number);
+        ensure!(
+            starts.len() == self.number,
+            "not one start without data for each of {} losses: {starts:#?}",
+            self.number
+        );
         Ok(())
     }
 

@@ -81,7 +81,9 @@ async fn lose_keys(world: &World, secrets: &Api<Secret>) -> Result<()> {
     let client = world.business("pay", &endpoint.context("it has an endpoint")?).await?;
     let running = async || -> Result<Vec<String>> {
         let all = pods(world).list(&Default::default()).await?.items;
-        let all = all.iter().filter(|pod| !pod.name_any().starts_with("snapshot-"));
+        // One that was replaced before may still be ending.
+        let here = |pod: &&Pod| pod.metadata.deletion_timestamp.is_none() && !pod.name_any().starts_with("snapshot-");
+        let all = all.iter().filter(here);
         let mut all: Vec<_> = all.map(|pod| format!("{:?} {}", pod.uid(), restarts(pod))).collect();
         all.sort();
         Ok(all)

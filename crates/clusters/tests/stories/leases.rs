@@ -31,7 +31,7 @@ struct Link {
     /// A write with this text is the last that is answered.
     trigger: Option<&'static str>,
     cut: Arc<AtomicBool>,
-    answered: Arc<AtomicBool>,
+    asked: Arc<AtomicBool>,
 }
 
 impl Link {
@@ -58,8 +58,8 @@ impl Link {
             self.cut.store(true, Ordering::SeqCst);
         }
         if held {
+            self.asked.store(true, Ordering::SeqCst);
             tokio::time::sleep(LEASE + Duration::from_secs(1)).await;
-            self.answered.store(true, Ordering::SeqCst);
         }
         answer
     }
@@ -79,7 +79,7 @@ fn operator(world: &World, link: &Link, identity: &str) -> (Metrics, tokio::task
 
 async fn lost(world: &World, link: &Link, run: tokio::task::JoinHandle<bool>) {
     world
-        .until("the first operator got its answer too late", async || match link.answered.load(Ordering::SeqCst) {
+        .until("the first operator reads the certificate", async || match link.asked.load(Ordering::SeqCst) {
             true => Ok(()),
             false => Err("not yet".to_owned()),
         })
@@ -146,7 +146,8 @@ async fn an_operator_that_lost_its_lease_in_an_operation_deletes_nothing_and_the
     let link = Link { trigger: Some(r#""phase":"Running""#), ..Link::default() };
     let (_, run) = operator(&world, &link, "first");
     lost(&world, &link, run).await;
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    // The answer comes in this time, if it is still waited for.
+    tokio::time::sleep(LEASE + Duration::from_secs(2)).await;
     let machine = machines.get("host-17").await.unwrap();
     assert!(machine.metadata.deletion_timestamp.is_none(), "it changed a business cluster without a lease");
     let (_, _second) = operator(&world, &Link::default(), "second");

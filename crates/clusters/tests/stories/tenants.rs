@@ -32,16 +32,16 @@ async fn not_accepted(world: &World, cluster: &str, reason: &str, part: &str) ->
         .await
 }
 
-/// Everything of a control plane that another Cluster could take over: generations of workloads, and contents of Secrets.
+/// Everything of a control plane that another Cluster could take over: what workloads say, and contents of Secrets.
 async fn control_plane(world: &World, namespace: &str) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     let deployments: Api<Deployment> = Api::namespaced(world.client.clone(), namespace);
     for one in deployments.list(&Default::default()).await.unwrap().items {
-        all.insert(one.name_any(), format!("{:?} {:?}", one.uid(), one.metadata.generation));
+        all.insert(one.name_any(), format!("{:?} {}", one.uid(), json!(one.spec)));
     }
     let sets: Api<StatefulSet> = Api::namespaced(world.client.clone(), namespace);
     for one in sets.list(&Default::default()).await.unwrap().items {
-        all.insert(one.name_any(), format!("{:?} {:?}", one.uid(), one.metadata.generation));
+        all.insert(one.name_any(), format!("{:?} {}", one.uid(), json!(one.spec)));
     }
     let secrets: Api<Secret> = Api::namespaced(world.client.clone(), namespace);
     for one in secrets.list(&Default::default()).await.unwrap().items {
@@ -68,6 +68,9 @@ async fn a_cluster_takes_no_namespace_of_another_one(kind: Kind) {
     world.operator_starts();
     let status = world.ready(&victim).await;
     assert_eq!(status.namespace.as_deref(), Some(&*shortened), "it keeps the namespace that it has");
+    // The last that is written about a new cluster: that its etcd is not new any more.
+    let sets: Api<StatefulSet> = Api::namespaced(world.client.clone(), &shortened);
+    world.seen(&sets, "etcd", |one| json!(one.spec).to_string().contains("--initial-cluster-state=existing")).await;
     let plane = control_plane(&world, &shortened).await;
     assert!(plane.contains_key("kube-apiserver") && plane.contains_key("secret ca"), "{plane:?}");
 
@@ -259,7 +262,7 @@ async fn values_bring_nothing_into_the_meta_cluster(kind: Kind) {
     let all = deployments.list(&Default::default()).await.unwrap().items;
     assert!(all.iter().all(|one| one.name_any() != "evil"), "{all:?}");
     let beside = deployments.get("beside").await.unwrap();
-    assert_eq!((beside.uid(), beside.metadata.generation), (plain.uid(), plain.metadata.generation));
+    assert_eq!((beside.uid(), beside.spec), (plain.uid(), plain.spec));
     // What is only a text is one.
     let choice = json!([{ "name": "beside", "values": { "text": "other" } }]);
     world.change("pay", json!({ "spec": { "extensions": choice } })).await;

@@ -26,7 +26,7 @@ fn world(extensions: Vec<Extension>) -> World {
 }
 
 /// What the operator does with a choice: writes down, applies, and hears back from the business cluster.
-fn done(world: &mut World, outcome: &dyn Fn(&Work) -> Outcome) -> extensions::Choice {
+pub(super) fn done(world: &mut World, outcome: &dyn Fn(&Work) -> Outcome) -> extensions::Choice {
     let choice = world.decide().extensions;
     for object in choice.inventory.iter().chain(choice.apply.iter().map(|(object, _)| object)) {
         world.live.insert((object.kind, object.name.clone()), object.body.clone());
