@@ -114,7 +114,7 @@ impl Clusters {
         if has.is_some_and(|has| *has != spec.package_version) {
             return None;
         }
-        unknown(spec, (&spec.package_version, &package.0.spec)).into_iter().next().map(Invalid::Argument)
+        unknown(spec, (&spec.package_version, &package.spec)).into_iter().next().map(Invalid::Argument)
     }
 
     /// The last accepted spec of a Cluster whose declared spec is not valid.

@@ -1,27 +1,20 @@
 //! The controller of clusters: what was decided is done and written down.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use fleetwright_api::{
-    CertificateStatus, Cluster, ClusterPackageVersion, ClusterStatus, ControlPlaneComponent, FinishingUpgrade, Status,
-    condition, names,
-};
+use fleetwright_api::{Cluster, ClusterStatus, ControlPlaneComponent, FinishingUpgrade, Status, condition, names};
 use fleetwright_kit::events::{Level, reference};
 use fleetwright_kit::journal::{Journal, JournalError};
-use fleetwright_kit::{Budget, Controller, Key, Next, Outcome, Pass, Remedy, StepError, Whole, WriteError};
+use fleetwright_kit::{Budget, Controller, Key, Next, Outcome, Pass, Remedy, StepError, WriteError};
 use fleetwright_plan::cluster::arguments::Unknown;
 use fleetwright_plan::cluster::borrowed::borrowed;
-use fleetwright_plan::cluster::certificates::Authority;
 use fleetwright_plan::cluster::limits::{Violation, summary};
 use fleetwright_plan::cluster::networks::{MetaNetworks, Network};
 use fleetwright_plan::cluster::objects::{Kind, Object};
-use fleetwright_plan::cluster::preflight::Known;
 use fleetwright_plan::cluster::release::Hold;
-use fleetwright_plan::cluster::snapshots::Backup;
-use fleetwright_plan::cluster::{self, AtRest, Decision, Names, Outlook, Seen, certificates, datastore, extensions};
+use fleetwright_plan::cluster::{self, AtRest, Decision, Names, Outlook, certificates, extensions};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{Namespace, ObjectReference};
@@ -34,7 +27,7 @@ use crate::access::{self, Account};
 use crate::borrow;
 use crate::ending::{self, Ending};
 use crate::extend::Extenders;
-use crate::eyes::{Eyes, Papers};
+use crate::eyes::Eyes;
 use crate::follow;
 use crate::joined::Askers;
 use crate::members::Members;
@@ -43,7 +36,7 @@ use crate::prove::Provers;
 use crate::secrets::{Authorities, Maker, SecretError};
 use crate::snapshots;
 use crate::survey::Surveys;
-use crate::view::ClusterView;
+use crate::view::{ClusterView, PackageView};
 
 /// A Secret that could not be had is asked for again after this long.
 const SECRETS_AGAIN: Duration = Duration::from_secs(30);
@@ -81,7 +74,7 @@ pub type Rested = HashMap<Key, BTreeMap<ControlPlaneComponent, AtRest>>;
 pub struct Found {
     cluster: Arc<ClusterView>,
     pub(crate) names: Names,
-    package: Option<Arc<Whole<ClusterPackageVersion>>>,
+    package: Option<Arc<PackageView>>,
     ending: Option<Ending>,
     hold: Option<Hold>,
     /// Why the spec of `cluster` is not the declared one.
@@ -507,7 +500,7 @@ impl Clusters {
         })
     }
 
-    fn rested(&self) -> MutexGuard<'_, Rested> {
+    pub(crate) fn rested(&self) -> MutexGuard<'_, Rested> {
         // Every change is whole before the lock is given back.
         self.rested.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -527,104 +520,24 @@ impl Clusters {
         self.askers.0.only(key, |_| false);
     }
 
-    fn choose(&self, found: &Found, package: &Whole<ClusterPackageVersion>, now: Timestamp) -> Choice {
-        let (spec, names) = (&found.cluster.0.spec, &found.names);
-        let status = found.cluster.0.status.clone().unwrap_or_default();
-        let key = Key::new(&names.fleet, &names.name);
-        let (endpoint, addresses) = self.eyes.endpoint(names, &found.cluster);
-        // Members that run and are not declared any more need their names in the certificates until they are removed.
-        let set = || self.eyes.object(&names.namespace, Kind::StatefulSet, ControlPlaneComponent::Etcd.binary());
-        let set = if status.etcd.is_none() { set() } else { None };
-        let running = datastore::recorded(spec, &status, set.as_ref()).members;
-        let mut named = Cow::Borrowed(spec);
-        if spec.datastore.etcd.as_ref().is_some_and(|etcd| etcd.members < running)
-            && let Some(etcd) = &mut named.to_mut().datastore.etcd
-        {
-            etcd.members = running;
-        }
-        let mut wanted = certificates::wanted(names, &named, &addresses);
-        wanted.extend(certificates::of_extensions(&package.0.spec));
-        let papers = self.eyes.papers(names, wanted, spec.certificates.leaf_lifetime.0, now);
-        let workloads = self.eyes.workloads(&names.namespace);
-        let servers = workloads.get(&ControlPlaneComponent::Apiserver).map(|one| &one.replicas[..]).unwrap_or_default();
-        let uids: Vec<_> = servers.iter().map(|replica| replica.uid.as_str()).collect();
-        let proofs = self.provers.known(&key, &uids);
-        // Those of before, while it changes from one to another.
-        let others: Vec<_> = workloads
-            .values()
-            .filter_map(|workload| workload.package.clone())
-            .chain(status.package_version.clone())
-            .chain(status.previous.clone())
-            .filter_map(|name| self.eyes.packages.get(&Key::new(&names.fleet, &name)).map(|package| (name, package)))
-            .collect();
-        let packages = |name: &str| others.iter().find(|(known, _)| known == name).map(|(_, package)| &package.0.spec);
-        let namespace = self.eyes.namespace(names);
-        let object = |kind: Kind, name: &str| self.eyes.object(&names.namespace, kind, name);
-        let print = |kind: Kind, name: &str| self.eyes.content(&names.namespace, kind, name, |object| object.print);
-        let rested = self.rested().get(&key).cloned().unwrap_or_default();
-        let Papers { mut keys, anchors, due, due_next, ends } = papers;
-        keys.replace = found.cluster.0.annotations().get(names::REPLACE_KEY).cloned();
-        let (since, reports) = self.extenders.known(&key);
-        let authority = self.eyes.secrets.get(&Key::new(&names.namespace, Authority::Cluster.secret()));
-        let extensions = extensions::Known {
-            labels: found.cluster.0.metadata.labels.clone().unwrap_or_default(),
-            ca_bundle: authority.and_then(|authority| authority.trusts.as_deref().map(str::to_owned)),
-            every: self.look_after,
-            since: Some(since),
-            reports,
-        };
-        let seen = Seen {
-            names,
-            spec,
-            status: &status,
-            generation: found.cluster.0.metadata.generation,
-            retry: found.cluster.0.annotations().get(names::RETRY).map(String::as_str),
-            package: (&spec.package_version, &package.0.spec),
-            packages: &packages,
-            namespace: namespace.is_some_and(|namespace| !namespace.ending),
-            keys: Some(keys),
-            anchors,
-            due,
-            due_next,
-            object: &object,
-            print: &print,
-            rested,
-            workloads,
-            proofs,
-            members: self.heard(&key),
-            claims: self.eyes.claims(&names.namespace),
-            backup: Backup {
-                image: self.image,
-                created: found.cluster.0.creation_timestamp().map_or(now, |time| time.0),
-                generation: found.cluster.0.metadata.generation,
-                asked: found.cluster.0.annotations().get(names::SNAPSHOT).map(String::as_str),
-                tasks: self.eyes.tasks(&names.namespace),
-                restore: self.restore_started(&names.name, status.restoring.as_ref()),
-            },
-            endpoint,
-            extensions,
-            preflight: Known {
-                survey: self.surveys.known(&key),
-                overrides: found.cluster.0.annotations().get(names::OVERRIDE).cloned(),
-            },
-            followers: self.followers.known(&key),
-            meta: self.networks,
-        };
-        let mut decision = cluster::decide(&seen, now);
-        if decision.rested != seen.rested {
-            self.rested().insert(key.clone(), decision.rested.clone());
+    fn choose(&self, found: &Found, package: &PackageView, now: Timestamp) -> Choice {
+        let key = Key::new(&found.names.fleet, &found.names.name);
+        let (observed, certificates) = self.observe(&found.names, &found.cluster, package, now);
+        let mut decision = cluster::decide(&observed, now);
+        if decision.rested != observed.rested {
+            self.rested().insert(key, decision.rested.clone());
         }
         decision.next = decision.next.into_iter().chain(found.hold.as_ref().and_then(|hold| hold.next)).min();
         let outlook = Outlook {
             generation: found.cluster.0.metadata.generation,
-            certificates: ends.into_iter().map(|(name, not_after)| CertificateStatus { name, not_after }).collect(),
-            paused: spec.paused,
+            certificates,
+            paused: observed.spec.paused,
             deletion_paused: ending::paused(&found.cluster),
             protected: ending::protected(&found.cluster),
             held: found.hold.as_ref().and_then(|hold| hold.message.clone()),
         };
-        let new = cluster::status(&seen, &decision, &outlook, now);
-        match spec.paused {
+        let new = cluster::status(&observed, &decision, &outlook, now);
+        match observed.spec.paused {
             true => Choice::Paused(Box::new(new), decision.next),
             false => Choice::Keep(Box::new(decision), Box::new(new)),
         }

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fleetwright_api::{ClusterLimits, ClusterPackageVersion, ControlPlaneComponent, EndpointType};
+use fleetwright_api::{ClusterLimits, ControlPlaneComponent, EndpointType};
 use fleetwright_kit::{Cache, Change, Key, View, Whole};
 use fleetwright_plan::cluster::certificates::{self, Authority, Due, Held, Wanted};
 use fleetwright_plan::cluster::members::Claim;
 use fleetwright_plan::cluster::objects::{API_PORT, Kind};
 use fleetwright_plan::cluster::snapshots::Task;
-use fleetwright_plan::cluster::{Anchor, Names, Workload, anchor_digest, keys};
+use fleetwright_plan::cluster::{Anchor, Live, Names, Objects, Workload, anchor_digest, keys};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::{ConfigMap, Service};
@@ -21,7 +21,8 @@ use serde_json::Value;
 
 use crate::keys::NEXT_KEY;
 use crate::view::{
-    Belongs, BindingView, ClaimView, ClassView, ClusterView, Content, NamespaceView, PodView, Said, SecretView,
+    Belongs, BindingView, ClaimView, ClassView, ClusterView, Content, NamespaceView, PackageView, PodView, Said,
+    SecretView,
 };
 
 /// Objects by their namespace.
@@ -37,7 +38,7 @@ pub struct Eyes {
     /// The operator's own rights in the namespaces of control planes; none if it runs as an administrator.
     pub bindings: Option<Cache<BindingView>>,
     pub clusters: Cache<ClusterView>,
-    pub packages: Cache<Whole<ClusterPackageVersion>>,
+    pub packages: Cache<PackageView>,
     pub limits: Cache<Whole<ClusterLimits>>,
     pub namespaces: Cache<NamespaceView>,
     pub secrets: Cache<SecretView>,
@@ -131,6 +132,18 @@ impl Eyes {
             Kind::StatefulSet => self.stateful_sets.get(&key).map(|object| of(&object.said)),
             Kind::Deployment => self.deployments.get(&key).map(|object| of(&object.said)),
         }
+    }
+
+    /// All objects of the kinds that a control plane is made of. None of them is parsed for this.
+    pub fn objects(&self, namespace: &str) -> Objects {
+        let mut all = Objects::default();
+        gather(&mut all, Kind::ConfigMap, &self.config_maps, namespace);
+        gather(&mut all, Kind::Service, &self.services, namespace);
+        gather(&mut all, Kind::NetworkPolicy, &self.policies, namespace);
+        gather(&mut all, Kind::PodDisruptionBudget, &self.budgets, namespace);
+        gather(&mut all, Kind::StatefulSet, &self.stateful_sets, namespace);
+        gather(&mut all, Kind::Deployment, &self.deployments, namespace);
+        all
     }
 
     /// The workload of each component.
@@ -258,6 +271,12 @@ impl Eyes {
         let by = seal.as_ref().and_then(|seal| seal.seal.as_deref());
         let sealed = copy.as_ref().and_then(|copy| copy.sealed.as_ref());
         sealed.filter(|sealed| by == Some(&*sealed.by)).map(|sealed| sealed.keys.clone()).unwrap_or_default()
+    }
+}
+
+fn gather<V: View + Live>(all: &mut Objects, kind: Kind, cache: &Cache<V>, namespace: &str) {
+    for (key, object) in cache.by(BY_NAMESPACE, namespace) {
+        all.insert(kind, &key.name, object);
     }
 }
 

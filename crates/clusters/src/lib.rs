@@ -25,6 +25,7 @@ mod joined;
 mod keys;
 mod members;
 mod meters;
+mod observe;
 mod operations;
 mod prove;
 mod prune;
@@ -40,7 +41,7 @@ mod words;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use fleetwright_api::{Cluster, ClusterLimits, ClusterPackageVersion};
+use fleetwright_api::{Cluster, ClusterLimits};
 use fleetwright_kit::journal::Journal;
 use fleetwright_kit::{Budget, Change, Controller, Key, Operator, Source, Waker, Whole};
 use fleetwright_plan::cluster::PROVE_EVERY;
@@ -129,8 +130,7 @@ pub fn add(operator: &mut Operator, namespace: &str, options: Options) {
             Source::new(Api::<Cluster>::namespaced(client.clone(), namespace))
                 .index(eyes::BY_PACKAGE, |_, cluster: &view::ClusterView| vec![cluster.0.spec.package_version.clone()]),
         ),
-        packages: operator
-            .cache(Source::<Whole<ClusterPackageVersion>>::new(Api::namespaced(client.clone(), namespace))),
+        packages: operator.cache(Source::<view::PackageView>::new(Api::namespaced(client.clone(), namespace))),
         limits: operator.cache(Source::<Whole<ClusterLimits>>::new(Api::namespaced(client.clone(), namespace))),
         secrets: operator.cache(secrets),
         namespaces,

@@ -2,19 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::sync::Arc;
 
 use fleetwright_api::{
-    Cluster, ClusterLimits, ClusterPackageVersion, ClusterPackageVersionSpec, ClusterSpec, ControlPlaneComponent,
+    Cluster, ClusterLimits, ClusterPackageVersion, ClusterPackageVersionSpec, ClusterSpec, ControlPlaneComponent, names,
 };
 use fleetwright_kit::View;
 use fleetwright_plan::cluster::limits::{Violation, violations};
-use fleetwright_plan::cluster::networks;
+use fleetwright_plan::cluster::networks::MetaNetworks;
 use fleetwright_plan::cluster::objects::Kind;
 use fleetwright_plan::cluster::preflight::Known;
 use fleetwright_plan::cluster::rehearse::{Rehearsal, rehearse};
 use fleetwright_plan::cluster::restore::Started;
 use fleetwright_plan::cluster::snapshots::Backup;
-use fleetwright_plan::cluster::{Names, Seen, Workload, extensions};
+use fleetwright_plan::cluster::{Live, Names, Objects, Observed, Workload, extensions};
 use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
@@ -25,7 +26,6 @@ use kube::api::ListParams;
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 
 use crate::eyes::workloads;
 use crate::view::{Content, PodView, package};
@@ -35,9 +35,9 @@ pub struct Present {
     cluster: Cluster,
     names: Names,
     namespace: bool,
-    packages: BTreeMap<String, ClusterPackageVersionSpec>,
+    packages: BTreeMap<String, Arc<ClusterPackageVersionSpec>>,
     limits: Option<Vec<ClusterLimits>>,
-    objects: BTreeMap<(Kind, String), Value>,
+    objects: Objects,
     workloads: BTreeMap<ControlPlaneComponent, Workload>,
 }
 
@@ -53,7 +53,7 @@ impl Present {
         let limits = limits(client, &names.fleet).await?;
         let own = own(client, &cluster, &names).await?;
         let (names, namespace) = (own.clone().unwrap_or(names), own.is_some());
-        let (mut objects, mut pods) = (BTreeMap::new(), Vec::new());
+        let (mut objects, mut pods) = (Objects::default(), Vec::new());
         // What is in a namespace of another Cluster is nothing of this one.
         if namespace {
             list::<ConfigMap>(client, &names, Kind::ConfigMap, &mut objects).await?;
@@ -65,10 +65,9 @@ impl Present {
             let all = Api::<Pod>::namespaced(client.clone(), &names.namespace).list(&ListParams::default()).await?;
             pods.extend(all.items.into_iter().map(PodView::of));
         }
-        let object = |kind: Kind, name: &str| objects.get(&(kind, name.to_owned())).cloned();
-        let package = |object: &Value| package(object).unwrap_or_default().to_owned();
-        let workloads = workloads(|kind, name| object(kind, name).as_ref().map(package), pods.iter());
-        let packages = packages.into_iter().map(|package| (package.name_any(), package.spec)).collect();
+        let package = |object: &dyn Live| package(&object.value()).unwrap_or_default().to_owned();
+        let workloads = workloads(|kind, name| objects.get(kind, name).map(package), pods.iter());
+        let packages = packages.into_iter().map(|package| (package.name_any(), Arc::new(package.spec))).collect();
         Ok(Self { cluster, names, namespace, packages, limits, objects, workloads })
     }
 
@@ -78,15 +77,23 @@ impl Present {
         if let Some(to) = to {
             to.clone_into(&mut spec.package_version);
         }
-        let package = self.packages.get(&spec.package_version)?;
+        let target = Arc::clone(self.packages.get(&spec.package_version)?);
+        let mut rehearsal = rehearse(&self.observed(spec.clone(), target, now), now);
+        match &self.limits {
+            Some(limits) => rehearsal.violations = beyond(&spec, &self.names.name, limits),
+            None => rehearsal.later.push("ClusterLimits are checked, which you may not list".to_owned()),
+        }
+        Some(rehearsal)
+    }
+
+    /// The cluster with that spec. What only the operator knows, such as Secrets, proofs and answers of members, is not observed here.
+    fn observed(&self, spec: ClusterSpec, target: Arc<ClusterPackageVersionSpec>, now: Timestamp) -> Observed {
         let status = self.cluster.status.clone().unwrap_or_default();
-        let packages = |name: &str| self.packages.get(name);
-        let object = |kind: Kind, name: &str| self.objects.get(&(kind, name.to_owned())).cloned();
-        let overrides = self.cluster.annotations().get(fleetwright_api::names::OVERRIDE).cloned();
+        let annotation = |name: &str| self.cluster.annotations().get(name).cloned();
         let same = spec.package_version == self.cluster.spec.package_version;
         let backup = Backup {
             // No pod is made of it here.
-            image: "",
+            image: String::new(),
             created: self.cluster.creation_timestamp().map_or(now, |time| time.0),
             // What was not asked for yet has no snapshot of its own.
             generation: self.cluster.metadata.generation.filter(|_| same),
@@ -94,21 +101,18 @@ impl Present {
             tasks: Vec::new(),
             restore: Started::default(),
         };
-        let seen = Seen {
-            names: &self.names,
-            spec: &spec,
-            status: &status,
+        Observed {
+            names: self.names.clone(),
             generation: self.cluster.metadata.generation,
-            retry: self.cluster.annotations().get(fleetwright_api::names::RETRY).map(String::as_str),
-            package: (&spec.package_version, package),
-            packages: &packages,
+            retry: annotation(names::RETRY),
+            target,
+            packages: self.packages.clone(),
             namespace: self.namespace,
             keys: None,
             anchors: Vec::new(),
             due: Vec::new(),
             due_next: None,
-            object: &object,
-            print: &|_, _| None,
+            objects: self.objects.clone(),
             rested: BTreeMap::new(),
             workloads: self.workloads.clone(),
             // What the operator wrote down counts.
@@ -118,17 +122,13 @@ impl Present {
             backup,
             extensions: extensions::Known::default(),
             endpoint: status.endpoint.clone(),
-            preflight: Known { overrides, ..Known::default() },
+            preflight: Known { overrides: annotation(names::OVERRIDE), ..Known::default() },
             followers: None,
             // Flags of the operators are not known here, and no policy is rehearsed.
-            meta: &networks::UNKNOWN,
-        };
-        let mut rehearsal = rehearse(&seen, now);
-        match &self.limits {
-            Some(limits) => rehearsal.violations = beyond(&spec, &self.names.name, limits),
-            None => rehearsal.later.push("ClusterLimits are checked, which you may not list".to_owned()),
+            meta: MetaNetworks::default(),
+            spec,
+            status,
         }
-        Some(rehearsal)
     }
 }
 
@@ -165,12 +165,7 @@ pub fn beyond(spec: &ClusterSpec, cluster: &str, limits: &[ClusterLimits]) -> Ve
     violations(spec, cluster, limits.iter().filter_map(|one| Some((one.metadata.name.as_deref()?, &one.spec))))
 }
 
-async fn list<K>(
-    client: &Client,
-    names: &Names,
-    kind: Kind,
-    objects: &mut BTreeMap<(Kind, String), Value>,
-) -> kube::Result<()>
+async fn list<K>(client: &Client, names: &Names, kind: Kind, objects: &mut Objects) -> kube::Result<()>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
         + Serialize
@@ -183,7 +178,7 @@ where
 {
     let all = Api::<K>::namespaced(client.clone(), &names.namespace).list(&ListParams::default()).await?;
     for object in all.items {
-        objects.insert((kind, object.name_any()), Content::of(object).said.value());
+        objects.insert(kind, &object.name_any(), Arc::new(Content::of(object)));
     }
     Ok(())
 }

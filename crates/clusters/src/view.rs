@@ -2,8 +2,9 @@
 
 use std::fmt::Debug;
 use std::marker::PhantomData;
+use std::sync::Arc;
 
-use fleetwright_api::{Cluster, names};
+use fleetwright_api::{Cluster, ClusterPackageVersion, ClusterPackageVersionSpec, names};
 use fleetwright_kit::View;
 use fleetwright_pki::{Certificate, SealKey, fingerprint};
 use fleetwright_plan::cluster::borrowed::digest;
@@ -12,7 +13,7 @@ use fleetwright_plan::cluster::keys::{Key, SEAL, SEAL_DATA, content};
 use fleetwright_plan::cluster::members::Claim;
 use fleetwright_plan::cluster::objects::PACKAGE_VERSION;
 use fleetwright_plan::cluster::snapshots::Task;
-use fleetwright_plan::cluster::{Replica, print};
+use fleetwright_plan::cluster::{Live, Replica, print};
 use k8s_openapi::api::core::v1::{ContainerStatus, Namespace, PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::api::rbac::v1::RoleBinding;
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -50,6 +51,21 @@ impl View for ClusterView {
             annotations.remove(LAST_APPLIED);
         }
         Self(object)
+    }
+}
+
+/// A package version. Its spec is shared with every value that is observed of its clusters.
+#[derive(Debug)]
+pub struct PackageView {
+    /// Its spec.
+    pub spec: Arc<ClusterPackageVersionSpec>,
+}
+
+impl View for PackageView {
+    type Object = ClusterPackageVersion;
+
+    fn of(object: ClusterPackageVersion) -> Self {
+        Self { spec: Arc::new(object.spec) }
     }
 }
 
@@ -168,6 +184,16 @@ where
 /// The package version that a workload was made from.
 pub fn package(object: &Value) -> Option<&str> {
     object["metadata"]["annotations"][PACKAGE_VERSION].as_str()
+}
+
+impl<K: Debug> Live for Content<K> {
+    fn value(&self) -> Value {
+        self.said.value()
+    }
+
+    fn print(&self) -> u64 {
+        self.said.print
+    }
 }
 
 impl<K> Belongs for Content<K> {

@@ -9,9 +9,10 @@ use fleetwright_api::{
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use super::decide::{Decision, Replica, Seen};
+use super::decide::Decision;
 use super::members::{self, Claim, Facts, Next};
 use super::objects::Kind;
+use super::observed::{Observed, Replica};
 use super::restore;
 
 /// What members said counts for this long; then they are asked again.
@@ -66,7 +67,7 @@ impl Quorum {
 }
 
 /// How many members are well; none where etcd is somebody else's.
-pub fn quorum(seen: &Seen<'_>, now: Timestamp) -> Option<Quorum> {
+pub fn quorum(seen: &Observed, now: Timestamp) -> Option<Quorum> {
     seen.spec.datastore.etcd.as_ref()?;
     let record = record(seen);
     let mut members = usize::try_from(record.members).unwrap_or(usize::MAX);
@@ -93,11 +94,11 @@ pub fn quorum(seen: &Seen<'_>, now: Timestamp) -> Option<Quorum> {
     Some(Quorum { ready, members, missing, lost: missing && (ready + coming < needed || over) })
 }
 
-fn members_of<'a>(seen: &'a Seen<'_>) -> &'a [Replica] {
+fn members_of(seen: &Observed) -> &[Replica] {
     seen.workloads.get(&ControlPlaneComponent::Etcd).map(|workload| &workload.replicas[..]).unwrap_or_default()
 }
 
-fn unhealthy_since(seen: &Seen<'_>) -> Option<Timestamp> {
+fn unhealthy_since(seen: &Observed) -> Option<Timestamp> {
     let known = condition(&seen.status.conditions, names::DATASTORE_HEALTHY)?;
     (known.status == Status::False).then_some(known.last_transition_time)
 }
@@ -115,18 +116,18 @@ pub fn recorded(spec: &ClusterSpec, status: &ClusterStatus, set: Option<&Value>)
 }
 
 /// The same, of a cluster that is looked at.
-pub(super) fn record(seen: &Seen<'_>) -> EtcdStatus {
+pub(super) fn record(seen: &Observed) -> EtcdStatus {
     match &seen.status.etcd {
         Some(known) => known.clone(),
         None => {
-            let set = (seen.object)(Kind::StatefulSet, ControlPlaneComponent::Etcd.binary());
-            recorded(seen.spec, seen.status, set.as_ref())
+            let set = seen.object(Kind::StatefulSet, ControlPlaneComponent::Etcd.binary());
+            recorded(&seen.spec, &seen.status, set.as_ref())
         }
     }
 }
 
 /// The member that seems to have lost its data, if there are others who could tell. One at a time.
-fn suspect<'a>(seen: &'a Seen<'_>) -> Option<&'a Replica> {
+fn suspect(seen: &Observed) -> Option<&Replica> {
     seen.status.package_version.as_ref()?;
     seen.spec.datastore.etcd.as_ref()?;
     let members = usize::try_from(record(seen).members).unwrap_or(usize::MAX);
@@ -146,7 +147,7 @@ fn suspect<'a>(seen: &'a Seen<'_>) -> Option<&'a Replica> {
 
 /// What is to be done about members of a cluster that is brought to that package version: they become those that are declared, one at a time, and one that lost its data is
 /// replaced.
-pub(super) fn keep(seen: &Seen<'_>, package: &str, decision: &mut Decision, now: Timestamp) {
+pub(super) fn keep(seen: &Observed, package: &str, decision: &mut Decision, now: Timestamp) {
     let Some(etcd) = &seen.spec.datastore.etcd else { return };
     let record = record(seen);
     decision.etcd = Some(record.clone());
@@ -172,7 +173,7 @@ pub(super) fn keep(seen: &Seen<'_>, package: &str, decision: &mut Decision, now:
     decision.expand = small.map(|claim| (claim.clone(), etcd.storage.size.0.clone())).collect();
     let asked = seen.members.as_ref().filter(|asked| asked.at.checked_add(FRESH).is_ok_and(|until| until > now));
     let facts = Facts {
-        names: seen.names,
+        names: &seen.names,
         wanted: etcd.members,
         record,
         pods: members_of(seen),
@@ -194,7 +195,7 @@ pub(super) fn keep(seen: &Seen<'_>, package: &str, decision: &mut Decision, now:
 }
 
 /// Why no change of members begins now: pods of etcd come and go for something else.
-fn busy(seen: &Seen<'_>, package: &str, decision: &Decision) -> Option<String> {
+fn busy(seen: &Observed, package: &str, decision: &Decision) -> Option<String> {
     if seen.status.package_version.as_deref() != Some(package) {
         return Some(format!("the change to {package} comes first"));
     }
@@ -233,7 +234,7 @@ pub(super) fn unsettled(decision: &Decision, declared: u32) -> Option<String> {
 }
 
 /// Whether the members are those that are declared.
-pub(super) fn as_declared(seen: &Seen<'_>, decision: &Decision) -> Option<Condition> {
+pub(super) fn as_declared(seen: &Observed, decision: &Decision) -> Option<Condition> {
     let declared = seen.spec.datastore.etcd.as_ref()?.members;
     let record = decision.etcd.as_ref()?;
     let (status, reason, message) = match (unsettled(decision, declared), &decision.members) {
@@ -245,7 +246,7 @@ pub(super) fn as_declared(seen: &Seen<'_>, decision: &Decision) -> Option<Condit
 }
 
 /// Whether the datastore is well, and what to do if nobody else does anything.
-pub(super) fn healthy(seen: &Seen<'_>, now: Timestamp) -> Condition {
+pub(super) fn healthy(seen: &Observed, now: Timestamp) -> Condition {
     let said = |status, reason, message| super::status::said(names::DATASTORE_HEALTHY, status, reason, message);
     let Some(quorum) = quorum(seen, now) else {
         return said(Status::Unknown, names::reasons::UNREACHABLE, "it is run by somebody else".to_owned());
@@ -278,7 +279,7 @@ pub(super) fn healthy(seen: &Seen<'_>, now: Timestamp) -> Condition {
 }
 
 /// Why no change of version begins now: it would need what the datastore cannot give.
-pub(super) fn refused(seen: &Seen<'_>, target: &str, now: Timestamp) -> Option<(&'static str, String)> {
+pub(super) fn refused(seen: &Observed, target: &str, now: Timestamp) -> Option<(&'static str, String)> {
     let begun = seen.workloads.values().any(|workload| workload.package.as_deref() == Some(target));
     if begun {
         return None;

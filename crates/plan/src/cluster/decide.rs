@@ -4,27 +4,26 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fleetwright_api::{
-    ClusterPackageVersionSpec, ClusterSpec, ClusterStatus, ControlPlaneComponent, EtcdStatus, FailedChange, Rotation,
-    Status, StepProgress, condition, names,
+    ClusterPackageVersionSpec, ControlPlaneComponent, EtcdStatus, FailedChange, Rotation, Status, StepProgress,
+    condition, names,
 };
 use jiff::Timestamp;
 
-use super::Names;
 use super::certificates::{Authority, Due, Wanted};
 use super::contains::difference;
 use super::datastore;
 use super::extensions;
 use super::heal::{self, Heal};
 use super::keys;
-use super::members::{Asked, Claim, Next};
-use super::networks::MetaNetworks;
+use super::members::{Claim, Next};
 use super::objects::{Blueprint, Kind, Object, as_begun, objects, template_digest};
+use super::observed::{Observed, Replica, Workload};
 use super::policies::{self, Confines};
 use super::preflight::{self, Preflight};
 use super::rest::{AtRest, Prints};
 use super::restore;
-use super::rotation::{Anchor, Follow, Followers, Turn, rotate, trusts};
-use super::snapshots::{self, Backup, Taking, Task};
+use super::rotation::{Follow, Turn, rotate, trusts};
+use super::snapshots::{self, Taking, Task};
 use super::soak::{self, SoakEnd};
 use super::stage::stage;
 use super::step::{Step, newer_etcd, step};
@@ -35,132 +34,6 @@ pub const PROVE_EVERY: Duration = Duration::from_secs(600);
 const PROVE_AGAIN: Duration = Duration::from_secs(5);
 /// When nobody looked for so long, what was proven before counts no more.
 const PROOF_LASTS: Duration = Duration::from_secs(3 * 3600);
-
-/// Everything that is seen of a cluster.
-pub struct Seen<'a> {
-    /// What it is called.
-    pub names: &'a Names,
-    /// What is declared.
-    pub spec: &'a ClusterSpec,
-    /// What was written about it last.
-    pub status: &'a ClusterStatus,
-    /// The generation of what is declared.
-    pub generation: Option<i64>,
-    /// What the annotation says by which a person asks for a change that failed to be tried again.
-    pub retry: Option<&'a str>,
-    /// The package version that it refers to, by its name.
-    pub package: (&'a str, &'a ClusterPackageVersionSpec),
-    /// Others of the namespace: that which it had, and those that its components are of.
-    pub packages: &'a dyn Fn(&str) -> Option<&'a ClusterPackageVersionSpec>,
-    /// Whether its namespace is there.
-    pub namespace: bool,
-    /// What is known of its authorities and of the key of service-account tokens; none if whoever looks may not see Secrets.
-    pub keys: Option<keys::Known>,
-    /// The authorities that are there.
-    pub anchors: Vec<Anchor>,
-    /// The certificates that are due, and why.
-    pub due: Vec<(Wanted, Due)>,
-    /// When the next one will be.
-    pub due_next: Option<Timestamp>,
-    /// The object of that kind and name, as it is.
-    pub object: &'a dyn Fn(Kind, &str) -> Option<serde_json::Value>,
-    /// A number that is another one when that object says something else.
-    pub print: &'a dyn Fn(Kind, &str) -> Option<u64>,
-    /// Components that were as they should be when they were looked at last.
-    pub rested: BTreeMap<ControlPlaneComponent, AtRest>,
-    /// The workload of each component.
-    pub workloads: BTreeMap<ControlPlaneComponent, Workload>,
-    /// What was proven of each pod since this process began, by uid.
-    pub proofs: BTreeMap<String, Proof>,
-    /// What the members of etcd said when they were last asked.
-    pub members: Option<Asked>,
-    /// The volume claims of its members.
-    pub claims: Vec<Claim>,
-    /// What is known for its snapshots.
-    pub backup: Backup<'a>,
-    /// Whether its address is known, where it has to be given by the meta cluster.
-    pub endpoint: Option<String>,
-    /// What is known of its extensions.
-    pub extensions: extensions::Known,
-    /// What is known before a change of the package version begins.
-    pub preflight: preflight::Known,
-    /// Which machines have what is trusted, as far as that was asked.
-    pub followers: Option<Followers>,
-    /// The networks of the meta cluster, which control planes must not reach.
-    pub meta: &'a MetaNetworks,
-}
-
-/// The pods of a component, and what they are of.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Workload {
-    /// The package version that it was last applied from; none if it is not there.
-    pub package: Option<String>,
-    /// Its pods, also those that are going down.
-    pub replicas: Vec<Replica>,
-}
-
-/// One pod.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Replica {
-    /// Its name.
-    pub name: String,
-    /// Its uid.
-    pub uid: String,
-    /// Its resourceVersion.
-    pub version: String,
-    /// Its address, once it has one.
-    pub ip: Option<String>,
-    /// Its node, once it has one.
-    pub node: Option<String>,
-    /// The digest of what it was made from.
-    pub template: Option<String>,
-    /// The version that its image tells.
-    pub runs: Option<String>,
-    /// Whether the meta cluster calls it ready.
-    pub ready: bool,
-    /// It is going down.
-    pub ending: bool,
-    /// How often its container began anew. A proof is of one beginning.
-    pub restarts: i32,
-    /// Why it does not run, if it does not.
-    pub message: String,
-    /// At its end it said that it has lost what it knew, see [`datastore::lost`].
-    pub lost: bool,
-    /// Whether its label lets it get clients, if it has one.
-    pub serves: Option<bool>,
-    /// The meta cluster waits before it starts its container again, because that ended again and again.
-    pub looping: bool,
-    /// It finds no place on any node.
-    pub unplaced: bool,
-    /// Since when it is on a node and not ready.
-    pub unready_since: Option<Timestamp>,
-}
-
-/// What a prover found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Proof {
-    /// When.
-    pub at: Timestamp,
-    /// Of which beginning of the container.
-    pub restarts: i32,
-    /// The version that it says it has, or why it is not proven.
-    pub outcome: Result<String, String>,
-    /// The minor that it says it emulates, if that is not its own.
-    pub emulates: Option<String>,
-    /// That it failed, and those before it, if it did.
-    pub failing: Option<Failing>,
-}
-
-/// Proofs of one beginning of a container that failed one after the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Failing {
-    /// When the first of them was over.
-    pub since: Timestamp,
-    /// When the last of them began.
-    pub began: Timestamp,
-    /// How many.
-    pub times: u32,
-}
 
 /// A pod that is to be proven.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -250,7 +123,7 @@ pub struct Decision {
 }
 
 /// Says what to do next. Nothing of it is done twice if it is done already.
-pub fn decide(seen: &Seen<'_>, now: Timestamp) -> Decision {
+pub fn decide(seen: &Observed, now: Timestamp) -> Decision {
     let mut decision = Decision { next: seen.due_next, rotation: seen.status.rotation.clone(), ..Decision::default() };
     // What is recorded of keys stays, whatever else is missing.
     decision.keys.record.clone_from(&seen.status.keys);
@@ -301,7 +174,7 @@ pub fn decide(seen: &Seen<'_>, now: Timestamp) -> Decision {
         true => Some(step.package),
         // Workers ask for certificates of a new authority when all who sign have it.
         false if seen.status.rotation.is_some() => None,
-        false => has.and_then(|name| (seen.packages)(name).map(|spec| (name, spec))),
+        false => has.and_then(|name| seen.package(name).map(|spec| (name, spec))),
     };
     decision.extensions = extensions::choose(seen, package, now);
     decision.next = decision.next.into_iter().chain(decision.extensions.next).min();
@@ -313,14 +186,14 @@ pub fn decide(seen: &Seen<'_>, now: Timestamp) -> Decision {
         decision.progress.clone_from(&decision.soak.progress);
     }
     snapshots::keep(seen, &mut decision, now);
-    restore::keep(seen, seen.package.1, &mut decision, now);
+    restore::keep(seen, seen.target().1, &mut decision, now);
     decision.heal = heal::heal(seen, &decision, now);
     decision.next = decision.next.into_iter().chain(decision.heal.next).min();
     decision
 }
 
 /// Applies what differs, component by component: each is brought to what is declared when those before it are.
-fn components(seen: &Seen<'_>, step: &Step<'_>, decision: &mut Decision, now: Timestamp) {
+fn components(seen: &Observed, step: &Step<'_>, decision: &mut Decision, now: Timestamp) {
     let mut settled = true;
     let (down, replaces) = (restore::down(seen), restore::replaces(seen));
     let restoring = seen.status.restoring.is_some();
@@ -328,7 +201,7 @@ fn components(seen: &Seen<'_>, step: &Step<'_>, decision: &mut Decision, now: Ti
     let trusts = trusts(&seen.anchors);
     let etcd = datastore::record(seen);
     let mut prints =
-        Prints::of(seen, (&trusts, down, etcd.members, etcd.serving, etcd.change.is_some(), restoring, seen.meta));
+        Prints::of(seen, (&trusts, down, etcd.members, etcd.serving, etcd.change.is_some(), restoring, &seen.meta));
     for component in ControlPlaneComponent::ALL {
         if component == ControlPlaneComponent::Etcd && seen.spec.datastore.etcd.is_none() {
             continue;
@@ -337,7 +210,7 @@ fn components(seen: &Seen<'_>, step: &Step<'_>, decision: &mut Decision, now: Ti
         // While those before it change, it stays what it is. Data that a newer etcd wrote is not for an older one.
         let running = workload.and_then(|workload| workload.package.as_deref());
         let package = match running.filter(|name| *name != step.package.0 && !replaces) {
-            Some(name) if !settled || newer_etcd(seen, component, name, step) => match (seen.packages)(name) {
+            Some(name) if !settled || newer_etcd(seen, component, name, step) => match seen.package(name) {
                 Some(spec) => (name, spec),
                 // Nobody knows any more what it was.
                 None => continue,
@@ -346,8 +219,8 @@ fn components(seen: &Seen<'_>, step: &Step<'_>, decision: &mut Decision, now: Ti
         };
         let emulates = step.emulates.as_deref().filter(|_| package.0 == step.package.0);
         let blueprint = Blueprint {
-            names: seen.names,
-            spec: seen.spec,
+            names: &seen.names,
+            spec: &seen.spec,
             package: package.1,
             etcd_exists: seen.status.package_version.is_some(),
             emulates,
@@ -409,27 +282,27 @@ fn components(seen: &Seen<'_>, step: &Step<'_>, decision: &mut Decision, now: Ti
     deny(seen, step, decision);
 }
 
-fn confines<'a>(seen: &'a Seen<'_>, package: &'a ClusterPackageVersionSpec) -> Confines<'a> {
+fn confines<'a>(seen: &'a Observed, package: &'a ClusterPackageVersionSpec) -> Confines<'a> {
     let restoring = seen.status.restoring.is_some();
-    Confines { names: seen.names, spec: seen.spec, package, meta: seen.meta, restoring }
+    Confines { names: &seen.names, spec: &seen.spec, package, meta: &seen.meta, restoring }
 }
 
 /// What no policy allows is denied, once all policies that allow something were seen: a pod that runs is never without its own.
-fn deny(seen: &Seen<'_>, step: &Step<'_>, decision: &mut Decision) {
-    let allowed = |name: &str| (seen.print)(Kind::NetworkPolicy, name).is_some();
+fn deny(seen: &Observed, step: &Step<'_>, decision: &mut Decision) {
+    let allowed = |name: &str| seen.print(Kind::NetworkPolicy, name).is_some();
     let coming = decision.apply.iter().any(|(object, _)| object.kind == Kind::NetworkPolicy);
     if !coming && confines(seen, step.package.1).expected().into_iter().all(allowed) {
-        apply(seen, vec![policies::default_deny(seen.names)], false, decision);
+        apply(seen, vec![policies::default_deny(&seen.names)], false, decision);
     }
 }
 
 /// Applies those of the objects that are not as they should be.
-fn apply(seen: &Seen<'_>, wanted: Vec<Object>, mute: bool, decision: &mut Decision) {
+fn apply(seen: &Observed, wanted: Vec<Object>, mute: bool, decision: &mut Decision) {
     // What follows a change of members is no repair.
     let changing = condition(&seen.status.conditions, names::MEMBERS_AS_DECLARED);
     let changing = changing.is_some_and(|one| one.status == Status::False);
     for mut object in wanted {
-        let live = (seen.object)(object.kind, &object.name);
+        let live = seen.object(object.kind, &object.name);
         if let Some(live) = live.as_ref().filter(|live| claims_differ(live, &object)) {
             let record = seen.status.etcd.as_ref();
             if record.is_some_and(|record| record.change.is_none()) && !mute {
@@ -494,21 +367,21 @@ pub(super) fn named(mut objects: Vec<Object>, package: &str) -> Vec<Object> {
 }
 
 /// Whether etcd begins, so that it is there when an API server that begins now looks for it. That waits for it by itself, but looks again only a second later, and then later still.
-fn placed(seen: &Seen<'_>) -> bool {
+fn placed(seen: &Observed) -> bool {
     let workload = seen.workloads.get(&ControlPlaneComponent::Etcd);
     let placed = workload.map_or(0, |etcd| etcd.replicas.iter().filter(|replica| replica.node.is_some()).count());
     seen.spec.datastore.etcd.is_none() || placed > count(seen, ControlPlaneComponent::Etcd) / 2
 }
 
 /// Whether an API server answers already.
-fn served(seen: &Seen<'_>) -> bool {
+fn served(seen: &Observed) -> bool {
     seen.workloads
         .get(&ControlPlaneComponent::Apiserver)
         .is_some_and(|workload| workload.replicas.iter().any(|replica| replica.ready && !replica.ending))
 }
 
 /// How many pods of a component there should be now.
-pub(super) fn count(seen: &Seen<'_>, component: ControlPlaneComponent) -> usize {
+pub(super) fn count(seen: &Observed, component: ControlPlaneComponent) -> usize {
     let count = match component {
         ControlPlaneComponent::Etcd if seen.spec.datastore.etcd.is_none() => 0,
         ControlPlaneComponent::Etcd => datastore::record(seen).members,
@@ -519,7 +392,7 @@ pub(super) fn count(seen: &Seen<'_>, component: ControlPlaneComponent) -> usize 
 
 /// Why a component is not as it should be, in a few words; none if it is.
 fn unsettled(
-    seen: &Seen<'_>,
+    seen: &Observed,
     component: ControlPlaneComponent,
     workload: Option<&Workload>,
     package: &str,
@@ -555,7 +428,7 @@ fn unsettled(
 }
 
 /// When a replica was last proven, if it still is: by this process, or by one before it as the status says.
-pub(super) fn proven_at(seen: &Seen<'_>, replica: &Replica) -> Option<Timestamp> {
+pub(super) fn proven_at(seen: &Observed, replica: &Replica) -> Option<Timestamp> {
     match seen.proofs.get(&replica.uid) {
         Some(proof) if proof.restarts == replica.restarts => proof.outcome.as_ref().ok().map(|_| proof.at),
         Some(_) => None,
@@ -568,7 +441,7 @@ pub(super) fn proven_at(seen: &Seen<'_>, replica: &Replica) -> Option<Timestamp>
 }
 
 /// The member of etcd that is made anew next: one that is of before, while all others are well.
-fn replaced(seen: &Seen<'_>, workload: Option<&Workload>, template: &str) -> Option<Replica> {
+fn replaced(seen: &Observed, workload: Option<&Workload>, template: &str) -> Option<Replica> {
     let replicas = &workload?.replicas;
     // One at a time, whatever the reason.
     if seen.status.etcd.as_ref().is_some_and(|etcd| etcd.change.is_some()) {
@@ -589,7 +462,7 @@ fn replaced(seen: &Seen<'_>, workload: Option<&Workload>, template: &str) -> Opt
 }
 
 /// Whether a controller-manager and a scheduler run, ready or not.
-fn acts(seen: &Seen<'_>) -> bool {
+fn acts(seen: &Observed) -> bool {
     let runs = |replica: &Replica| replica.ready || replica.ip.is_some() && replica.message.is_empty();
     [ControlPlaneComponent::ControllerManager, ControlPlaneComponent::Scheduler]
         .iter()
@@ -597,7 +470,7 @@ fn acts(seen: &Seen<'_>) -> bool {
 }
 
 /// Which replicas of the API server are to be proven now, and when the next one is.
-fn prove(seen: &Seen<'_>, decision: &mut Decision, now: Timestamp) {
+fn prove(seen: &Observed, decision: &mut Decision, now: Timestamp) {
     let Some(workload) = seen.workloads.get(&ControlPlaneComponent::Apiserver) else { return };
     // A proof waits for those who act. Where they were never there, many would wait for long while others could be proven in their place.
     if seen.status.package_version.is_none() && !acts(seen) {

@@ -10,9 +10,10 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
 use super::datastore::quorum;
-use super::decide::{Decision, Replica, Seen, Workload, count, proven_at};
+use super::decide::{Decision, count, proven_at};
 use super::members::Next;
 use super::objects::{Kind, Object};
+use super::observed::{Observed, Replica, Workload};
 
 /// So many proofs fail before a replica is taken out: once may be a moment's trouble.
 const FAILS: u32 = 3;
@@ -55,7 +56,7 @@ pub struct Serves {
 }
 
 /// Says what to do about replicas that do not work.
-pub(super) fn heal(seen: &Seen<'_>, decision: &Decision, now: Timestamp) -> Heal {
+pub(super) fn heal(seen: &Observed, decision: &Decision, now: Timestamp) -> Heal {
     let mut heal = Heal::default();
     if seen.status.restoring.is_some() {
         return heal;
@@ -81,13 +82,13 @@ pub(super) fn heal(seen: &Seen<'_>, decision: &Decision, now: Timestamp) -> Heal
 }
 
 /// Whether the Service selects by the label: once every pod has it.
-pub(super) fn selects(seen: &Seen<'_>, component: ControlPlaneComponent) -> bool {
+pub(super) fn selects(seen: &Observed, component: ControlPlaneComponent) -> bool {
     let all = seen.workloads.get(&component).is_none_or(|workload| here(workload).all(|one| one.serves.is_some()));
     component == ControlPlaneComponent::Apiserver && all
 }
 
 /// Lets the Service select by the label, if it does.
-pub(super) fn select(seen: &Seen<'_>, component: ControlPlaneComponent, objects: &mut [Object]) {
+pub(super) fn select(seen: &Observed, component: ControlPlaneComponent, objects: &mut [Object]) {
     if selects(seen, component) {
         for object in objects.iter_mut().filter(|object| object.kind == Kind::Service) {
             object.body["spec"]["selector"][names::SERVES] = json!("true");
@@ -96,7 +97,7 @@ pub(super) fn select(seen: &Seen<'_>, component: ControlPlaneComponent, objects:
 }
 
 /// Since when a replica fails, so often that the others are asked.
-pub(super) fn doubted(seen: &Seen<'_>) -> Option<Timestamp> {
+pub(super) fn doubted(seen: &Observed) -> Option<Timestamp> {
     let failing = seen.proofs.values().filter_map(|proof| proof.failing);
     failing.filter(|failing| failing.times >= DOUBTED).map(|failing| failing.since).max()
 }
@@ -110,7 +111,7 @@ fn loops(replica: &Replica) -> bool {
 }
 
 /// Why an API server gets no clients; none if it does.
-fn taken_out(seen: &Seen<'_>, servers: &Workload, replica: &Replica) -> Option<String> {
+fn taken_out(seen: &Observed, servers: &Workload, replica: &Replica) -> Option<String> {
     let mut others =
         here(servers).filter(|other| other.uid != replica.uid && other.ready && other.serves != Some(false));
     if loops(replica) {
@@ -139,7 +140,7 @@ fn taken_out(seen: &Seen<'_>, servers: &Workload, replica: &Replica) -> Option<S
 
 /// Why a replica should be made anew, and when, if only time is missing.
 fn broken(
-    seen: &Seen<'_>,
+    seen: &Observed,
     component: ControlPlaneComponent,
     workload: &Workload,
     replica: &Replica,
@@ -164,7 +165,7 @@ fn broken(
     }
 }
 
-fn replace(seen: &Seen<'_>, decision: &Decision, now: Timestamp, heal: &mut Heal) {
+fn replace(seen: &Observed, decision: &Decision, now: Timestamp, heal: &mut Heal) {
     // While something else changes, pods come and go for that.
     let still = seen.status.package_version.as_ref() == Some(&decision.package)
         && decision.replace.is_none()

@@ -13,7 +13,7 @@ use fleetwright_api::{KeyStatus, names};
 
 use super::Names;
 use super::certificates::{Authority, SERVICE_ACCOUNT};
-use super::decide::Seen;
+use super::observed::Observed;
 
 /// The Secret, in the namespace of the Cluster-Operator's account, with the key that seals the copies.
 pub const SEAL: &str = "fleetwright-seal";
@@ -162,7 +162,7 @@ impl Choice {
 }
 
 /// Says what to do with the keys of a cluster.
-pub(super) fn choose(seen: &Seen<'_>, known: &Known) -> Choice {
+pub(super) fn choose(seen: &Observed, known: &Known) -> Choice {
     let created = seen.status.package_version.is_some();
     let mut choice = Choice::default();
     for key in Key::all() {
@@ -178,13 +178,13 @@ pub(super) fn choose(seen: &Seen<'_>, known: &Known) -> Choice {
                 match sealed {
                     Some(_) => choice.restore.push(key),
                     None if ran && asked(fingerprint) => choice.generate.push(key),
-                    None if ran => block(&mut choice, key.lost(), || lost(seen.names, key, fingerprint)),
+                    None if ran => block(&mut choice, key.lost(), || lost(&seen.names, key, fingerprint)),
                     None => choice.generate.push(key),
                 }
                 keep(&mut choice);
             }
             Held::Broken => {
-                block(&mut choice, key.changed(), || changed(seen.names, key, record, None));
+                block(&mut choice, key.changed(), || changed(&seen.names, key, record, None));
                 keep(&mut choice);
             }
             Held::Whole { fingerprint, digest } => {
@@ -192,7 +192,7 @@ pub(super) fn choose(seen: &Seen<'_>, known: &Known) -> Choice {
                 // The copy is written before the Secret is: what it holds was made by the operator.
                 let made = sealed == Some(digest);
                 if !ours && !made && (record.is_some() || sealed.is_some()) && !asked(fingerprint) {
-                    block(&mut choice, key.changed(), || changed(seen.names, key, record, Some(fingerprint)));
+                    block(&mut choice, key.changed(), || changed(&seen.names, key, record, Some(fingerprint)));
                     keep(&mut choice);
                     continue;
                 }

@@ -19,7 +19,7 @@ use fleetwright_api::{EtcdStatus, MemberChange, MemberChangeType};
 use jiff::Timestamp;
 
 use super::Names;
-use super::decide::Replica;
+use super::observed::Replica;
 
 /// A member of etcd, as the others know it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

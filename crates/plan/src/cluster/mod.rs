@@ -14,6 +14,7 @@ pub mod limits;
 pub mod members;
 pub mod networks;
 pub mod objects;
+mod observed;
 mod pods;
 pub mod policies;
 pub mod preflight;
@@ -37,7 +38,8 @@ use std::collections::BTreeMap;
 use fleetwright_api::names;
 use sha2::{Digest, Sha256};
 
-pub use decide::{Decision, Failing, PROVE_EVERY, Proof, Prover, Replica, Seen, Workload, decide};
+pub use decide::{Decision, PROVE_EVERY, Prover, decide};
+pub use observed::{Failing, Live, Objects, Observed, Proof, Replica, Workload};
 pub use rest::{AtRest, print};
 pub use rotation::{Anchor, Follow, Followers, Turn, anchor_digest};
 pub use snapshots::Taking;

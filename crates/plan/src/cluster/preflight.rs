@@ -12,8 +12,9 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
 use super::arguments;
-use super::decide::{Replica, Seen, count, proven_at};
+use super::decide::{count, proven_at};
 use super::objects::{Blueprint, Kind, objects};
+use super::observed::{Observed, Replica};
 use super::reach::Stop;
 use super::restore;
 use super::step::Step;
@@ -70,10 +71,10 @@ pub struct Preflight {
 pub(super) type Package<'a> = (&'a str, &'a ClusterPackageVersionSpec);
 
 /// Keeps the cluster where it is while something stands against the step.
-pub(super) fn hold<'a>(seen: &Seen<'a>, step: Step<'a>, now: Timestamp) -> (Step<'a>, Preflight) {
+pub(super) fn hold<'a>(seen: &'a Observed, step: Step<'a>, now: Timestamp) -> (Step<'a>, Preflight) {
     // The snapshot is taken when nothing else stands against it: where there is no room, there is none for its pod either.
     let snapshot = step.refused.as_ref().is_some_and(|(reason, _)| *reason == names::reasons::NO_SNAPSHOT);
-    let target = if snapshot { seen.package } else { step.package };
+    let target = if snapshot { seen.target() } else { step.package };
     let (at, preflight) = match (begins(seen, target), goes_back(seen, target)) {
         (Some(at), _) => (at, preflight(seen, target, !snapshot, now)),
         (None, Some(at)) => (at, before_rollback(seen, target, now)),
@@ -90,15 +91,15 @@ pub(super) fn hold<'a>(seen: &Seen<'a>, step: Step<'a>, now: Timestamp) -> (Step
 }
 
 /// Keeps a restore from leading back to an older minor while kubelets are newer than that: nothing is stopped while its snapshot is looked at.
-fn restored<'a>(seen: &Seen<'a>, step: Step<'a>, now: Timestamp) -> (Step<'a>, Preflight) {
-    let at = seen.status.package_version.as_deref().and_then(|name| Some((name, (seen.packages)(name)?)));
-    let back = at.filter(|at| is_back(at, seen.package) && restore::stage(seen) == Some(RestoreStage::Checking));
+fn restored<'a>(seen: &'a Observed, step: Step<'a>, now: Timestamp) -> (Step<'a>, Preflight) {
+    let at = seen.status.package_version.as_deref().and_then(|name| Some((name, seen.package(name)?)));
+    let back = at.filter(|at| is_back(at, seen.target()) && restore::stage(seen) == Some(RestoreStage::Checking));
     let Some(at) = back else { return (step, Preflight::default()) };
-    let mut preflight = before_rollback(seen, seen.package, now);
+    let mut preflight = before_rollback(seen, seen.target(), now);
     let against: Vec<_> = preflight.findings.iter().filter(|finding| !finding.overridden).collect();
     let (reason, why) = match (against.first(), &preflight.checking) {
-        (Some(first), _) => (first.reason, told(seen.package.0, &against)),
-        (None, Some(what)) => (names::reasons::CHECKING, format!("before {}: {what}", seen.package.0)),
+        (Some(first), _) => (first.reason, told(seen.target().0, &against)),
+        (None, Some(what)) => (names::reasons::CHECKING, format!("before {}: {what}", seen.target().0)),
         (None, None) => return (step, preflight),
     };
     preflight.restore_waits = Some(why.clone());
@@ -107,12 +108,12 @@ fn restored<'a>(seen: &Seen<'a>, step: Step<'a>, now: Timestamp) -> (Step<'a>, P
 }
 
 /// Where a change begins from, if one is about to: nothing of it was applied, and nothing of another is under way.
-pub(super) fn begins<'a>(seen: &Seen<'a>, target: Package<'a>) -> Option<Package<'a>> {
+pub(super) fn begins<'a>(seen: &'a Observed, target: Package<'a>) -> Option<Package<'a>> {
     if restore::replaces(seen) || seen.status.restoring.is_some() {
         return None;
     }
     let name = seen.status.package_version.as_deref()?;
-    let at = (name, (seen.packages)(name)?);
+    let at = (name, seen.package(name)?);
     let (from, to) = (Stop::of(at.0, at.1), Stop::of(target.0, target.1));
     if from.name == to.name || to.is_older_than(&from) {
         return None;
@@ -121,12 +122,12 @@ pub(super) fn begins<'a>(seen: &Seen<'a>, target: Package<'a>) -> Option<Package
 }
 
 /// Where a rollback to an older minor begins from, if one is about to.
-fn goes_back<'a>(seen: &Seen<'a>, target: Package<'a>) -> Option<Package<'a>> {
+fn goes_back<'a>(seen: &'a Observed, target: Package<'a>) -> Option<Package<'a>> {
     if restore::replaces(seen) || seen.status.restoring.is_some() {
         return None;
     }
     let name = seen.status.package_version.as_deref()?;
-    let at = (name, (seen.packages)(name)?);
+    let at = (name, seen.package(name)?);
     (is_back(&at, target) && untouched(seen, at.0, target.0)).then_some(at)
 }
 
@@ -137,7 +138,7 @@ fn is_back(at: &Package<'_>, target: Package<'_>) -> bool {
 }
 
 /// Whether everything is of that package version, and nothing of the other one was applied.
-fn untouched(seen: &Seen<'_>, name: &str, to: &str) -> bool {
+fn untouched(seen: &Observed, name: &str, to: &str) -> bool {
     seen.workloads.iter().all(|(component, workload)| match (component, workload.package.as_deref()) {
         // It may be newer than the rest after a rollback.
         (ControlPlaneComponent::Etcd, Some(package)) => package != to,
@@ -148,7 +149,7 @@ fn untouched(seen: &Seen<'_>, name: &str, to: &str) -> bool {
 
 /// What stands against a rollback: nothing but kubelets that are known to be newer than the API servers would be. A control plane that does not
 /// answer can be rolled back.
-fn before_rollback(seen: &Seen<'_>, target: Package<'_>, now: Timestamp) -> Preflight {
+fn before_rollback(seen: &Observed, target: Package<'_>, now: Timestamp) -> Preflight {
     let mut preflight = Preflight { begins: true, ..Preflight::default() };
     // API servers may come and go in a rollback: an answer counts whichever pods there are.
     let ask = Ask { of: format!("back to {}", target.0), ..ask(seen, target.0) };
@@ -172,7 +173,7 @@ fn before_rollback(seen: &Seen<'_>, target: Package<'_>, now: Timestamp) -> Pref
 /// pass: an old answer is asked again in both cases.
 fn settle(
     preflight: &mut Preflight,
-    seen: &Seen<'_>,
+    seen: &Observed,
     ask: Ask,
     survey: Option<&Survey>,
     (holds, begins): (bool, bool),
@@ -240,13 +241,13 @@ fn kubelets(survey: &Survey, target: Package<'_>) -> Option<Finding> {
 }
 
 /// What stands against the end of a soak, besides what it waits for anyway: what it needs is what the new minor needs.
-pub(super) fn before_finish(seen: &Seen<'_>, survey: &Survey, at: Package<'_>) -> Vec<Finding> {
+pub(super) fn before_finish(seen: &Observed, survey: &Survey, at: Package<'_>) -> Vec<Finding> {
     callers(seen, survey, at).into_iter().chain(kubelets(survey, at)).chain(room(seen, Some(survey), at)).collect()
 }
 
 /// What stands against bringing the cluster to that package version. `begins` says that it would begin in this pass.
-pub(super) fn preflight(seen: &Seen<'_>, target: Package<'_>, begins: bool, now: Timestamp) -> Preflight {
-    let mut findings: Vec<Finding> = arguments::unknown(seen.spec, target)
+pub(super) fn preflight(seen: &Observed, target: Package<'_>, begins: bool, now: Timestamp) -> Preflight {
+    let mut findings: Vec<Finding> = arguments::unknown(&seen.spec, target)
         .into_iter()
         .map(|unknown| Finding {
             advice: format!("take it out of {}, or ask for a package version of a minor that has it", unknown.place),
@@ -307,13 +308,13 @@ pub(super) fn listed(what: &str, target: &str, against: &[&Finding]) -> String {
     text.chars().take(1000).collect()
 }
 
-fn here<'a>(seen: &'a Seen<'_>, component: ControlPlaneComponent) -> impl Iterator<Item = &'a Replica> {
+fn here(seen: &Observed, component: ControlPlaneComponent) -> impl Iterator<Item = &Replica> {
     let workload = seen.workloads.get(&component);
     workload.into_iter().flat_map(|workload| &workload.replicas).filter(|replica| !replica.ending)
 }
 
 /// Members that are missing. Without a quorum the step is refused before this.
-fn datastore(seen: &Seen<'_>) -> Option<Finding> {
+fn datastore(seen: &Observed) -> Option<Finding> {
     let members = count(seen, ControlPlaneComponent::Etcd);
     let ready = here(seen, ControlPlaneComponent::Etcd).filter(|replica| replica.ready).count();
     (ready < members).then(|| {
@@ -322,7 +323,7 @@ fn datastore(seen: &Seen<'_>) -> Option<Finding> {
     })
 }
 
-fn servers(seen: &Seen<'_>) -> Option<Finding> {
+fn servers(seen: &Observed) -> Option<Finding> {
     let wanted = count(seen, ControlPlaneComponent::Apiserver);
     let all = here(seen, ControlPlaneComponent::Apiserver);
     let proven = all.filter(|replica| replica.ready && proven_at(seen, replica).is_some()).count();
@@ -333,7 +334,7 @@ fn servers(seen: &Seen<'_>) -> Option<Finding> {
 }
 
 /// What has to be found out: an answer counts for one change, at pods that began when they did.
-pub(super) fn ask(seen: &Seen<'_>, target: &str) -> Ask {
+pub(super) fn ask(seen: &Observed, target: &str) -> Ask {
     let all: Vec<_> = here(seen, ControlPlaneComponent::Apiserver).filter(|replica| replica.ready).collect();
     let mut pods: Vec<_> = all.iter().map(|replica| format!("{}#{}", replica.uid, replica.restarts)).collect();
     pods.sort();
@@ -341,7 +342,7 @@ pub(super) fn ask(seen: &Seen<'_>, target: &str) -> Ask {
     Ask { of: format!("{target} {}", pods.join(" ")), servers }
 }
 
-fn callers(seen: &Seen<'_>, survey: &Survey, target: Package<'_>) -> Option<Finding> {
+fn callers(seen: &Observed, survey: &Survey, target: Package<'_>) -> Option<Finding> {
     let minor = Stop::of(target.0, target.1).minor();
     let apis = match &survey.apis {
         Ok(apis) => apis,
@@ -365,7 +366,7 @@ fn callers(seen: &Seen<'_>, survey: &Survey, target: Package<'_>) -> Option<Find
 }
 
 /// Whether one more replica finds no room: one that is there finds none, or a quota of the namespace says so. What nodes have left is not looked at.
-fn room(seen: &Seen<'_>, survey: Option<&Survey>, target: Package<'_>) -> Option<Finding> {
+fn room(seen: &Observed, survey: Option<&Survey>, target: Package<'_>) -> Option<Finding> {
     let advice = "make room in the meta cluster for one more replica of each component";
     let mut all = seen.workloads.keys().flat_map(|component| here(seen, *component));
     if let Some(replica) = all.find(|replica| replica.unplaced) {
@@ -390,10 +391,10 @@ fn room(seen: &Seen<'_>, survey: Option<&Survey>, target: Package<'_>) -> Option
 }
 
 /// What a pod of each component that surges asks for.
-fn requests(seen: &Seen<'_>, target: Package<'_>) -> Vec<BTreeMap<String, String>> {
+fn requests(seen: &Observed, target: Package<'_>) -> Vec<BTreeMap<String, String>> {
     let of = Blueprint {
-        names: seen.names,
-        spec: seen.spec,
+        names: &seen.names,
+        spec: &seen.spec,
         package: target.1,
         etcd_exists: true,
         emulates: None,

@@ -4,11 +4,12 @@ use fleetwright_api::{ControlPlaneComponent, names};
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
-use super::decide::{Seen, count, named};
+use super::decide::{count, named};
 use super::diff::diff;
 use super::heal;
 use super::limits::Violation;
 use super::objects::{Blueprint, Kind, TRUSTS, objects, template_digest};
+use super::observed::Observed;
 use super::preflight::{Finding, Preflight, begins, preflight};
 use super::reach::Stop;
 use super::step::{Step, newer_etcd, step};
@@ -140,8 +141,8 @@ pub struct CertificatePlan {
 }
 
 /// Says what would be done to bring a cluster to the package version that `seen` refers to.
-pub fn rehearse(seen: &Seen<'_>, now: Timestamp) -> Rehearsal {
-    let (mut step, target) = (step(seen, now), seen.package);
+pub fn rehearse(seen: &Observed, now: Timestamp) -> Rehearsal {
+    let (mut step, target) = (step(seen, now), seen.target());
     let mut later = Vec::new();
     // That is no refusal: it is taken when the change is asked for.
     if let Some((_, why)) = step.refused.take_if(|(reason, _)| *reason == names::reasons::NO_SNAPSHOT) {
@@ -149,7 +150,7 @@ pub fn rehearse(seen: &Seen<'_>, now: Timestamp) -> Rehearsal {
         step = Step { package: target, emulates: emulated(seen, target.0), refused: None };
     }
     let has = seen.status.package_version.as_deref();
-    let from = has.and_then(|name| Some((name, (seen.packages)(name)?)));
+    let from = has.and_then(|name| Some((name, seen.package(name)?)));
     let begins = begins(seen, step.package).is_some();
     let before = if begins { preflight(seen, target, true, now) } else { Preflight::default() };
     later.extend(before.checking);
@@ -184,39 +185,39 @@ fn version(package: &str, kubernetes: &str) -> Version {
     Version { package: package.to_owned(), kubernetes: kubernetes.to_owned() }
 }
 
-fn components(seen: &Seen<'_>) -> impl Iterator<Item = ControlPlaneComponent> {
+fn components(seen: &Observed) -> impl Iterator<Item = ControlPlaneComponent> {
     let external = seen.spec.datastore.etcd.is_none();
     ControlPlaneComponent::ALL.into_iter().filter(move |one| !external || *one != ControlPlaneComponent::Etcd)
 }
 
 /// What a step to that package version would emulate.
-fn emulated(seen: &Seen<'_>, target: &str) -> Option<String> {
-    let minor = |name: &str| (seen.packages)(name).map(|spec| Stop::of("", spec).minor().to_owned());
+fn emulated(seen: &Observed, target: &str) -> Option<String> {
+    let minor = |name: &str| seen.package(name).map(|spec| Stop::of("", spec).minor().to_owned());
     let has = seen.status.package_version.as_deref().and_then(minor);
     let wanted =
-        if target == seen.package.0 { Some(Stop::of("", seen.package.1).minor().to_owned()) } else { minor(target) };
+        if target == seen.target().0 { Some(Stop::of("", seen.target().1).minor().to_owned()) } else { minor(target) };
     match has == wanted {
         true => seen.status.emulates.clone(),
         false => has,
     }
 }
 
-fn stage(seen: &Seen<'_>, step: &Step<'_>, component: ControlPlaneComponent) -> Option<Stage> {
+fn stage(seen: &Observed, step: &Step<'_>, component: ControlPlaneComponent) -> Option<Stage> {
     let workload = seen.workloads.get(&component);
     let running = workload.and_then(|workload| workload.package.as_deref());
     let stays = running.filter(|name| newer_etcd(seen, component, name, step));
     let package = match stays {
-        Some(name) => (name, (seen.packages)(name)?),
+        Some(name) => (name, seen.package(name)?),
         None => step.package,
     };
     // What is trusted stays as it is, and who asks may not see it.
     let kind = if component == ControlPlaneComponent::Etcd { Kind::StatefulSet } else { Kind::Deployment };
-    let live = (seen.object)(kind, component.binary()).unwrap_or_default();
+    let live = seen.object(kind, component.binary()).unwrap_or_default();
     let trusts = live["spec"]["template"]["metadata"]["annotations"][TRUSTS].as_str().unwrap_or_default().to_owned();
     let etcd = super::datastore::record(seen);
     let of = Blueprint {
-        names: seen.names,
-        spec: seen.spec,
+        names: &seen.names,
+        spec: &seen.spec,
         package: package.1,
         etcd_exists: seen.status.package_version.is_some(),
         emulates: step.emulates.as_deref().filter(|_| stays.is_none()),
@@ -229,7 +230,7 @@ fn stage(seen: &Seen<'_>, step: &Step<'_>, component: ControlPlaneComponent) -> 
     let changes: Vec<_> = wanted
         .into_iter()
         .filter_map(|object| {
-            let live = (seen.object)(object.kind, &object.name);
+            let live = seen.object(object.kind, &object.name);
             let title = format!("{}/{}", object.kind.as_str(), object.name);
             let diff = diff(&title, live.as_ref(), &object.body);
             (!diff.is_empty()).then(|| ObjectChange { kind: object.kind.as_str(), name: object.name, diff })
@@ -238,7 +239,7 @@ fn stage(seen: &Seen<'_>, step: &Step<'_>, component: ControlPlaneComponent) -> 
     let here = workload.into_iter().flat_map(|workload| &workload.replicas).filter(|replica| !replica.ending);
     let old = here.clone().filter(|replica| replica.template != template).count();
     let missing = count(seen, component).saturating_sub(here.clone().count());
-    let from = running.and_then(|name| (seen.packages)(name)).map(|spec| spec.version_of(component).to_owned());
+    let from = running.and_then(|name| seen.package(name)).map(|spec| spec.version_of(component).to_owned());
     let from = from.or_else(|| here.clone().find_map(|replica| replica.runs.clone()));
     let (how, risk) = manner(seen, component, old, missing, step.emulates.as_deref());
     let to = package.1.version_of(component).to_owned();
@@ -247,7 +248,7 @@ fn stage(seen: &Seen<'_>, step: &Step<'_>, component: ControlPlaneComponent) -> 
 
 /// In which way pods are replaced, and what is risky about it.
 fn manner(
-    seen: &Seen<'_>,
+    seen: &Observed,
     component: ControlPlaneComponent,
     old: usize,
     missing: usize,
@@ -272,7 +273,7 @@ fn manner(
     (how, (component == ControlPlaneComponent::Apiserver && wanted == 1).then(|| risk.to_owned()))
 }
 
-fn back(seen: &Seen<'_>, step: &Step<'_>, from: Option<&Stop<'_>>) -> Back {
+fn back(seen: &Observed, step: &Step<'_>, from: Option<&Stop<'_>>) -> Back {
     let to = Stop::of(step.package.0, step.package.1);
     let back = |keeps_writes, message| Back { keeps_writes, message };
     match from {
@@ -302,17 +303,17 @@ fn back(seen: &Seen<'_>, step: &Step<'_>, from: Option<&Stop<'_>>) -> Back {
     }
 }
 
-fn restoring(seen: &Seen<'_>) -> Option<RestorePlan> {
+fn restoring(seen: &Observed) -> Option<RestorePlan> {
     let snapshot = seen.status.last_snapshot.as_ref()?;
     let patch = serde_json::json!({
-        "spec": { "packageVersion": seen.package.0, "restore": { "snapshot": snapshot.name } },
+        "spec": { "packageVersion": seen.target().0, "restore": { "snapshot": snapshot.name } },
     });
     Some(RestorePlan { snapshot: snapshot.name.clone(), data_of: snapshot.at, checked: snapshot.checked, patch })
 }
 
 /// The extensions that the cluster would have, in their order.
-fn extensions(seen: &Seen<'_>) -> Vec<String> {
-    let mut all: Vec<_> = seen.package.1.extensions.iter().collect();
+fn extensions(seen: &Observed) -> Vec<String> {
+    let mut all: Vec<_> = seen.target().1.extensions.iter().collect();
     all.sort_by_key(|one| (one.order, one.name.clone()));
     let on = |name: &str, usual: bool| {
         let choice = seen.spec.extensions.iter().find(|choice| choice.name == name);
@@ -321,7 +322,7 @@ fn extensions(seen: &Seen<'_>) -> Vec<String> {
     all.into_iter().filter(|one| on(&one.name, one.enabled)).map(|one| one.name.clone()).collect()
 }
 
-fn certificates(seen: &Seen<'_>, now: Timestamp) -> Vec<CertificatePlan> {
+fn certificates(seen: &Observed, now: Timestamp) -> Vec<CertificatePlan> {
     let life = SignedDuration::try_from(seen.spec.certificates.leaf_lifetime.0).unwrap_or_default();
     let leaves = seen.status.certificates.iter().filter(|one| one.name != "ca" && !one.name.ends_with("-ca"));
     let all = leaves.filter_map(|one| {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use fleetwright_api::ClusterPackageVersionSpec;
 use serde::Serialize;
 
-use super::decide::Seen;
 use super::objects::Kind;
+use super::observed::Observed;
 
 /// A component all of whose objects were as they should be. Cheap to clone.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,18 +24,18 @@ pub struct AtRest {
 impl AtRest {
     /// With these objects; none if one of them is not there.
     pub(super) fn of<'a>(
-        seen: &Seen<'_>,
+        seen: &Observed,
         from: u64,
         objects: impl Iterator<Item = (Kind, &'a str)>,
         template: &str,
     ) -> Option<Self> {
-        let objects = objects.map(|(kind, name)| Some((kind, name.into(), (seen.print)(kind, name)?)));
+        let objects = objects.map(|(kind, name)| Some((kind, name.into(), seen.print(kind, name)?)));
         Some(Self { from, objects: objects.collect::<Option<_>>()?, template: template.into() })
     }
 
     /// Whether nothing has changed since.
-    pub(super) fn still(&self, seen: &Seen<'_>, from: u64) -> bool {
-        self.from == from && self.objects.iter().all(|(kind, name, print)| (seen.print)(*kind, name) == Some(*print))
+    pub(super) fn still(&self, seen: &Observed, from: u64) -> bool {
+        self.from == from && self.objects.iter().all(|(kind, name, print)| seen.print(*kind, name) == Some(*print))
     }
 }
 
@@ -47,10 +47,10 @@ pub(super) struct Prints<'a> {
 
 impl<'a> Prints<'a> {
     /// What all components are made from: the cluster's name, what is declared, and this.
-    pub(super) fn of(seen: &Seen<'_>, more: impl Serialize) -> Self {
+    pub(super) fn of(seen: &Observed, more: impl Serialize) -> Self {
         let names = (&seen.names.fleet, &seen.names.name, &seen.names.namespace);
         let began = seen.status.package_version.is_some();
-        Self { cluster: print(&(names, seen.spec, began, more)), packages: Vec::new() }
+        Self { cluster: print(&(names, &seen.spec, began, more)), packages: Vec::new() }
     }
 
     /// With a package version, and this.

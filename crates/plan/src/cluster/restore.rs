@@ -12,8 +12,9 @@ use fleetwright_api::{
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use super::decide::{Decision, Seen};
+use super::decide::Decision;
 use super::objects::Kind;
+use super::observed::Observed;
 use super::snapshots::pods::Ground;
 use super::snapshots::{Job, Report, State, Task};
 
@@ -69,22 +70,22 @@ impl Restore {
 }
 
 /// The stage that it is in; none if nothing is restored.
-pub(super) fn stage(seen: &Seen<'_>) -> Option<RestoreStage> {
+pub(super) fn stage(seen: &Observed) -> Option<RestoreStage> {
     seen.status.restoring.as_ref().map(|restoring| restoring.stage)
 }
 
 /// No component may run now.
-pub(super) fn down(seen: &Seen<'_>) -> bool {
+pub(super) fn down(seen: &Observed) -> bool {
     matches!(stage(seen), Some(RestoreStage::Stopping | RestoreStage::Restoring))
 }
 
 /// The data is that of a snapshot, or will be: components begin with what the cluster refers to, whatever they were of.
-pub(super) fn replaces(seen: &Seen<'_>) -> bool {
+pub(super) fn replaces(seen: &Observed) -> bool {
     down(seen) || stage(seen) == Some(RestoreStage::Starting)
 }
 
 /// The snapshot that is asked for and not followed yet: its name, or `CLUSTER/NAME` of another Cluster's.
-fn wanted(seen: &Seen<'_>) -> Option<String> {
+fn wanted(seen: &Observed) -> Option<String> {
     seen.spec.datastore.etcd.as_ref()?;
     let restore = seen.spec.restore.as_ref()?;
     let asked = match &restore.cluster {
@@ -94,15 +95,15 @@ fn wanted(seen: &Seen<'_>) -> Option<String> {
     (seen.status.restore_followed.as_ref() != Some(&asked)).then_some(asked)
 }
 
-fn tasks<'a>(seen: &'a Seen<'_>, job: Job) -> impl Iterator<Item = &'a Task> {
+fn tasks(seen: &Observed, job: Job) -> impl Iterator<Item = &Task> {
     seen.backup.tasks.iter().filter(move |task| task.job == job)
 }
 
-fn task<'a>(seen: &'a Seen<'_>, pod: &str) -> Option<&'a Task> {
+fn task<'a>(seen: &'a Observed, pod: &str) -> Option<&'a Task> {
     seen.backup.tasks.iter().find(|task| task.pod == pod)
 }
 
-fn members(seen: &Seen<'_>) -> u32 {
+fn members(seen: &Observed) -> u32 {
     super::datastore::record(seen).members
 }
 
@@ -113,7 +114,7 @@ fn checked(source: Option<&Task>) -> Option<Report> {
 }
 
 /// The restore whose Operation is driven on: from when its snapshot is known to be good until the cluster works with that data.
-fn driven(seen: &Seen<'_>, restoring: &Restoring) -> Option<Restore> {
+fn driven(seen: &Observed, restoring: &Restoring) -> Option<Restore> {
     let restore = Restore::of(restoring);
     let begins =
         || checked(task(seen, &restore.source())).is_some() && wanted(seen).as_ref() == Some(&restoring.snapshot);
@@ -126,7 +127,7 @@ fn driven(seen: &Seen<'_>, restoring: &Restoring) -> Option<Restore> {
 }
 
 /// What is to be done in the stage that it is in.
-pub(super) fn keep(seen: &Seen<'_>, package: &ClusterPackageVersionSpec, decision: &mut Decision, now: Timestamp) {
+pub(super) fn keep(seen: &Observed, package: &ClusterPackageVersionSpec, decision: &mut Decision, now: Timestamp) {
     let Some(restoring) = &seen.status.restoring else {
         let left = [Job::Source, Job::Member, Job::Clean].into_iter().flat_map(|job| tasks(seen, job));
         decision.tidy.extend(left.filter(|task| !task.ending).cloned());
@@ -137,10 +138,10 @@ pub(super) fn keep(seen: &Seen<'_>, package: &ClusterPackageVersionSpec, decisio
     let held = restoring.stage == RestoreStage::Checking && decision.preflight.restore_waits.is_some();
     decision.restore = driven(seen, restoring).filter(|_| !held);
     let ground = Ground {
-        names: seen.names,
-        spec: seen.spec,
+        names: &seen.names,
+        spec: &seen.spec,
         package,
-        image: seen.backup.image,
+        image: &seen.backup.image,
         members: super::datastore::record(seen).members,
     };
     let pod = |name: String, body: &dyn Fn() -> Option<Value>, decision: &mut Decision| match task(seen, &name) {
@@ -185,8 +186,8 @@ pub(super) fn keep(seen: &Seen<'_>, package: &ClusterPackageVersionSpec, decisio
 }
 
 /// The claim of a member, as its StatefulSet has it: it may be gone.
-fn claim(seen: &Seen<'_>, number: u32) -> Option<Value> {
-    let set = (seen.object)(Kind::StatefulSet, ControlPlaneComponent::Etcd.binary())?;
+fn claim(seen: &Observed, number: u32) -> Option<Value> {
+    let set = seen.object(Kind::StatefulSet, ControlPlaneComponent::Etcd.binary())?;
     let template = &set["spec"]["volumeClaimTemplates"][0];
     let labels = &template["metadata"]["labels"];
     let name = super::members::claim(&format!("etcd-{number}"));
@@ -199,13 +200,13 @@ fn claim(seen: &Seen<'_>, number: u32) -> Option<Value> {
 }
 
 /// Nobody makes a pod of it.
-fn scaled_down(seen: &Seen<'_>, component: ControlPlaneComponent) -> bool {
+fn scaled_down(seen: &Observed, component: ControlPlaneComponent) -> bool {
     let kind = if component == ControlPlaneComponent::Etcd { Kind::StatefulSet } else { Kind::Deployment };
-    (seen.object)(kind, component.binary()).is_none_or(|object| object["spec"]["replicas"] == 0)
+    seen.object(kind, component.binary()).is_none_or(|object| object["spec"]["replicas"] == 0)
 }
 
 /// Goes on to the next stage when the present one is done. `settled` says whether all components are as they should be, and proven.
-pub(super) fn tell(seen: &Seen<'_>, status: &mut ClusterStatus, settled: bool, now: Timestamp) {
+pub(super) fn tell(seen: &Observed, status: &mut ClusterStatus, settled: bool, now: Timestamp) {
     if seen.spec.restore.is_none() {
         status.restore_followed = None;
     }

@@ -7,7 +7,8 @@ use fleetwright_api::{Rotation, RotationPhase, Status, names};
 use jiff::{SignedDuration, Timestamp};
 
 use super::certificates::Authority;
-use super::decide::{Decision, Seen};
+use super::decide::Decision;
+use super::observed::Observed;
 use crate::join::trusts as trusts_of;
 
 /// When what was just written is looked at again.
@@ -71,7 +72,7 @@ pub fn anchor_digest(trusted: &str, signs: &str) -> String {
 }
 
 /// The phase that it is in, and what is done in it. `None` if authorities are not being replaced.
-pub(super) fn rotate(seen: &Seen<'_>, decision: &mut Decision, now: Timestamp) -> Option<Rotation> {
+pub(super) fn rotate(seen: &Observed, decision: &mut Decision, now: Timestamp) -> Option<Rotation> {
     let rotation = phase(seen, decision, now);
     let asked = seen.spec.certificates.rotate_authorities.as_ref();
     let open = rotation.is_some() || (asked.is_some() && followed_with(seen, rotation.as_ref()).as_ref() != asked);
@@ -87,7 +88,7 @@ fn acts(decision: &Decision) -> bool {
     !decision.apply.is_empty() || !decision.certificates.is_empty() || !decision.rotate.is_empty()
 }
 
-fn phase(seen: &Seen<'_>, decision: &mut Decision, now: Timestamp) -> Option<Rotation> {
+fn phase(seen: &Observed, decision: &mut Decision, now: Timestamp) -> Option<Rotation> {
     let asked = seen.spec.certificates.rotate_authorities.as_ref();
     let begin = |value: &String| Rotation { value: value.clone(), phase: RotationPhase::Trusting, since: now };
     let rests = decision.waiting.is_empty() && decision.certificates.is_empty() && decision.apply.is_empty();
@@ -128,7 +129,7 @@ fn phase(seen: &Seen<'_>, decision: &mut Decision, now: Timestamp) -> Option<Rot
 }
 
 /// Who outside the control plane does not have yet what is trusted now. Extensions come first: by them machines get it.
-fn waits(seen: &Seen<'_>, decision: &mut Decision, now: Timestamp) -> Option<String> {
+fn waits(seen: &Observed, decision: &mut Decision, now: Timestamp) -> Option<String> {
     // One that does not work, for whatever reason, holds nobody: a cluster without workers has no names either.
     let unready = || decision.extensions.statuses.iter().filter(|one| one.ready != Status::True);
     if unready().all(|one| one.reason == names::reasons::APPLYING)
@@ -157,11 +158,11 @@ fn waits(seen: &Seen<'_>, decision: &mut Decision, now: Timestamp) -> Option<Str
 }
 
 /// The value that is followed, once nothing is left to do for it.
-pub(super) fn followed(seen: &Seen<'_>, decision: &Decision) -> Option<String> {
+pub(super) fn followed(seen: &Observed, decision: &Decision) -> Option<String> {
     followed_with(seen, decision.rotation.as_ref())
 }
 
-fn followed_with(seen: &Seen<'_>, after: Option<&Rotation>) -> Option<String> {
+fn followed_with(seen: &Observed, after: Option<&Rotation>) -> Option<String> {
     match (seen.status.rotation.as_ref(), after) {
         (Some(done), None) => Some(done.value.clone()),
         (None, None) if seen.status.package_version.is_none() => seen.spec.certificates.rotate_authorities.clone(),

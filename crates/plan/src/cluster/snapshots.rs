@@ -13,7 +13,8 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde::{Deserialize, Serialize};
 
 use super::datastore;
-use super::decide::{Decision, Seen};
+use super::decide::Decision;
+use super::observed::Observed;
 
 /// What the names of pods that take snapshots begin with; the rest is the snapshot's own name.
 const PREFIX: &str = "snapshot-";
@@ -24,15 +25,15 @@ const AGAIN: (SignedDuration, SignedDuration) = (SignedDuration::from_secs(60), 
 
 /// What is known for snapshots, besides what is seen of the cluster.
 #[derive(Clone, Debug)]
-pub struct Backup<'a> {
+pub struct Backup {
     /// The image of the operator, which its pods are made of.
-    pub image: &'a str,
+    pub image: String,
     /// When the Cluster was made.
     pub created: Timestamp,
     /// Its generation.
     pub generation: Option<i64>,
     /// The value of its annotation [`names::SNAPSHOT`].
-    pub asked: Option<&'a str>,
+    pub asked: Option<String>,
     /// The pods that work on its data.
     pub tasks: Vec<Task>,
     /// What is known of the Operation of the restore that is under way.
@@ -194,9 +195,9 @@ pub fn taken_for(status: &ClusterStatus, generation: Option<i64>) -> bool {
 }
 
 /// Why a change of version waits: its snapshot is not there yet.
-pub(super) fn refused(seen: &Seen<'_>, target: &str) -> Option<(&'static str, String)> {
+pub(super) fn refused(seen: &Observed, target: &str) -> Option<(&'static str, String)> {
     let begun = seen.workloads.values().any(|workload| workload.package.as_deref() == Some(target));
-    if begun || seen.spec.datastore.etcd.is_none() || taken_for(seen.status, seen.backup.generation) {
+    if begun || seen.spec.datastore.etcd.is_none() || taken_for(&seen.status, seen.backup.generation) {
         return None;
     }
     let failed = condition(&seen.status.conditions, names::SNAPSHOTS_RECENT)
@@ -208,12 +209,12 @@ pub(super) fn refused(seen: &Seen<'_>, target: &str) -> Option<(&'static str, St
     Some((names::reasons::NO_SNAPSHOT, why))
 }
 
-fn policy(seen: &Seen<'_>) -> Snapshots {
+fn policy(seen: &Observed) -> Snapshots {
     seen.spec.snapshots.clone().unwrap_or_default()
 }
 
 /// When the next one of the schedule is due, if there is a schedule.
-fn scheduled(seen: &Seen<'_>) -> Option<Timestamp> {
+fn scheduled(seen: &Observed) -> Option<Timestamp> {
     let every = policy(seen).every.0;
     if every.is_zero() {
         return None;
@@ -226,14 +227,14 @@ fn scheduled(seen: &Seen<'_>) -> Option<Timestamp> {
 }
 
 /// From nought to one, by the cluster's name.
-fn spread(seen: &Seen<'_>) -> f64 {
+fn spread(seen: &Observed) -> f64 {
     let text = &seen.names.namespace;
     let sum = text.bytes().fold(7_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(u32::from(byte)));
     f64::from(sum % 1000) / 1000.0
 }
 
 /// The failed attempt that counts, with when it is tried again.
-fn failed<'a>(seen: &'a Seen<'_>, now: Timestamp) -> Option<(&'a Task, Timestamp, String)> {
+fn failed(seen: &Observed, now: Timestamp) -> Option<(&Task, Timestamp, String)> {
     let since = condition(&seen.status.conditions, names::SNAPSHOTS_RECENT)
         .filter(|one| one.reason == names::reasons::SNAPSHOT_FAILED)
         .map(|one| one.last_transition_time);
@@ -247,7 +248,7 @@ fn failed<'a>(seen: &'a Seen<'_>, now: Timestamp) -> Option<(&'a Task, Timestamp
 }
 
 /// Decides whether a snapshot is taken now, and which pods have done their work.
-pub(super) fn keep(seen: &Seen<'_>, decision: &mut Decision, now: Timestamp) {
+pub(super) fn keep(seen: &Observed, decision: &mut Decision, now: Timestamp) {
     let tasks = || seen.backup.tasks.iter().filter(|task| task.job == Job::Snapshot);
     let last = seen.status.last_snapshot.as_ref().map(|last| last.name.as_str());
     let running = tasks().any(|task| matches!(task.state(now), State::Runs(_)) || task.ending);
@@ -282,37 +283,37 @@ pub(super) fn keep(seen: &Seen<'_>, decision: &mut Decision, now: Timestamp) {
     let for_change = decision.refused.as_ref().is_some_and(|(reason, _)| *reason == names::reasons::NO_SNAPSHOT);
     let wanted = Wanted {
         name,
-        asked: seen.backup.asked.filter(|asked| seen.status.snapshotted.as_deref() != Some(*asked)).map(str::to_owned),
+        asked: seen.backup.asked.clone().filter(|asked| seen.status.snapshotted.as_ref() != Some(asked)),
         generation: seen.backup.generation.filter(|_| for_change),
         purpose: decision.soak.snapshot.clone(),
     };
     // What etcd runs reads what it wrote.
     let running = seen.workloads.get(&ControlPlaneComponent::Etcd).and_then(|workload| workload.package.as_deref());
-    let Some(package) = running.and_then(seen.packages) else { return };
+    let Some(package) = running.and_then(|name| seen.package(name)) else { return };
     let ground = pods::Ground {
-        names: seen.names,
-        spec: seen.spec,
+        names: &seen.names,
+        spec: &seen.spec,
         package,
-        image: seen.backup.image,
+        image: &seen.backup.image,
         members: super::datastore::record(seen).members,
     };
     decision.snapshot = Some(Taking { claim: ground.claim(), pod: ground.snapshot(&wanted), wanted });
 }
 
 /// When the next one is due; none if nobody wants one.
-fn due(seen: &Seen<'_>, decision: &Decision, now: Timestamp) -> Option<Timestamp> {
+fn due(seen: &Observed, decision: &Decision, now: Timestamp) -> Option<Timestamp> {
     seen.status.package_version.as_ref()?;
     seen.spec.datastore.etcd.as_ref()?;
     if seen.status.restoring.is_some() {
         return None;
     }
-    let asked = seen.backup.asked.is_some_and(|asked| seen.status.snapshotted.as_deref() != Some(asked));
+    let asked = seen.backup.asked.as_ref().is_some_and(|asked| seen.status.snapshotted.as_ref() != Some(asked));
     let for_change = decision.refused.as_ref().is_some_and(|(reason, _)| *reason == names::reasons::NO_SNAPSHOT);
     if asked || for_change || decision.soak.snapshot.is_some() { Some(now) } else { scheduled(seen) }
 }
 
 /// Writes down what was taken, and whether that is as recent as it should be.
-pub(super) fn tell(seen: &Seen<'_>, status: &mut ClusterStatus, now: Timestamp) {
+pub(super) fn tell(seen: &Observed, status: &mut ClusterStatus, now: Timestamp) {
     let last = seen.status.last_snapshot.as_ref().map(|last| last.name.as_str());
     let tasks = seen.backup.tasks.iter().filter(|task| task.job == Job::Snapshot && last < Some(task.snapshot()));
     let reports = tasks.filter_map(|task| match task.state(now) {
@@ -339,7 +340,7 @@ pub(super) fn tell(seen: &Seen<'_>, status: &mut ClusterStatus, now: Timestamp) 
     }
 }
 
-fn recent(seen: &Seen<'_>, status: &ClusterStatus, now: Timestamp) -> Condition {
+fn recent(seen: &Observed, status: &ClusterStatus, now: Timestamp) -> Condition {
     let said = |status, reason, message| super::status::said(names::SNAPSHOTS_RECENT, status, reason, message);
     let fresh = status.last_snapshot != seen.status.last_snapshot;
     let before = condition(&seen.status.conditions, names::SNAPSHOTS_RECENT)

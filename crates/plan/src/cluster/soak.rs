@@ -12,8 +12,9 @@ use fleetwright_api::{ControlPlaneComponent, FinishingUpgrade, Status, StepProgr
 use jiff::{SignedDuration, Timestamp};
 
 use super::datastore;
-use super::decide::{Decision, Seen, proven_at};
+use super::decide::{Decision, proven_at};
 use super::members::Next;
+use super::observed::Observed;
 use super::preflight::{self, AGAIN, Finding};
 use super::reach::Stop;
 use super::restore;
@@ -51,8 +52,8 @@ pub struct SoakEnd {
 }
 
 /// Since when a soak is under way, and until when it lasts at least. What is declared now counts, not what was declared when it began.
-pub(super) fn times(seen: &Seen<'_>, now: Timestamp) -> Option<(Timestamp, Timestamp)> {
-    let status = seen.status;
+pub(super) fn times(seen: &Observed, now: Timestamp) -> Option<(Timestamp, Timestamp)> {
+    let status = &seen.status;
     status.emulates.as_ref()?;
     let soak = SignedDuration::try_from(seen.spec.upgrade.soak.0).unwrap_or(SignedDuration::MAX);
     // A status that was written before the beginning was recorded has only the end.
@@ -62,7 +63,7 @@ pub(super) fn times(seen: &Seen<'_>, now: Timestamp) -> Option<(Timestamp, Times
 
 /// Why an API server does not count as restarted without emulation yet, while a soak is being ended. What a process before this one proved does not tell
 /// what the API server emulates.
-pub(super) fn emulating(seen: &Seen<'_>) -> Option<String> {
+pub(super) fn emulating(seen: &Observed) -> Option<String> {
     seen.status.finishing.as_ref()?;
     let workload = seen.workloads.get(&ControlPlaneComponent::Apiserver)?;
     workload.replicas.iter().filter(|replica| !replica.ending).find_map(|replica| {
@@ -78,7 +79,7 @@ pub(super) fn emulating(seen: &Seen<'_>) -> Option<String> {
 }
 
 /// How the end of a soak stands, when everything else is decided.
-pub(super) fn end(seen: &Seen<'_>, decision: &Decision, now: Timestamp) -> SoakEnd {
+pub(super) fn end(seen: &Observed, decision: &Decision, now: Timestamp) -> SoakEnd {
     if let Some(finishing) = &seen.status.finishing {
         return restarts(seen, decision, finishing, now);
     }
@@ -90,7 +91,7 @@ pub(super) fn end(seen: &Seen<'_>, decision: &Decision, now: Timestamp) -> SoakE
         true => format!("it emulates {minor} until {until}"),
         false => format!("it emulates {minor}, and since {until} its soak may end"),
     };
-    let at = seen.status.package_version.as_deref().and_then(|name| Some((name, (seen.packages)(name)?)));
+    let at = seen.status.package_version.as_deref().and_then(|name| Some((name, seen.package(name)?)));
     let Some(at) = at else {
         let message = format!("{lasts}; the package version that it has is not in the namespace");
         end.condition = Some((Status::Unknown, names::reasons::NO_PACKAGE_VERSION, message));
@@ -150,13 +151,13 @@ fn restarting(minor: &str) -> String {
 }
 
 /// What the end of a soak waits for, besides its time and what is found. None of it can be overridden.
-fn held(seen: &Seen<'_>, decision: &Decision, at: &str, now: Timestamp) -> Option<(&'static str, String)> {
+fn held(seen: &Observed, decision: &Decision, at: &str, now: Timestamp) -> Option<(&'static str, String)> {
     use names::reasons::{BUSY, NOT_PROVEN, PAUSED, QUORUM_LOST};
     if seen.spec.paused {
         return Some((PAUSED, "it does not end while spec.paused is true".to_owned()));
     }
-    let present = (seen.packages)(at)?;
-    let (from, to) = (Stop::of(at, present), Stop::of(seen.package.0, seen.package.1));
+    let present = seen.package(at)?;
+    let (from, to) = (Stop::of(at, present), Stop::of(seen.target().0, seen.target().1));
     // The next minor waits for the end of this soak. Everything else that is asked for comes first: above all the way back.
     if to.name != from.name && (to.is_older_than(&from) || to.minor() == from.minor()) {
         return Some((BUSY, format!("it does not end while {} is asked for", to.name)));
@@ -197,7 +198,7 @@ fn held(seen: &Seen<'_>, decision: &Decision, at: &str, now: Timestamp) -> Optio
 }
 
 /// The snapshot that is to be taken first, and why it is not there yet. An external etcd is backed up by whoever runs it, as before an upgrade.
-fn snapshot(seen: &Seen<'_>, at: &str, until: Timestamp, now: Timestamp) -> Option<(String, Status, String)> {
+fn snapshot(seen: &Observed, at: &str, until: Timestamp, now: Timestamp) -> Option<(String, Status, String)> {
     seen.spec.datastore.etcd.as_ref()?;
     // Another end asks for another one: who made the soak longer gets a snapshot of then.
     let purpose = format!("soak/{at}/{until}");
@@ -214,7 +215,7 @@ fn snapshot(seen: &Seen<'_>, at: &str, until: Timestamp, now: Timestamp) -> Opti
 }
 
 /// How far the restart without emulation is. It is not taken back: what was written since may be new to the minor before.
-fn restarts(seen: &Seen<'_>, decision: &Decision, finishing: &FinishingUpgrade, now: Timestamp) -> SoakEnd {
+fn restarts(seen: &Observed, decision: &Decision, finishing: &FinishingUpgrade, now: Timestamp) -> SoakEnd {
     let FinishingUpgrade { package_version, emulated, since } = finishing;
     let Some((component, why)) = decision.waiting.first() else { return SoakEnd::default() };
     let within = SignedDuration::try_from(seen.spec.upgrade.stage_within.0).unwrap_or(SignedDuration::MAX);
@@ -246,6 +247,6 @@ fn restarts(seen: &Seen<'_>, decision: &Decision, finishing: &FinishingUpgrade, 
 }
 
 /// Whether the restart without emulation is done: all is as declared, and each API server is proven and emulates nothing.
-pub(super) fn finished(seen: &Seen<'_>, settled: bool) -> bool {
+pub(super) fn finished(seen: &Observed, settled: bool) -> bool {
     settled && seen.status.finishing.is_some() && restore::stage(seen).is_none() && emulating(seen).is_none()
 }

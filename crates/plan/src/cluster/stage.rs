@@ -3,7 +3,8 @@
 use fleetwright_api::{FailedChange, StepProgress};
 use jiff::{SignedDuration, Timestamp};
 
-use super::decide::{Decision, Seen};
+use super::decide::Decision;
+use super::observed::Observed;
 use super::reach::Stop;
 use super::step::Step;
 
@@ -11,15 +12,15 @@ use super::step::Step;
 const LONGEST: usize = 1024;
 
 /// The change that did not work and was taken back, if it is still the one that is asked for.
-pub(super) fn failed<'a>(seen: &Seen<'a>) -> Option<&'a FailedChange> {
-    let asked_again = seen.retry.is_some() && seen.retry != seen.status.retried.as_deref();
+pub(super) fn failed(seen: &Observed) -> Option<&FailedChange> {
+    let asked_again = seen.retry.is_some() && seen.retry != seen.status.retried;
     let failed = seen.status.failed.as_ref()?;
-    (failed.package_version == seen.package.0 && !asked_again).then_some(failed)
+    (failed.package_version == seen.target().0 && !asked_again).then_some(failed)
 }
 
 /// Says at which stage a change is, and gives it up when that takes too long. Nothing else is done in the pass that gives it up: it is written down
 /// first, so that whoever comes next takes it back too.
-pub(super) fn stage(seen: &Seen<'_>, step: &Step<'_>, decision: &mut Decision, now: Timestamp) {
+pub(super) fn stage(seen: &Observed, step: &Step<'_>, decision: &mut Decision, now: Timestamp) {
     let at = seen.status.package_version.as_deref().filter(|name| *name != step.package.0);
     let (Some(at), Some((component, why))) = (at, decision.waiting.first()) else { return };
     let id = format!("{}/{component}", step.package.0);
@@ -28,8 +29,8 @@ pub(super) fn stage(seen: &Seen<'_>, step: &Step<'_>, decision: &mut Decision, n
     let text = format!("bring {component} to {}", step.package.0);
     decision.progress = Some(StepProgress { step: text, id: Some(id), since, message: bounded(why) });
     // One who goes back has nowhere else to go.
-    let back = (seen.packages)(at)
-        .is_none_or(|spec| Stop::of(step.package.0, step.package.1).is_older_than(&Stop::of(at, spec)));
+    let back =
+        seen.package(at).is_none_or(|spec| Stop::of(step.package.0, step.package.1).is_older_than(&Stop::of(at, spec)));
     if back || seen.spec.paused {
         return;
     }

@@ -7,9 +7,10 @@ use fleetwright_api::{
 use jiff::{SignedDuration, Timestamp};
 
 use super::datastore;
-use super::decide::{Decision, Seen, proven_at};
+use super::decide::{Decision, proven_at};
 use super::extensions;
 use super::members::Next;
+use super::observed::Observed;
 use super::reach::Stop;
 use super::rotation::{followed, told};
 use super::{restore, snapshots, soak};
@@ -44,8 +45,8 @@ pub struct Outlook {
 }
 
 /// The status of a cluster that is there to stay.
-pub fn status(seen: &Seen<'_>, decision: &Decision, outlook: &Outlook, now: Timestamp) -> ClusterStatus {
-    let before = seen.status;
+pub fn status(seen: &Observed, decision: &Decision, outlook: &Outlook, now: Timestamp) -> ClusterStatus {
+    let before = &seen.status;
     if before.phase.is_some() && !outlook.paused && decision.keys.silent(&before.keys) {
         return ClusterStatus { keys: decision.keys.record.clone(), ..before.clone() };
     }
@@ -160,7 +161,7 @@ pub fn status(seen: &Seen<'_>, decision: &Decision, outlook: &Outlook, now: Time
             false => decision.progress.clone().filter(|_| failed.is_none()),
         },
         failed,
-        retried: seen.retry.map(|retry| retry.chars().take(LONGEST_RETRY).collect()),
+        retried: seen.retry.as_ref().map(|retry| retry.chars().take(LONGEST_RETRY).collect()),
         keys: decision.keys.record.clone(),
         authorities: followed(seen, decision),
         rotation: decision.rotation.clone(),
@@ -261,8 +262,8 @@ struct Soak {
 
 /// What is recorded of a soak from now on. That it ends is written down before anything is done about it. Where nothing may begin or end, or not
 /// everything is as declared, it stays as it was.
-fn soak(seen: &Seen<'_>, decision: &Decision, settled: bool, now: Timestamp) -> Soak {
-    let before = seen.status;
+fn soak(seen: &Observed, decision: &Decision, settled: bool, now: Timestamp) -> Soak {
+    let before = &seen.status;
     let arrived = settled && before.package_version.as_deref() != Some(&decision.package);
     let finishing = before.finishing.clone().filter(|_| !soak::finished(seen, settled));
     let none = |finishing| Soak { emulates: None, since: None, until: None, finishing };
@@ -283,7 +284,7 @@ fn soak(seen: &Seen<'_>, decision: &Decision, settled: bool, now: Timestamp) -> 
     }
 }
 
-fn certificates(seen: &Seen<'_>, decision: &Decision) -> Condition {
+fn certificates(seen: &Observed, decision: &Decision) -> Condition {
     let valid = |status, reason, message| said(names::CERTIFICATES_VALID, status, reason, message);
     if let Some((reason, why)) = &decision.keys.blocked {
         return valid(Status::False, reason, why.clone());
@@ -326,13 +327,13 @@ fn upgradable(decision: &Decision) -> Condition {
     }
 }
 
-fn reversible(seen: &Seen<'_>, before: &ClusterStatus, soak: &Soak) -> Condition {
+fn reversible(seen: &Observed, before: &ClusterStatus, soak: &Soak) -> Condition {
     let reversible = |status, reason, message| said(names::REVERSIBLE, status, reason, message);
     let Some(previous) = &before.previous else {
         let message = "it had no other package version".to_owned();
         return reversible(Status::False, names::reasons::NOTHING_BEFORE, message);
     };
-    let minor = |name: &str| (seen.packages)(name).map(|spec| Stop::of("", spec).minor().to_owned());
+    let minor = |name: &str| seen.package(name).map(|spec| Stop::of("", spec).minor().to_owned());
     let same = before.package_version.as_deref().and_then(minor) == minor(previous);
     match (&soak.emulates, soak.until) {
         (Some(emulated), Some(until)) if Some(emulated) == minor(previous).as_ref() => {
@@ -395,14 +396,14 @@ pub(super) fn said(type_: &str, status: Status, reason: &str, message: String) -
 }
 
 /// Whether an API server is ready whose first proof is under way: it took the place of one that was proven, and that takes a moment.
-fn being_proven(seen: &Seen<'_>) -> bool {
+fn being_proven(seen: &Observed) -> bool {
     let workload = seen.workloads.get(&ControlPlaneComponent::Apiserver);
     let mut here = workload.into_iter().flat_map(|workload| &workload.replicas);
     here.any(|replica| replica.ready && !replica.ending && !seen.proofs.contains_key(&replica.uid))
 }
 
 /// How many API servers are proven, of how many there should be.
-fn proven(seen: &Seen<'_>) -> (usize, usize) {
+fn proven(seen: &Observed) -> (usize, usize) {
     let wanted = usize::try_from(seen.spec.replicas).unwrap_or(usize::MAX);
     let Some(workload) = seen.workloads.get(&ControlPlaneComponent::Apiserver) else { return (0, wanted) };
     let here = workload.replicas.iter().filter(|replica| replica.ready && !replica.ending);
@@ -424,7 +425,7 @@ fn waiting(decision: &Decision, settled: bool) -> Option<String> {
 }
 
 fn component(
-    seen: &Seen<'_>,
+    seen: &Observed,
     decision: &Decision,
     component: ControlPlaneComponent,
     now: Timestamp,

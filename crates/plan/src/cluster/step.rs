@@ -4,7 +4,7 @@ use fleetwright_api::{ClusterPackageVersionSpec, ControlPlaneComponent, names};
 use jiff::Timestamp;
 
 use super::datastore;
-use super::decide::Seen;
+use super::observed::Observed;
 use super::reach::{self, Stop, Why};
 use super::stage::failed;
 use super::{restore, snapshots};
@@ -20,13 +20,13 @@ pub(super) struct Step<'a> {
 }
 
 /// Where the cluster is brought to, from where it is.
-pub(super) fn step<'a>(seen: &Seen<'a>, now: Timestamp) -> Step<'a> {
-    let (target, status) = (seen.package, seen.status);
+pub(super) fn step<'a>(seen: &'a Observed, now: Timestamp) -> Step<'a> {
+    let (target, status) = (seen.target(), &seen.status);
     // The record counts, not the time: as long as the old minor is emulated there is a way back, and who asked for it in time gets it.
     let soaking = status.emulates.as_deref();
     let emulated = status.emulates.clone();
     let goes = |emulates| Step { package: target, emulates, refused: None };
-    let at = status.package_version.as_deref().and_then(|name| (seen.packages)(name).map(|spec| (name, spec)));
+    let at = status.package_version.as_deref().and_then(|name| seen.package(name).map(|spec| (name, spec)));
     let Some(at) = at else { return goes(None) };
     if restore::replaces(seen) {
         // What was written since is not there any more, and so nothing that another version would not understand.
@@ -75,7 +75,7 @@ pub(super) fn step<'a>(seen: &Seen<'a>, now: Timestamp) -> Step<'a> {
 }
 
 /// Whether etcd stays with that package version because the one asked for has an older minor of etcd, which does not read its data.
-pub(super) fn newer_etcd(seen: &Seen<'_>, component: ControlPlaneComponent, running: &str, step: &Step<'_>) -> bool {
+pub(super) fn newer_etcd(seen: &Observed, component: ControlPlaneComponent, running: &str, step: &Step<'_>) -> bool {
     let key = |spec: &ClusterPackageVersionSpec| {
         let version = spec.version_of(ControlPlaneComponent::Etcd);
         let mut parts = version.split('.').map(|part| part.parse::<u32>().unwrap_or_default());
@@ -83,5 +83,5 @@ pub(super) fn newer_etcd(seen: &Seen<'_>, component: ControlPlaneComponent, runn
     };
     component == ControlPlaneComponent::Etcd
         && running != step.package.0
-        && (seen.packages)(running).is_some_and(|running| key(running) > key(step.package.1))
+        && seen.package(running).is_some_and(|running| key(running) > key(step.package.1))
 }

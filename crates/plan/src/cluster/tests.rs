@@ -15,6 +15,7 @@ mod trusting;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use fleetwright_api::{
     ClusterPackageVersionSpec, ClusterPhase, ClusterSpec, ClusterStatus, ComponentOverrides, ControlPlaneComponent,
@@ -101,25 +102,26 @@ impl World {
         world
     }
 
-    fn look<T>(&self, with: impl FnOnce(&Seen<'_>) -> T) -> T {
-        let packages = |name: &str| self.packages.get(name);
-        let object = |kind: Kind, name: &str| self.live.get(&(kind, name.to_owned())).cloned();
-        let print = |kind: Kind, name: &str| self.live.get(&(kind, name.to_owned())).map(print);
-        with(&Seen {
-            names: &self.names,
-            spec: &self.spec,
-            status: &self.status,
+    fn look<T>(&self, with: impl FnOnce(&Observed) -> T) -> T {
+        let packages = self.packages.iter().map(|(name, spec)| (name.clone(), Arc::new(spec.clone()))).collect();
+        let mut objects = Objects::default();
+        for ((kind, name), object) in &self.live {
+            objects.insert(*kind, name, Arc::new(object.clone()));
+        }
+        with(&Observed {
+            names: self.names.clone(),
+            spec: self.spec.clone(),
+            status: self.status.clone(),
             generation: Some(1),
-            retry: self.retry.as_deref(),
-            package: (&self.spec.package_version, &self.packages[&self.spec.package_version]),
-            packages: &packages,
+            retry: self.retry.clone(),
+            target: Arc::new(self.packages[&self.spec.package_version].clone()),
+            packages,
             namespace: self.namespace,
             keys: self.keys.clone(),
             anchors: self.anchors.clone(),
             due: self.due.clone(),
             due_next: None,
-            object: &object,
-            print: &print,
+            objects,
             rested: self.rested.borrow().clone(),
             workloads: self.workloads.clone(),
             proofs: self.proofs.clone(),
@@ -128,17 +130,17 @@ impl World {
             claims: self.claims.clone(),
             extensions: self.extensions.clone(),
             backup: snapshots::Backup {
-                image: "registry.example/fleetwright:v1",
+                image: "registry.example/fleetwright:v1".to_owned(),
                 created: NOW,
                 // Another reference is another generation.
                 generation: Some(self.spec.package_version.bytes().map(i64::from).sum()),
-                asked: self.asked.as_deref(),
+                asked: self.asked.clone(),
                 tasks: self.tasks.clone(),
                 restore: self.restore.clone(),
             },
             preflight: self.known.clone(),
             followers: self.followers.clone(),
-            meta: &self.meta,
+            meta: self.meta.clone(),
         })
     }
 

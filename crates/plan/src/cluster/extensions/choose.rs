@@ -9,8 +9,9 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use super::super::contains::difference;
-use super::super::decide::{Seen, proven_at};
+use super::super::decide::proven_at;
 use super::super::objects::{Kind, Object};
+use super::super::observed::Observed;
 use super::inventory::{self, Held, INVENTORY, Inventory};
 use super::{EXTENSION, Given, Mistake, Outcome, Ref, Rendered, Report, Surplus, health, render};
 
@@ -81,11 +82,11 @@ pub struct Choice {
 
 /// Says what to do next with the extensions: those of `package`, or of the one that the cluster still has while it changes.
 pub(in super::super) fn choose(
-    seen: &Seen<'_>,
+    seen: &Observed,
     package: Option<(&str, &fleetwright_api::ClusterPackageVersionSpec)>,
     now: Timestamp,
 ) -> Choice {
-    let live = (seen.object)(Kind::ConfigMap, INVENTORY);
+    let live = seen.object(Kind::ConfigMap, INVENTORY);
     let held = inventory::read(live.as_ref());
     let Some(package) = package else {
         return Choice { statuses: seen.status.extensions.clone(), ..Choice::default() };
@@ -95,9 +96,9 @@ pub(in super::super) fn choose(
     }
     let known = &seen.extensions;
     let given = Given {
-        names: seen.names,
+        names: &seen.names,
         labels: &known.labels,
-        spec: seen.spec,
+        spec: &seen.spec,
         package,
         server: seen.endpoint.as_deref(),
         ca_bundle: known.ca_bundle.as_deref(),
@@ -113,7 +114,7 @@ pub(in super::super) fn choose(
     choosing.come(&all);
     choosing.go(&all);
     let Choosing { mut choice, held, .. } = choosing;
-    let written = inventory::object(seen.names, &held);
+    let written = inventory::object(&seen.names, &held);
     // An entry that is gone is no difference by what is contained alone.
     if inventory::read(live.as_ref()) != held
         || live.as_ref().is_none_or(|live| difference(live, &written.body).is_some())
@@ -124,21 +125,21 @@ pub(in super::super) fn choose(
 }
 
 /// The addresses of API servers that are proven to work.
-pub(in super::super) fn servers(seen: &Seen<'_>) -> Vec<String> {
+pub(in super::super) fn servers(seen: &Observed) -> Vec<String> {
     let Some(workload) = seen.workloads.get(&ControlPlaneComponent::Apiserver) else { return Vec::new() };
     let here = workload.replicas.iter().filter(|replica| replica.ready && !replica.ending);
     here.filter(|replica| proven_at(seen, replica).is_some()).filter_map(|replica| replica.ip.clone()).collect()
 }
 
-struct Choosing<'a, 'b> {
-    seen: &'a Seen<'b>,
+struct Choosing<'a> {
+    seen: &'a Observed,
     now: Timestamp,
     choice: Choice,
     held: Inventory,
     wanted: Vec<(ExtensionPlacement, Ref)>,
 }
 
-impl Choosing<'_, '_> {
+impl Choosing<'_> {
     /// Those that the cluster should have: each number when those before it work.
     fn come(&mut self, all: &[Result<Rendered, Mistake>]) {
         let mut blocked: Option<(u32, String)> = None;
@@ -174,7 +175,7 @@ impl Choosing<'_, '_> {
 
     /// One that cannot be rendered holds back those after it; one that does not exist nobody.
     fn order(&self, name: &str) -> u32 {
-        let package = self.seen.package.1;
+        let package = self.seen.target().1;
         package.extensions.iter().find(|one| one.name == name).map_or(u32::MAX, |one| one.order)
     }
 
@@ -319,7 +320,7 @@ impl Choosing<'_, '_> {
         for body in &extension.objects {
             let this = Ref::of(body);
             let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.as_str() == this.kind) else { continue };
-            let live = (self.seen.object)(kind, &this.name);
+            let live = self.seen.object(kind, &this.name);
             if let Some(live) = live.as_ref().filter(|live| live["metadata"]["labels"][EXTENSION].is_null()) {
                 let owner = live["metadata"]["labels"][names::COMPONENT].as_str().unwrap_or("somebody else");
                 let why = format!("{this} is there and belongs to {owner}: choose another name");
@@ -345,7 +346,7 @@ impl Choosing<'_, '_> {
             let Some(kind) = kind else {
                 return Some(format!("{} {checked} cannot be in the meta cluster", what.kind().1));
             };
-            health::trouble(what, checked, (self.seen.object)(kind, checked).as_ref())
+            health::trouble(what, checked, self.seen.object(kind, checked).as_ref())
         });
         match trouble {
             None => {
@@ -369,7 +370,7 @@ impl Choosing<'_, '_> {
     /// Takes an object away in the meta cluster; it is forgotten when it is gone, or not ours.
     fn take_away(&mut self, extension: &str, gone: &Ref) {
         let kind = Kind::ALL.into_iter().find(|kind| kind.as_str() == gone.kind);
-        let live = kind.and_then(|kind| (self.seen.object)(kind, &gone.name));
+        let live = kind.and_then(|kind| self.seen.object(kind, &gone.name));
         let ours = live.filter(|live| live["metadata"]["labels"][EXTENSION] == *extension);
         match (kind, ours) {
             (Some(kind), Some(live)) => {

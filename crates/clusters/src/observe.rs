@@ -1,0 +1,124 @@
+//! Gathers what is known of a cluster, once in a pass: from caches, from background tasks and from the journal. Decisions are made from that value alone.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fleetwright_api::{
+    CertificateStatus, ClusterPackageVersionSpec, ClusterSpec, ClusterStatus, ControlPlaneComponent, names,
+};
+use fleetwright_kit::Key;
+use fleetwright_plan::cluster::certificates::Authority;
+use fleetwright_plan::cluster::objects::Kind;
+use fleetwright_plan::cluster::snapshots::Backup;
+use fleetwright_plan::cluster::{Names, Objects, Observed, Workload, certificates, datastore, extensions, preflight};
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+
+use crate::cluster::Clusters;
+use crate::eyes::Papers;
+use crate::view::{ClusterView, PackageView};
+
+impl Clusters {
+    /// Everything that is observed of a cluster of that package version, and when each of its certificates ends.
+    pub(crate) fn observe(
+        &self,
+        names: &Names,
+        cluster: &ClusterView,
+        package: &PackageView,
+        now: Timestamp,
+    ) -> (Observed, Vec<CertificateStatus>) {
+        let key = Key::new(&names.fleet, &names.name);
+        let (metadata, spec) = (&cluster.0.metadata, &cluster.0.spec);
+        let status = cluster.0.status.clone().unwrap_or_default();
+        let annotation = |name: &str| cluster.0.annotations().get(name).cloned();
+        let objects = self.eyes.objects(&names.namespace);
+        let (endpoint, addresses) = self.eyes.endpoint(names, cluster);
+        let named = with_running_members(spec, &status, &objects);
+        let mut wanted = certificates::wanted(names, &named, &addresses);
+        wanted.extend(certificates::of_extensions(&package.spec));
+        let papers = self.eyes.papers(names, wanted, spec.certificates.leaf_lifetime.0, now);
+        let Papers { mut keys, anchors, due, due_next, ends } = papers;
+        keys.replace = annotation(names::REPLACE_KEY);
+        let workloads = self.eyes.workloads(&names.namespace);
+        let servers = workloads.get(&ControlPlaneComponent::Apiserver).map(|one| &one.replicas[..]).unwrap_or_default();
+        let uids: Vec<_> = servers.iter().map(|replica| replica.uid.as_str()).collect();
+        let observed = Observed {
+            names: names.clone(),
+            spec: spec.clone(),
+            generation: metadata.generation,
+            retry: annotation(names::RETRY),
+            target: Arc::clone(&package.spec),
+            packages: self.packages(&names.fleet, &status, &workloads),
+            namespace: self.eyes.namespace(names).is_some_and(|namespace| !namespace.ending),
+            keys: Some(keys),
+            anchors,
+            due,
+            due_next,
+            objects,
+            rested: self.rested().get(&key).cloned().unwrap_or_default(),
+            proofs: self.provers.known(&key, &uids),
+            workloads,
+            members: self.heard(&key),
+            claims: self.eyes.claims(&names.namespace),
+            backup: Backup {
+                image: self.image.to_owned(),
+                created: cluster.0.creation_timestamp().map_or(now, |time| time.0),
+                generation: metadata.generation,
+                asked: annotation(names::SNAPSHOT),
+                tasks: self.eyes.tasks(&names.namespace),
+                restore: self.restore_started(&names.name, status.restoring.as_ref()),
+            },
+            endpoint,
+            extensions: self.extensions_known(&key, names, cluster),
+            preflight: preflight::Known { survey: self.surveys.known(&key), overrides: annotation(names::OVERRIDE) },
+            followers: self.followers.known(&key),
+            meta: self.networks.clone(),
+            status,
+        };
+        let ends = ends.into_iter().map(|(name, not_after)| CertificateStatus { name, not_after });
+        (observed, ends.collect())
+    }
+
+    /// The package versions that the cluster and its components have or had: while it changes from one to another, they are not the one it refers to.
+    fn packages(
+        &self,
+        fleet: &str,
+        status: &ClusterStatus,
+        workloads: &BTreeMap<ControlPlaneComponent, Workload>,
+    ) -> BTreeMap<String, Arc<ClusterPackageVersionSpec>> {
+        let running = workloads.values().filter_map(|workload| workload.package.clone());
+        let recorded = status.package_version.iter().chain(&status.previous).cloned();
+        let known = |name: String| {
+            let package = self.eyes.packages.get(&Key::new(fleet, &name))?;
+            Some((name, Arc::clone(&package.spec)))
+        };
+        running.chain(recorded).filter_map(known).collect()
+    }
+
+    fn extensions_known(&self, key: &Key, names: &Names, cluster: &ClusterView) -> extensions::Known {
+        let (since, reports) = self.extenders.known(key);
+        let authority = self.eyes.secrets.get(&Key::new(&names.namespace, Authority::Cluster.secret()));
+        extensions::Known {
+            labels: cluster.0.metadata.labels.clone().unwrap_or_default(),
+            ca_bundle: authority.and_then(|authority| authority.trusts.as_deref().map(str::to_owned)),
+            every: self.look_after,
+            since: Some(since),
+            reports,
+        }
+    }
+}
+
+/// The spec with as many members of etcd as run: members that are not declared any more need their names in the certificates until they are removed.
+fn with_running_members<'a>(spec: &'a ClusterSpec, status: &ClusterStatus, objects: &Objects) -> Cow<'a, ClusterSpec> {
+    let set = || objects.get(Kind::StatefulSet, ControlPlaneComponent::Etcd.binary()).map(|set| set.value());
+    let set = if status.etcd.is_none() { set() } else { None };
+    let running = datastore::recorded(spec, status, set.as_ref()).members;
+    let mut named = Cow::Borrowed(spec);
+    if spec.datastore.etcd.as_ref().is_some_and(|etcd| etcd.members < running)
+        && let Some(etcd) = &mut named.to_mut().datastore.etcd
+    {
+        etcd.members = running;
+    }
+    named
+}

@@ -1,0 +1,206 @@
+//! What is observed of a cluster in one pass.
+//!
+//! Expected flow: whoever reconciles or rehearses a cluster gathers one [`Observed`] value, and every decision of that pass is made from it alone.
+//!
+//! Guarantees: the value owns all that it holds, so that nothing in it changes while a decision is made. Its objects are behind `Arc`s and are parsed only
+//! when a decision reads them: gathering an [`Observed`] of a cluster in which nothing changed serialises nothing.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use fleetwright_api::{ClusterPackageVersionSpec, ClusterSpec, ClusterStatus, ControlPlaneComponent};
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::certificates::{Due, Wanted};
+use super::members::{Asked, Claim};
+use super::networks::MetaNetworks;
+use super::objects::Kind;
+use super::preflight;
+use super::rest::AtRest;
+use super::rotation::{Anchor, Followers};
+use super::snapshots::Backup;
+use super::{Names, extensions, keys};
+
+/// Everything that is observed of a cluster.
+#[derive(Clone, Debug)]
+pub struct Observed {
+    /// What the cluster and its parts are called.
+    pub names: Names,
+    /// The spec that is acted on.
+    pub spec: ClusterSpec,
+    /// The status as it was last written.
+    pub status: ClusterStatus,
+    /// The generation of the Cluster.
+    pub generation: Option<i64>,
+    /// The value of the annotation by which a person asks for another try of a change that failed.
+    pub retry: Option<String>,
+    /// The package version that `spec.packageVersion` names.
+    pub target: Arc<ClusterPackageVersionSpec>,
+    /// Other package versions of the namespace, by name: the present and the previous one of the cluster, and those of its components.
+    pub packages: BTreeMap<String, Arc<ClusterPackageVersionSpec>>,
+    /// Whether the namespace of the control plane exists and is not terminating.
+    pub namespace: bool,
+    /// The authorities and the key of service-account tokens; none if whoever observes may not read Secrets.
+    pub keys: Option<keys::Known>,
+    /// The authorities that exist.
+    pub anchors: Vec<Anchor>,
+    /// The certificates that are due, and why.
+    pub due: Vec<(Wanted, Due)>,
+    /// When the next certificate is due.
+    pub due_next: Option<Timestamp>,
+    /// The live objects of the control plane and of its extensions.
+    pub objects: Objects,
+    /// Components whose objects were all as declared in the last pass.
+    pub rested: BTreeMap<ControlPlaneComponent, AtRest>,
+    /// The workload of each component.
+    pub workloads: BTreeMap<ControlPlaneComponent, Workload>,
+    /// The last proof of each API server by this process, by the uid of the pod.
+    pub proofs: BTreeMap<String, Proof>,
+    /// What the members of etcd answered when they were last asked.
+    pub members: Option<Asked>,
+    /// The volume claims of the members of etcd.
+    pub claims: Vec<Claim>,
+    /// What is known for snapshots.
+    pub backup: Backup,
+    /// Where clients reach the API servers, once that is known.
+    pub endpoint: Option<String>,
+    /// What is known of the extensions.
+    pub extensions: extensions::Known,
+    /// What is known before a change of the package version starts.
+    pub preflight: preflight::Known,
+    /// Which machines have the present trust bundle, if they were asked.
+    pub followers: Option<Followers>,
+    /// The networks of the meta cluster, which control planes must not reach.
+    pub meta: MetaNetworks,
+}
+
+impl Observed {
+    /// The package version that the Cluster refers to, with its name.
+    pub fn target(&self) -> (&str, &ClusterPackageVersionSpec) {
+        (&self.spec.package_version, &self.target)
+    }
+
+    /// The package version of that name, if it is among those that are known, see [`Observed::packages`].
+    pub fn package(&self, name: &str) -> Option<&ClusterPackageVersionSpec> {
+        self.packages.get(name).map(|spec| &**spec)
+    }
+
+    /// The live object of that kind and name. Each call parses it.
+    pub fn object(&self, kind: Kind, name: &str) -> Option<Value> {
+        self.objects.get(kind, name).map(Live::value)
+    }
+
+    /// The content hash of the live object of that kind and name.
+    pub fn print(&self, kind: Kind, name: &str) -> Option<u64> {
+        self.objects.get(kind, name).map(Live::print)
+    }
+}
+
+/// A live object, which is parsed only when it is read.
+pub trait Live: Debug + Send + Sync {
+    /// The object as JSON.
+    fn value(&self) -> Value;
+
+    /// A content hash of the object. It costs nothing where the object is cached.
+    fn print(&self) -> u64;
+}
+
+impl Live for Value {
+    fn value(&self) -> Value {
+        self.clone()
+    }
+
+    fn print(&self) -> u64 {
+        super::print(self)
+    }
+}
+
+/// The live objects of a cluster, by kind and name. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Objects(BTreeMap<Kind, BTreeMap<Box<str>, Arc<dyn Live>>>);
+
+impl Objects {
+    /// Adds an object, in place of one of the same kind and name.
+    pub fn insert(&mut self, kind: Kind, name: &str, object: Arc<dyn Live>) {
+        self.0.entry(kind).or_default().insert(name.into(), object);
+    }
+
+    /// The object of that kind and name.
+    pub fn get(&self, kind: Kind, name: &str) -> Option<&dyn Live> {
+        self.0.get(&kind)?.get(name).map(|object| &**object)
+    }
+}
+
+/// The pods of a component, and the package version that they were made from.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Workload {
+    /// The package version that it was last applied from; none if it does not exist.
+    pub package: Option<String>,
+    /// Its pods, also those that are terminating.
+    pub replicas: Vec<Replica>,
+}
+
+/// One pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Replica {
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+    /// Its resourceVersion.
+    pub version: String,
+    /// Its address, once it has one.
+    pub ip: Option<String>,
+    /// Its node, once it has one.
+    pub node: Option<String>,
+    /// The digest of the pod template that it was made from.
+    pub template: Option<String>,
+    /// The version in the name of its image.
+    pub runs: Option<String>,
+    /// Whether its condition Ready is true.
+    pub ready: bool,
+    /// It is terminating.
+    pub ending: bool,
+    /// Restart count of its container. A proof counts for one restart count.
+    pub restarts: i32,
+    /// Why it does not run, if it does not.
+    pub message: String,
+    /// Its termination message says that it lost its data, see [`lost`](super::datastore::lost).
+    pub lost: bool,
+    /// Whether its label lets it get clients, if it has one.
+    pub serves: Option<bool>,
+    /// Its container is in CrashLoopBackOff.
+    pub looping: bool,
+    /// No node has room for it.
+    pub unplaced: bool,
+    /// Since when it is on a node and not ready.
+    pub unready_since: Option<Timestamp>,
+}
+
+/// The outcome of a proof of an API server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proof {
+    /// When it ended.
+    pub at: Timestamp,
+    /// Container restart count the proof belongs to.
+    pub restarts: i32,
+    /// The version that the API server reports, or why it is not proven.
+    pub outcome: Result<String, String>,
+    /// The minor that the API server reports to emulate, if that is not its own.
+    pub emulates: Option<String>,
+    /// The failed proofs in a row that end with this one, if it failed.
+    pub failing: Option<Failing>,
+}
+
+/// Proofs of one container, with one restart count, that failed in a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failing {
+    /// When the first of them ended.
+    pub since: Timestamp,
+    /// When the last of them started.
+    pub began: Timestamp,
+    /// How many.
+    pub times: u32,
+}
