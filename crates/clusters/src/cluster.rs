@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use fleetwright_api::{Cluster, ClusterStatus, ControlPlaneComponent, FinishingUpgrade, Status, condition, names};
+use fleetwright_api::{
+    CertificateStatus, Cluster, ClusterStatus, ControlPlaneComponent, FinishingUpgrade, Status, condition, names,
+};
 use fleetwright_kit::events::{Level, reference};
 use fleetwright_kit::journal::{Journal, JournalError};
 use fleetwright_kit::{Budget, Controller, Key, Next, Outcome, Pass, Remedy, StepError, WriteError};
@@ -14,7 +16,7 @@ use fleetwright_plan::cluster::limits::{Violation, summary};
 use fleetwright_plan::cluster::networks::{MetaNetworks, Network};
 use fleetwright_plan::cluster::objects::{Kind, Object};
 use fleetwright_plan::cluster::release::Hold;
-use fleetwright_plan::cluster::{self, AtRest, Decision, Names, Outlook, certificates, extensions};
+use fleetwright_plan::cluster::{self, AtRest, Decision, Names, Observed, Outlook, certificates, extensions};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{Namespace, ObjectReference};
@@ -36,7 +38,7 @@ use crate::prove::Provers;
 use crate::secrets::{Authorities, Maker, SecretError};
 use crate::snapshots;
 use crate::survey::Surveys;
-use crate::view::{ClusterView, PackageView};
+use crate::view::ClusterView;
 
 /// A Secret that could not be had is asked for again after this long.
 const SECRETS_AGAIN: Duration = Duration::from_secs(30);
@@ -62,19 +64,27 @@ pub struct Clusters {
     /// The networks of the meta cluster, by the operators' flags.
     pub networks: &'static MetaNetworks,
     /// Components that were as they should be in the last pass.
-    pub rested: Mutex<Rested>,
+    pub rested: Mutex<HashMap<Key, Rested>>,
     /// Accepted specs of Clusters whose declared spec is invalid.
     pub kept: Mutex<Kept>,
 }
 
-/// Of each cluster.
-pub type Rested = HashMap<Key, BTreeMap<ControlPlaneComponent, AtRest>>;
+/// Components of a cluster whose objects are all as declared.
+pub type Rested = BTreeMap<ControlPlaneComponent, AtRest>;
 
 /// Everything that is known of a cluster in a pass.
 pub struct Found {
     cluster: Arc<ClusterView>,
     pub(crate) names: Names,
-    package: Option<Arc<PackageView>>,
+    /// The package version that the spec names exists.
+    packaged: bool,
+    /// What a decision about its control plane is made from; none if none can be made: there is no package version, the cluster is being deleted, its
+    /// namespace is another Cluster's, or the operator may not read there.
+    observed: Option<Box<Observed>>,
+    /// When each of its certificates ends.
+    certificates: Vec<CertificateStatus>,
+    /// The other Cluster whose namespace this one would have.
+    taken_by: Option<String>,
     ending: Option<Ending>,
     hold: Option<Hold>,
     /// Why the spec of `cluster` is not the declared one.
@@ -245,7 +255,14 @@ pub enum Choice {
     /// It is to be as declared.
     Keep(Box<Decision>, Box<ClusterStatus>),
     /// Nothing is done to it; this is how it is.
-    Paused(Box<ClusterStatus>, Option<Timestamp>),
+    Paused {
+        /// The status to write.
+        status: Box<ClusterStatus>,
+        /// When to look again.
+        next: Option<Timestamp>,
+        /// Components whose objects are all as declared, if they were compared.
+        rested: Option<Rested>,
+    },
     /// It is to be deleted, machines hold it, and its package version is not there: nothing else is done to it.
     Held(Hold),
     /// It is to go.
@@ -301,19 +318,31 @@ impl Controller for Clusters {
         let ending = ending::ending(&self.eyes, &names, &cluster).filter(|_| hold.is_none());
         let here = self.eyes.namespace(&names).is_some_and(|namespace| !namespace.ending);
         let admitted = !here || access::is_admitted(&self.eyes, &names);
-        Ok(Some(Arc::new(Found { cluster, names, package, ending, hold, refused, admitted })))
+        let taken_by = self.eyes.taken_by(&names);
+        let packaged = package.is_some();
+        let observable = package.filter(|_| admitted && ending.is_none() && taken_by.is_none());
+        let (observed, certificates) = match observable {
+            Some(package) => {
+                let (observed, certificates) = self.observe(&names, &cluster, &package, pass.now());
+                (Some(Box::new(observed)), certificates)
+            }
+            None => (None, Vec::new()),
+        };
+        let found =
+            Found { cluster, names, packaged, observed, certificates, taken_by, ending, hold, refused, admitted };
+        Ok(Some(Arc::new(found)))
     }
 
     fn validate(&self, found: &Arc<Found>) -> Result<Valid, Invalid> {
         // What goes touches only a namespace of its own.
         if found.ending.is_none()
-            && let Some(other) = self.eyes.taken_by(&found.names)
+            && let Some(other) = &found.taken_by
         {
-            return Err(Invalid::Taken { namespace: found.names.namespace.clone(), other });
+            return Err(Invalid::Taken { namespace: found.names.namespace.clone(), other: other.clone() });
         }
         // What goes needs no package version, and what is paused none to stay as it is.
         let needs_none = ending::paused(&found.cluster) || found.ending.is_some() || found.hold.is_some();
-        if found.package.is_some() || needs_none {
+        if found.packaged || needs_none {
             return Ok(Valid { found: Arc::clone(found) });
         }
         let why = found.refused.as_ref().map(|refused| refused.why.clone());
@@ -329,16 +358,14 @@ impl Controller for Clusters {
             return Choice::End(ending.clone());
         }
         if ending::paused(&found.cluster) {
-            let namespace = self.eyes.namespace(&found.names);
-            let runs = found.package.as_ref().filter(|_| namespace.is_some_and(|namespace| !namespace.ending));
-            return runs.map_or_else(
-                || {
-                    let before = found.cluster.0.status.clone().unwrap_or_default();
+            return match found.observed.as_ref().filter(|observed| observed.namespace) {
+                Some(observed) => choose(found, observed, now),
+                None => {
                     let generation = found.cluster.0.metadata.generation;
-                    Choice::Paused(Box::new(cluster::deletion_paused(&before, generation, now)), None)
-                },
-                |package| self.choose(found, package, now),
-            );
+                    let status = Box::new(cluster::deletion_paused(&found.status(), generation, now));
+                    Choice::Paused { status, next: None, rested: None }
+                }
+            };
         }
         let finalizers = found.cluster.0.metadata.finalizers.iter().flatten();
         let finalized = finalizers.clone().any(|name| name == names::CLUSTER_FINALIZER);
@@ -346,8 +373,8 @@ impl Controller for Clusters {
         if !finalized && !found.cluster.0.spec.paused {
             return Choice::Finalize;
         }
-        match (&found.package, &found.hold) {
-            (Some(package), _) => self.choose(found, package, now),
+        match (&found.observed, &found.hold) {
+            (Some(observed), _) => choose(found, observed, now),
             (None, Some(hold)) => Choice::Held(hold.clone()),
             (None, None) => Choice::Finalize,
         }
@@ -379,11 +406,13 @@ impl Controller for Clusters {
                 }
                 Ok(Done::KEPT)
             }
-            Choice::Paused(..) => {
+            Choice::Paused { rested, .. } => {
+                self.remember_rested(pass.key(), found, rested.as_ref());
                 self.halt(pass.key());
                 Ok(Done::KEPT)
             }
             Choice::Keep(decision, _) => {
+                self.remember_rested(pass.key(), found, Some(&decision.rested));
                 let kept = self.keep(pass, found, decision).await?;
                 let waits = self.held(pass, found, found.hold.as_ref()).await?;
                 match kept.refusal.0 {
@@ -426,7 +455,7 @@ impl Controller for Clusters {
                     hold.message.as_ref().map(|why| cluster::troubled(&before, reason, why, generation, pass.now()));
                 (status.unwrap_or(before), hold.next)
             }
-            Outcome::Done { decision: Choice::Paused(status, next), .. } => match found.refusal() {
+            Outcome::Done { decision: Choice::Paused { status, next, .. }, .. } => match found.refusal() {
                 Some((reason, why)) => (found.not_accepted(status, reason, &why, pass.now()), *next),
                 None => ((**status).clone(), *next),
             },
@@ -500,7 +529,7 @@ impl Clusters {
         })
     }
 
-    pub(crate) fn rested(&self) -> MutexGuard<'_, Rested> {
+    pub(crate) fn rested(&self) -> MutexGuard<'_, HashMap<Key, Rested>> {
         // Every change is whole before the lock is given back.
         self.rested.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -520,26 +549,11 @@ impl Clusters {
         self.askers.0.only(key, |_| false);
     }
 
-    fn choose(&self, found: &Found, package: &PackageView, now: Timestamp) -> Choice {
-        let key = Key::new(&found.names.fleet, &found.names.name);
-        let (observed, certificates) = self.observe(&found.names, &found.cluster, package, now);
-        let mut decision = cluster::decide(&observed, now);
-        if decision.rested != observed.rested {
-            self.rested().insert(key, decision.rested.clone());
-        }
-        decision.next = decision.next.into_iter().chain(found.hold.as_ref().and_then(|hold| hold.next)).min();
-        let outlook = Outlook {
-            generation: found.cluster.0.metadata.generation,
-            certificates,
-            paused: observed.spec.paused,
-            deletion_paused: ending::paused(&found.cluster),
-            protected: ending::protected(&found.cluster),
-            held: found.hold.as_ref().and_then(|hold| hold.message.clone()),
-        };
-        let new = cluster::status(&observed, &decision, &outlook, now);
-        match observed.spec.paused {
-            true => Choice::Paused(Box::new(new), decision.next),
-            false => Choice::Keep(Box::new(decision), Box::new(new)),
+    /// Remembers which components are as declared, so that the next pass does not compare their objects again if nothing changed.
+    fn remember_rested(&self, key: &Key, found: &Found, rested: Option<&Rested>) {
+        let known = found.observed.as_ref().map(|observed| &observed.rested);
+        if let Some(rested) = rested.filter(|rested| known != Some(*rested)) {
+            self.rested().insert(key.clone(), rested.clone());
         }
     }
 
@@ -822,6 +836,25 @@ impl Clusters {
     pub(crate) async fn tell(&self, pass: &Pass, found: &Found, level: Level, reason: &'static str, message: &str) {
         let about = reference::<Cluster>(pass.key(), found.cluster.0.metadata.uid.as_deref());
         pass.events().publish(&about, level, reason, message, message).await;
+    }
+}
+
+/// Decides what to do with a cluster, and what its status says then.
+fn choose(found: &Found, observed: &Observed, now: Timestamp) -> Choice {
+    let mut decision = cluster::decide(observed, now);
+    decision.next = decision.next.into_iter().chain(found.hold.as_ref().and_then(|hold| hold.next)).min();
+    let outlook = Outlook {
+        generation: found.cluster.0.metadata.generation,
+        certificates: found.certificates.clone(),
+        paused: observed.spec.paused,
+        deletion_paused: ending::paused(&found.cluster),
+        protected: ending::protected(&found.cluster),
+        held: found.hold.as_ref().and_then(|hold| hold.message.clone()),
+    };
+    let status = Box::new(cluster::status(observed, &decision, &outlook, now));
+    match observed.spec.paused {
+        true => Choice::Paused { status, next: decision.next, rested: Some(decision.rested) },
+        false => Choice::Keep(Box::new(decision), status),
     }
 }
 
