@@ -9,6 +9,7 @@ use fleetwright_api::{
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
+use super::components::Components;
 use super::decide::Decision;
 use super::members::{self, Claim, Facts, Next};
 use super::objects::Kind;
@@ -145,32 +146,46 @@ fn suspect(seen: &Observed) -> Option<&Replica> {
     })
 }
 
+/// What is done about the members of etcd.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Members {
+    /// What is recorded of them; none where etcd is external.
+    pub record: Option<EtcdStatus>,
+    /// The next step towards the members that are declared.
+    pub step: Next,
+    /// Let these volume claims request that size.
+    pub expand: Vec<(Claim, String)>,
+    /// When to look again.
+    pub next: Option<Timestamp>,
+}
+
 /// What is to be done about members of a cluster that is brought to that package version: they become those that are declared, one at a time, and one that lost its data is
 /// replaced.
-pub(super) fn keep(seen: &Observed, package: &str, decision: &mut Decision, now: Timestamp) {
-    let Some(etcd) = &seen.spec.datastore.etcd else { return };
+pub(super) fn keep(seen: &Observed, package: &str, components: &Components, now: Timestamp) -> Members {
+    let mut members = Members::default();
+    let Some(etcd) = &seen.spec.datastore.etcd else { return members };
     let record = record(seen);
-    decision.etcd = Some(record.clone());
+    members.record = Some(record.clone());
     if quorum(seen, now).is_some_and(|quorum| quorum.missing && !quorum.lost) {
         let since = unhealthy_since(seen).unwrap_or(now);
         let over = since.checked_add(PATIENCE).unwrap_or(now);
-        decision.next = decision.next.into_iter().chain([over]).min();
+        members.next = Some(over);
     }
     if restore::stage(seen).is_some() || seen.spec.paused {
-        return;
+        return members;
     }
     if seen.status.package_version.is_none() {
         if etcd.members != record.members {
             let why = "the cluster was never ready: members are changed after that".to_owned();
-            decision.members = Next::Refuse(why);
+            members.step = Next::Refuse(why);
         }
-        return;
+        return members;
     }
     let ours =
         |claim: &&Claim| (0..record.members).any(|number| claim.name == members::claim(&format!("etcd-{number}")));
     let small = seen.claims.iter().filter(ours).filter(|claim| claim.expandable && !claim.ending);
     let small = small.filter(|claim| claim.is_below(&etcd.storage.size.0));
-    decision.expand = small.map(|claim| (claim.clone(), etcd.storage.size.0.clone())).collect();
+    members.expand = small.map(|claim| (claim.clone(), etcd.storage.size.0.clone())).collect();
     let asked = seen.members.as_ref().filter(|asked| asked.at.checked_add(FRESH).is_ok_and(|until| until > now));
     let facts = Facts {
         names: &seen.names,
@@ -181,38 +196,39 @@ pub(super) fn keep(seen: &Observed, package: &str, decision: &mut Decision, now:
         lost: suspect(seen),
         size: &etcd.storage.size.0,
         told: asked.and_then(|asked| asked.outcome.as_ref().ok()),
-        busy: busy(seen, package, decision),
+        busy: busy(seen, package, components),
     };
-    decision.members = match (members::next(&facts, now), asked.map(|asked| &asked.outcome)) {
+    members.step = match (members::next(&facts, now), asked.map(|asked| &asked.outcome)) {
         (Next::Ask, Some(Err(why))) => Next::Wait(why.clone()),
         (next, _) => next,
     };
-    if matches!(decision.members, Next::Wait(_) | Next::Refuse(_)) {
+    if matches!(members.step, Next::Wait(_) | Next::Refuse(_)) {
         // Nothing tells when the members agree again, or a learner has caught up.
         let again = asked.map_or(now, |asked| asked.at).checked_add(FRESH).ok();
-        decision.next = decision.next.into_iter().chain(again).min();
+        members.next = members.next.into_iter().chain(again).min();
     }
+    members
 }
 
 /// Why no change of members begins now: pods of etcd come and go for something else.
-fn busy(seen: &Observed, package: &str, decision: &Decision) -> Option<String> {
+fn busy(seen: &Observed, package: &str, components: &Components) -> Option<String> {
     if seen.status.package_version.as_deref() != Some(package) {
         return Some(format!("the change to {package} comes first"));
     }
-    if decision.orphan.is_some() {
+    if components.orphan.is_some() {
         return Some("the StatefulSet of etcd gets its new volume claim template first".to_owned());
     }
     if seen.status.rotation.is_some() {
         return Some("the rotation of authorities comes first".to_owned());
     }
-    let template = decision.templates.get(&ControlPlaneComponent::Etcd);
+    let template = components.templates.get(&ControlPlaneComponent::Etcd);
     let old = members_of(seen).iter().find(|replica| replica.template.as_ref() != template)?;
     Some(format!("{} is restarted with its new template first", old.name))
 }
 
 /// Why the members are not those that are declared; none if they are.
-pub(super) fn unsettled(decision: &Decision, declared: u32) -> Option<String> {
-    let record = decision.etcd.as_ref()?;
+pub(super) fn unsettled(record: Option<&EtcdStatus>, step: &Next, declared: u32) -> Option<String> {
+    let record = record?;
     let change = record.change.as_ref();
     let what = match change {
         Some(change) => {
@@ -224,10 +240,10 @@ pub(super) fn unsettled(decision: &Decision, declared: u32) -> Option<String> {
             format!("member {} of etcd {verb}", change.member)
         }
         None if record.members != declared => format!("etcd has {} members, {declared} are declared", record.members),
-        None if matches!(decision.members, Next::Refuse(_)) => "members of etcd are not changed".to_owned(),
+        None if matches!(step, Next::Refuse(_)) => "members of etcd are not changed".to_owned(),
         None => return None,
     };
-    Some(match &decision.members {
+    Some(match step {
         Next::Wait(why) | Next::Refuse(why) => format!("{what}: {why}"),
         _ => what,
     })
@@ -237,7 +253,7 @@ pub(super) fn unsettled(decision: &Decision, declared: u32) -> Option<String> {
 pub(super) fn as_declared(seen: &Observed, decision: &Decision) -> Option<Condition> {
     let declared = seen.spec.datastore.etcd.as_ref()?.members;
     let record = decision.etcd.as_ref()?;
-    let (status, reason, message) = match (unsettled(decision, declared), &decision.members) {
+    let (status, reason, message) = match (unsettled(Some(record), &decision.members, declared), &decision.members) {
         (None, _) => (Status::True, names::reasons::ALL_MEMBERS, format!("etcd has {} members", record.members)),
         (Some(why), Next::Refuse(_)) => (Status::False, names::reasons::MEMBERS_UNHEALTHY, why),
         (Some(why), _) => (Status::False, names::reasons::CHANGING_MEMBERS, why),

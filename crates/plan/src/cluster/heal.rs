@@ -5,15 +5,17 @@
 //! - one is made anew only when it is out, when no rollout is under way, when etcd has its quorum, and after it was written into the status;
 //! - the more were made anew in a row, the longer the next one waits, whoever leads.
 
+use std::collections::BTreeMap;
+
 use fleetwright_api::{ControlPlaneComponent, ReplacedReplica, names};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
+use super::components::count;
 use super::datastore::quorum;
-use super::decide::{Decision, count, proven_at};
-use super::members::Next;
 use super::objects::{Kind, Object};
 use super::observed::{Observed, Replica, Workload};
+use super::proofs::proven_at;
 
 /// So many proofs fail before a replica is taken out: once may be a moment's trouble.
 const FAILS: u32 = 3;
@@ -55,8 +57,19 @@ pub struct Serves {
     pub why: String,
 }
 
+/// What else is under way in the pass that decides about replicas that do not work.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Underway<'a> {
+    /// The package version that the cluster is brought to.
+    pub package: &'a str,
+    /// Pods are restarted for something else, or will be.
+    pub restarts: bool,
+    /// The digest of the template that the pods of each component should have.
+    pub templates: &'a BTreeMap<ControlPlaneComponent, String>,
+}
+
 /// Says what to do about replicas that do not work.
-pub(super) fn heal(seen: &Observed, decision: &Decision, now: Timestamp) -> Heal {
+pub(super) fn heal(seen: &Observed, underway: &Underway<'_>, now: Timestamp) -> Heal {
     let mut heal = Heal::default();
     if seen.status.restoring.is_some() {
         return heal;
@@ -77,8 +90,8 @@ pub(super) fn heal(seen: &Observed, decision: &Decision, now: Timestamp) -> Heal
             }
         }
     }
-    replace(seen, decision, now, &mut heal);
-    heal
+    let Replacing { replace, announce, next } = replacing(seen, underway, now);
+    Heal { replace, announce, next, ..heal }
 }
 
 /// Whether the Service selects by the label: once every pod has it.
@@ -165,46 +178,50 @@ fn broken(
     }
 }
 
-fn replace(seen: &Observed, decision: &Decision, now: Timestamp, heal: &mut Heal) {
+/// The replica that is recreated, or announced to be. See [`Heal`].
+#[derive(Default)]
+struct Replacing {
+    replace: Option<(Replica, String)>,
+    announce: Option<ReplacedReplica>,
+    next: Option<Timestamp>,
+}
+
+fn replacing(seen: &Observed, underway: &Underway<'_>, now: Timestamp) -> Replacing {
+    let mut replacing = Replacing::default();
     // While something else changes, pods come and go for that.
-    let still = seen.status.package_version.as_ref() == Some(&decision.package)
-        && decision.replace.is_none()
-        && !matches!(decision.members, Next::Act(_) | Next::Recreate(_))
-        && decision.certificates.is_empty();
-    if !still {
-        return;
+    if seen.status.package_version.as_deref() != Some(underway.package) || underway.restarts {
+        return replacing;
     }
     for component in ControlPlaneComponent::ALL.into_iter().filter(|one| *one != ControlPlaneComponent::Etcd) {
         let Some(workload) = seen.workloads.get(&component) else { continue };
-        let template = decision.templates.get(&component);
+        let template = underway.templates.get(&component);
         let whole = workload.replicas.len() == count(seen, component)
             && workload.replicas.iter().all(|one| !one.ending && one.template.as_ref() == template);
-        if !whole || workload.package.as_ref() != Some(&decision.package) {
+        if !whole || workload.package.as_deref() != Some(underway.package) {
             continue;
         }
         for replica in &workload.replicas {
             let Some((why, from)) = broken(seen, component, workload, replica) else { continue };
             let announced = seen.status.replaced.as_ref();
             if announced.is_some_and(|last| last.uid == replica.uid) {
-                heal.replace = Some((replica.clone(), why));
-                return;
+                return Replacing { replace: Some((replica.clone(), why)), ..replacing };
             }
             let times = announced.filter(|last| now.duration_since(last.at) < FORGOTTEN).map_or(0, |last| last.times);
             let allowed = announced.filter(|_| times > 0).and_then(|last| last.at.checked_add(wait(times)).ok());
             let due = from.into_iter().chain(allowed).max().filter(|due| *due > now);
             match due {
-                Some(due) => heal.next = heal.next.into_iter().chain([due]).min(),
+                Some(due) => replacing.next = replacing.next.into_iter().chain([due]).min(),
                 None => {
                     let message = why.chars().take(LONGEST).collect();
                     let (name, uid) = (replica.name.clone(), replica.uid.clone());
                     let note =
                         ReplacedReplica { component, name, uid, at: now, times: times.saturating_add(1), message };
-                    heal.announce = Some(note);
-                    return;
+                    return Replacing { announce: Some(note), ..replacing };
                 }
             }
         }
     }
+    replacing
 }
 
 /// How long the next one waits after so many.

@@ -3,6 +3,7 @@
 pub mod arguments;
 pub mod borrowed;
 pub mod certificates;
+mod components;
 pub mod contains;
 pub mod datastore;
 mod decide;
@@ -18,6 +19,7 @@ mod observed;
 mod pods;
 pub mod policies;
 pub mod preflight;
+mod proofs;
 pub mod reach;
 pub mod rehearse;
 pub mod release;
@@ -38,8 +40,10 @@ use std::collections::BTreeMap;
 use fleetwright_api::names;
 use sha2::{Digest, Sha256};
 
-pub use decide::{Decision, PROVE_EVERY, Prover, decide};
+pub use components::{Change, Waiting};
+pub use decide::{Decision, decide};
 pub use observed::{Failing, Live, Objects, Observed, Proof, Replica, Workload};
+pub use proofs::{PROVE_EVERY, Prover};
 pub use rest::{AtRest, print};
 pub use rotation::{Anchor, Follow, Followers, Turn, anchor_digest};
 pub use snapshots::Taking;

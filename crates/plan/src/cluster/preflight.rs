@@ -12,9 +12,10 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
 use super::arguments;
-use super::decide::{count, proven_at};
+use super::components::count;
 use super::objects::{Blueprint, Kind, objects};
 use super::observed::{Observed, Replica};
+use super::proofs::proven_at;
 use super::reach::Stop;
 use super::restore;
 use super::step::Step;

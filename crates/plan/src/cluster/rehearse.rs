@@ -4,7 +4,7 @@ use fleetwright_api::{ControlPlaneComponent, names};
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
-use super::decide::{count, named};
+use super::components::{count, named};
 use super::diff::diff;
 use super::heal;
 use super::limits::Violation;

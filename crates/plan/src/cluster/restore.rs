@@ -6,13 +6,11 @@
 //! Cleaning: what the members had before goes.
 
 use fleetwright_api::{
-    ClusterPackageVersionSpec, ClusterPhase, ClusterStatus, ControlPlaneComponent, EtcdStatus, RestoreStage, Restored,
-    Restoring,
+    ClusterPhase, ClusterStatus, ControlPlaneComponent, EtcdStatus, RestoreStage, Restored, Restoring,
 };
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use super::decide::Decision;
 use super::objects::Kind;
 use super::observed::Observed;
 use super::snapshots::pods::Ground;
@@ -126,63 +124,81 @@ fn driven(seen: &Observed, restoring: &Restoring) -> Option<Restore> {
     under_way.then_some(restore)
 }
 
-/// What is to be done in the stage that it is in.
-pub(super) fn keep(seen: &Observed, package: &ClusterPackageVersionSpec, decision: &mut Decision, now: Timestamp) {
+/// What is done about a restore.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct RestoreSteps {
+    /// Drive the Operation of this restore on.
+    pub restore: Option<Restore>,
+    /// Create these claims, unless they exist.
+    pub claims: Vec<Value>,
+    /// Create these pods.
+    pub pods: Vec<Value>,
+    /// Delete these pods, which have done their work or failed.
+    pub tidy: Vec<Task>,
+    /// When to look again.
+    pub next: Option<Timestamp>,
+}
+
+impl RestoreSteps {
+    /// Creates that pod if it does not exist. One that failed is deleted after a while, so that it is created again.
+    fn pod(&mut self, seen: &Observed, name: &str, body: impl FnOnce() -> Option<Value>, now: Timestamp) {
+        match task(seen, name) {
+            None => self.pods.extend(body()),
+            Some(task) => match &task.state {
+                State::Failed(at, _) if !task.ending => match at.checked_add(AGAIN) {
+                    Ok(again) if again > now => self.next = self.next.into_iter().chain([again]).min(),
+                    _ => self.tidy.push(task.clone()),
+                },
+                _ => {}
+            },
+        }
+    }
+}
+
+/// What is to be done in the stage that a restore is in. One that is `held` back asks the gate for nothing while its snapshot is checked.
+pub(super) fn keep(seen: &Observed, held: bool, now: Timestamp) -> RestoreSteps {
+    let mut steps = RestoreSteps::default();
+    let left = |jobs: &[Job]| -> Vec<Task> {
+        let all = jobs.iter().flat_map(|job| tasks(seen, *job));
+        all.filter(|task| !task.ending).cloned().collect()
+    };
     let Some(restoring) = &seen.status.restoring else {
-        let left = [Job::Source, Job::Member, Job::Clean].into_iter().flat_map(|job| tasks(seen, job));
-        decision.tidy.extend(left.filter(|task| !task.ending).cloned());
-        return;
+        return RestoreSteps { tidy: left(&[Job::Source, Job::Member, Job::Clean]), ..steps };
     };
     let restore = Restore::of(restoring);
-    // One that is held back asks the gate for nothing.
-    let held = restoring.stage == RestoreStage::Checking && decision.preflight.restore_waits.is_some();
-    decision.restore = driven(seen, restoring).filter(|_| !held);
-    let ground = Ground {
-        names: &seen.names,
-        spec: &seen.spec,
-        package,
-        image: &seen.backup.image,
-        members: super::datastore::record(seen).members,
-    };
-    let pod = |name: String, body: &dyn Fn() -> Option<Value>, decision: &mut Decision| match task(seen, &name) {
-        None => decision.pods.extend(body()),
-        Some(task) => match &task.state {
-            State::Failed(at, _) if !task.ending => match at.checked_add(AGAIN) {
-                Ok(again) if again > now => decision.next = decision.next.into_iter().chain([again]).min(),
-                _ => decision.tidy.push(task.clone()),
-            },
-            _ => {}
-        },
-    };
+    let held = restoring.stage == RestoreStage::Checking && held;
+    steps.restore = driven(seen, restoring).filter(|_| !held);
+    let (names, spec, package, image) = (&seen.names, &seen.spec, seen.target().1, &*seen.backup.image);
+    let ground = Ground { names, spec, package, image, members: members(seen) };
+    let source = || Some(ground.source(&restore));
     match restoring.stage {
-        RestoreStage::Checking => pod(restore.source(), &|| Some(ground.source(&restore)), decision),
+        RestoreStage::Checking => steps.pod(seen, &restore.source(), source, now),
         RestoreStage::Stopping => {}
         RestoreStage::Restoring => {
-            let source = task(seen, &restore.source()).and_then(|source| source.serves.clone());
+            let serves = task(seen, &restore.source()).and_then(|source| source.serves.clone());
             // One that went away meanwhile comes back.
-            pod(restore.source(), &|| Some(ground.source(&restore)), decision);
+            steps.pod(seen, &restore.source(), source, now);
             for number in 0..members(seen) {
-                let body = || Some(ground.member(&restore, number, source.as_deref()?));
-                pod(restore.member(number), &body, decision);
+                let body = || Some(ground.member(&restore, number, serves.as_deref()?));
+                steps.pod(seen, &restore.member(number), body, now);
             }
-            if !decision.pods.is_empty() {
-                decision.claims = (0..members(seen)).filter_map(|number| claim(seen, number)).collect();
+            if !steps.pods.is_empty() {
+                steps.claims = (0..members(seen)).filter_map(|number| claim(seen, number)).collect();
             }
         }
-        RestoreStage::Starting => {
-            let done = [Job::Source, Job::Member].into_iter().flat_map(|job| tasks(seen, job));
-            decision.tidy.extend(done.filter(|task| !task.ending).cloned());
-        }
+        RestoreStage::Starting => steps.tidy = left(&[Job::Source, Job::Member]),
         RestoreStage::Cleaning => {
             let replicas = seen.workloads.get(&ControlPlaneComponent::Etcd).map(|one| &one.replicas[..]);
             for number in 0..members(seen) {
                 let name = format!("etcd-{number}");
                 let member = replicas.unwrap_or_default().iter().find(|replica| replica.name == name);
                 let node = member.and_then(|member| member.node.clone());
-                pod(restore.clean(number), &|| Some(ground.clean(&restore, number, node.as_deref()?)), decision);
+                let body = || Some(ground.clean(&restore, number, node.as_deref()?));
+                steps.pod(seen, &restore.clean(number), body, now);
             }
         }
     }
+    steps
 }
 
 /// The claim of a member, as its StatefulSet has it: it may be gone.

@@ -3,7 +3,7 @@
 //! Each phase is written down before anything of it is done, and is over when nothing of it is left to do, all components and machines have it, and the
 //! time passed in which people take what they have to trust.
 
-use fleetwright_api::{Rotation, RotationPhase, Status, names};
+use fleetwright_api::{ExtensionStatus, Rotation, RotationPhase, Status, names};
 use jiff::{SignedDuration, Timestamp};
 
 use super::certificates::Authority;
@@ -71,77 +71,104 @@ pub fn anchor_digest(trusted: &str, signs: &str) -> String {
     super::digest(&format!("{trusted}\n{signs}"), 8)
 }
 
-/// The phase that it is in, and what is done in it. `None` if authorities are not being replaced.
-pub(super) fn rotate(seen: &Observed, decision: &mut Decision, now: Timestamp) -> Option<Rotation> {
-    let rotation = phase(seen, decision, now);
+/// What else is under way in the pass that decides about a rotation.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Underway<'a> {
+    /// Everything is as declared and proven.
+    pub settled: bool,
+    /// Objects are applied or certificates made.
+    pub updating: bool,
+    /// The state of each extension.
+    pub extensions: &'a [ExtensionStatus],
+}
+
+/// What is done about a rotation of authorities.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Rotating {
+    /// Do this to these authorities.
+    pub rotate: Vec<(Authority, Turn)>,
+    /// The phase from now on. None if authorities are not being replaced.
+    pub rotation: Option<Rotation>,
+    /// Why the next phase does not start, though its time has come.
+    pub waits: Option<String>,
+    /// Ask which machines have the trust bundle.
+    pub follow: Option<Follow>,
+    /// When to look again.
+    pub next: Option<Timestamp>,
+}
+
+/// The phase that a rotation is in, and what is done in it.
+pub(super) fn rotate(seen: &Observed, underway: &Underway<'_>, now: Timestamp) -> Rotating {
+    let mut rotating = phase(seen, underway, now);
+    let rotation = &rotating.rotation;
     let asked = seen.spec.certificates.rotate_authorities.as_ref();
     let open = rotation.is_some() || (asked.is_some() && followed_with(seen, rotation.as_ref()).as_ref() != asked);
     // What is written in this pass is looked at in the next one, and nothing else may happen in between.
-    if open && decision.waiting.is_empty() && (acts(decision) || rotation != seen.status.rotation) {
+    let acts = underway.updating || !rotating.rotate.is_empty();
+    if open && underway.settled && (acts || *rotation != seen.status.rotation) {
         let soon = now.checked_add(SOON).unwrap_or(now);
-        decision.next = Some(decision.next.map_or(soon, |next| next.min(soon)));
+        rotating.next = rotating.next.into_iter().chain([soon]).min();
     }
-    rotation
+    rotating
 }
 
-fn acts(decision: &Decision) -> bool {
-    !decision.apply.is_empty() || !decision.certificates.is_empty() || !decision.rotate.is_empty()
-}
-
-fn phase(seen: &Observed, decision: &mut Decision, now: Timestamp) -> Option<Rotation> {
+fn phase(seen: &Observed, underway: &Underway<'_>, now: Timestamp) -> Rotating {
     let asked = seen.spec.certificates.rotate_authorities.as_ref();
     let begin = |value: &String| Rotation { value: value.clone(), phase: RotationPhase::Trusting, since: now };
-    let rests = decision.waiting.is_empty() && decision.certificates.is_empty() && decision.apply.is_empty();
+    let rests = underway.settled && !underway.updating;
     let Some(rotation) = &seen.status.rotation else {
         let new = asked.filter(|asked| seen.status.authorities.as_ref() != Some(asked));
         // Those of a new cluster are as new as can be.
         let created = seen.status.package_version.is_some();
-        return new.filter(|_| created && rests && !seen.spec.paused).map(begin);
+        let rotation = new.filter(|_| created && rests && !seen.spec.paused).map(begin);
+        return Rotating { rotation, ..Rotating::default() };
     };
     let (turn, left): (Turn, fn(&Anchor) -> bool) = match rotation.phase {
         RotationPhase::Trusting => (Turn::Trust, |anchor| !anchor.next),
         RotationPhase::Signing => (Turn::Sign, |anchor| anchor.next),
         RotationPhase::Dropping => (Turn::Drop, |anchor| anchor.trusted > 1),
     };
-    decision.rotate =
+    let rotate: Vec<_> =
         seen.anchors.iter().filter(|anchor| left(anchor)).map(|anchor| (anchor.authority, turn)).collect();
-    if !rests || !decision.rotate.is_empty() || seen.spec.paused {
-        return Some(rotation.clone());
+    let stays = Rotating { rotation: Some(rotation.clone()), ..Rotating::default() };
+    if !rests || !rotate.is_empty() || seen.spec.paused {
+        return Rotating { rotate, ..stays };
     }
     let overlap = SignedDuration::try_from(seen.spec.certificates.overlap.0).unwrap_or_default();
     let until = rotation.since.checked_add(overlap).unwrap_or(Timestamp::MAX);
     let next = |phase| Some(Rotation { phase, since: now, ..rotation.clone() });
     match rotation.phase {
-        RotationPhase::Dropping => None,
-        _ if now < until => {
-            decision.next = Some(decision.next.map_or(until, |next| next.min(until)));
-            Some(rotation.clone())
-        }
+        RotationPhase::Dropping => Rotating::default(),
+        _ if now < until => Rotating { next: Some(until), ..stays },
         phase => {
-            decision.rotation_waits = waits(seen, decision, now);
-            match (decision.rotation_waits.is_some(), phase) {
-                (true, _) => Some(rotation.clone()),
+            let behind = waits(seen, underway.extensions, now);
+            let rotation = match (behind.waits.is_some(), phase) {
+                (true, _) => stays.rotation,
                 (false, RotationPhase::Trusting) => next(RotationPhase::Signing),
                 (false, _) => next(RotationPhase::Dropping),
-            }
+            };
+            Rotating { rotation, ..behind }
         }
     }
 }
 
 /// Who outside the control plane does not have yet what is trusted now. Extensions come first: by them machines get it.
-fn waits(seen: &Observed, decision: &mut Decision, now: Timestamp) -> Option<String> {
+fn waits(seen: &Observed, extensions: &[ExtensionStatus], now: Timestamp) -> Rotating {
+    let mut rotating = Rotating::default();
     // One that does not work, for whatever reason, holds nobody: a cluster without workers has no names either.
-    let unready = || decision.extensions.statuses.iter().filter(|one| one.ready != Status::True);
+    let unready = || extensions.iter().filter(|one| one.ready != Status::True);
     if unready().all(|one| one.reason == names::reasons::APPLYING)
         && let Some(one) = unready().next()
     {
-        return Some(format!("the extension {} is being put in place: {}", one.name, one.message));
+        rotating.waits = Some(format!("the extension {} is being put in place: {}", one.name, one.message));
+        return rotating;
     }
-    let of = trusts_of(seen.extensions.ca_bundle.as_deref()?);
+    let Some(bundle) = seen.extensions.ca_bundle.as_deref() else { return rotating };
+    let of = trusts_of(bundle);
     let known = seen.followers.as_ref().filter(|known| known.of == of);
     let why = match known.map(|known| &known.behind) {
         None => "machines are being asked".to_owned(),
-        Some(Ok(behind)) if behind.is_empty() => return None,
+        Some(Ok(behind)) if behind.is_empty() => return rotating,
         Some(Ok(behind)) => format!(
             "machines that do not have them yet: {}; see why with fleetwright why, or delete those that are lost",
             super::some(behind)
@@ -150,11 +177,11 @@ fn waits(seen: &Observed, decision: &mut Decision, now: Timestamp) -> Option<Str
     };
     let again = known.map_or(now, |known| known.at.checked_add(ASK_AGAIN).unwrap_or(known.at));
     if again <= now {
-        decision.follow = Some(Follow { of, servers: super::extensions::servers(seen) });
+        rotating.follow = Some(Follow { of, servers: super::extensions::servers(seen) });
     }
     let again = if again > now { again } else { now.checked_add(ASK_AGAIN).unwrap_or(now) };
-    decision.next = Some(decision.next.map_or(again, |next| next.min(again)));
-    Some(why)
+    (rotating.next, rotating.waits) = (Some(again), Some(why));
+    rotating
 }
 
 /// The value that is followed, once nothing is left to do for it.

@@ -13,7 +13,6 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde::{Deserialize, Serialize};
 
 use super::datastore;
-use super::decide::Decision;
 use super::observed::Observed;
 
 /// What the names of pods that take snapshots begin with; the rest is the snapshot's own name.
@@ -247,49 +246,66 @@ fn failed(seen: &Observed, now: Timestamp) -> Option<(&Task, Timestamp, String)>
     failures.max_by_key(|(_, again, _)| *again)
 }
 
+/// Who else asks for a snapshot, besides the schedule and a person.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Asks<'a> {
+    /// A change of the package version waits for it.
+    pub for_change: bool,
+    /// The end of a soak waits for one with this purpose.
+    pub purpose: Option<&'a str>,
+}
+
+/// What is done about snapshots.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct SnapshotSteps {
+    /// Take this one.
+    pub take: Option<Taking>,
+    /// Delete these pods, which have done their work.
+    pub tidy: Vec<Task>,
+    /// When to look again.
+    pub next: Option<Timestamp>,
+}
+
 /// Decides whether a snapshot is taken now, and which pods have done their work.
-pub(super) fn keep(seen: &Observed, decision: &mut Decision, now: Timestamp) {
+pub(super) fn keep(seen: &Observed, asks: Asks<'_>, now: Timestamp) -> SnapshotSteps {
+    let mut steps = SnapshotSteps::default();
     let tasks = || seen.backup.tasks.iter().filter(|task| task.job == Job::Snapshot);
     let last = seen.status.last_snapshot.as_ref().map(|last| last.name.as_str());
     let running = tasks().any(|task| matches!(task.state(now), State::Runs(_)) || task.ending);
     let told = |task: &&Task| matches!(task.state(now), State::Succeeded(_)) && last >= Some(task.snapshot());
-    decision.tidy.extend(tasks().filter(|task| !task.ending).filter(told).cloned());
+    steps.tidy.extend(tasks().filter(|task| !task.ending).filter(told).cloned());
     let news = tasks().any(|task| matches!(task.state(now), State::Succeeded(_)) && last < Some(task.snapshot()));
     let failure = failed(seen, now);
     if running {
         let over = tasks().filter_map(|task| task.created.checked_add(LONGEST).ok()).filter(|over| *over > now).min();
-        decision.next = decision.next.into_iter().chain(over).min();
-        return;
+        return SnapshotSteps { next: over, ..steps };
     }
-    let Some(due) = due(seen, decision, now) else { return };
+    let Some(due) = due(seen, asks, now) else { return steps };
     let again = failure.as_ref().map(|(_, again, _)| *again);
     let at = due.max(again.unwrap_or(due));
     if at > now {
-        decision.next = decision.next.into_iter().chain([at]).min();
-        return;
+        return SnapshotSteps { next: Some(at), ..steps };
     }
     // The one before has told what it had to tell, and its name must be free.
-    decision.tidy.extend(failure.map(|(task, ..)| task.clone()).filter(|task| !task.ending));
+    steps.tidy.extend(failure.map(|(task, ..)| task.clone()).filter(|task| !task.ending));
     let quorum = datastore::quorum(seen, now);
-    if news || !decision.tidy.is_empty() || quorum.is_none_or(|quorum| quorum.missing) {
-        return;
+    if news || !steps.tidy.is_empty() || quorum.is_none_or(|quorum| quorum.missing) {
+        return steps;
     }
     let name = strtime::format("%Y%m%d-%H%M%S", now).unwrap_or_default();
     if last >= Some(name.as_str()) {
         // One a second, so that each has a name of its own, and the later one the greater.
-        decision.next = now.checked_add(SignedDuration::from_secs(1)).ok().into_iter().chain(decision.next).min();
-        return;
+        return SnapshotSteps { next: now.checked_add(SignedDuration::from_secs(1)).ok(), ..steps };
     }
-    let for_change = decision.refused.as_ref().is_some_and(|(reason, _)| *reason == names::reasons::NO_SNAPSHOT);
     let wanted = Wanted {
         name,
         asked: seen.backup.asked.clone().filter(|asked| seen.status.snapshotted.as_ref() != Some(asked)),
-        generation: seen.backup.generation.filter(|_| for_change),
-        purpose: decision.soak.snapshot.clone(),
+        generation: seen.backup.generation.filter(|_| asks.for_change),
+        purpose: asks.purpose.map(str::to_owned),
     };
     // What etcd runs reads what it wrote.
     let running = seen.workloads.get(&ControlPlaneComponent::Etcd).and_then(|workload| workload.package.as_deref());
-    let Some(package) = running.and_then(|name| seen.package(name)) else { return };
+    let Some(package) = running.and_then(|name| seen.package(name)) else { return steps };
     let ground = pods::Ground {
         names: &seen.names,
         spec: &seen.spec,
@@ -297,19 +313,19 @@ pub(super) fn keep(seen: &Observed, decision: &mut Decision, now: Timestamp) {
         image: &seen.backup.image,
         members: super::datastore::record(seen).members,
     };
-    decision.snapshot = Some(Taking { claim: ground.claim(), pod: ground.snapshot(&wanted), wanted });
+    steps.take = Some(Taking { claim: ground.claim(), pod: ground.snapshot(&wanted), wanted });
+    steps
 }
 
 /// When the next one is due; none if nobody wants one.
-fn due(seen: &Observed, decision: &Decision, now: Timestamp) -> Option<Timestamp> {
+fn due(seen: &Observed, asks: Asks<'_>, now: Timestamp) -> Option<Timestamp> {
     seen.status.package_version.as_ref()?;
     seen.spec.datastore.etcd.as_ref()?;
     if seen.status.restoring.is_some() {
         return None;
     }
     let asked = seen.backup.asked.as_ref().is_some_and(|asked| seen.status.snapshotted.as_ref() != Some(asked));
-    let for_change = decision.refused.as_ref().is_some_and(|(reason, _)| *reason == names::reasons::NO_SNAPSHOT);
-    if asked || for_change || decision.soak.snapshot.is_some() { Some(now) } else { scheduled(seen) }
+    if asked || asks.for_change || asks.purpose.is_some() { Some(now) } else { scheduled(seen) }
 }
 
 /// Writes down what was taken, and whether that is as recent as it should be.

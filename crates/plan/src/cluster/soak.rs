@@ -11,11 +11,12 @@
 use fleetwright_api::{ControlPlaneComponent, FinishingUpgrade, Status, StepProgress, condition, names};
 use jiff::{SignedDuration, Timestamp};
 
+use super::components::Waiting;
 use super::datastore;
-use super::decide::{Decision, proven_at};
 use super::members::Next;
 use super::observed::Observed;
 use super::preflight::{self, AGAIN, Finding};
+use super::proofs::proven_at;
 use super::reach::Stop;
 use super::restore;
 use super::stage::bounded;
@@ -51,6 +52,21 @@ pub struct SoakEnd {
     pub next: Option<Timestamp>,
 }
 
+/// What else is under way in the pass that decides about the end of a soak.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Underway<'a> {
+    /// The package version that the cluster is brought to.
+    pub package: &'a str,
+    /// Authorities are being replaced from now on.
+    pub rotation: bool,
+    /// The next step towards the members of etcd that are declared.
+    pub members: &'a Next,
+    /// The first that is not as declared and proven yet.
+    pub waiting: Option<&'a Waiting>,
+    /// Objects, claims, certificates, keys or members are being updated.
+    pub updating: bool,
+}
+
 /// Since when a soak is under way, and until when it lasts at least. What is declared now counts, not what was declared when it began.
 pub(super) fn times(seen: &Observed, now: Timestamp) -> Option<(Timestamp, Timestamp)> {
     let status = &seen.status;
@@ -79,9 +95,9 @@ pub(super) fn emulating(seen: &Observed) -> Option<String> {
 }
 
 /// How the end of a soak stands, when everything else is decided.
-pub(super) fn end(seen: &Observed, decision: &Decision, now: Timestamp) -> SoakEnd {
+pub(super) fn end(seen: &Observed, underway: &Underway<'_>, now: Timestamp) -> SoakEnd {
     if let Some(finishing) = &seen.status.finishing {
-        return restarts(seen, decision, finishing, now);
+        return restarts(seen, underway.waiting, finishing, now);
     }
     let Some((_, until)) = times(seen, now) else { return SoakEnd::default() };
     let Some(minor) = &seen.status.emulates else { return SoakEnd::default() };
@@ -97,7 +113,7 @@ pub(super) fn end(seen: &Observed, decision: &Decision, now: Timestamp) -> SoakE
         end.condition = Some((Status::Unknown, names::reasons::NO_PACKAGE_VERSION, message));
         return end;
     };
-    if let Some((reason, why)) = held(seen, decision, at.0, now) {
+    if let Some((reason, why)) = held(seen, underway, at.0, now) {
         end.condition = Some((Status::Unknown, reason, bounded(&format!("{lasts}; {why}"))));
         return end;
     }
@@ -151,7 +167,7 @@ fn restarting(minor: &str) -> String {
 }
 
 /// What the end of a soak waits for, besides its time and what is found. None of it can be overridden.
-fn held(seen: &Observed, decision: &Decision, at: &str, now: Timestamp) -> Option<(&'static str, String)> {
+fn held(seen: &Observed, underway: &Underway<'_>, at: &str, now: Timestamp) -> Option<(&'static str, String)> {
     use names::reasons::{BUSY, NOT_PROVEN, PAUSED, QUORUM_LOST};
     if seen.spec.paused {
         return Some((PAUSED, "it does not end while spec.paused is true".to_owned()));
@@ -162,32 +178,26 @@ fn held(seen: &Observed, decision: &Decision, at: &str, now: Timestamp) -> Optio
     if to.name != from.name && (to.is_older_than(&from) || to.minor() == from.minor()) {
         return Some((BUSY, format!("it does not end while {} is asked for", to.name)));
     }
-    if decision.package != at {
-        return Some((BUSY, format!("it does not end while the cluster is brought to {}", decision.package)));
+    if underway.package != at {
+        return Some((BUSY, format!("it does not end while the cluster is brought to {}", underway.package)));
     }
     if seen.status.restoring.is_some() {
         return Some((BUSY, "it does not end while a snapshot is restored".to_owned()));
     }
-    if seen.status.rotation.is_some() || decision.rotation.is_some() {
+    if seen.status.rotation.is_some() || underway.rotation {
         return Some((BUSY, "it does not end while authorities are replaced".to_owned()));
     }
     let change = datastore::record(seen).change.filter(|_| seen.spec.datastore.etcd.is_some());
-    if change.is_some() || !matches!(decision.members, Next::Rest | Next::Ask | Next::Refuse(_)) {
+    if change.is_some() || !matches!(underway.members, Next::Rest | Next::Ask | Next::Refuse(_)) {
         return Some((BUSY, "it does not end while members of etcd are changed".to_owned()));
     }
     if let Some(quorum) = datastore::quorum(seen, now).filter(|quorum| quorum.missing) {
         return Some((QUORUM_LOST, format!("{} of {} members of etcd are ready", quorum.ready, quorum.members)));
     }
-    if let Some((_, why)) = decision.waiting.first() {
+    if let Some((_, why)) = underway.waiting {
         return Some((BUSY, format!("first everything must be as declared and proven: {why}")));
     }
-    let acts = !decision.apply.is_empty()
-        || decision.replace.is_some()
-        || decision.orphan.is_some()
-        || !decision.expand.is_empty()
-        || !decision.certificates.is_empty()
-        || decision.keys.acts();
-    if acts {
+    if underway.updating {
         return Some((BUSY, "objects of the control plane are being updated".to_owned()));
     }
     let servers = seen.workloads.get(&ControlPlaneComponent::Apiserver)?.replicas.iter();
@@ -215,9 +225,9 @@ fn snapshot(seen: &Observed, at: &str, until: Timestamp, now: Timestamp) -> Opti
 }
 
 /// How far the restart without emulation is. It is not taken back: what was written since may be new to the minor before.
-fn restarts(seen: &Observed, decision: &Decision, finishing: &FinishingUpgrade, now: Timestamp) -> SoakEnd {
+fn restarts(seen: &Observed, waiting: Option<&Waiting>, finishing: &FinishingUpgrade, now: Timestamp) -> SoakEnd {
     let FinishingUpgrade { package_version, emulated, since } = finishing;
-    let Some((component, why)) = decision.waiting.first() else { return SoakEnd::default() };
+    let Some((component, why)) = waiting else { return SoakEnd::default() };
     let within = SignedDuration::try_from(seen.spec.upgrade.stage_within.0).unwrap_or(SignedDuration::MAX);
     let until = since.checked_add(within).unwrap_or(Timestamp::MAX);
     let failed = now >= until;

@@ -3,7 +3,7 @@
 use fleetwright_api::{FailedChange, StepProgress};
 use jiff::{SignedDuration, Timestamp};
 
-use super::decide::Decision;
+use super::components::Waiting;
 use super::observed::Observed;
 use super::reach::Stop;
 use super::step::Step;
@@ -18,37 +18,41 @@ pub(super) fn failed(seen: &Observed) -> Option<&FailedChange> {
     (failed.package_version == seen.target().0 && !asked_again).then_some(failed)
 }
 
-/// Says at which stage a change is, and gives it up when that takes too long. Nothing else is done in the pass that gives it up: it is written down
-/// first, so that whoever comes next takes it back too.
-pub(super) fn stage(seen: &Observed, step: &Step<'_>, decision: &mut Decision, now: Timestamp) {
+/// The stage that a change is at.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Stage {
+    /// The stage, and since when.
+    pub progress: Option<StepProgress>,
+    /// The change is given up: this is written down, and from then on the change is taken back.
+    pub failed: Option<FailedChange>,
+    /// When the stage has taken too long.
+    pub next: Option<Timestamp>,
+}
+
+/// Says at which stage a change is, and gives it up when that takes too long.
+pub(super) fn stage(seen: &Observed, step: &Step<'_>, waiting: &[Waiting], now: Timestamp) -> Stage {
+    let mut stage = Stage::default();
     let at = seen.status.package_version.as_deref().filter(|name| *name != step.package.0);
-    let (Some(at), Some((component, why))) = (at, decision.waiting.first()) else { return };
+    let (Some(at), Some((component, why))) = (at, waiting.first()) else { return stage };
     let id = format!("{}/{component}", step.package.0);
     let known = seen.status.progress.as_ref().filter(|known| known.id.as_ref() == Some(&id));
     let since = known.map_or(now, |known| known.since);
     let text = format!("bring {component} to {}", step.package.0);
-    decision.progress = Some(StepProgress { step: text, id: Some(id), since, message: bounded(why) });
+    stage.progress = Some(StepProgress { step: text, id: Some(id), since, message: bounded(why) });
     // One who goes back has nowhere else to go.
     let back =
         seen.package(at).is_none_or(|spec| Stop::of(step.package.0, step.package.1).is_older_than(&Stop::of(at, spec)));
     if back || seen.spec.paused {
-        return;
+        return stage;
     }
     let within = SignedDuration::try_from(seen.spec.upgrade.stage_within.0).unwrap_or(SignedDuration::MAX);
     let until = since.checked_add(within).unwrap_or(Timestamp::MAX);
     if now < until {
-        decision.next = Some(decision.next.map_or(until, |next| next.min(until)));
-        return;
+        return Stage { next: Some(until), ..stage };
     }
     let message = bounded(&format!("after {} it was still so: {why}", seen.spec.upgrade.stage_within));
-    decision.failed = Some(FailedChange {
-        package_version: step.package.0.to_owned(),
-        generation: seen.generation,
-        at: now,
-        message,
-    });
-    decision.apply.clear();
-    decision.replace = None;
+    let (package_version, generation) = (step.package.0.to_owned(), seen.generation);
+    Stage { failed: Some(FailedChange { package_version, generation, at: now, message }), ..stage }
 }
 
 pub(super) fn bounded(text: &str) -> String {

@@ -7,10 +7,11 @@ use fleetwright_api::{
 use jiff::{SignedDuration, Timestamp};
 
 use super::datastore;
-use super::decide::{Decision, proven_at};
+use super::decide::Decision;
 use super::extensions;
 use super::members::Next;
 use super::observed::Observed;
+use super::proofs::proven_at;
 use super::reach::Stop;
 use super::rotation::{followed, told};
 use super::{restore, snapshots, soak};

@@ -9,9 +9,9 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use super::super::contains::difference;
-use super::super::decide::proven_at;
 use super::super::objects::{Kind, Object};
 use super::super::observed::Observed;
+use super::super::proofs::proven_at;
 use super::inventory::{self, Held, INVENTORY, Inventory};
 use super::{EXTENSION, Given, Mistake, Outcome, Ref, Rendered, Report, Surplus, health, render};
 

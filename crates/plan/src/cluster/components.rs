@@ -1,0 +1,368 @@
+//! The objects of the components: which of them are applied, and which components are not as declared yet.
+
+use std::collections::BTreeMap;
+
+use fleetwright_api::{ClusterPackageVersionSpec, ControlPlaneComponent, EtcdStatus, Status, condition, names};
+use jiff::Timestamp;
+
+use super::contains::difference;
+use super::objects::{Blueprint, Kind, Object, as_begun, objects, template_digest};
+use super::observed::{Observed, Replica, Workload};
+use super::policies::{self, Confines};
+use super::preflight::Package;
+use super::proofs::proven_at;
+use super::rest::{AtRest, Prints};
+use super::rotation::trusts;
+use super::step::{Step, newer_etcd};
+use super::{datastore, heal, restore};
+
+/// An object to apply, and the first field in which the live object differs, if there is one and that is drift.
+pub type Change = (Object, Option<String>);
+/// A component that is not as declared yet, and why.
+pub type Waiting = (ControlPlaneComponent, String);
+
+/// What is done about the objects of the components.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Components {
+    /// Apply these.
+    pub apply: Vec<Change>,
+    /// Delete the StatefulSet of etcd with this uid, but not its pods: its volume claim template cannot be changed.
+    pub orphan: Option<String>,
+    /// Delete this member of etcd, so that it is recreated from the present template.
+    pub replace: Option<Replica>,
+    /// The version that each component should have.
+    pub desired: BTreeMap<ControlPlaneComponent, String>,
+    /// The digest of the template that the pods of each component should have.
+    pub templates: BTreeMap<ControlPlaneComponent, String>,
+    /// Components that are not as declared yet, in the order in which they will be.
+    pub waiting: Vec<Waiting>,
+    /// Components whose objects are all as declared.
+    pub rested: BTreeMap<ControlPlaneComponent, AtRest>,
+}
+
+/// Compares the objects of all components, one after the other: each is brought to what is declared when those before it are.
+pub(super) fn components(seen: &Observed, step: &Step<'_>, now: Timestamp) -> Components {
+    let shared = Shared::of(seen, step, now);
+    let mut prints = shared.prints();
+    let mut all = Components::default();
+    let mut settled = true;
+    for component in ControlPlaneComponent::ALL {
+        let Some(package) = shared.package(component, settled) else { continue };
+        let from = prints.with(package, (component, shared.emulates(package), heal::selects(seen, component)));
+        let compared = shared.compare(component, package, from, all.orphan.is_some());
+        let waiting = shared.waiting(component, package, &compared.template);
+        settled &= shared.down || waiting.is_none();
+        if component == ControlPlaneComponent::Etcd && !shared.down {
+            all.replace = replaced(seen, seen.workloads.get(&component), &compared.template);
+        }
+        all.desired.insert(component, package.1.version_of(component).to_owned());
+        all.templates.insert(component, compared.template);
+        all.waiting.extend(waiting.map(|why| (component, why)));
+        all.rested.extend(compared.rested.map(|rested| (component, rested)));
+        all.apply.extend(compared.changes.apply);
+        all.orphan = compared.changes.orphan.or(all.orphan);
+    }
+    let deny = deny(seen, step, &all.apply);
+    all.apply.extend(deny);
+    all
+}
+
+/// What the objects of all components depend on.
+struct Shared<'a> {
+    seen: &'a Observed,
+    step: &'a Step<'a>,
+    /// A restore keeps all components stopped.
+    down: bool,
+    /// A restore replaces the data: what components were made from before does not matter.
+    replaces: bool,
+    /// Etcd has no quorum, and no restore is about to replace its data.
+    mute: bool,
+    trusts: String,
+    etcd: EtcdStatus,
+}
+
+/// The objects of one component, compared with the live ones.
+#[derive(Default)]
+struct Compared {
+    template: String,
+    /// Set if all objects are as declared.
+    rested: Option<AtRest>,
+    changes: Changes,
+}
+
+/// What brings live objects to the wanted ones.
+#[derive(Default)]
+struct Changes {
+    apply: Vec<Change>,
+    /// See [`Components::orphan`].
+    orphan: Option<String>,
+}
+
+impl<'a> Shared<'a> {
+    fn of(seen: &'a Observed, step: &'a Step<'a>, now: Timestamp) -> Self {
+        let (down, replaces) = (restore::down(seen), restore::replaces(seen));
+        let mute = !replaces && datastore::quorum(seen, now).is_some_and(|quorum| quorum.missing);
+        let (trusts, etcd) = (trusts(&seen.anchors), datastore::record(seen));
+        Self { seen, step, down, replaces, mute, trusts, etcd }
+    }
+
+    fn prints(&self) -> Prints<'a> {
+        let (etcd, restoring) = (&self.etcd, self.seen.status.restoring.is_some());
+        let members = (etcd.members, etcd.serving, etcd.change.is_some());
+        Prints::of(self.seen, (&self.trusts, self.down, members, restoring, &self.seen.meta))
+    }
+
+    /// The package version that a component is made from now; none if it is not ours or nobody knows what it was made from.
+    fn package(&self, component: ControlPlaneComponent, settled: bool) -> Option<Package<'a>> {
+        let Self { seen, step, .. } = *self;
+        if component == ControlPlaneComponent::Etcd && seen.spec.datastore.etcd.is_none() {
+            return None;
+        }
+        // While those before it change, it stays what it is. Data that a newer etcd wrote is not for an older one.
+        let running = seen.workloads.get(&component).and_then(|workload| workload.package.as_deref());
+        match running.filter(|name| *name != step.package.0 && !self.replaces) {
+            Some(name) if !settled || newer_etcd(seen, component, name, step) => Some((name, seen.package(name)?)),
+            _ => Some(step.package),
+        }
+    }
+
+    /// The minor that components of that package version emulate.
+    fn emulates(&self, package: Package<'_>) -> Option<&'a str> {
+        self.step.emulates.as_deref().filter(|_| package.0 == self.step.package.0)
+    }
+
+    /// The objects of a component as they should be.
+    fn wanted(&self, component: ControlPlaneComponent, package: Package<'_>) -> Vec<Object> {
+        let seen = self.seen;
+        let blueprint = Blueprint {
+            names: &seen.names,
+            spec: &seen.spec,
+            package: package.1,
+            etcd_exists: seen.status.package_version.is_some(),
+            emulates: self.emulates(package),
+            trusts: &self.trusts,
+            members: (self.etcd.members, self.etcd.serving),
+        };
+        let mut wanted = named(objects(&blueprint, component), package.0);
+        wanted.extend(confines(seen, package.1).policies(component));
+        wanted.sort_by_key(|object| object.kind);
+        if self.down {
+            stopped(&mut wanted);
+        }
+        heal::select(seen, component, &mut wanted);
+        wanted
+    }
+
+    /// Compares the objects of a component with the live ones, unless they were as declared and nothing changed since. `from` is the content hash of all
+    /// that they are made from. While the StatefulSet of etcd is being orphaned, no component counts as unchanged from now on.
+    fn compare(&self, component: ControlPlaneComponent, package: Package<'_>, from: u64, orphaned: bool) -> Compared {
+        let seen = self.seen;
+        let rested = seen.rested.get(&component).filter(|rested| !self.mute && rested.still(seen, from));
+        if let Some(rested) = rested {
+            let template = rested.template.to_string();
+            return Compared { template, rested: Some(rested.clone()), changes: Changes::default() };
+        }
+        let wanted = self.wanted(component, package);
+        let template = wanted.iter().find_map(template_digest).unwrap_or_default().to_owned();
+        if !self.starts(component) {
+            return Compared { template, ..Compared::default() };
+        }
+        let all = wanted.iter().map(|object| (object.kind, object.name.as_str()));
+        let rested = AtRest::of(seen, from, all, &template);
+        let changes = changes(seen, wanted, self.mute);
+        let unchanged = !self.mute && !orphaned && changes.orphan.is_none() && changes.apply.is_empty();
+        Compared { template, rested: rested.filter(|_| unchanged), changes }
+    }
+
+    /// Whether the objects of a component are applied: they exist, or what they need to start is there.
+    fn starts(&self, component: ControlPlaneComponent) -> bool {
+        let workload = self.seen.workloads.get(&component);
+        let begun = workload.is_some_and(|workload| workload.package.is_some());
+        begun
+            || match component {
+                ControlPlaneComponent::Etcd => true,
+                ControlPlaneComponent::Apiserver => placed(self.seen),
+                // They do not wait for the API server.
+                _ => served(self.seen),
+            }
+    }
+
+    /// Why a component is not as declared yet.
+    fn waiting(&self, component: ControlPlaneComponent, package: Package<'_>, template: &str) -> Option<String> {
+        if self.down {
+            return Some(format!("{component} is stopped"));
+        }
+        let Self { seen, step, .. } = *self;
+        let expected = if newer_etcd(seen, component, package.0, step) { package.0 } else { step.package.0 };
+        unsettled(seen, component, seen.workloads.get(&component), expected, template)
+    }
+}
+
+fn confines<'a>(seen: &'a Observed, package: &'a ClusterPackageVersionSpec) -> Confines<'a> {
+    let restoring = seen.status.restoring.is_some();
+    Confines { names: &seen.names, spec: &seen.spec, package, meta: &seen.meta, restoring }
+}
+
+/// What no policy allows is denied, once all policies that allow something were seen: a pod that runs is never without its own.
+fn deny(seen: &Observed, step: &Step<'_>, apply: &[Change]) -> Vec<Change> {
+    let allowed = |name: &str| seen.print(Kind::NetworkPolicy, name).is_some();
+    let coming = apply.iter().any(|(object, _)| object.kind == Kind::NetworkPolicy);
+    if coming || !confines(seen, step.package.1).expected().into_iter().all(allowed) {
+        return Vec::new();
+    }
+    changes(seen, vec![policies::default_deny(&seen.names)], false).apply
+}
+
+/// What brings those of the objects that differ to what is wanted.
+fn changes(seen: &Observed, wanted: Vec<Object>, mute: bool) -> Changes {
+    // What follows a change of members is no repair.
+    let changing = condition(&seen.status.conditions, names::MEMBERS_AS_DECLARED);
+    let changing = changing.is_some_and(|one| one.status == Status::False);
+    let mut changes = Changes::default();
+    for mut object in wanted {
+        let live = seen.object(object.kind, &object.name);
+        if let Some(live) = live.as_ref().filter(|live| claims_differ(live, &object)) {
+            let record = seen.status.etcd.as_ref();
+            if record.is_some_and(|record| record.change.is_none()) && !mute {
+                changes.orphan = Some(live["metadata"]["uid"].as_str().unwrap_or_default().to_owned());
+                continue;
+            }
+            object.body["spec"]["volumeClaimTemplates"] = live["spec"]["volumeClaimTemplates"].clone();
+        }
+        match live {
+            None => changes.apply.push((object, None)),
+            // New ones could not begin without etcd, and the old ones would go for them.
+            Some(live) if mute && object.kind == Kind::Deployment && moves(&live, &object) => {}
+            Some(live) if object.kind == Kind::NetworkPolicy => {
+                if let Some(place) = policies::difference(&live, &object.body) {
+                    changes.apply.push((object, Some(place)));
+                }
+            }
+            Some(live) => {
+                if let Some(place) = difference(&live, &object.body) {
+                    // That etcd goes on from now is no repair.
+                    let place = difference(&live, &as_begun(&object.body)).filter(|_| !changing).map(|_| place);
+                    changes.apply.push((object, place));
+                }
+            }
+        }
+    }
+    changes
+}
+
+/// Whether it is the StatefulSet of etcd, with other volume claims than are there: that field cannot be changed.
+fn claims_differ(live: &serde_json::Value, object: &Object) -> bool {
+    let (place, name) = ("volumeClaimTemplates", ControlPlaneComponent::Etcd.binary());
+    object.kind == Kind::StatefulSet
+        && object.name == name
+        && difference(
+            &serde_json::json!({ place: live["spec"][place] }),
+            &serde_json::json!({ place: object.body["spec"][place] }),
+        )
+        .is_some()
+}
+
+/// Without any pod.
+fn stopped(objects: &mut [Object]) {
+    for object in objects.iter_mut().filter(|object| matches!(object.kind, Kind::Deployment | Kind::StatefulSet)) {
+        object.body["spec"]["replicas"] = 0.into();
+    }
+}
+
+/// Whether the object makes other pods than what is there.
+fn moves(live: &serde_json::Value, object: &Object) -> bool {
+    let digest = &live["spec"]["template"]["metadata"]["annotations"][fleetwright_api::names::APPLIED];
+    digest.as_str() != template_digest(object)
+}
+
+/// With the name of the package version on the workload.
+pub(super) fn named(mut objects: Vec<Object>, package: &str) -> Vec<Object> {
+    for object in &mut objects {
+        if matches!(object.kind, Kind::Deployment | Kind::StatefulSet) {
+            object.body["metadata"]["annotations"] = serde_json::json!({ super::objects::PACKAGE_VERSION: package });
+        }
+    }
+    objects
+}
+
+/// Whether etcd begins, so that it is there when an API server that begins now looks for it. That waits for it by itself, but looks again only a second later, and then later still.
+fn placed(seen: &Observed) -> bool {
+    let workload = seen.workloads.get(&ControlPlaneComponent::Etcd);
+    let placed = workload.map_or(0, |etcd| etcd.replicas.iter().filter(|replica| replica.node.is_some()).count());
+    seen.spec.datastore.etcd.is_none() || placed > count(seen, ControlPlaneComponent::Etcd) / 2
+}
+
+/// Whether an API server answers already.
+fn served(seen: &Observed) -> bool {
+    seen.workloads
+        .get(&ControlPlaneComponent::Apiserver)
+        .is_some_and(|workload| workload.replicas.iter().any(|replica| replica.ready && !replica.ending))
+}
+
+/// How many pods of a component there should be now.
+pub(super) fn count(seen: &Observed, component: ControlPlaneComponent) -> usize {
+    let count = match component {
+        ControlPlaneComponent::Etcd if seen.spec.datastore.etcd.is_none() => 0,
+        ControlPlaneComponent::Etcd => datastore::record(seen).members,
+        _ => seen.spec.replicas,
+    };
+    usize::try_from(count).unwrap_or(usize::MAX)
+}
+
+/// Why a component is not as it should be, in a few words; none if it is.
+fn unsettled(
+    seen: &Observed,
+    component: ControlPlaneComponent,
+    workload: Option<&Workload>,
+    package: &str,
+    template: &str,
+) -> Option<String> {
+    let wanted = count(seen, component);
+    let Some(workload) = workload.filter(|workload| workload.package.is_some()) else {
+        return Some(format!("{component} is about to be made"));
+    };
+    if workload.package.as_deref() != Some(package) {
+        return Some(format!("{component} is still of {}", workload.package.as_deref().unwrap_or("nothing")));
+    }
+    let here: Vec<_> = workload.replicas.iter().filter(|replica| !replica.ending).collect();
+    let new: Vec<_> = here.iter().filter(|replica| replica.template.as_deref() == Some(template)).collect();
+    let ready = new.iter().filter(|replica| replica.ready).count();
+    if ready < wanted {
+        let why =
+            new.iter().find(|replica| !replica.message.is_empty()).map(|replica| format!(": {}", replica.message));
+        return Some(format!("{component}: {ready} of {wanted} replicas are ready{}", why.unwrap_or_default()));
+    }
+    if here.len() > new.len() {
+        return Some(format!("{component}: {} replicas of before are still there", here.len() - new.len()));
+    }
+    if component == ControlPlaneComponent::Apiserver {
+        let unproven = new.iter().find(|replica| proven_at(seen, replica).is_none())?;
+        let why = match seen.proofs.get(&unproven.uid).map(|proof| &proof.outcome) {
+            Some(Err(why)) => why.clone(),
+            _ => "its proof is under way".to_owned(),
+        };
+        return Some(format!("{component}: {} is not proven: {why}", unproven.name));
+    }
+    None
+}
+
+/// The member of etcd that is made anew next: one that is of before, while all others are well.
+fn replaced(seen: &Observed, workload: Option<&Workload>, template: &str) -> Option<Replica> {
+    let replicas = &workload?.replicas;
+    // One at a time, whatever the reason.
+    if seen.status.etcd.as_ref().is_some_and(|etcd| etcd.change.is_some()) {
+        return None;
+    }
+    let wanted = count(seen, ControlPlaneComponent::Etcd);
+    if replicas.len() != wanted || replicas.iter().any(|replica| replica.ending) {
+        return None;
+    }
+    let old = |replica: &&Replica| replica.template.as_deref() != Some(template);
+    // One that does not work anyway costs nothing; otherwise all must.
+    let broken = replicas.iter().filter(|replica| !replica.ready).collect::<Vec<_>>();
+    match broken[..] {
+        [] => replicas.iter().rev().find(old).cloned(),
+        [one] if old(&one) => Some(one.clone()),
+        _ => None,
+    }
+}

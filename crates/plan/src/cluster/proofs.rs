@@ -1,0 +1,109 @@
+//! Proofs of API servers: which replicas are to be proven now, and which still count as proven.
+
+use std::time::Duration;
+
+use fleetwright_api::ControlPlaneComponent;
+use jiff::Timestamp;
+
+use super::heal;
+use super::observed::{Observed, Replica};
+
+/// A proof is done again after this long, so that what breaks without a sign is found.
+pub const PROVE_EVERY: Duration = Duration::from_secs(600);
+/// A proof that failed is tried again after this long.
+const PROVE_AGAIN: Duration = Duration::from_secs(5);
+/// When nobody looked for so long, what was proven before counts no more.
+const PROOF_LASTS: Duration = Duration::from_secs(3 * 3600);
+
+/// A pod that is to be proven.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prover {
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+    /// Where it answers.
+    pub ip: String,
+    /// Of which beginning of its container.
+    pub restarts: i32,
+    /// The cluster was never proven: nobody has worked in it before.
+    pub first: bool,
+}
+
+/// The proofs of a pass.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Proofs {
+    /// Prove these now.
+    pub prove: Vec<Prover>,
+    /// When the next proof is due.
+    pub next: Option<Timestamp>,
+}
+
+/// When a replica was last proven, if it still is: by this process, or by one before it as the status says.
+pub(super) fn proven_at(seen: &Observed, replica: &Replica) -> Option<Timestamp> {
+    match seen.proofs.get(&replica.uid) {
+        Some(proof) if proof.restarts == replica.restarts => proof.outcome.as_ref().ok().map(|_| proof.at),
+        Some(_) => None,
+        None => {
+            let components = seen.status.components.iter();
+            let mut replicas = components.flat_map(|component| &component.replicas);
+            replicas.find(|known| known.name == replica.name && known.ready)?.proven
+        }
+    }
+}
+
+/// Whether a controller-manager and a scheduler run, ready or not.
+fn acts(seen: &Observed) -> bool {
+    let runs = |replica: &Replica| replica.ready || replica.ip.is_some() && replica.message.is_empty();
+    [ControlPlaneComponent::ControllerManager, ControlPlaneComponent::Scheduler]
+        .iter()
+        .all(|one| seen.workloads.get(one).is_some_and(|workload| workload.replicas.iter().any(runs)))
+}
+
+/// Which replicas of the API server are to be proven now, and when the next one is.
+pub(super) fn prove(seen: &Observed, now: Timestamp) -> Proofs {
+    let mut proofs = Proofs::default();
+    let Some(workload) = seen.workloads.get(&ControlPlaneComponent::Apiserver) else { return proofs };
+    // A proof waits for those who act. Where they were never there, many would wait for long while others could be proven in their place.
+    if seen.status.package_version.is_none() && !acts(seen) {
+        return proofs;
+    }
+    let doubted = heal::doubted(seen);
+    for replica in workload.replicas.iter().filter(|replica| replica.ready && !replica.ending) {
+        let Some(ip) = &replica.ip else { continue };
+        let again = match seen.proofs.get(&replica.uid) {
+            // Where one fails again and again, the others show whether it is alone with it.
+            Some(proof) if proof.outcome.is_ok() && doubted.is_some_and(|since| proof.at < since) => now,
+            Some(proof) if proof.restarts == replica.restarts => {
+                let wait = if proof.outcome.is_ok() { jittered(&replica.uid) } else { PROVE_AGAIN };
+                proof.at.checked_add(wait).unwrap_or(now)
+            }
+            Some(_) => now,
+            // What a process before us proved does not tell what it emulates.
+            None if seen.status.finishing.is_some() => now,
+            // Proven by a process before us: in its time, and no longer than that.
+            None => match proven_at(seen, replica) {
+                Some(at)
+                    if now.duration_since(at) < jiff::SignedDuration::try_from(PROOF_LASTS).unwrap_or_default() =>
+                {
+                    at.checked_add(jittered(&replica.uid)).unwrap_or(now)
+                }
+                _ => now,
+            },
+        };
+        if again <= now {
+            let (name, uid, ip) = (replica.name.clone(), replica.uid.clone(), ip.clone());
+            let first = seen.status.package_version.is_none();
+            proofs.prove.push(Prover { name, uid, ip, restarts: replica.restarts, first });
+        } else {
+            proofs.next = proofs.next.into_iter().chain([again]).min();
+        }
+    }
+    proofs
+}
+
+/// The period of a pod: those of a fleet that began together do not stay together.
+fn jittered(uid: &str) -> Duration {
+    let spread = uid.bytes().fold(7_u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(byte))) % 200;
+    PROVE_EVERY + Duration::from_secs(spread)
+}
