@@ -16,7 +16,8 @@ use fleetwright_plan::cluster::objects::{Kind, Object};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use crate::cluster::{Clusters, Found, Invalid};
+use crate::cluster::{Clusters, Found};
+use crate::errors::Invalid;
 use crate::view::ClusterView;
 
 /// The ConfigMap that holds the last accepted spec, in the namespace of the control plane.
@@ -115,6 +116,26 @@ impl Clusters {
             return None;
         }
         unknown(spec, (&spec.package_version, &package.spec)).into_iter().next().map(Invalid::Argument)
+    }
+
+    /// A network of a new cluster that is one of the meta cluster as well. One that is there already is kept: its networks cannot be changed, and its
+    /// API servers do not reach the meta cluster by them.
+    fn overlap(&self, names: &Names, cluster: &Cluster) -> Option<Invalid> {
+        let status = cluster.status.as_ref();
+        let made = status.is_some_and(|status| status.package_version.is_some());
+        if made || self.eyes.namespace(names).is_some() {
+            return None;
+        }
+        let network = &cluster.spec.network;
+        let own = [("spec.network.pods", &network.pods), ("spec.network.services", &network.services)];
+        own.into_iter().find_map(|(field, own)| {
+            let meta = self.networks.overlapped(own)?;
+            let all = (64..=127).map(|number| format!("10.{number}.0.0/16"));
+            let mut free = all.filter(|one| *one != network.pods && *one != network.services);
+            let free = free.find(|one| self.networks.overlapped(one).is_none());
+            let free = free.unwrap_or_else(|| "one that you use nowhere else".to_owned());
+            Some(Invalid::Overlap { field, network: own.clone(), meta, free })
+        })
     }
 
     /// The last accepted spec of a Cluster whose declared spec is not valid.

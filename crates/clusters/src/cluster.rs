@@ -1,33 +1,24 @@
-//! The controller of clusters: what was decided is done and written down.
+//! The controller of clusters: what a pass finds, decides, does and reports, each in its order.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use fleetwright_api::{
-    CertificateStatus, Cluster, ClusterStatus, ControlPlaneComponent, FinishingUpgrade, Status, condition, names,
-};
-use fleetwright_kit::events::{Level, reference};
-use fleetwright_kit::journal::{Journal, JournalError};
-use fleetwright_kit::{Budget, Controller, Key, Next, Outcome, Pass, Remedy, StepError, WriteError};
-use fleetwright_plan::cluster::arguments::Unknown;
-use fleetwright_plan::cluster::borrowed::borrowed;
-use fleetwright_plan::cluster::limits::{Violation, summary};
-use fleetwright_plan::cluster::networks::{MetaNetworks, Network};
-use fleetwright_plan::cluster::objects::{Kind, Object};
+use fleetwright_api::{CertificateStatus, Cluster, ClusterStatus, ControlPlaneComponent, names};
+use fleetwright_kit::events::reference;
+use fleetwright_kit::journal::Journal;
+use fleetwright_kit::{Budget, Controller, Key, Next, Outcome, Pass, StepError, WriteError};
+use fleetwright_plan::cluster::networks::MetaNetworks;
 use fleetwright_plan::cluster::release::Hold;
-use fleetwright_plan::cluster::{self, AtRest, Decision, Names, Observed, Outlook, certificates, extensions};
+use fleetwright_plan::cluster::{self, AtRest, Decision, Names, Observed, Outlook};
 use jiff::Timestamp;
-use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::{Namespace, ObjectReference};
-use kube::ResourceExt;
-use kube::api::{ObjectMeta, PropagationPolicy};
+use k8s_openapi::api::core::v1::ObjectReference;
 use serde_json::json;
 
 use crate::accepted::{Kept, Refused};
 use crate::access::{self, Account};
-use crate::borrow;
 use crate::ending::{self, Ending};
+use crate::errors::{ActError, Invalid};
 use crate::extend::Extenders;
 use crate::eyes::Eyes;
 use crate::follow;
@@ -35,8 +26,7 @@ use crate::joined::Askers;
 use crate::members::Members;
 use crate::meters::Meters;
 use crate::prove::Provers;
-use crate::secrets::{Authorities, Maker, SecretError};
-use crate::snapshots;
+use crate::secrets::SecretError;
 use crate::survey::Surveys;
 use crate::view::ClusterView;
 
@@ -74,13 +64,13 @@ pub type Rested = BTreeMap<ControlPlaneComponent, AtRest>;
 
 /// Everything that is known of a cluster in a pass.
 pub struct Found {
-    cluster: Arc<ClusterView>,
+    pub(crate) cluster: Arc<ClusterView>,
     pub(crate) names: Names,
     /// The package version that the spec names exists.
     packaged: bool,
     /// What a decision about its control plane is made from; none if none can be made: there is no package version, the cluster is being deleted, its
     /// namespace is another Cluster's, or the operator may not read there.
-    observed: Option<Box<Observed>>,
+    pub(crate) observed: Option<Box<Observed>>,
     /// When each of its certificates ends.
     certificates: Vec<CertificateStatus>,
     /// The other Cluster whose namespace this one would have.
@@ -96,139 +86,6 @@ pub struct Found {
 /// What the decision is made from.
 pub struct Valid {
     found: Arc<Found>,
-}
-
-/// What is wrong with what is declared.
-#[derive(Clone, Debug, thiserror::Error)]
-pub enum Invalid {
-    /// The package version is not there.
-    #[error(
-        "spec.packageVersion names {0}, which is not in the namespace: make that ClusterPackageVersion, or name another"
-    )]
-    NoPackage(String),
-    /// An argument that the component does not know in this version. A component that has it does not start.
-    #[error("{0}")]
-    Argument(Unknown),
-    /// The namespace is another Cluster's.
-    #[error(
-        "Namespace {namespace} of the control plane is of Cluster {other}, and nothing was done in it: give this Cluster another name, or delete Cluster {other} first"
-    )]
-    Taken { namespace: String, other: String },
-    /// ClusterLimits of the namespace do not allow it.
-    #[error("{}", summary(.0))]
-    Limits(Vec<Violation>),
-    /// What its API servers connect to at these addresses would be in the meta cluster.
-    #[error(
-        "{field} {network} overlaps {meta}, a network of the meta cluster: delete this Cluster, of which nothing was made, and create it with another network, such as {free}"
-    )]
-    Overlap {
-        /// Which field.
-        field: &'static str,
-        /// What it says.
-        network: String,
-        /// The network of the meta cluster.
-        meta: Network,
-        /// One that overlaps none.
-        free: String,
-    },
-}
-
-impl StepError for Invalid {
-    fn reason(&self) -> &'static str {
-        match self {
-            Self::NoPackage(_) => names::reasons::NO_PACKAGE_VERSION,
-            Self::Argument(_) => names::reasons::BAD_ARGUMENT,
-            Self::Taken { .. } => names::reasons::NAMESPACE_TAKEN,
-            Self::Limits(_) => names::reasons::LIMIT_EXCEEDED,
-            Self::Overlap { .. } => names::reasons::NETWORK_OVERLAPS,
-        }
-    }
-
-    fn remedy(&self) -> Remedy {
-        match self {
-            Self::NoPackage(_) | Self::Argument(_) | Self::Limits(_) | Self::Overlap { .. } => Remedy::Person,
-            // What happens to that namespace wakes the other Cluster.
-            Self::Taken { .. } => Remedy::Wait(Duration::from_secs(30)),
-        }
-    }
-}
-
-/// Why something was not done.
-#[derive(Debug, thiserror::Error)]
-pub enum ActError {
-    /// It was not written.
-    #[error("{0}")]
-    Write(#[from] WriteError),
-    /// A key or certificate was not made.
-    #[error("{0}")]
-    Secret(#[from] SecretError),
-    /// An Operation was not driven on.
-    #[error("{0}")]
-    Journal(#[from] JournalError),
-}
-
-impl StepError for ActError {
-    fn reason(&self) -> &'static str {
-        match self {
-            Self::Write(error) => error.reason(),
-            Self::Secret(error) => error.reason(),
-            Self::Journal(error) => error.reason(),
-        }
-    }
-
-    fn remedy(&self) -> Remedy {
-        let remedy = match self {
-            Self::Write(error) => error.remedy(),
-            Self::Secret(error) => error.remedy(),
-            Self::Journal(error) => error.remedy(),
-        };
-        match remedy {
-            // A refusal may be mended by a role or a quota, which nobody watches.
-            Remedy::Person => Remedy::Wait(Duration::from_secs(30)),
-            remedy => remedy,
-        }
-    }
-}
-
-impl ActError {
-    /// The API server refuses what was written, and will again.
-    fn is_refusal(&self) -> bool {
-        let refused = |error: &WriteError| matches!(error, WriteError::Refused { .. });
-        match self {
-            Self::Write(error)
-            | Self::Secret(SecretError::Write(error))
-            | Self::Journal(JournalError::Write(error)) => refused(error),
-            Self::Secret(_) | Self::Journal(_) => false,
-        }
-    }
-}
-
-/// The first write of a pass that the API server refused.
-#[derive(Default)]
-struct Refusal(Option<ActError>);
-
-impl Refusal {
-    /// A refusal concerns what was written and nothing else: the pass goes on. Any other error ends it.
-    fn noted<T>(&mut self, outcome: Result<T, impl Into<ActError>>) -> Result<Option<T>, ActError> {
-        match outcome.map_err(Into::into) {
-            Ok(value) => Ok(Some(value)),
-            Err(error) if error.is_refusal() => {
-                self.0.get_or_insert(error);
-                Ok(None)
-            }
-            Err(error) => Err(error),
-        }
-    }
-}
-
-/// What came of doing what was decided.
-#[derive(Default)]
-struct Acted {
-    /// A Secret that the cluster refers to cannot be read: that stops what needs it, and nothing else.
-    trouble: Option<SecretError>,
-    /// When to look again, besides what was decided.
-    next: Option<Timestamp>,
-    refusal: Refusal,
 }
 
 /// What was done.
@@ -509,333 +366,9 @@ impl Found {
 }
 
 impl Clusters {
-    /// A network of a new cluster that is one of the meta cluster as well. One that is there already is kept: its networks cannot be changed, and its
-    /// API servers do not reach the meta cluster by them.
-    pub(crate) fn overlap(&self, names: &Names, cluster: &Cluster) -> Option<Invalid> {
-        let status = cluster.status.as_ref();
-        let made = status.is_some_and(|status| status.package_version.is_some());
-        if made || self.eyes.namespace(names).is_some() {
-            return None;
-        }
-        let network = &cluster.spec.network;
-        let own = [("spec.network.pods", &network.pods), ("spec.network.services", &network.services)];
-        own.into_iter().find_map(|(field, own)| {
-            let meta = self.networks.overlapped(own)?;
-            let all = (64..=127).map(|number| format!("10.{number}.0.0/16"));
-            let mut free = all.filter(|one| *one != network.pods && *one != network.services);
-            let free = free.find(|one| self.networks.overlapped(one).is_none());
-            let free = free.unwrap_or_else(|| "one that you use nowhere else".to_owned());
-            Some(Invalid::Overlap { field, network: own.clone(), meta, free })
-        })
-    }
-
     pub(crate) fn rested(&self) -> MutexGuard<'_, HashMap<Key, Rested>> {
         // Every change is whole before the lock is given back.
         self.rested.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Does what was decided about machines that hold the deletion.
-    async fn held(&self, pass: &Pass, found: &Found, hold: Option<&Hold>) -> Result<Option<String>, ActError> {
-        match hold {
-            Some(hold) => self.hold(pass, found, hold).await,
-            None => Ok(None),
-        }
-    }
-
-    /// Stops background tasks that change something. A proof that runs already is left to delete the object that it made.
-    fn halt(&self, key: &Key) {
-        self.members.0.only(key, |_| false);
-        self.extenders.halt(key);
-        self.askers.0.only(key, |_| false);
-    }
-
-    /// Remembers which components are as declared, so that the next pass does not compare their objects again if nothing changed.
-    fn remember_rested(&self, key: &Key, found: &Found, rested: Option<&Rested>) {
-        let known = found.observed.as_ref().map(|observed| &observed.rested);
-        if let Some(rested) = rested.filter(|rested| known != Some(*rested)) {
-            self.rested().insert(key.clone(), rested.clone());
-        }
-    }
-
-    /// Does what was decided. A write that the API server refuses stops nothing else.
-    async fn keep(&self, pass: &Pass, found: &Found, decision: &Decision) -> Result<Acted, ActError> {
-        let names = &found.names;
-        if decision.namespace {
-            self.namespace(pass, names).await?;
-            return Ok(Acted::default());
-        }
-        let mut refusal = Refusal::default();
-        refusal.noted(self.record_accepted(pass, found).await)?;
-        let recorded = found.cluster.0.status.as_ref().map(|status| &status.keys[..]).unwrap_or_default();
-        let maker = Maker { eyes: &self.eyes, pass, names, spec: &found.cluster.0.spec, recorded };
-        let done = refusal.noted(maker.keys(&decision.keys).await)?;
-        for key in done.iter().flat_map(|()| &decision.keys.restore) {
-            let message = format!(
-                "Secret {}/{} was missing: recreated with the same key from the sealed copy",
-                names.namespace,
-                key.secret()
-            );
-            self.tell(pass, found, Level::Warning, "KeyRestored", &message).await;
-        }
-        let copied = borrow::copy(&self.eyes, pass, names, &borrowed(&found.cluster.0.spec)).await;
-        let mut trouble = refusal.noted(copied)?.flatten();
-        refusal.noted(maker.turn(&decision.rotate).await)?;
-        let mut authorities = Authorities::new();
-        for (wanted, why) in &decision.certificates {
-            if refusal.noted(maker.certificate_of(wanted, &mut authorities).await)?.is_none() {
-                continue;
-            }
-            self.meters.certificate(why.as_str());
-            if *why != certificates::Due::Missing {
-                let message = format!("the certificate {} was made anew: {}", wanted.secret, why.as_str());
-                self.tell(pass, found, Level::Normal, "CertificateReplaced", &message).await;
-            }
-        }
-        for (object, place) in &decision.apply {
-            let applied = refusal.noted(self.apply(pass, names, object).await)?;
-            if let (Some(()), Some(place)) = (applied, place)
-                && found
-                    .cluster
-                    .0
-                    .status
-                    .as_ref()
-                    .is_some_and(|status| status.observed_generation == found.cluster.0.metadata.generation)
-            {
-                let message = format!(
-                    "{} {} was not as declared at {place}, and was put right",
-                    object.kind.as_str(),
-                    object.name
-                );
-                self.meters.repaired(object.kind.as_str());
-                self.tell(pass, found, Level::Normal, "Repaired", &message).await;
-            }
-        }
-        if let Some(replica) = &decision.replace {
-            let key = Key::new(&names.namespace, &replica.name);
-            match pass.writer().delete(&self.eyes.pods, &key, &replica.uid, &replica.version).await {
-                Err(WriteError::Gone(_)) => {}
-                deleted => {
-                    refusal.noted(deleted)?;
-                }
-            }
-        }
-        if let Some(uid) = &decision.orphan {
-            let etcd = Key::new(&names.namespace, ControlPlaneComponent::Etcd.binary());
-            refusal.noted(pass.writer().delete_uid::<StatefulSet>(&etcd, uid, PropagationPolicy::Orphan).await)?;
-        }
-        for (claim, size) in &decision.expand {
-            let key = Key::new(&names.namespace, &claim.name);
-            let patch = json!([
-                { "op": "test", "path": "/metadata/uid", "value": claim.uid },
-                { "op": "replace", "path": "/spec/resources/requests/storage", "value": size },
-            ]);
-            refusal.noted(pass.writer().json_patch(&self.eyes.claims, &key, patch).await)?;
-        }
-        let mut next = refusal.noted(self.change_members(pass, found, decision).await)?.flatten();
-        refusal.noted(self.heal(pass, found, &decision.heal).await)?;
-        match decision.preflight.ask.as_ref().or(decision.soak.ask.as_ref()) {
-            Some(ask) => self.surveys.begin(pass.key(), names, ask),
-            None if !decision.preflight.begins && !decision.soak.surveyed => self.surveys.forget(pass.key()),
-            None => {}
-        }
-        match &decision.follow {
-            Some(follow) => self.followers.begin(pass.key(), names, follow),
-            None if decision.rotation.is_none() => self.followers.forget(pass.key()),
-            None => {}
-        }
-        for prover in &decision.prove {
-            self.provers.begin(pass.key(), names, prover);
-        }
-        let again = refusal.noted(self.drive_restore(pass, found, decision.restore.as_ref()).await)?.flatten();
-        next = next.into_iter().chain(again).min();
-        for task in &decision.tidy {
-            refusal.noted(snapshots::tidy(&self.eyes, pass, names, task).await)?;
-        }
-        let status = found.cluster.0.status.clone().unwrap_or_default();
-        let (eyes, spec) = (&self.eyes, &found.cluster.0.spec);
-        let supplies = snapshots::Supplies { eyes, pass, names, spec, status: &status };
-        let restored = supplies.restore(decision).await;
-        let taken = match &decision.snapshot {
-            Some(taking) => supplies.take(taking).await,
-            None => Ok(()),
-        };
-        for done in [restored, taken] {
-            match done {
-                Err(ActError::Secret(error)) if error.needs_person() => trouble = trouble.or(Some(error)),
-                done => drop(refusal.noted(done)?),
-            }
-        }
-        let again = self.extend(pass, found, &decision.extensions, &mut refusal).await?;
-        next = next.into_iter().chain(again).min();
-        Ok(Acted { trouble, next, refusal })
-    }
-
-    /// What is brought is written down first: whatever happens then, nothing of it is forgotten.
-    async fn extend(
-        &self,
-        pass: &Pass,
-        found: &Found,
-        choice: &extensions::Choice,
-        refusal: &mut Refusal,
-    ) -> Result<Option<Timestamp>, ActError> {
-        let names = &found.names;
-        if let Some(inventory) = &choice.inventory
-            && refusal.noted(self.apply(pass, names, inventory).await)?.is_none()
-        {
-            return Ok(None);
-        }
-        for (object, place) in choice.apply.iter().take(extensions::MOST_IN_META) {
-            let applied = refusal.noted(self.apply(pass, names, object).await)?;
-            if let (Some(()), Some(place)) = (applied, place) {
-                let (kind, name) = (object.kind.as_str(), &object.name);
-                let message = format!("{kind} {name} was not as its extension says at {place}, and was put right");
-                self.tell(pass, found, Level::Normal, "Repaired", &message).await;
-            }
-        }
-        for (kind, name, uid) in choice.prune.iter().take(extensions::MOST_IN_META) {
-            refusal.noted(self.take_away(pass, &Key::new(&names.namespace, name), *kind, uid).await)?;
-        }
-        self.extenders.begin(pass.key(), names, &choice.servers, &choice.work);
-        for message in self.extenders.repaired(pass.key()) {
-            self.tell(pass, found, Level::Normal, "Repaired", &message).await;
-        }
-        Ok(refusal.noted(self.prune(pass, found, choice).await)?.flatten())
-    }
-
-    async fn take_away(&self, pass: &Pass, key: &Key, kind: Kind, uid: &str) -> Result<(), WriteError> {
-        use k8s_openapi::api::{
-            apps::v1 as apps, core::v1 as core, networking::v1 as networking, policy::v1 as policy,
-        };
-        let (writer, policy) = (pass.writer(), PropagationPolicy::Background);
-        match kind {
-            Kind::ConfigMap => writer.delete_uid::<core::ConfigMap>(key, uid, policy).await,
-            Kind::Service => writer.delete_uid::<core::Service>(key, uid, policy).await,
-            Kind::NetworkPolicy => writer.delete_uid::<networking::NetworkPolicy>(key, uid, policy).await,
-            Kind::PodDisruptionBudget => writer.delete_uid::<policy::PodDisruptionBudget>(key, uid, policy).await,
-            Kind::StatefulSet => writer.delete_uid::<apps::StatefulSet>(key, uid, policy).await,
-            Kind::Deployment => writer.delete_uid::<apps::Deployment>(key, uid, policy).await,
-        }
-        .map(drop)
-    }
-
-    async fn namespace(&self, pass: &Pass, names: &Names) -> Result<(), WriteError> {
-        let mut labels = names.labels();
-        for level in ["enforce", "audit", "warn"] {
-            labels.insert(format!("pod-security.kubernetes.io/{level}"), "restricted".to_owned());
-        }
-        let namespace = Namespace {
-            metadata: ObjectMeta { name: Some(names.namespace.clone()), labels: Some(labels), ..ObjectMeta::default() },
-            ..Namespace::default()
-        };
-        let created = pass.writer().create_in(&self.eyes.namespaces, &namespace).await?;
-        if created && self.account.is_none() {
-            self.eyes.secrets.begins_empty(&names.namespace);
-        }
-        if !created && self.eyes.namespace(names).is_none() {
-            let what = format!("Namespace {}", names.namespace);
-            let message = format!(
-                "it is there and does not belong to this cluster: rename the Cluster, or label the namespace {}={} and {}={} to give it up to it",
-                names::FLEET,
-                names.fleet,
-                names::CLUSTER,
-                names.name
-            );
-            return Err(WriteError::Refused { what, code: 409, message });
-        }
-        access::bind(&self.eyes, pass, names, self.account).await
-    }
-
-    pub(crate) async fn apply(&self, pass: &Pass, names: &Names, object: &Object) -> Result<(), WriteError> {
-        let (key, writer, eyes) = (Key::new(&names.namespace, &object.name), pass.writer(), &self.eyes);
-        match object.kind {
-            Kind::ConfigMap => writer.apply(&eyes.config_maps, &key, &object.body).await,
-            Kind::Service => writer.apply(&eyes.services, &key, &object.body).await,
-            Kind::NetworkPolicy => writer.apply(&eyes.policies, &key, &object.body).await,
-            Kind::PodDisruptionBudget => writer.apply(&eyes.budgets, &key, &object.body).await,
-            Kind::StatefulSet => writer.apply(&eyes.stateful_sets, &key, &object.body).await,
-            Kind::Deployment => writer.apply(&eyes.deployments, &key, &object.body).await,
-        }
-    }
-
-    /// A pass that failed says why; what was known before stays.
-    fn troubled(
-        &self,
-        found: &Found,
-        known: &ClusterStatus,
-        trouble: &fleetwright_kit::Trouble,
-        now: Timestamp,
-    ) -> ClusterStatus {
-        let generation = found.cluster.0.metadata.generation;
-        let mut status = cluster::troubled(known, trouble.reason, &trouble.source.to_string(), generation, now);
-        // It is refused since the first time.
-        let old = found.cluster.0.status.as_ref().and_then(|old| condition(&old.conditions, names::ACCEPTED));
-        let first = status.conditions.iter_mut().find(|one| one.type_ == names::ACCEPTED);
-        if let (Some(old), Some(now)) = (old.filter(|old| old.status == Status::False), first) {
-            now.last_transition_time = old.last_transition_time;
-        }
-        status
-    }
-
-    async fn write(&self, pass: &Pass, found: &Found, new: &ClusterStatus) -> Result<(), WriteError> {
-        let old = found.cluster.0.status.clone().unwrap_or_default();
-        let cached = self.eyes.clusters.get(pass.key());
-        let known = cached.as_ref().unwrap_or(&found.cluster);
-        if let Some(field) = overtaken(&old, known.0.status.as_ref()) {
-            let what = format!("status of Cluster {}", pass.key());
-            let message = format!("another process recorded status.{field} meanwhile: this is decided again");
-            return Err(WriteError::Conflict { what, message });
-        }
-        let version = known.0.resource_version().unwrap_or_default();
-        let (current, desired) = (json!(old), json!(new));
-        if !pass.writer().apply_status(&self.eyes.clusters, pass.key(), &version, &current, desired).await? {
-            return Ok(());
-        }
-        self.meters.told(&old, new);
-        for (kind, reason, event) in TOLD {
-            let of = |status: &ClusterStatus| {
-                let found = fleetwright_api::condition(&status.conditions, kind).cloned();
-                found.filter(|one| one.status == Status::False && reason.is_none_or(|reason| one.reason == reason))
-            };
-            if let Some(now) = of(new)
-                && of(&old).is_none_or(|old| old.reason != now.reason)
-            {
-                self.tell(pass, found, Level::Warning, event, &now.message).await;
-            }
-        }
-        match (&old.finishing, &new.finishing) {
-            (None, Some(finishing)) => {
-                let FinishingUpgrade { package_version, emulated, .. } = finishing;
-                let message = format!(
-                    "the soak of {package_version} is over: the components restart without emulation of {emulated}; only restoring a snapshot leads back"
-                );
-                self.tell(pass, found, Level::Normal, "SoakEnded", &message).await;
-            }
-            (Some(finishing), None) => {
-                let message =
-                    format!("{} works without emulation of {}", finishing.package_version, finishing.emulated);
-                self.tell(pass, found, Level::Normal, "UpgradeFinished", &message).await;
-            }
-            _ => {}
-        }
-        if old.phase != new.phase
-            && let Some(phase) = new.phase
-        {
-            let ready = fleetwright_api::condition(&new.conditions, names::READY);
-            let message = ready.map(|ready| ready.message.clone()).unwrap_or_default();
-            self.tell(pass, found, Level::Normal, phase.as_str(), &message).await;
-        }
-        if let Some(failed) = &new.failed
-            && old.failed != new.failed
-        {
-            let message = format!("{} is taken back: {}", failed.package_version, failed.message);
-            self.tell(pass, found, Level::Warning, "TakenBack", &message).await;
-        }
-        Ok(())
-    }
-
-    pub(crate) async fn tell(&self, pass: &Pass, found: &Found, level: Level, reason: &'static str, message: &str) {
-        let about = reference::<Cluster>(pass.key(), found.cluster.0.metadata.uid.as_deref());
-        pass.events().publish(&about, level, reason, message, message).await;
     }
 }
 
@@ -858,34 +391,6 @@ fn choose(found: &Found, observed: &Observed, now: Timestamp) -> Choice {
     }
 }
 
-/// The first field of the status that another process has recorded since it was decided on. What was decided from an old record must not set back the new
-/// one: a stage of a restore or rotation would be repeated, and a soak that has ended would seem to go on.
-fn overtaken(decided_on: &ClusterStatus, now: Option<&ClusterStatus>) -> Option<&'static str> {
-    let none = ClusterStatus::default();
-    let (old, now) = (decided_on, now.unwrap_or(&none));
-    let fields = [
-        ("packageVersion", old.package_version != now.package_version),
-        ("previous", old.previous != now.previous),
-        ("emulates", old.emulates != now.emulates),
-        ("soakSince", old.soak_since != now.soak_since),
-        ("finishing", old.finishing != now.finishing),
-        ("progress", old.progress != now.progress),
-        ("failed", old.failed != now.failed),
-        ("etcd", old.etcd != now.etcd),
-        ("replaced", old.replaced != now.replaced),
-        ("keys", old.keys != now.keys),
-        ("authorities", old.authorities != now.authorities),
-        ("rotation", old.rotation != now.rotation),
-        ("lastSnapshot", old.last_snapshot != now.last_snapshot),
-        ("snapshotted", old.snapshotted != now.snapshotted),
-        ("restored", old.restored != now.restored),
-        ("restoring", old.restoring != now.restoring),
-        ("restoreFollowed", old.restore_followed != now.restore_followed),
-        ("retried", old.retried != now.retried),
-    ];
-    fields.into_iter().find(|(_, differs)| *differs).map(|(field, _)| field)
-}
-
 /// The status of a cluster whose machines hold it, with why they are not released yet.
 fn gated(status: &ClusterStatus, why: &str) -> ClusterStatus {
     let mut status = status.clone();
@@ -893,76 +398,4 @@ fn gated(status: &ClusterStatus, why: &str) -> ClusterStatus {
         one.message = format!("{}. They are not released yet: {why}", one.message);
     }
     status
-}
-
-/// The event about a soak that does not end though its time is over, or would not.
-const SOAK_HELD_BACK: &str = "SoakEndHeldBack";
-
-/// Conditions that are told by an event when they become false: for which reason, and that of the event.
-const TOLD: [(&str, Option<&str>, &str); 17] = [
-    (names::ACCEPTED, Some(names::reasons::MACHINES_JOINED), names::reasons::MACHINES_JOINED),
-    (names::ACCEPTED, Some(names::reasons::LIMIT_EXCEEDED), names::reasons::LIMIT_EXCEEDED),
-    (names::CERTIFICATES_VALID, Some(names::reasons::AUTHORITY_LOST), names::reasons::AUTHORITY_LOST),
-    (names::CERTIFICATES_VALID, Some(names::reasons::AUTHORITY_CHANGED), names::reasons::AUTHORITY_CHANGED),
-    (
-        names::CERTIFICATES_VALID,
-        Some(names::reasons::SERVICE_ACCOUNT_KEY_LOST),
-        names::reasons::SERVICE_ACCOUNT_KEY_LOST,
-    ),
-    (
-        names::CERTIFICATES_VALID,
-        Some(names::reasons::SERVICE_ACCOUNT_KEY_CHANGED),
-        names::reasons::SERVICE_ACCOUNT_KEY_CHANGED,
-    ),
-    (names::UPGRADABLE, None, "UpgradeHeldBack"),
-    (names::FINISHABLE, Some(names::reasons::FINISH_FAILED), names::reasons::FINISH_FAILED),
-    (names::FINISHABLE, Some(names::reasons::REMOVED_APIS_IN_USE), SOAK_HELD_BACK),
-    (names::FINISHABLE, Some(names::reasons::CALLERS_UNKNOWN), SOAK_HELD_BACK),
-    (names::FINISHABLE, Some(names::reasons::KUBELET_TOO_OLD), SOAK_HELD_BACK),
-    (names::FINISHABLE, Some(names::reasons::KUBELET_TOO_NEW), SOAK_HELD_BACK),
-    (names::FINISHABLE, Some(names::reasons::KUBELETS_UNKNOWN), SOAK_HELD_BACK),
-    (names::FINISHABLE, Some(names::reasons::NO_ROOM), SOAK_HELD_BACK),
-    (names::FINISHABLE, Some(names::reasons::NO_SNAPSHOT), SOAK_HELD_BACK),
-    (names::SNAPSHOTS_RECENT, Some(names::reasons::SNAPSHOT_FAILED), names::reasons::SNAPSHOT_FAILED),
-    (names::SNAPSHOTS_RECENT, Some(names::reasons::OVERDUE), names::reasons::OVERDUE),
-];
-
-#[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    #[test]
-    fn a_status_that_was_decided_on_an_old_record_is_not_written() {
-        let record: Value = json!({
-            "packageVersion": "v1.37", "previous": "v1.36", "emulates": "1.36", "soakSince": "2026-11-17T12:00:00Z",
-            "soakUntil": "2026-11-18T12:00:00Z",
-            "finishing": {"packageVersion": "v1.37", "emulated": "1.36", "since": "2026-11-17T12:00:00Z"},
-            "progress": {"step": "a", "since": "2026-11-17T12:00:00Z"},
-            "failed": {"packageVersion": "v1.38", "at": "2026-11-17T12:00:00Z", "message": "b"},
-            "etcd": {"members": 3, "serving": 3},
-            "replaced": {"component": "apiserver", "name": "c", "uid": "d", "at": "2026-11-17T12:00:00Z", "times": 1, "message": ""},
-            "keys": [{"name": "ca", "fingerprint": "e", "digest": "f"}], "authorities": "g",
-            "rotation": {"value": "h", "phase": "Signing", "since": "2026-11-17T12:00:00Z"},
-            "lastSnapshot": {"name": "i", "at": "2026-11-17T12:00:00Z"}, "snapshotted": "j",
-            "restored": {"snapshot": "k", "at": "2026-11-17T12:00:00Z", "dataOf": "2026-11-17T12:00:00Z"},
-            "restoring": {"snapshot": "l", "stage": "Starting", "began": "2026-11-17T12:00:00Z"},
-            "restoreFollowed": "m", "retried": "n",
-        });
-        let status = |value: &Value| serde_json::from_value::<ClusterStatus>(value.clone()).unwrap();
-        let now = status(&record);
-        assert_eq!(overtaken(&now, Some(&now)), None);
-        assert!(overtaken(&now, None).is_some() && overtaken(&ClusterStatus::default(), None).is_none());
-        for field in record.as_object().unwrap().keys() {
-            let mut old = record.clone();
-            old.as_object_mut().unwrap().remove(field);
-            // That follows from another field and the specification, and no decision is made from it.
-            let expected = Some(field.as_str()).filter(|field| *field != "soakUntil");
-            assert_eq!(overtaken(&status(&old), Some(&now)), expected);
-        }
-        // What is only observed may change meanwhile.
-        let seen = ClusterStatus { waiting_for: Some("another".to_owned()), ..now.clone() };
-        assert_eq!(overtaken(&seen, Some(&now)), None);
-    }
 }

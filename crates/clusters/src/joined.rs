@@ -16,9 +16,10 @@ use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 
-use crate::cluster::{ActError, Clusters, Found};
+use crate::cluster::{Clusters, Found};
 use crate::connect::Meta;
 use crate::errands::Errands;
+use crate::errors::ActError;
 use crate::operations::{self, KIND, Permit};
 use crate::prove::client_of;
 use crate::words::{bounded, said};

@@ -12,11 +12,13 @@
 
 mod accepted;
 mod access;
+mod act;
 mod borrow;
 mod cluster;
 mod connect;
 mod ending;
 mod errands;
+mod errors;
 mod extend;
 mod eyes;
 mod follow;
@@ -34,6 +36,7 @@ mod restore;
 mod rules;
 mod secrets;
 mod snapshots;
+mod status;
 mod survey;
 mod view;
 mod words;

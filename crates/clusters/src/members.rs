@@ -14,9 +14,10 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use serde_json::{Value, json};
 
-use crate::cluster::{ActError, Clusters, Found};
+use crate::cluster::{Clusters, Found};
 use crate::connect::{Members as Way, Meta};
 use crate::errands::Errands;
+use crate::errors::ActError;
 use crate::eyes::Eyes;
 use crate::operations::{self, KEPT, KIND};
 use crate::view::PodView;

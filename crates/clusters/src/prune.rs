@@ -9,7 +9,8 @@ use fleetwright_plan::cluster::Names;
 use fleetwright_plan::cluster::extensions::{Choice, EXTENSION_PRUNE, Removal};
 use jiff::Timestamp;
 
-use crate::cluster::{ActError, Clusters, Found};
+use crate::cluster::{Clusters, Found};
+use crate::errors::ActError;
 use crate::extend::Place;
 use crate::operations::{self, KEPT, KIND, Permit};
 use crate::words::bounded;

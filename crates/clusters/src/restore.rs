@@ -10,7 +10,8 @@ use fleetwright_kit::journal::{Act, Ending, Intent, OperationKey, Probed};
 use fleetwright_plan::cluster::restore::{RESTORE, Restore, Started};
 use jiff::Timestamp;
 
-use crate::cluster::{ActError, Clusters, Found};
+use crate::cluster::{Clusters, Found};
+use crate::errors::ActError;
 use crate::operations::{self, KEPT, KIND, phase};
 use crate::words::bounded;
 

@@ -17,7 +17,7 @@ use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
 use crate::borrow;
-use crate::cluster::ActError;
+use crate::errors::ActError;
 use crate::eyes::Eyes;
 use crate::keys::{self, Sealed};
 use crate::secrets::SecretError;

@@ -1,0 +1,259 @@
+//! Does what was decided about a cluster that is to stay.
+
+use fleetwright_api::{ControlPlaneComponent, names};
+use fleetwright_kit::events::Level;
+use fleetwright_kit::{Key, Pass, WriteError};
+use fleetwright_plan::cluster::borrowed::borrowed;
+use fleetwright_plan::cluster::objects::{Kind, Object};
+use fleetwright_plan::cluster::release::Hold;
+use fleetwright_plan::cluster::{Decision, Names, certificates, extensions};
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::{ObjectMeta, PropagationPolicy};
+use serde_json::json;
+
+use crate::cluster::{Clusters, Found, Rested};
+use crate::errors::{ActError, Refusal};
+use crate::secrets::{Authorities, Maker, SecretError};
+use crate::{access, borrow, snapshots};
+
+/// What came of doing what was decided.
+#[derive(Default)]
+pub(crate) struct Acted {
+    /// A Secret that the cluster refers to cannot be read: that stops what needs it, and nothing else.
+    pub(crate) trouble: Option<SecretError>,
+    /// When to look again, besides what was decided.
+    pub(crate) next: Option<Timestamp>,
+    pub(crate) refusal: Refusal,
+}
+
+impl Clusters {
+    /// Does what was decided about machines that hold the deletion.
+    pub(crate) async fn held(
+        &self,
+        pass: &Pass,
+        found: &Found,
+        hold: Option<&Hold>,
+    ) -> Result<Option<String>, ActError> {
+        match hold {
+            Some(hold) => self.hold(pass, found, hold).await,
+            None => Ok(None),
+        }
+    }
+
+    /// Stops background tasks that change something. A proof that runs already is left to delete the object that it made.
+    pub(crate) fn halt(&self, key: &Key) {
+        self.members.0.only(key, |_| false);
+        self.extenders.halt(key);
+        self.askers.0.only(key, |_| false);
+    }
+
+    /// Remembers which components are as declared, so that the next pass does not compare their objects again if nothing changed.
+    pub(crate) fn remember_rested(&self, key: &Key, found: &Found, rested: Option<&Rested>) {
+        let known = found.observed.as_ref().map(|observed| &observed.rested);
+        if let Some(rested) = rested.filter(|rested| known != Some(*rested)) {
+            self.rested().insert(key.clone(), rested.clone());
+        }
+    }
+
+    /// Does what was decided. A write that the API server refuses stops nothing else.
+    pub(crate) async fn keep(&self, pass: &Pass, found: &Found, decision: &Decision) -> Result<Acted, ActError> {
+        let names = &found.names;
+        if decision.namespace {
+            self.namespace(pass, names).await?;
+            return Ok(Acted::default());
+        }
+        let mut refusal = Refusal::default();
+        refusal.noted(self.record_accepted(pass, found).await)?;
+        let recorded = found.cluster.0.status.as_ref().map(|status| &status.keys[..]).unwrap_or_default();
+        let maker = Maker { eyes: &self.eyes, pass, names, spec: &found.cluster.0.spec, recorded };
+        let done = refusal.noted(maker.keys(&decision.keys).await)?;
+        for key in done.iter().flat_map(|()| &decision.keys.restore) {
+            let message = format!(
+                "Secret {}/{} was missing: recreated with the same key from the sealed copy",
+                names.namespace,
+                key.secret()
+            );
+            self.tell(pass, found, Level::Warning, "KeyRestored", &message).await;
+        }
+        let copied = borrow::copy(&self.eyes, pass, names, &borrowed(&found.cluster.0.spec)).await;
+        let mut trouble = refusal.noted(copied)?.flatten();
+        refusal.noted(maker.turn(&decision.rotate).await)?;
+        let mut authorities = Authorities::new();
+        for (wanted, why) in &decision.certificates {
+            if refusal.noted(maker.certificate_of(wanted, &mut authorities).await)?.is_none() {
+                continue;
+            }
+            self.meters.certificate(why.as_str());
+            if *why != certificates::Due::Missing {
+                let message = format!("the certificate {} was made anew: {}", wanted.secret, why.as_str());
+                self.tell(pass, found, Level::Normal, "CertificateReplaced", &message).await;
+            }
+        }
+        for (object, place) in &decision.apply {
+            let applied = refusal.noted(self.apply(pass, names, object).await)?;
+            if let (Some(()), Some(place)) = (applied, place)
+                && found
+                    .cluster
+                    .0
+                    .status
+                    .as_ref()
+                    .is_some_and(|status| status.observed_generation == found.cluster.0.metadata.generation)
+            {
+                let message = format!(
+                    "{} {} was not as declared at {place}, and was put right",
+                    object.kind.as_str(),
+                    object.name
+                );
+                self.meters.repaired(object.kind.as_str());
+                self.tell(pass, found, Level::Normal, "Repaired", &message).await;
+            }
+        }
+        if let Some(replica) = &decision.replace {
+            let key = Key::new(&names.namespace, &replica.name);
+            match pass.writer().delete(&self.eyes.pods, &key, &replica.uid, &replica.version).await {
+                Err(WriteError::Gone(_)) => {}
+                deleted => {
+                    refusal.noted(deleted)?;
+                }
+            }
+        }
+        if let Some(uid) = &decision.orphan {
+            let etcd = Key::new(&names.namespace, ControlPlaneComponent::Etcd.binary());
+            refusal.noted(pass.writer().delete_uid::<StatefulSet>(&etcd, uid, PropagationPolicy::Orphan).await)?;
+        }
+        for (claim, size) in &decision.expand {
+            let key = Key::new(&names.namespace, &claim.name);
+            let patch = json!([
+                { "op": "test", "path": "/metadata/uid", "value": claim.uid },
+                { "op": "replace", "path": "/spec/resources/requests/storage", "value": size },
+            ]);
+            refusal.noted(pass.writer().json_patch(&self.eyes.claims, &key, patch).await)?;
+        }
+        let mut next = refusal.noted(self.change_members(pass, found, decision).await)?.flatten();
+        refusal.noted(self.heal(pass, found, &decision.heal).await)?;
+        match decision.preflight.ask.as_ref().or(decision.soak.ask.as_ref()) {
+            Some(ask) => self.surveys.begin(pass.key(), names, ask),
+            None if !decision.preflight.begins && !decision.soak.surveyed => self.surveys.forget(pass.key()),
+            None => {}
+        }
+        match &decision.follow {
+            Some(follow) => self.followers.begin(pass.key(), names, follow),
+            None if decision.rotation.is_none() => self.followers.forget(pass.key()),
+            None => {}
+        }
+        for prover in &decision.prove {
+            self.provers.begin(pass.key(), names, prover);
+        }
+        let again = refusal.noted(self.drive_restore(pass, found, decision.restore.as_ref()).await)?.flatten();
+        next = next.into_iter().chain(again).min();
+        for task in &decision.tidy {
+            refusal.noted(snapshots::tidy(&self.eyes, pass, names, task).await)?;
+        }
+        let status = found.cluster.0.status.clone().unwrap_or_default();
+        let (eyes, spec) = (&self.eyes, &found.cluster.0.spec);
+        let supplies = snapshots::Supplies { eyes, pass, names, spec, status: &status };
+        let restored = supplies.restore(decision).await;
+        let taken = match &decision.snapshot {
+            Some(taking) => supplies.take(taking).await,
+            None => Ok(()),
+        };
+        for done in [restored, taken] {
+            match done {
+                Err(ActError::Secret(error)) if error.needs_person() => trouble = trouble.or(Some(error)),
+                done => drop(refusal.noted(done)?),
+            }
+        }
+        let again = self.extend(pass, found, &decision.extensions, &mut refusal).await?;
+        next = next.into_iter().chain(again).min();
+        Ok(Acted { trouble, next, refusal })
+    }
+
+    /// What is brought is written down first: whatever happens then, nothing of it is forgotten.
+    async fn extend(
+        &self,
+        pass: &Pass,
+        found: &Found,
+        choice: &extensions::Choice,
+        refusal: &mut Refusal,
+    ) -> Result<Option<Timestamp>, ActError> {
+        let names = &found.names;
+        if let Some(inventory) = &choice.inventory
+            && refusal.noted(self.apply(pass, names, inventory).await)?.is_none()
+        {
+            return Ok(None);
+        }
+        for (object, place) in choice.apply.iter().take(extensions::MOST_IN_META) {
+            let applied = refusal.noted(self.apply(pass, names, object).await)?;
+            if let (Some(()), Some(place)) = (applied, place) {
+                let (kind, name) = (object.kind.as_str(), &object.name);
+                let message = format!("{kind} {name} was not as its extension says at {place}, and was put right");
+                self.tell(pass, found, Level::Normal, "Repaired", &message).await;
+            }
+        }
+        for (kind, name, uid) in choice.prune.iter().take(extensions::MOST_IN_META) {
+            refusal.noted(self.take_away(pass, &Key::new(&names.namespace, name), *kind, uid).await)?;
+        }
+        self.extenders.begin(pass.key(), names, &choice.servers, &choice.work);
+        for message in self.extenders.repaired(pass.key()) {
+            self.tell(pass, found, Level::Normal, "Repaired", &message).await;
+        }
+        Ok(refusal.noted(self.prune(pass, found, choice).await)?.flatten())
+    }
+
+    async fn take_away(&self, pass: &Pass, key: &Key, kind: Kind, uid: &str) -> Result<(), WriteError> {
+        use k8s_openapi::api::{
+            apps::v1 as apps, core::v1 as core, networking::v1 as networking, policy::v1 as policy,
+        };
+        let (writer, policy) = (pass.writer(), PropagationPolicy::Background);
+        match kind {
+            Kind::ConfigMap => writer.delete_uid::<core::ConfigMap>(key, uid, policy).await,
+            Kind::Service => writer.delete_uid::<core::Service>(key, uid, policy).await,
+            Kind::NetworkPolicy => writer.delete_uid::<networking::NetworkPolicy>(key, uid, policy).await,
+            Kind::PodDisruptionBudget => writer.delete_uid::<policy::PodDisruptionBudget>(key, uid, policy).await,
+            Kind::StatefulSet => writer.delete_uid::<apps::StatefulSet>(key, uid, policy).await,
+            Kind::Deployment => writer.delete_uid::<apps::Deployment>(key, uid, policy).await,
+        }
+        .map(drop)
+    }
+
+    async fn namespace(&self, pass: &Pass, names: &Names) -> Result<(), WriteError> {
+        let mut labels = names.labels();
+        for level in ["enforce", "audit", "warn"] {
+            labels.insert(format!("pod-security.kubernetes.io/{level}"), "restricted".to_owned());
+        }
+        let namespace = Namespace {
+            metadata: ObjectMeta { name: Some(names.namespace.clone()), labels: Some(labels), ..ObjectMeta::default() },
+            ..Namespace::default()
+        };
+        let created = pass.writer().create_in(&self.eyes.namespaces, &namespace).await?;
+        if created && self.account.is_none() {
+            self.eyes.secrets.begins_empty(&names.namespace);
+        }
+        if !created && self.eyes.namespace(names).is_none() {
+            let what = format!("Namespace {}", names.namespace);
+            let message = format!(
+                "it is there and does not belong to this cluster: rename the Cluster, or label the namespace {}={} and {}={} to give it up to it",
+                names::FLEET,
+                names.fleet,
+                names::CLUSTER,
+                names.name
+            );
+            return Err(WriteError::Refused { what, code: 409, message });
+        }
+        access::bind(&self.eyes, pass, names, self.account).await
+    }
+
+    pub(crate) async fn apply(&self, pass: &Pass, names: &Names, object: &Object) -> Result<(), WriteError> {
+        let (key, writer, eyes) = (Key::new(&names.namespace, &object.name), pass.writer(), &self.eyes);
+        match object.kind {
+            Kind::ConfigMap => writer.apply(&eyes.config_maps, &key, &object.body).await,
+            Kind::Service => writer.apply(&eyes.services, &key, &object.body).await,
+            Kind::NetworkPolicy => writer.apply(&eyes.policies, &key, &object.body).await,
+            Kind::PodDisruptionBudget => writer.apply(&eyes.budgets, &key, &object.body).await,
+            Kind::StatefulSet => writer.apply(&eyes.stateful_sets, &key, &object.body).await,
+            Kind::Deployment => writer.apply(&eyes.deployments, &key, &object.body).await,
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Writes the status of a Cluster, and publishes Events about what changed in it.
+
+use fleetwright_api::{Cluster, ClusterStatus, FinishingUpgrade, Status, condition, names};
+use fleetwright_kit::events::{Level, reference};
+use fleetwright_kit::{Pass, WriteError};
+use fleetwright_plan::cluster;
+use jiff::Timestamp;
+use kube::ResourceExt;
+use serde_json::json;
+
+use crate::cluster::{Clusters, Found};
+
+impl Clusters {
+    /// A pass that failed says why; what was known before stays.
+    pub(crate) fn troubled(
+        &self,
+        found: &Found,
+        known: &ClusterStatus,
+        trouble: &fleetwright_kit::Trouble,
+        now: Timestamp,
+    ) -> ClusterStatus {
+        let generation = found.cluster.0.metadata.generation;
+        let mut status = cluster::troubled(known, trouble.reason, &trouble.source.to_string(), generation, now);
+        // It is refused since the first time.
+        let old = found.cluster.0.status.as_ref().and_then(|old| condition(&old.conditions, names::ACCEPTED));
+        let first = status.conditions.iter_mut().find(|one| one.type_ == names::ACCEPTED);
+        if let (Some(old), Some(now)) = (old.filter(|old| old.status == Status::False), first) {
+            now.last_transition_time = old.last_transition_time;
+        }
+        status
+    }
+
+    pub(crate) async fn write(&self, pass: &Pass, found: &Found, new: &ClusterStatus) -> Result<(), WriteError> {
+        let old = found.cluster.0.status.clone().unwrap_or_default();
+        let cached = self.eyes.clusters.get(pass.key());
+        let known = cached.as_ref().unwrap_or(&found.cluster);
+        if let Some(field) = overtaken(&old, known.0.status.as_ref()) {
+            let what = format!("status of Cluster {}", pass.key());
+            let message = format!("another process recorded status.{field} meanwhile: this is decided again");
+            return Err(WriteError::Conflict { what, message });
+        }
+        let version = known.0.resource_version().unwrap_or_default();
+        let (current, desired) = (json!(old), json!(new));
+        if !pass.writer().apply_status(&self.eyes.clusters, pass.key(), &version, &current, desired).await? {
+            return Ok(());
+        }
+        self.meters.told(&old, new);
+        for (kind, reason, event) in TOLD {
+            let of = |status: &ClusterStatus| {
+                let found = fleetwright_api::condition(&status.conditions, kind).cloned();
+                found.filter(|one| one.status == Status::False && reason.is_none_or(|reason| one.reason == reason))
+            };
+            if let Some(now) = of(new)
+                && of(&old).is_none_or(|old| old.reason != now.reason)
+            {
+                self.tell(pass, found, Level::Warning, event, &now.message).await;
+            }
+        }
+        match (&old.finishing, &new.finishing) {
+            (None, Some(finishing)) => {
+                let FinishingUpgrade { package_version, emulated, .. } = finishing;
+                let message = format!(
+                    "the soak of {package_version} is over: the components restart without emulation of {emulated}; only restoring a snapshot leads back"
+                );
+                self.tell(pass, found, Level::Normal, "SoakEnded", &message).await;
+            }
+            (Some(finishing), None) => {
+                let message =
+                    format!("{} works without emulation of {}", finishing.package_version, finishing.emulated);
+                self.tell(pass, found, Level::Normal, "UpgradeFinished", &message).await;
+            }
+            _ => {}
+        }
+        if old.phase != new.phase
+            && let Some(phase) = new.phase
+        {
+            let ready = fleetwright_api::condition(&new.conditions, names::READY);
+            let message = ready.map(|ready| ready.message.clone()).unwrap_or_default();
+            self.tell(pass, found, Level::Normal, phase.as_str(), &message).await;
+        }
+        if let Some(failed) = &new.failed
+            && old.failed != new.failed
+        {
+            let message = format!("{} is taken back: {}", failed.package_version, failed.message);
+            self.tell(pass, found, Level::Warning, "TakenBack", &message).await;
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn tell(&self, pass: &Pass, found: &Found, level: Level, reason: &'static str, message: &str) {
+        let about = reference::<Cluster>(pass.key(), found.cluster.0.metadata.uid.as_deref());
+        pass.events().publish(&about, level, reason, message, message).await;
+    }
+}
+
+/// The first field of the status that another process has recorded since it was decided on. What was decided from an old record must not set back the new
+/// one: a stage of a restore or rotation would be repeated, and a soak that has ended would seem to go on.
+fn overtaken(decided_on: &ClusterStatus, now: Option<&ClusterStatus>) -> Option<&'static str> {
+    let none = ClusterStatus::default();
+    let (old, now) = (decided_on, now.unwrap_or(&none));
+    let fields = [
+        ("packageVersion", old.package_version != now.package_version),
+        ("previous", old.previous != now.previous),
+        ("emulates", old.emulates != now.emulates),
+        ("soakSince", old.soak_since != now.soak_since),
+        ("finishing", old.finishing != now.finishing),
+        ("progress", old.progress != now.progress),
+        ("failed", old.failed != now.failed),
+        ("etcd", old.etcd != now.etcd),
+        ("replaced", old.replaced != now.replaced),
+        ("keys", old.keys != now.keys),
+        ("authorities", old.authorities != now.authorities),
+        ("rotation", old.rotation != now.rotation),
+        ("lastSnapshot", old.last_snapshot != now.last_snapshot),
+        ("snapshotted", old.snapshotted != now.snapshotted),
+        ("restored", old.restored != now.restored),
+        ("restoring", old.restoring != now.restoring),
+        ("restoreFollowed", old.restore_followed != now.restore_followed),
+        ("retried", old.retried != now.retried),
+    ];
+    fields.into_iter().find(|(_, differs)| *differs).map(|(field, _)| field)
+}
+
+/// The event about a soak that does not end though its time is over, or would not.
+const SOAK_HELD_BACK: &str = "SoakEndHeldBack";
+
+/// Conditions that are told by an event when they become false: for which reason, and that of the event.
+const TOLD: [(&str, Option<&str>, &str); 17] = [
+    (names::ACCEPTED, Some(names::reasons::MACHINES_JOINED), names::reasons::MACHINES_JOINED),
+    (names::ACCEPTED, Some(names::reasons::LIMIT_EXCEEDED), names::reasons::LIMIT_EXCEEDED),
+    (names::CERTIFICATES_VALID, Some(names::reasons::AUTHORITY_LOST), names::reasons::AUTHORITY_LOST),
+    (names::CERTIFICATES_VALID, Some(names::reasons::AUTHORITY_CHANGED), names::reasons::AUTHORITY_CHANGED),
+    (
+        names::CERTIFICATES_VALID,
+        Some(names::reasons::SERVICE_ACCOUNT_KEY_LOST),
+        names::reasons::SERVICE_ACCOUNT_KEY_LOST,
+    ),
+    (
+        names::CERTIFICATES_VALID,
+        Some(names::reasons::SERVICE_ACCOUNT_KEY_CHANGED),
+        names::reasons::SERVICE_ACCOUNT_KEY_CHANGED,
+    ),
+    (names::UPGRADABLE, None, "UpgradeHeldBack"),
+    (names::FINISHABLE, Some(names::reasons::FINISH_FAILED), names::reasons::FINISH_FAILED),
+    (names::FINISHABLE, Some(names::reasons::REMOVED_APIS_IN_USE), SOAK_HELD_BACK),
+    (names::FINISHABLE, Some(names::reasons::CALLERS_UNKNOWN), SOAK_HELD_BACK),
+    (names::FINISHABLE, Some(names::reasons::KUBELET_TOO_OLD), SOAK_HELD_BACK),
+    (names::FINISHABLE, Some(names::reasons::KUBELET_TOO_NEW), SOAK_HELD_BACK),
+    (names::FINISHABLE, Some(names::reasons::KUBELETS_UNKNOWN), SOAK_HELD_BACK),
+    (names::FINISHABLE, Some(names::reasons::NO_ROOM), SOAK_HELD_BACK),
+    (names::FINISHABLE, Some(names::reasons::NO_SNAPSHOT), SOAK_HELD_BACK),
+    (names::SNAPSHOTS_RECENT, Some(names::reasons::SNAPSHOT_FAILED), names::reasons::SNAPSHOT_FAILED),
+    (names::SNAPSHOTS_RECENT, Some(names::reasons::OVERDUE), names::reasons::OVERDUE),
+];
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn a_status_that_was_decided_on_an_old_record_is_not_written() {
+        let record: Value = json!({
+            "packageVersion": "v1.37", "previous": "v1.36", "emulates": "1.36", "soakSince": "2026-11-17T12:00:00Z",
+            "soakUntil": "2026-11-18T12:00:00Z",
+            "finishing": {"packageVersion": "v1.37", "emulated": "1.36", "since": "2026-11-17T12:00:00Z"},
+            "progress": {"step": "a", "since": "2026-11-17T12:00:00Z"},
+            "failed": {"packageVersion": "v1.38", "at": "2026-11-17T12:00:00Z", "message": "b"},
+            "etcd": {"members": 3, "serving": 3},
+            "replaced": {"component": "apiserver", "name": "c", "uid": "d", "at": "2026-11-17T12:00:00Z", "times": 1, "message": ""},
+            "keys": [{"name": "ca", "fingerprint": "e", "digest": "f"}], "authorities": "g",
+            "rotation": {"value": "h", "phase": "Signing", "since": "2026-11-17T12:00:00Z"},
+            "lastSnapshot": {"name": "i", "at": "2026-11-17T12:00:00Z"}, "snapshotted": "j",
+            "restored": {"snapshot": "k", "at": "2026-11-17T12:00:00Z", "dataOf": "2026-11-17T12:00:00Z"},
+            "restoring": {"snapshot": "l", "stage": "Starting", "began": "2026-11-17T12:00:00Z"},
+            "restoreFollowed": "m", "retried": "n",
+        });
+        let status = |value: &Value| serde_json::from_value::<ClusterStatus>(value.clone()).unwrap();
+        let now = status(&record);
+        assert_eq!(overtaken(&now, Some(&now)), None);
+        assert!(overtaken(&now, None).is_some() && overtaken(&ClusterStatus::default(), None).is_none());
+        for field in record.as_object().unwrap().keys() {
+            let mut old = record.clone();
+            old.as_object_mut().unwrap().remove(field);
+            // That follows from another field and the specification, and no decision is made from it.
+            let expected = Some(field.as_str()).filter(|field| *field != "soakUntil");
+            assert_eq!(overtaken(&status(&old), Some(&now)), expected);
+        }
+        // What is only observed may change meanwhile.
+        let seen = ClusterStatus { waiting_for: Some("another".to_owned()), ..now.clone() };
+        assert_eq!(overtaken(&seen, Some(&now)), None);
+    }
+}
