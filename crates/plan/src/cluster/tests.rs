@@ -7,6 +7,7 @@ mod healing;
 mod keeping;
 mod making;
 mod members;
+mod observing;
 mod policies;
 mod rehearsing;
 mod restores;
