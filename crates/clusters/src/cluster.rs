@@ -241,7 +241,7 @@ impl Controller for Clusters {
         let found = &valid.found;
         match choice {
             Choice::End(ending) => {
-                self.close_all(pass).await?;
+                self.close_all(pass, self.askers.none_joined(pass.key())).await?;
                 let gone = ending::end(&self.eyes, pass, &found.names, &found.cluster, ending).await?;
                 Ok(if gone { Done::Gone } else { Done::KEPT })
             }

@@ -26,6 +26,8 @@ use crate::words::{bounded, said};
 
 /// An API server that does not answer within this time does not answer.
 const WITHIN: Duration = Duration::from_secs(20);
+/// What became of a release, as the list of what is joined tells.
+pub const RELEASED: &str = "no Machine and no disruption budget is joined that is not being deleted";
 /// At most this many are listed.
 const MOST: u32 = 500;
 
@@ -36,6 +38,11 @@ impl Askers {
     /// What was answered last.
     pub fn answer(&self, key: &Key) -> Option<Answer> {
         self.0.known(key, |answer| answer.clone()).flatten()
+    }
+
+    /// Whether no machine was joined when that was asked last.
+    pub fn none_joined(&self, key: &Key) -> bool {
+        self.answer(key).is_some_and(|answer| answer.found.is_ok_and(|joined| joined.machines.is_empty()))
     }
 
     /// The cluster is gone, or stays.
@@ -77,10 +84,14 @@ impl Clusters {
         let intent =
             hold.release.as_ref().map(|release| operations::attempt(&self.journal, intent(release, &key.name)));
         let wanted = intent.as_ref().map(|intent| self.journal.key(intent));
-        let lost = || Probed::Failed("its outcome was not heard; what is joined is listed again".to_owned());
         // Before there was an answer, the same machines may still be wanted gone.
-        if hold.message.is_some() {
-            self.close(pass, &[RELEASE_MACHINES], |key, _| wanted.as_ref() == Some(key), |_| lost()).await?;
+        if hold.message.is_some() && !hold.ask {
+            // Of one that was started and whose outcome was not heard, the business cluster tells.
+            let outcome = match hold.released {
+                true => Probed::Succeeded(RELEASED.to_owned()),
+                false => Probed::Failed("its outcome was not heard, and other machines are joined".to_owned()),
+            };
+            self.close(pass, &[RELEASE_MACHINES], |key, _| wanted.as_ref() == Some(key), |_| outcome.clone()).await?;
         }
         let (Some(release), Some(intent)) = (&hold.release, intent) else { return Ok(None) };
         let permit = Permit { meta: self.askers.0.meta(), eyes: &self.eyes, key };

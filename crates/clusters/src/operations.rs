@@ -14,6 +14,7 @@ use jiff::Timestamp;
 use crate::cluster::Clusters;
 use crate::connect::Meta;
 use crate::eyes::Eyes;
+use crate::joined::RELEASED;
 
 /// The kind of object that the Operations are about.
 pub const KIND: &str = "Cluster";
@@ -108,11 +109,13 @@ impl Clusters {
         Ok(())
     }
 
-    /// The Cluster is deleted: none of its Operations is wanted any more.
-    pub(crate) async fn close_all(&self, pass: &Pass) -> Result<(), JournalError> {
+    /// The Cluster is deleted: none of its Operations is wanted any more. With `released`, no machine was joined when its end began.
+    pub(crate) async fn close_all(&self, pass: &Pass, released: bool) -> Result<(), JournalError> {
         let types: Vec<&str> = OPERATIONS.into_iter().chain([RELEASE_MACHINES, EXTENSION_PRUNE, RESTORE]).collect();
-        let outcome =
-            |_: &Operation| Probed::Failed("its outcome was not heard, and its Cluster is deleted".to_owned());
+        let outcome = |operation: &Operation| match operation.spec.type_ == RELEASE_MACHINES && released {
+            true => Probed::Succeeded(RELEASED.to_owned()),
+            false => Probed::Failed("its outcome was not heard, and its Cluster is deleted".to_owned()),
+        };
         self.close(pass, &types, |_, _| false, outcome).await
     }
 }

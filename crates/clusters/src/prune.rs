@@ -36,8 +36,12 @@ impl Clusters {
         // Until the business cluster answers, the same objects may still be wanted gone: an Operation that waits for the gate keeps its place in the queue.
         if choice.work.is_empty() || intent.is_some() {
             let wanted = intent.as_ref().map(|intent| self.journal.key(intent));
-            let lost = || Probed::Failed("its outcome was not heard; what is left is looked up again".to_owned());
-            self.close(pass, &[EXTENSION_PRUNE], |key, _| wanted.as_ref() == Some(key), |_| lost()).await?;
+            // Of one that was started and whose outcome was not heard, the business cluster tells.
+            let outcome = match &intent {
+                None => Probed::Succeeded("no extension has objects left that it no longer needs".to_owned()),
+                Some(_) => Probed::Failed("its outcome was not heard, and other objects are left".to_owned()),
+            };
+            self.close(pass, &[EXTENSION_PRUNE], |key, _| wanted.as_ref() == Some(key), |_| outcome.clone()).await?;
         }
         let (Some(removal), Some(intent)) = (&choice.remove, intent) else { return Ok(None) };
         let permit = Permit { meta: self.extenders.meta(), eyes: &self.eyes, key };

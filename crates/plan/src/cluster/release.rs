@@ -131,6 +131,8 @@ pub struct Hold {
     pub ask: bool,
     /// Delete these.
     pub release: Option<Release>,
+    /// All that are joined are being deleted: none is left to release.
+    pub released: bool,
     /// When to look again.
     pub next: Option<Timestamp>,
 }
@@ -177,8 +179,10 @@ pub fn hold(on_delete: ClusterOnDelete, answer: Option<&Answer>, now: Timestamp)
     };
     let next = answer.at.checked_add(LIST_AGAIN).unwrap_or(now);
     let ask = now >= next;
-    let left = answer.found.as_ref().ok().filter(|_| release && fresh && !answer.acted_on).and_then(left);
-    Some(Hold { message: Some(message), ask, release: left, next: Some(next).filter(|next| *next > now) })
+    let listed = answer.found.as_ref().ok().filter(|_| release && fresh && !answer.acted_on);
+    let left = listed.and_then(left);
+    let released = listed.is_some() && left.is_none();
+    Some(Hold { message: Some(message), ask, release: left, released, next: Some(next).filter(|next| *next > now) })
 }
 
 /// What is to be deleted next.
