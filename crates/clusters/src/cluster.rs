@@ -55,6 +55,8 @@ pub struct Clusters {
     pub networks: &'static MetaNetworks,
     /// Components that were as they should be in the last pass.
     pub rested: Mutex<HashMap<Key, Rested>>,
+    /// When the status of each cluster was last written.
+    pub wrote: Mutex<HashMap<Key, Timestamp>>,
     /// Accepted specs of Clusters whose declared spec is invalid.
     pub kept: Mutex<Kept>,
 }
@@ -163,6 +165,7 @@ impl Controller for Clusters {
             self.followers.forget(key);
             self.surveys.forget(key);
             self.rested().remove(key);
+            self.wrote().remove(key);
             self.forget_accepted(key);
             return Ok(None);
         };
@@ -332,7 +335,8 @@ impl Controller for Clusters {
                 (self.troubled(found, &before, trouble, pass.now()), None)
             }
         };
-        self.write(pass, found, &status).await?;
+        let later = self.write(pass, found, &status).await?;
+        let next = next.into_iter().chain(later).min();
         Ok(next.map_or(Next::Rest, Next::At))
     }
 }
@@ -369,6 +373,10 @@ impl Clusters {
     pub(crate) fn rested(&self) -> MutexGuard<'_, HashMap<Key, Rested>> {
         // Every change is whole before the lock is given back.
         self.rested.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn wrote(&self) -> MutexGuard<'_, HashMap<Key, Timestamp>> {
+        self.wrote.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

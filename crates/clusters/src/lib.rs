@@ -189,6 +189,7 @@ pub fn add(operator: &mut Operator, namespace: &str, options: Options) {
         networks: options.networks,
         meters,
         rested: Mutex::default(),
+        wrote: Mutex::default(),
         kept: Mutex::default(),
     };
     let fleet = namespace.to_owned();

@@ -1,14 +1,19 @@
 //! Writes the status of a Cluster, and publishes Events about what changed in it.
 
+use std::time::Duration;
+
 use fleetwright_api::{Cluster, ClusterStatus, FinishingUpgrade, Status, condition, names};
 use fleetwright_kit::events::{Level, reference};
 use fleetwright_kit::{Pass, WriteError};
 use fleetwright_plan::cluster;
 use jiff::Timestamp;
 use kube::ResourceExt;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cluster::{Clusters, Found};
+
+/// A status that differs only in what it tells people is written after this long.
+const TOLD_AGAIN: Duration = Duration::from_secs(1);
 
 impl Clusters {
     /// A pass that failed says why; what was known before stays.
@@ -30,7 +35,13 @@ impl Clusters {
         status
     }
 
-    pub(crate) async fn write(&self, pass: &Pass, found: &Found, new: &ClusterStatus) -> Result<(), WriteError> {
+    /// Writes the status, if it says something new. Answers when to come back for what was not worth a write yet.
+    pub(crate) async fn write(
+        &self,
+        pass: &Pass,
+        found: &Found,
+        new: &ClusterStatus,
+    ) -> Result<Option<Timestamp>, WriteError> {
         let old = found.cluster.0.status.clone().unwrap_or_default();
         let cached = self.eyes.clusters.get(pass.key());
         let known = cached.as_ref().unwrap_or(&found.cluster);
@@ -41,9 +52,18 @@ impl Clusters {
         }
         let version = known.0.resource_version().unwrap_or_default();
         let (current, desired) = (json!(old), json!(new));
-        if !pass.writer().apply_status(&self.eyes.clusters, pass.key(), &version, &current, desired).await? {
-            return Ok(());
+        // Two leaders for a moment have heard different things: each would overwrite the words of the other without end.
+        let soon = self.wrote().get(pass.key()).and_then(|at| at.checked_add(TOLD_AGAIN).ok());
+        if let Some(at) = soon.filter(|at| *at > pass.now())
+            && current != desired
+            && decided(current.clone()) == decided(desired.clone())
+        {
+            return Ok(Some(at));
         }
+        if !pass.writer().apply_status(&self.eyes.clusters, pass.key(), &version, &current, desired).await? {
+            return Ok(None);
+        }
+        self.wrote().insert(pass.key().clone(), pass.now());
         self.meters.told(&old, new);
         for (kind, reason, event) in TOLD {
             let of = |status: &ClusterStatus| {
@@ -84,13 +104,26 @@ impl Clusters {
             let message = format!("{} is taken back: {}", failed.package_version, failed.message);
             self.tell(pass, found, Level::Warning, "TakenBack", &message).await;
         }
-        Ok(())
+        Ok(None)
     }
 
     pub(crate) async fn tell(&self, pass: &Pass, found: &Found, level: Level, reason: &'static str, message: &str) {
         let about = reference::<Cluster>(pass.key(), found.cluster.0.metadata.uid.as_deref());
         pass.events().publish(&about, level, reason, message, message).await;
     }
+}
+
+/// A status without what only tells people what was heard, and when.
+fn decided(mut status: Value) -> Value {
+    match &mut status {
+        Value::Object(fields) => {
+            fields.retain(|name, _| !["message", "waitingFor", "proven"].contains(&name.as_str()));
+            fields.values_mut().for_each(|value| *value = decided(value.take()));
+        }
+        Value::Array(all) => all.iter_mut().for_each(|value| *value = decided(value.take())),
+        _ => {}
+    }
+    status
 }
 
 /// The first field of the status that another process has recorded since it was decided on. What was decided from an old record must not set back the new
