@@ -1,4 +1,4 @@
-//! A member of etcd loses its data, and one step of its replacement is late: an answer or an act of etcd, its pod, its volume or its container.
+//! A member of etcd loses its data, and one step of its replacement is late: a call of the operator, an answer or an act of etcd, its pod, its volume or its container.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use fleetwright_api::{Operation, OperationPhase};
 use fleetwright_plan::cluster::members::OPERATIONS;
-use fleetwright_rig::Stage;
+use fleetwright_rig::{Points, Record, Side, Stage};
 use fleetwright_sim::meta::Step;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{ListParams, ObjectMeta, PostParams};
 use kube::{Api, Client, ResourceExt};
 use tokio::task::JoinHandle;
 
+use crate::laps::word;
 use crate::stories::lose;
 use crate::support::site;
 use crate::telling::Telling;
@@ -22,12 +23,14 @@ use crate::telling::Telling;
 const CLUSTER: &str = "pay";
 const MEMBER: &str = "etcd-1";
 
-/// Longer than everything else in a replacement takes.
+/// Longer than everything else in a replacement takes, and shorter than a client waits for an answer.
 const LATE: Duration = Duration::from_secs(8);
 /// Longer than the operator waits for an act on members: it never hears what came of it.
 const TOO_LATE: Duration = Duration::from_secs(25);
 /// For what happens again and again.
 const A_LITTLE_LATE: Duration = Duration::from_secs(3);
+/// At most this many calls are held, each in a loss of its own; writes before reads.
+const MOST: usize = 40;
 
 /// What is late outside of the operator, for how long, and how often.
 const STEPS: &[(Step, Duration, usize)] = &[
@@ -56,6 +59,26 @@ const STEPS: &[(Step, Duration, usize)] = &[
     (Step::PodStatus, A_LITTLE_LATE, usize::MAX),
 ];
 
+/// Each call of the operator that an undisturbed replacement needs is late once.
+pub async fn of_the_operator(stage: &Stage, side: Side) -> Result<()> {
+    let mut losses = Losses::begin(stage).await?;
+    let mark = stage.recorder().mark();
+    losses.lose("nothing is late").await?;
+    let points = points(&stage.recorder().since(mark));
+    ensure!(points.len() > 8, "the operator made {} calls: that is no replacement", points.len());
+    let mut met = 0;
+    for (word_of, number) in &points {
+        stage.delay().hold(Points::nth(side, word(CLUSTER), word_of, *number), LATE);
+        losses.lose(&format!("held {side} call {number} of {word_of}")).await?;
+        met += stage.delay().held().len();
+    }
+    stage.delay().end();
+    // The number of calls depends on how those who are asked answer: the last of many is not made every time.
+    ensure!(met * 2 > points.len(), "{met} of {} calls were held", points.len());
+    eprintln!("clusters: {met} of {} calls were held {side} the server did them", points.len());
+    Ok(())
+}
+
 /// Each step of etcd, of its pod, its volume and its container is late.
 pub async fn of_the_others(stage: &Stage) -> Result<()> {
     let mut losses = Losses::begin(stage).await?;
@@ -67,6 +90,23 @@ pub async fn of_the_others(stage: &Stage) -> Result<()> {
         site.meta.end_delays();
     }
     Ok(())
+}
+
+/// The calls of a replacement that are held: their word, and how many with it came before.
+fn points(calls: &[Record]) -> Vec<(String, usize)> {
+    let word = word(CLUSTER);
+    let mut before: BTreeMap<String, usize> = BTreeMap::new();
+    let mut all = Vec::new();
+    let counts = |record: &&Record| record.call.verb != "watch" && !record.call.resource.starts_with("events");
+    for record in calls.iter().filter(counts) {
+        let word = word(&record.call);
+        let number = before.entry(word.clone()).or_default();
+        all.push((record.call.writes(), word, *number));
+        *number += 1;
+    }
+    all.sort_by_key(|(writes, ..)| !writes);
+    all.truncate(MOST);
+    all.into_iter().map(|(_, word, number)| (word, number)).collect()
 }
 
 /// One cluster, whose member loses its data again and again.

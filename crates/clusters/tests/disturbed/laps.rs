@@ -17,6 +17,9 @@ use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+/// The cluster of the first lap, in which nothing happens to the operator.
+pub const UNDISTURBED: &str = "lap0";
+
 /// A part of a lap.
 #[derive(Clone, Copy)]
 pub struct Leg {
@@ -33,7 +36,7 @@ const SINGLE: usize = 2;
 ///
 /// In one lap the operator is stopped dead before every call that the undisturbed one made and at every watch that it opens, each once: it is started again, and goes a call further. So what it finds when it
 /// begins anew is in turn everything that a stop at any call can leave behind. In another lap it is stopped after every call: that was done, and it never learns. Every write must have been such a call, but for
-/// events that nobody tells any more, for counts of the policy that is there before, and for writes to the same object that this lap needed fewer of.
+/// events that nobody tells any more, for counts of policies that are there before, and for writes to the same object that this lap needed fewer of.
 ///
 /// In a few more laps it is stopped once in each leg, at a call that the seed chooses, and left alone then: `RIG_SEED=n` chooses others.
 pub async fn at_every_call(stage: &Stage, legs: &[Leg]) -> Result<()> {
@@ -132,7 +135,10 @@ impl Laps<'_> {
 /// cluster is left that needs it.
 async fn forget_fleet(stage: &Stage) -> Result<()> {
     delete::<Secret>(stage, SEAL).await?;
-    delete::<OperationPolicy>(stage, "etcd-members").await
+    for policy in ["etcd-members", "restores", "extension-prune"] {
+        delete::<OperationPolicy>(stage, policy).await?;
+    }
+    Ok(())
 }
 
 async fn delete<K>(stage: &Stage, name: &str) -> Result<()>
@@ -156,7 +162,7 @@ fn named(mut call: Call, name: &str) -> Call {
 }
 
 /// Which calls are the same one in all laps. Names of pods are made up anew each time.
-fn word(name: &str) -> impl Fn(&Call) -> String + Send + Sync + use<> {
+pub fn word(name: &str) -> impl Fn(&Call) -> String + Send + Sync + use<> {
     let name = name.to_owned();
     move |call| {
         let mut call = named(call.clone(), &name);
@@ -178,9 +184,10 @@ fn watches(stage: &Stage) -> Vec<Call> {
     calls.map(|call| (call.to_string(), call)).collect::<BTreeMap<_, _>>().into_values().collect()
 }
 
-/// Whether it keeps the counts of the policy true that is there before the first lap: that is written once, in whichever leg it comes.
+/// Whether it keeps the counts of a policy true that is there before the leg begins or is used in the one before alone: whether that is written in the leg depends on who comes first.
 fn kept(call: &Call) -> bool {
-    call.name == "releases" && call.resource.starts_with("operationpolicies.") && call.subresource == "status"
+    let early = ["releases", "extension-prune"].contains(&call.name.as_str());
+    early && call.resource.starts_with("operationpolicies.") && call.subresource == "status"
 }
 
 /// Fails if a write of the undisturbed lap was none at which the operator was stopped.

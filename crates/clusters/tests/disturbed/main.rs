@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fleetwright_rig::scenario::{Disturbance, run};
-use fleetwright_rig::{Ground, Rates, Trouble, under_trouble};
+use fleetwright_rig::{Ground, Rates, Side, Trouble, under_trouble};
 use laps::Leg;
 use support::Story;
 
@@ -31,6 +31,11 @@ const GROW: Leg = Leg { play: |stage, name| Box::pin(stories::resize(stage, name
 const SHRINK: Leg = Leg { play: |stage, name| Box::pin(stories::resize(stage, name, 1)), struck: true };
 const LOSE: Leg = Leg { play: |stage, name| Box::pin(stories::lose(stage, name, "etcd-1")), struck: true };
 
+const ROTATE: Leg = Leg { play: |stage, name| Box::pin(stories::rotate(stage, name)), struck: true };
+const RESTORE: Leg = Leg { play: |stage, name| Box::pin(stories::restore(stage, name)), struck: true };
+const PRUNE: Leg = Leg { play: |stage, name| Box::pin(stories::prune(stage, name)), struck: true };
+const RELEASE: Leg = Leg { play: |stage, name| Box::pin(stories::release(stage, name)), struck: true };
+
 /// In the stories of others.
 const fn calm(leg: Leg) -> Leg {
     Leg { struck: false, ..leg }
@@ -41,12 +46,19 @@ const CHANGING: &[Leg] = &[calm(MAKE), UPGRADE, ROLLBACK, calm(UNMAKE)];
 const RESIZING: &[Leg] = &[calm(MAKE), GROW, LOSE, SHRINK, calm(UNMAKE)];
 const ENDING: &[Leg] = &[calm(MAKE), FINISH, calm(UNMAKE)];
 
+const RESTORING: &[Leg] = &[calm(MAKE), ROTATE, RESTORE, calm(UNMAKE)];
+const RELEASING: &[Leg] = &[calm(MAKE), PRUNE, RELEASE];
+
 const LIVES: Story = Story::new(|stage| Box::pin(stories::laps(stage, LIVING)));
 const CHANGES: Story = Story::new(|stage| Box::pin(stories::laps(stage, CHANGING)));
 const ENDS: Story = Story::new(|stage| Box::pin(stories::laps(stage, ENDING)));
 const RESIZES: Story = Story::new(|stage| Box::pin(stories::laps(stage, RESIZING)));
 const MEMBERS: Story = Story::new(|stage| Box::pin(stories::members(stage)));
+const RESTORES: Story = Story::new(|stage| Box::pin(stories::laps(stage, RESTORING)));
+const RELEASES: Story = Story::new(|stage| Box::pin(stories::laps(stage, RELEASING))).extended();
 const SECURES: Story = Story::new(|stage| Box::pin(stories::secured(stage))).extended();
+const LATE_BEFORE: Story = Story::new(|stage| Box::pin(delays::of_the_operator(stage, Side::Before)));
+const LATE_AFTER: Story = Story::new(|stage| Box::pin(delays::of_the_operator(stage, Side::After)));
 const LATE_OTHERS: Story = Story::new(|stage| Box::pin(delays::of_the_others(stage)));
 const LIFE: Story = Story::new(|stage| Box::pin(stories::life(stage)));
 
@@ -90,6 +102,16 @@ async fn two_operators_at_once_change_the_same_members_of_etcd() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_member_of_etcd_that_lost_its_data_is_replaced_once_however_late_a_call_reaches_the_api_server() {
+    loses_members(LATE_BEFORE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_of_etcd_that_lost_its_data_is_replaced_once_however_late_the_api_server_answers_a_call() {
+    loses_members(LATE_AFTER).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_member_of_etcd_that_lost_its_data_is_replaced_once_however_late_etcd_its_pod_or_its_volume_is() {
     loses_members(LATE_OTHERS).await;
 }
@@ -117,7 +139,16 @@ async fn two_operators_at_once_make_the_same_cluster_and_do_not_write_against_ea
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "it fails and the cause is not known: restores, prunes and releases are not shown under disturbances"]
+async fn an_operator_killed_at_any_call_rotates_authorities_and_restores_a_snapshot() {
+    killed_at_every_call(RESTORES).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_killed_at_any_call_prunes_extensions_and_releases_machines() {
+    killed_at_every_call(RELEASES).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn trouble_with_the_api_server_spoils_no_rotation_restore_prune_or_release() {
     let rates = Rates { longest: Duration::from_secs(30), calls: 4, ..Rates::rough() };
     let seeds = Trouble::seeds(2);
@@ -125,7 +156,6 @@ async fn trouble_with_the_api_server_spoils_no_rotation_restore_prune_or_release
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "it fails and the cause is not known: restores, prunes and releases are not shown under disturbances"]
 async fn two_operators_at_once_rotate_restore_prune_and_release_once() {
     let (one, _) = run(&Arc::new(SECURES), &Ground::InProcess, Disturbance::None).await.unwrap();
     let (two, _) = run(&Arc::new(SECURES.twice()), &Ground::InProcess, Disturbance::None).await.unwrap();

@@ -11,7 +11,7 @@ use kube::api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostPa
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::laps::{Leg, at_every_call};
+use crate::laps::{Leg, UNDISTURBED, at_every_call};
 use crate::support::site;
 use crate::telling::Telling;
 
@@ -148,8 +148,15 @@ pub async fn prune(stage: &Stage, name: &str) -> Result<Value> {
         ensure!(is_there(stage, name, map).await? == stays, "{map} is there: {}", !stays);
     }
     ensure!(stage.within::<ConfigMap>(name).get_opt("beside").await?.is_none(), "what was beside it is there");
-    stage.operated(name, "ExtensionPrune").await?;
+    once_heard(stage, name, "ExtensionPrune").await?;
     all_of(stage, name).await
+}
+
+/// Fails unless there was such an Operation that ended. In the lap in which nothing is disturbed it succeeded.
+async fn once_heard(stage: &Stage, name: &str, type_: &str) -> Result<()> {
+    let succeeded = stage.operated(name, type_).await?;
+    ensure!(name != UNDISTURBED || succeeded > 0, "no Operation {type_} of {name} succeeded");
+    Ok(())
 }
 
 /// Waits until it has these extensions and no others, all of them in place.
@@ -203,7 +210,7 @@ pub async fn release(stage: &Stage, name: &str) -> Result<Value> {
             .context("its machine is gone too early")?;
     }
     stage.gone(name).await?;
-    stage.operated(name, "ReleaseMachines").await?;
+    once_heard(stage, name, "ReleaseMachines").await?;
     stage.of(name).await
 }
 

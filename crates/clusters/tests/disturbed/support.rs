@@ -291,8 +291,8 @@ where
         if let Some(template) = value["spec"]["template"]["metadata"]["annotations"].as_object_mut() {
             template.retain(|name, _| !name.starts_with("fleetwright.io/"));
         }
-        let annotations: BTreeMap<_, _> =
-            object.annotations().iter().filter(|(name, _)| name.starts_with("fleetwright.io/")).collect();
+        let own = |name: &str| name.starts_with("fleetwright.io/") && name != names::APPLIED;
+        let annotations: BTreeMap<_, _> = object.annotations().iter().filter(|(name, _)| own(name)).collect();
         all.push((name, json!([object.labels(), annotations, value["spec"], value["data"]])));
     }
     Ok(all)

@@ -102,7 +102,8 @@ impl Witness {
     pub fn hold(&self, namespace: &str) {
         let mut seen = lock(&self.seen);
         seen.ending.remove(namespace);
-        seen.well.remove(namespace);
+        let well = seen.members.get(namespace).map_or(0, |members| members.values().filter(|well| **well).count());
+        seen.well.insert(namespace.to_owned(), (well, 0));
     }
 
     /// How many volumes a claim of that name ever had.
