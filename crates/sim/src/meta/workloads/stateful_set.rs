@@ -9,6 +9,7 @@ use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetSpec};
 use k8s_openapi::api::core::v1::{
     PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, PodTemplateSpec, Volume,
 };
+use kube::Api;
 use serde_json::json;
 
 use super::super::delays::{Delays, Step as Delayed};
@@ -151,6 +152,12 @@ impl StatefulSets {
                 continue;
             };
             if selects.iter().all(|(name, value)| pod.labels.get(name) == Some(value)) {
+                // As the real controller does: a set that goes and leaves its pods, and that the cache still has, must not take them along.
+                let fresh = Api::<StatefulSet>::namespaced(pass.client(), &set.namespace).get_opt(&set.name).await?;
+                let meta = fresh.map(|fresh| fresh.metadata).unwrap_or_default();
+                if meta.uid.as_deref() != Some(&*view.uid) || meta.deletion_timestamp.is_some() {
+                    return Ok(());
+                }
                 let owner = json!([owned_by::<StatefulSet>(set, &view.uid)]);
                 let add = json!({ "op": "add", "path": "/metadata/ownerReferences", "value": owner });
                 pass.writer().json_patch(&self.pods, &key, at_version(&pod.version, vec![add])).await?;
