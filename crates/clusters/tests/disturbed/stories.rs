@@ -216,6 +216,12 @@ pub async fn release(stage: &Stage, name: &str) -> Result<Value> {
 
 async fn all_of(stage: &Stage, name: &str) -> Result<Value> {
     stage.ready(name).await?;
+    // It is ready before its extensions are.
+    let extended = |status: &fleetwright_api::ClusterStatus| {
+        let known = fleetwright_api::condition(&status.conditions, names::EXTENSIONS_READY);
+        known.is_none_or(|known| known.status == fleetwright_api::Status::True)
+    };
+    stage.reaches(name, "its extensions are in place", extended).await?;
     Ok(json!([stage.told(name).await?, stage.of(name).await?]))
 }
 

@@ -42,6 +42,8 @@ struct World {
     status: ClusterStatus,
     packages: BTreeMap<String, ClusterPackageVersionSpec>,
     live: BTreeMap<(Kind, String), Value>,
+    /// What was looked at last: most of it is the same the next time.
+    shared: RefCell<Shared>,
     workloads: BTreeMap<ControlPlaneComponent, Workload>,
     proofs: BTreeMap<String, Proof>,
     members: Option<crate::cluster::members::Asked>,
@@ -62,6 +64,23 @@ struct World {
     rested: RefCell<BTreeMap<ControlPlaneComponent, AtRest>>,
 }
 
+/// Parts of an [`Observed`] that are dear to clone.
+#[derive(Clone, Default)]
+struct Shared {
+    packages: BTreeMap<String, Arc<ClusterPackageVersionSpec>>,
+    live: BTreeMap<(Kind, String), Arc<Value>>,
+}
+
+/// Makes the shared values those of `now`, and clones only those that differ.
+fn renew<K: Ord + Clone, V: PartialEq + Clone>(shared: &mut BTreeMap<K, Arc<V>>, now: &BTreeMap<K, V>) {
+    shared.retain(|key, _| now.contains_key(key));
+    for (key, value) in now {
+        if shared.get(key).is_none_or(|known| **known != *value) {
+            shared.insert(key.clone(), Arc::new(value.clone()));
+        }
+    }
+}
+
 impl World {
     /// One that has its namespace and certificates.
     fn new() -> Self {
@@ -72,6 +91,7 @@ impl World {
             status: ClusterStatus::default(),
             packages: packages.into_iter().map(|(name, version)| (name.to_owned(), package(version))).collect(),
             live: BTreeMap::new(),
+            shared: RefCell::default(),
             workloads: BTreeMap::new(),
             proofs: BTreeMap::new(),
             members: None,
@@ -104,18 +124,23 @@ impl World {
     }
 
     fn look<T>(&self, with: impl FnOnce(&Observed) -> T) -> T {
-        let packages = self.packages.iter().map(|(name, spec)| (name.clone(), Arc::new(spec.clone()))).collect();
+        let mut shared = self.shared.borrow_mut();
+        let Shared { packages, live } = &mut *shared;
+        renew(packages, &self.packages);
+        renew(live, &self.live);
+        let packages = packages.clone();
         let mut objects = Objects::default();
-        for ((kind, name), object) in &self.live {
-            objects.insert(*kind, name, Arc::new(object.clone()));
+        for ((kind, name), object) in live {
+            objects.insert(*kind, name, Arc::<Value>::clone(object));
         }
+        drop(shared);
         with(&Observed {
             names: self.names.clone(),
             spec: self.spec.clone(),
             status: self.status.clone(),
             generation: Some(1),
             retry: self.retry.clone(),
-            target: Arc::new(self.packages[&self.spec.package_version].clone()),
+            target: Arc::clone(&packages[&self.spec.package_version]),
             packages,
             namespace: self.namespace,
             keys: self.keys.clone(),
