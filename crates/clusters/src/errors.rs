@@ -96,7 +96,7 @@ impl StepError for ActError {
             Self::Journal(error) => error.remedy(),
         };
         match remedy {
-            // A refusal may be mended by a role or a quota, which nobody watches.
+            // A role or a quota may end the refusal, and the operator watches neither.
             Remedy::Person => Remedy::Wait(Duration::from_secs(30)),
             remedy => remedy,
         }

@@ -36,7 +36,7 @@ const SINGLE: usize = 2;
 ///
 /// In one lap the operator is stopped dead before every call that the undisturbed one made and at every watch that it opens, each once: it is started again, and goes a call further. So what it finds when it
 /// begins anew is in turn everything that a stop at any call can leave behind. In another lap it is stopped after every call: that was done, and it never learns. Every write must have been such a call, but for
-/// events that nobody tells any more, for counts of policies that are there before, and for writes to the same object that this lap needed fewer of.
+/// events that are not published again, for counts of policies that exist before, and for writes to the same object that this lap needed fewer of.
 ///
 /// In a few more laps it is stopped once in each leg, at a call that the seed chooses, and left alone then: `RIG_SEED=n` chooses others.
 pub async fn at_every_call(stage: &Stage, legs: &[Leg]) -> Result<()> {

@@ -112,7 +112,7 @@ impl<'a> Shared<'a> {
         Prints::of(self.seen, (&self.trusts, self.down, members, restoring, &self.seen.meta))
     }
 
-    /// The package version that a component is made from now; none if it is not ours or nobody knows what it was made from.
+    /// The package version that a component is made from now; none if etcd is external, or if the package version that it was made from does not exist any more.
     fn package(&self, component: ControlPlaneComponent, settled: bool) -> Option<Package<'a>> {
         let Self { seen, step, .. } = *self;
         if component == ControlPlaneComponent::Etcd && seen.spec.datastore.etcd.is_none() {
@@ -346,7 +346,7 @@ fn unsettled(
     None
 }
 
-/// The member of etcd that is made anew next: one that is of before, while all others are well.
+/// The member of etcd that is recreated next: one with an old template, while all others are ready.
 fn replaced(seen: &Observed, workload: Option<&Workload>, template: &str) -> Option<Replica> {
     let replicas = &workload?.replicas;
     // One at a time, whatever the reason.

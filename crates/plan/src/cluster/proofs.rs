@@ -12,7 +12,7 @@ use super::observed::{Observed, Replica};
 pub const PROVE_EVERY: Duration = Duration::from_secs(600);
 /// A proof that failed is tried again after this long.
 const PROVE_AGAIN: Duration = Duration::from_secs(5);
-/// When nobody looked for so long, what was proven before counts no more.
+/// A proof that is older than this counts no more.
 const PROOF_LASTS: Duration = Duration::from_secs(3 * 3600);
 
 /// A pod that is to be proven.
@@ -26,7 +26,7 @@ pub struct Prover {
     pub ip: String,
     /// Of which beginning of its container.
     pub restarts: i32,
-    /// The cluster was never proven: nobody has worked in it before.
+    /// The cluster was never proven: it has no users yet.
     pub first: bool,
 }
 
