@@ -14,6 +14,7 @@ use fleetwright_plan::cluster::members::Claim;
 use fleetwright_plan::cluster::objects::PACKAGE_VERSION;
 use fleetwright_plan::cluster::snapshots::Task;
 use fleetwright_plan::cluster::{Live, Replica, print};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, Namespace, PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::api::rbac::v1::RoleBinding;
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -322,6 +323,7 @@ impl View for PodView {
             lost: !ready && container.is_some_and(lost),
             serves,
             looping,
+            was_ready: container.is_some_and(|container| was_ready(container, unready_since)),
             unplaced: unplaced.is_some(),
             unready_since: unready_since.filter(|_| unplaced.is_none()),
         };
@@ -395,6 +397,14 @@ fn lost(container: &ContainerStatus) -> bool {
     last.and_then(|end| end.message.as_deref()).is_some_and(fleetwright_plan::cluster::datastore::lost)
 }
 
+/// Whether a container that is unready since then was ready before it ended the last time: otherwise it is unready since an earlier end.
+fn was_ready(container: &ContainerStatus, unready_since: Option<Timestamp>) -> bool {
+    let states = [container.state.as_ref(), container.last_state.as_ref()];
+    let last = states.into_iter().flatten().find_map(|state| state.terminated.as_ref());
+    let started = last.and_then(|end| end.started_at.as_ref()).map(|time| time.0);
+    started.is_some_and(|started| unready_since.is_some_and(|since| since > started))
+}
+
 /// Why a container does not run, bounded: what it says is not trusted.
 fn why(container: &ContainerStatus) -> String {
     const LONGEST: usize = 200;
@@ -435,6 +445,24 @@ mod tests {
         assert!(!of(json!({ "terminated": { "exitCode": 137, "message": "killed" } })));
         assert!(!of(json!({ "terminated": { "exitCode": 137 } })));
         assert!(!of(json!({ "running": { "startedAt": "2026-11-18T00:00:00Z" } })));
+    }
+
+    #[test]
+    fn a_container_that_ended_once_was_ready_before_and_one_that_ends_again_was_not() {
+        let of = |since: &str| {
+            let container: ContainerStatus = serde_json::from_value(json!({
+                "name": "etcd", "image": "", "imageID": "", "ready": false, "restartCount": 6,
+                "state": { "waiting": { "reason": "CrashLoopBackOff" } },
+                "lastState": { "terminated": {
+                    "exitCode": 1, "startedAt": "2026-11-18T00:01:00Z", "finishedAt": "2026-11-18T00:02:00Z",
+                } },
+            }))
+            .unwrap();
+            was_ready(&container, Some(since.parse().unwrap()))
+        };
+        assert!(of("2026-11-18T00:02:00Z"));
+        assert!(!of("2026-11-18T00:01:00Z"));
+        assert!(!of("2026-11-18T00:00:10Z"));
     }
 
     #[test]

@@ -191,8 +191,12 @@ impl<'a> Losses<'a> {
         let starts = site(self.stage)?.meta.empty_starts();
         let wrong: Vec<_> = starts.iter().filter(|one| one.wiped != one.started_before).collect();
         ensure!(wrong.is_empty(), "started on a volume that is not its own: {wrong:?}");
-        // Each was a member of its own. One that ended often before it was added may be replaced before it starts without its data.
-        ensure!(starts.len() <= self.number, "more starts without data than {} losses: {starts:#?}", self.number);
+        // Each was a member of its own.
+        ensure!(
+            starts.len() == self.number,
+            "not one start without data for each of {} losses: {starts:#?}",
+            self.number
+        );
         Ok(())
     }
 

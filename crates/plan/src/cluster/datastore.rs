@@ -20,7 +20,8 @@ use super::restore;
 const FRESH: Duration = Duration::from_secs(5);
 /// Members that are only slow to start are given so long before their quorum counts as lost.
 const PATIENCE: SignedDuration = SignedDuration::from_secs(60);
-/// A member that ended so often, while others with the same template are well, does not get over what is on its volume.
+/// A member that ended so often and was not ready in between, while others with the same template are well, does not get over what is on its volume. (Restarts are
+/// counted from the pod's beginning: of a member that was ready until its last end, they are of before.)
 const TOO_OFTEN: i32 = 5;
 
 /// What etcd says at its end when its volume does not hold what the other members remember of it, or nothing that can be read. The last words of a
@@ -140,9 +141,8 @@ fn suspect(seen: &Observed) -> Option<&Replica> {
     }
     replicas.iter().find(|replica| {
         let alike = others.iter().filter(|other| other.template == replica.template).count() > members / 2;
-        let ended =
-            replica.restarts > 0 && (replica.lost || (replica.looping && replica.restarts >= TOO_OFTEN && alike));
-        !replica.ready && !replica.ending && ended
+        let too_often = replica.looping && !replica.was_ready && replica.restarts >= TOO_OFTEN && alike;
+        !replica.ready && !replica.ending && replica.restarts > 0 && (replica.lost || too_often)
     })
 }
 

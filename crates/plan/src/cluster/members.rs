@@ -558,9 +558,10 @@ impl Facts<'_> {
             let renews = change.type_ == MemberChangeType::Renew;
             match self.pod(member) {
                 None => return Next::Wait(format!("pod {member} is being recreated")),
-                // It recovered, or another pod has yet to show that it does not: whether it lost its data is decided again.
+                // It runs again, perhaps as a learner that said so before it was added; or another pod has yet to show that it does not. Whether it lost its data is
+                // decided again.
                 Some(pod) if Some(&pod.uid) != change.pod_uid.as_ref() => return self.over(),
-                Some(pod) if pod.ready && !renews => return self.over(),
+                Some(pod) if !renews && !pod.lost && !pod.looping => return self.over(),
                 Some(_) => {}
             }
             let needed = match old.learner {

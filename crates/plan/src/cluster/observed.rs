@@ -173,6 +173,8 @@ pub struct Replica {
     pub serves: Option<bool>,
     /// Its container is in CrashLoopBackOff.
     pub looping: bool,
+    /// It was ready before its container ended the last time: that it ended often says nothing of its data.
+    pub was_ready: bool,
     /// No node has room for it.
     pub unplaced: bool,
     /// Since when it is on a node and not ready.

@@ -612,6 +612,27 @@ fn a_learner_whose_change_another_process_ended_is_promoted() {
 }
 
 #[test]
+fn a_learner_that_was_taken_for_lost_and_runs_again_is_promoted() {
+    let mut etcd = Etcd::new(3);
+    etcd.settle();
+    etcd.members[2].learner = true;
+    etcd.live();
+    let claim = etcd.world.claims.iter().find(|claim| claim.name == "data-etcd-2").unwrap().uid.clone();
+    let change = MemberChange {
+        type_: MemberChangeType::Replace,
+        member: "etcd-2".to_owned(),
+        member_id: Some(etcd.members[2].id.clone()),
+        pod_uid: Some(etcd.world.members()[2].uid.clone()),
+        claim_uid: Some(claim),
+        since: NOW,
+    };
+    etcd.world.status.etcd = Some(EtcdStatus { members: 3, serving: 3, change: Some(change) });
+    etcd.settle();
+    assert_eq!(etcd.names(), ["etcd-0", "etcd-1", "etcd-2"]);
+    assert_eq!(etcd.log.len(), 1, "nothing but the promotion: {:?}", etcd.log);
+}
+
+#[test]
 fn a_member_that_ends_for_another_reason_keeps_its_volume() {
     let mut world = World::new();
     world.settle();
@@ -623,6 +644,10 @@ fn a_member_that_ends_for_another_reason_keeps_its_volume() {
     world.members()[2].looping = true;
     assert_eq!(world.decide().members, Next::Ask);
     assert!(world.healthy().2.contains("lost its data"));
+    // One that ended so often before it was ready for a while ended once since.
+    world.members()[2].was_ready = true;
+    assert!(!world.healthy().2.contains("lost its data"));
+    world.members()[2].was_ready = false;
     // One that runs again and has yet to become ready has lost nothing, however often it was restarted before.
     world.members()[2].looping = false;
     assert!(!world.healthy().2.contains("lost its data"));
