@@ -1,5 +1,7 @@
 //! The CustomResourceDefinitions, made out of the types.
 
+use std::sync::LazyLock;
+
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
 use schemars::JsonSchema;
@@ -14,16 +16,20 @@ use crate::{
 /// The definitions of all kinds, in the order of their names. Use these, not a type's own `crd()`, which lacks what is said here
 /// in `finish`.
 pub fn crds() -> Vec<CustomResourceDefinition> {
-    vec![
-        of::<ClusterLimits>(),
-        of::<ClusterPackageVersion>(),
-        of::<Cluster>(),
-        of::<MachinePackageVersion>(),
-        of::<Machine>(),
-        of::<OperationPolicy>(),
-        of::<Operation>(),
-        of::<ReadinessGates>(),
-    ]
+    // Deriving a schema is slow: once per process.
+    static CRDS: LazyLock<Vec<CustomResourceDefinition>> = LazyLock::new(|| {
+        vec![
+            of::<ClusterLimits>(),
+            of::<ClusterPackageVersion>(),
+            of::<Cluster>(),
+            of::<MachinePackageVersion>(),
+            of::<Machine>(),
+            of::<OperationPolicy>(),
+            of::<Operation>(),
+            of::<ReadinessGates>(),
+        ]
+    });
+    CRDS.clone()
 }
 
 /// The definitions of all kinds as they are written to an API server.

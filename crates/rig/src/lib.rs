@@ -16,6 +16,10 @@
 //! # Ok(()) }
 //! ```
 
+/// As the operators' own program has it. Tests build and drop worlds, which is mostly allocation.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 pub mod call;
 pub mod counting;
 pub mod courier;
