@@ -376,7 +376,7 @@ impl Machines {
         {
             let uid = look.machine.0.metadata.uid.as_deref().unwrap_or_default();
             let node = (look.machine.node(), look.node.as_ref().map(|node| &*node.uid));
-            let kubeconfig = self.credentials.credential(pass, uid, node, &look.cluster).await?;
+            let kubeconfig = self.credentials.credential(pass, uid, &run.id, node, &look.cluster).await?;
             for file in package.files.iter_mut().filter(|file| file.once) {
                 file.content = wire::Content::Text(kubeconfig.clone());
             }

@@ -35,6 +35,11 @@ pub fn token_group(namespace: &str, uid: &str) -> String {
     format!("{BOOTSTRAPPERS}:{namespace}:{uid}")
 }
 
+/// The id of the bootstrap token of that user, if it is one.
+pub fn token_of(username: &str) -> Option<&str> {
+    username.strip_prefix(TOKEN_USER)
+}
+
 /// What stands for the authorities that machines join with: another whenever another one signs, or others are trusted. The one that signs comes first.
 pub fn trusts(bundle: &str) -> String {
     crate::cluster::digest(bundle.trim(), 8)

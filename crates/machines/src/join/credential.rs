@@ -12,7 +12,6 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
-use sha2::{Digest, Sha256};
 
 use super::token_key;
 use crate::drain::Unseen;
@@ -82,23 +81,27 @@ impl StepError for JoinError {
     }
 }
 
-/// The bootstrap tokens that this process made. Cheap to clone; lost with the process, which costs a new token.
+/// The bootstrap tokens that this process made. Cheap to clone; lost with the process, which costs a new token: one that nobody knows any more ends by itself.
 #[derive(Clone, Default)]
 pub struct Credentials {
-    given: Arc<Mutex<HashMap<String, Given>>>,
+    given: Arc<Mutex<Given>>,
 }
 
-/// What is known of the token of one machine.
+#[derive(Default)]
+struct Given {
+    /// By the uids of machines.
+    tokens: HashMap<String, Token>,
+    /// The ids of those that were deleted, and when.
+    withdrawn: HashMap<String, Timestamp>,
+}
+
 #[derive(Clone)]
-enum Given {
-    Valid {
-        token: String,
-        until: Timestamp,
-        /// When it was made.
-        since: Timestamp,
-    },
-    /// Deleted, and not made again since.
-    Withdrawn { at: Timestamp },
+struct Token {
+    id: String,
+    secret: String,
+    until: Timestamp,
+    /// The step that it was made for.
+    step: String,
 }
 
 impl Credentials {
@@ -107,8 +110,8 @@ impl Credentials {
         Self::default()
     }
 
-    /// The kubeconfig with which the kubelet of the machine of this pass, with that uid, asks for its certificate. Made once and given again while
-    /// it is valid for some minutes more. `cluster` holds the cluster's values, of which `server` and `caBundle` are needed. `node` is the name
+    /// The kubeconfig with which the kubelet of the machine of this pass, with that uid, asks for its certificate. Made once for each step, and given again
+    /// while it is valid for some minutes more. `cluster` holds the cluster's values, of which `server` and `caBundle` are needed. `node` is the name
     /// that the token is for, and the uid of the Node that is bound to the machine, if one is.
     ///
     /// Reads: one. Writes: two at most (an older token of the same machine goes), none if it was given before.
@@ -119,6 +122,7 @@ impl Credentials {
         &self,
         pass: &Pass,
         uid: &str,
+        step: &str,
         node: (&str, Option<&str>),
         cluster: &BTreeMap<String, String>,
     ) -> Result<String, JoinError> {
@@ -131,7 +135,7 @@ impl Credentials {
             value("server", "set it to the URL of the API server as machines reach it, such as https://10.0.0.1:6443")?;
         let ca = value("caBundle", "set it to the certificate of the API server's authority, PEM")?;
         self.name_is_free(pass, node).await?;
-        let token = self.token(pass, uid).await?;
+        let token = self.token(pass, uid, step).await?;
         // As an authority signed it: a file that ends without a line's end is still one.
         Ok(kubeconfig("fleetwright", server, &format!("{ca}\n"), Identity::Token(&token)))
     }
@@ -146,55 +150,55 @@ impl Credentials {
         }
     }
 
-    async fn token(&self, pass: &Pass, uid: &str) -> Result<String, JoinError> {
-        if let Some(Given::Valid { token, until, .. }) = self.given().get(uid)
+    async fn token(&self, pass: &Pass, uid: &str, step: &str) -> Result<String, JoinError> {
+        let before = self.given().tokens.get(uid).cloned();
+        if let Some(Token { id, secret, until, step: of }) = &before
             && *until > pass.now() + LEFT
+            && of == step
         {
-            return Ok(token.clone());
+            return Ok(format!("{id}.{secret}"));
         }
-        let (id, secret) = (token_id(&pass.key().namespace, uid), secret());
-        let until = pass.now() + LIFETIME;
-        let object = token_object(pass, uid, &id, &secret, until);
-        let key = token_key(&id);
-        if !pass.writer().create(&object).await? {
-            // Of an earlier join, or of a process before this one: nobody can know its secret any more.
-            pass.writer().delete_by_name::<Secret>(&key).await?;
-            if !pass.writer().create(&object).await? {
-                return Err(JoinError::Taken(key.to_string()));
-            }
+        // Each has a name of its own: what is still to happen to an earlier one does not reach it.
+        let (id, secret, until) = (random(6), random(16), pass.now() + LIFETIME);
+        if !pass.writer().create(&token_object(pass, uid, &id, &secret, until)).await? {
+            return Err(JoinError::Taken(token_key(&id).to_string()));
         }
         let token = format!("{id}.{secret}");
-        let mut given = self.given();
-        given.retain(|_, given| match given {
-            Given::Valid { until, .. } => *until > pass.now(),
-            Given::Withdrawn { at } => *at + 2 * LIFETIME > pass.now(),
-        });
-        given.insert(uid.to_owned(), Given::Valid { token: token.clone(), until, since: pass.now() });
+        {
+            let mut given = self.given();
+            given.tokens.retain(|_, token| token.until > pass.now());
+            given.withdrawn.retain(|_, at| *at + 2 * LIFETIME > pass.now());
+            given.tokens.insert(uid.to_owned(), Token { id, secret, until, step: step.to_owned() });
+        }
+        if let Some(before) = before {
+            self.withdraw(pass, &before.id).await?;
+        }
         Ok(token)
     }
 
-    /// Deletes the token of the machine with that uid, if there is one. It is asked for no more: its Node is there, or the machine goes.
+    /// Deletes the token with that id, if it is there.
     ///
     /// # Errors
     /// See [`WriteError`].
-    pub async fn withdraw(&self, pass: &Pass, namespace: &str, uid: &str) -> Result<bool, WriteError> {
-        let deleted = pass.writer().delete_by_name::<Secret>(&token_key(&token_id(namespace, uid))).await?;
-        self.given().insert(uid.to_owned(), Given::Withdrawn { at: pass.now() });
+    pub async fn withdraw(&self, pass: &Pass, id: &str) -> Result<bool, WriteError> {
+        let deleted = pass.writer().delete_by_name::<Secret>(&token_key(id)).await?;
+        let mut given = self.given();
+        given.tokens.retain(|_, token| token.id != id);
+        given.withdrawn.insert(id.to_owned(), pass.now());
         Ok(deleted)
     }
 
     /// Whether this process deleted it already.
-    pub(super) fn is_withdrawn(&self, uid: &str) -> bool {
-        matches!(self.given().get(uid), Some(Given::Withdrawn { .. }))
+    pub(super) fn is_withdrawn(&self, id: &str) -> bool {
+        self.given().withdrawn.contains_key(id)
     }
 
-    /// Whether the machine joins anew since then, with a token that was not used yet.
-    pub(super) fn joins_since(&self, uid: &str, then: Timestamp) -> bool {
-        // Objects know the second of their creation only.
-        matches!(self.given().get(uid), Some(Given::Valid { since, .. }) if since.as_second() > then.as_second())
+    /// The id of the token that the machine with that uid was given and may not have used.
+    pub(super) fn of(&self, uid: &str) -> Option<String> {
+        self.given().tokens.get(uid).map(|token| token.id.clone())
     }
 
-    fn given(&self) -> MutexGuard<'_, HashMap<String, Given>> {
+    fn given(&self) -> MutexGuard<'_, Given> {
         self.given.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -226,20 +230,14 @@ fn token_object(pass: &Pass, uid: &str, id: &str, secret: &str, until: Timestamp
 
 const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 
-/// The public half of a machine's token. The same for the same machine, so that its Secret is found without reading any.
-fn token_id(namespace: &str, uid: &str) -> String {
-    let digest = Sha256::digest(format!("{namespace}/{uid}"));
-    digest.iter().take(6).map(|byte| char::from(DIGITS[usize::from(*byte) % 36])).collect()
-}
-
-/// The secret half: 16 letters and digits, 82 bits of the system's randomness.
-fn secret() -> String {
-    let mut out = String::with_capacity(16);
-    while out.len() < 16 {
+/// So many letters and digits of the system's randomness: 16 of them, the secret half of a token, hold 82 bits.
+fn random(length: usize) -> String {
+    let mut out = String::with_capacity(length);
+    while out.len() < length {
         let random = uuid::Uuid::new_v4();
         // Bytes of an uuid that are not all random are left out, and those that would favour some digits.
         let bytes = random.as_bytes().iter().enumerate().filter(|(at, byte)| ![6, 8].contains(at) && **byte < 252);
-        out.extend(bytes.map(|(_, byte)| char::from(DIGITS[usize::from(*byte) % 36])).take(16 - out.len()));
+        out.extend(bytes.map(|(_, byte)| char::from(DIGITS[usize::from(*byte) % 36])).take(length - out.len()));
     }
     out
 }
@@ -251,17 +249,10 @@ mod tests {
     #[test]
     fn a_token_is_of_the_form_that_kubernetes_asks_for() {
         let digits = |text: &str| text.bytes().all(|byte| DIGITS.contains(&byte));
-        for n in 0..100 {
-            let (id, secret) = (token_id("fleet", &n.to_string()), secret());
-            assert!(id.len() == 6 && digits(&id), "{id}");
-            assert!(secret.len() == 16 && digits(&secret), "{secret}");
+        for length in [6, 16] {
+            let (one, other) = (random(length), random(length));
+            assert!(one.len() == length && digits(&one), "{one}");
+            assert_ne!(one, other);
         }
-    }
-
-    #[test]
-    fn no_two_secrets_are_the_same_and_the_same_machine_has_the_same_id() {
-        assert_ne!(secret(), secret());
-        assert_eq!(token_id("fleet", "a"), token_id("fleet", "a"));
-        assert_ne!(token_id("fleet", "a"), token_id("fleet", "b"));
     }
 }

@@ -9,6 +9,7 @@ use fleetwright_kit::events::{Level, reference};
 use fleetwright_kit::{Budget, Controller, Key, Next, Outcome, Pass, View, WriteError};
 use fleetwright_plan::join::{
     ApiAddresses, Around, Asked, Binding, CLIENT_SIGNER, Joiner, Requestor, SERVING_SIGNER, Verdict, decide, reserved,
+    token_of,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
@@ -51,7 +52,7 @@ pub enum Decision {
     Rest,
     /// Answer the request.
     Answer(Verdict),
-    /// The Node is there: the token of that machine has done its work.
+    /// The Node is there: the token with that id, which this was asked with, has done its work.
     Withdraw(String),
 }
 
@@ -142,11 +143,9 @@ impl Controller for Requests {
         }
         let recent = request.created.filter(|created| *created + MAY_BE_VALID > now);
         match &found.requestor {
-            Requestor::Token { uid } if request.signed && found.node != Binding::Missing => {
-                // A token that was made after this request is for another one, which is still to come.
-                let used = recent.is_some_and(|created| !self.credentials.joins_since(uid, created));
-                let done = !used || self.credentials.is_withdrawn(uid);
-                if done { Decision::Rest } else { Decision::Withdraw(uid.clone()) }
+            Requestor::Token { .. } if request.signed && found.node != Binding::Missing && recent.is_some() => {
+                let id = token_of(&request.username).filter(|id| !self.credentials.is_withdrawn(id));
+                id.map_or(Decision::Rest, |id| Decision::Withdraw(id.to_owned()))
             }
             _ => Decision::Rest,
         }
@@ -154,8 +153,8 @@ impl Controller for Requests {
 
     async fn act(&self, pass: &Pass, found: &Found, decision: &Decision) -> Result<(), WriteError> {
         let condition = match decision {
-            Decision::Withdraw(uid) => {
-                self.credentials.withdraw(pass, &self.eyes.namespace, uid).await?;
+            Decision::Withdraw(id) => {
+                self.credentials.withdraw(pass, id).await?;
                 return Ok(());
             }
             Decision::Answer(Verdict::Approved { message }) => condition("Approved", MATCHES, message, pass.now()),

@@ -11,7 +11,8 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use super::Credentials;
 use crate::view::MachineView;
 
-/// Deletes the token of a machine that is deleted, unless the machine is paused: the token then ends by its own expiry.
+/// Deletes the token of a machine that is deleted. One that an earlier process made, and that of a paused machine, ends by its own expiry; no request of a machine
+/// that is deleted is approved.
 pub struct Tokens {
     pub machines: Cache<MachineView>,
     pub credentials: Credentials,
@@ -31,24 +32,24 @@ impl Controller for Tokens {
     type ActError = WriteError;
     type ReportError = Infallible;
 
-    fn about(&self, key: &Key, found: Option<&String>) -> ObjectReference {
-        reference::<Machine>(key, found.map(String::as_str))
+    fn about(&self, key: &Key, _: Option<&String>) -> ObjectReference {
+        reference::<Machine>(key, None)
     }
 
     async fn dereference(&self, pass: &Pass) -> Result<Option<String>, Infallible> {
         let machine = self.machines.get(pass.key());
         let going = machine.filter(|machine| machine.0.metadata.deletion_timestamp.is_some() && !machine.0.spec.paused);
-        Ok(going.and_then(|machine| machine.0.metadata.uid.clone()).filter(|uid| !self.credentials.is_withdrawn(uid)))
+        Ok(going.and_then(|machine| self.credentials.of(machine.0.metadata.uid.as_deref()?)))
     }
 
-    fn validate(&self, uid: &String) -> Result<String, Infallible> {
-        Ok(uid.clone())
+    fn validate(&self, id: &String) -> Result<String, Infallible> {
+        Ok(id.clone())
     }
 
     fn decide(&self, _: &String, _: Timestamp) {}
 
-    async fn act(&self, pass: &Pass, uid: &String, (): &()) -> Result<(), WriteError> {
-        self.credentials.withdraw(pass, &pass.key().namespace, uid).await?;
+    async fn act(&self, pass: &Pass, id: &String, (): &()) -> Result<(), WriteError> {
+        self.credentials.withdraw(pass, id).await?;
         Ok(())
     }
 

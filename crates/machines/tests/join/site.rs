@@ -34,23 +34,18 @@ pub struct Site {
     pub admin: Client,
     given: Given,
     values: Arc<Mutex<BTreeMap<String, String>>>,
+    running: tokio::sync::Mutex<Running>,
+}
+
+/// An operator that runs.
+struct Running {
     stop: watch::Sender<bool>,
     operator: tokio::task::JoinHandle<()>,
 }
 
-/// What was given to each machine, the newest last: a kubeconfig, or why not.
-type Given = Arc<Mutex<HashMap<String, Vec<Result<String, String>>>>>;
-
-impl Site {
-    /// Starts one, and stops it after the body.
-    pub async fn run(kind: Kind, body: impl AsyncFnOnce(&Self)) {
-        let target = Target::start(kind).await.expect("the server starts");
-        let admin = target.admin();
-        prepare(&admin).await;
+impl Running {
+    async fn start(target: &Target, values: &Arc<Mutex<BTreeMap<String, String>>>, given: &Given) -> Self {
         let client = target.client_as(OPERATOR, &[]).await.expect("a client");
-        let values = [("server", target.url()), ("caBundle", target.ca_pem().to_owned())];
-        let values = Arc::new(Mutex::new(values.map(|(key, value)| (key.to_owned(), value)).into()));
-        let given = Given::default();
         let mut settings = Settings::new(OPERATOR, client);
         settings.strict_budgets = true;
         let mut operator = Operator::new(settings);
@@ -74,11 +69,39 @@ impl Site {
             };
             operator.run(stop).await.expect("the operator runs");
         });
-        let site = Self { target, admin, given, values, stop, operator };
+        Self { stop, operator }
+    }
+
+    async fn stop(&mut self) {
+        let _ = self.stop.send(true);
+        (&mut self.operator).await.expect("the operator does not panic");
+    }
+}
+
+/// What was given to each machine, the newest last: a kubeconfig, or why not.
+type Given = Arc<Mutex<HashMap<String, Vec<Result<String, String>>>>>;
+
+impl Site {
+    /// Starts one, and stops it after the body.
+    pub async fn run(kind: Kind, body: impl AsyncFnOnce(&Self)) {
+        let target = Target::start(kind).await.expect("the server starts");
+        let admin = target.admin();
+        prepare(&admin).await;
+        let values = [("server", target.url()), ("caBundle", target.ca_pem().to_owned())];
+        let values = Arc::new(Mutex::new(values.map(|(key, value)| (key.to_owned(), value)).into()));
+        let given = Given::default();
+        let running = tokio::sync::Mutex::new(Running::start(&target, &values, &given).await);
+        let site = Self { target, admin, given, values, running };
         body(&site).await;
-        let _ = site.stop.send(true);
-        site.operator.await.expect("the operator does not panic");
+        site.running.into_inner().stop().await;
         site.target.stop(false).await;
+    }
+
+    /// Ends the operator, and starts another, which remembers nothing.
+    pub async fn restart(&self) {
+        let mut running = self.running.lock().await;
+        running.stop().await;
+        *running = Running::start(&self.target, &self.values, &self.given).await;
     }
 
     /// Makes a machine with its address.
@@ -343,7 +366,7 @@ impl Controller for Giver {
         let uid = machine.0.uid().unwrap_or_default();
         let name = machine.0.name_any();
         let bound = machine.0.status.as_ref().and_then(|status| status.bound_uid());
-        let answer = self.credentials.credential(pass, &uid, (&name, bound), &values).await;
+        let answer = self.credentials.credential(pass, &uid, "join", (&name, bound), &values).await;
         let shown = answer.as_ref().map(Clone::clone).map_err(ToString::to_string);
         self.given.lock().unwrap().entry(machine.0.name_any()).or_default().push(shown);
         answer.map(drop)
