@@ -17,7 +17,7 @@ pub struct InFlight {
     pub reads: usize,
     /// Requests that change objects.
     pub writes: usize,
-    /// Watches, each for as long as it lives.
+    /// Watches, each for as long as it lives. One user has at most half of these places: an operator of thousands of clusters needs thousands.
     pub watches: usize,
     /// Requests whose bodies are being received. They have no seat among the writes yet, because their clients decide how long that takes. One user
     /// has at most a quarter of these places.
@@ -35,7 +35,8 @@ pub(crate) struct Seats {
     reads: Kind,
     writes: Kind,
     watches: Kind,
-    bodies: Arc<Bodies>,
+    watchers: Arc<Places>,
+    bodies: Arc<Places>,
 }
 
 struct Kind {
@@ -57,23 +58,25 @@ impl Kind {
 impl Seats {
     pub(crate) fn new(limits: InFlight) -> Self {
         let InFlight { reads, writes, watches, bodies } = limits;
-        let bodies = Arc::new(Bodies { most: bodies, share: bodies.div_ceil(4), taken: Mutex::default() });
-        Self { reads: Kind::new(reads), writes: Kind::new(writes), watches: Kind::new(watches), bodies }
+        Self {
+            reads: Kind::new(reads),
+            writes: Kind::new(writes),
+            watches: Kind::new(watches),
+            watchers: Places::new(watches, 2),
+            bodies: Places::new(bodies, 4),
+        }
     }
 
     /// A place for a request whose body is still to come, to be held until the body was received. Members of `system:masters` need none.
-    pub(crate) fn receive(&self, user: &User) -> Result<Option<BodyPlace>, ApiError> {
+    pub(crate) fn receive(&self, user: &User) -> Result<Option<Place>, ApiError> {
         if user.is_master() {
             return Ok(None);
         }
-        match Bodies::take(&self.bodies, &user.name) {
-            Some(place) => Ok(Some(place)),
-            None => Err(ApiError::too_many_requests("Too many requests, please try again later.", 1)),
-        }
+        Places::take(&self.bodies, &user.name).map(Some).ok_or_else(later)
     }
 
     /// A seat for a request, to be held until the request is answered; none for a request that needs none.
-    pub(crate) fn take(&self, user: &User, info: &RequestInfo) -> Result<Option<OwnedSemaphorePermit>, ApiError> {
+    pub(crate) fn take(&self, user: &User, info: &RequestInfo) -> Result<Option<Seat>, ApiError> {
         if !info.is_resource && is_health_check(&info.path) {
             return Ok(None);
         }
@@ -82,11 +85,16 @@ impl Seats {
             "get" | "list" | "head" | "options" => &self.reads,
             _ => &self.writes,
         };
+        // Watches stay as long as their clients like: one user must not take every place.
+        let place = match info.verb {
+            "watch" if !user.is_master() => Some(Places::take(&self.watchers, &user.name).ok_or_else(later)?),
+            _ => None,
+        };
         match kind.free.clone().try_acquire_owned() {
-            Ok(seat) => Ok(Some(seat)),
+            Ok(permit) => Ok(Some(Seat { _permit: permit, _place: place })),
             // Administrators must be able to look at an overloaded server.
             Err(_) if user.is_master() => Ok(None),
-            Err(_) => Err(ApiError::too_many_requests("Too many requests, please try again later.", 1)),
+            Err(_) => Err(later()),
         }
     }
 
@@ -96,39 +104,54 @@ impl Seats {
     }
 }
 
-/// Counts the bodies that are being received, by user.
-struct Bodies {
+fn later() -> ApiError {
+    ApiError::too_many_requests("Too many requests, please try again later.", 1)
+}
+
+/// What a request in flight has, until it is dropped.
+pub(crate) struct Seat {
+    _permit: OwnedSemaphorePermit,
+    _place: Option<Place>,
+}
+
+/// Counts what is in flight by user: bodies that are being received, or watches. One user has at most a share of the places.
+struct Places {
     most: usize,
     share: usize,
     taken: Mutex<HashMap<String, usize>>,
 }
 
 /// One of them, until it is dropped.
-pub(crate) struct BodyPlace {
-    bodies: Arc<Bodies>,
+pub(crate) struct Place {
+    places: Arc<Places>,
     user: String,
 }
 
-impl Bodies {
+impl Places {
+    /// So many, of which one user has at most one part of that many.
+    fn new(most: usize, parts: usize) -> Arc<Self> {
+        Arc::new(Self { most, share: most.div_ceil(parts), taken: Mutex::default() })
+    }
+
     fn taken(&self) -> MutexGuard<'_, HashMap<String, usize>> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(bodies: &Arc<Self>, user: &str) -> Option<BodyPlace> {
-        let mut taken = bodies.taken();
+    fn take(places: &Arc<Self>, user: &str) -> Option<Place> {
+        let mut taken = places.taken();
         let own = taken.get(user).copied().unwrap_or_default();
-        if own >= bodies.share || taken.values().sum::<usize>() >= bodies.most {
+        if own >= places.share || taken.values().sum::<usize>() >= places.most {
             return None;
         }
         taken.insert(user.to_owned(), own + 1);
         drop(taken);
-        Some(BodyPlace { bodies: bodies.clone(), user: user.to_owned() })
+        Some(Place { places: places.clone(), user: user.to_owned() })
     }
 }
 
-impl Drop for BodyPlace {
+impl Drop for Place {
     fn drop(&mut self) {
-        let mut taken = self.bodies.taken();
+        let mut taken = self.places.taken();
         match taken.get_mut(&self.user) {
             Some(own) if *own > 1 => *own -= 1,
             _ => {
@@ -141,4 +164,41 @@ impl Drop for BodyPlace {
 fn is_health_check(path: &str) -> bool {
     let first = path.trim_start_matches('/').split('/').next();
     matches!(first, Some("livez" | "readyz" | "healthz"))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Method;
+
+    use super::*;
+    use crate::request::Query;
+
+    #[test]
+    fn watches_of_one_user_leave_places_for_those_of_others() {
+        let seats = Seats::new(InFlight { watches: 8, ..InFlight::default() });
+        let watch = RequestInfo::new(&Method::GET, "/api/v1/secrets", &Query::parse(Some("watch=true")));
+        let read = RequestInfo::new(&Method::GET, "/api/v1/secrets", &Query::parse(None));
+        assert_eq!((watch.verb, read.verb), ("watch", "list"));
+        let user = |name: &str| User::new(name, ["system:authenticated"]);
+        let refused = |user: &User| seats.take(user, &watch).err().map(|error| error.code);
+        let eve = user("eve");
+        let mut held: Vec<_> = (0..4).map(|_| seats.take(&eve, &watch).unwrap()).collect();
+        assert_eq!(refused(&eve), Some(429));
+        assert!(seats.take(&eve, &read).is_ok(), "what is no watch has no share");
+        // A watch that has ended gives its place back.
+        held.pop();
+        held.push(seats.take(&eve, &watch).unwrap());
+        assert_eq!(refused(&eve), Some(429));
+        // Administrators have no share, and are answered when every place is taken.
+        let admin = User::new("admin", ["system:masters"]);
+        held.extend((0..2).map(|_| seats.take(&admin, &watch).unwrap()));
+        held.extend((0..2).map(|_| seats.take(&user("bob"), &watch).unwrap()));
+        assert_eq!(seats.taken()[2], ("watch", 8));
+        assert_eq!(refused(&user("amy")), Some(429));
+        assert!(seats.take(&admin, &watch).unwrap().is_none());
+        // Who was refused has kept no place.
+        drop(held);
+        assert!(seats.watchers.taken().is_empty());
+        assert_eq!(seats.taken()[2], ("watch", 0));
+    }
 }
