@@ -25,13 +25,22 @@ use fleetwright_kit::client::{CallError, retry_after};
 use fleetwright_kit::{Remedy, StepError};
 use fleetwright_plan::machine::Pods;
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
-use kube::{Api, Client, ResourceExt};
+use k8s_openapi::api::core::v1;
+use kube::api::{DeleteParams, ListParams, PostParams, Preconditions, Request};
+use kube::{Api, Client, Resource};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 /// So many evictions in one pass.
 pub const MOST: usize = 16;
+/// So many pods are listed at a time: each may have more than one MB.
+const PAGE: u32 = 50;
+/// So many times in one pass. A kubelet can make any number of mirror pods.
+pub const PAGES: u32 = 20;
+/// So many finalizers of a pod are named.
+const FINALIZERS: usize = 8;
 /// A pod that was held back is asked again after this long at first…
 const FIRST: Duration = Duration::from_secs(5);
 /// …and later each time, up to this.
@@ -79,6 +88,146 @@ impl StepError for Unseen {
     }
 }
 
+/// What a drain looks at of a pod, and nothing else: kubelets and tenants write times that nobody can read, and as much as they like.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(from = "Raw")]
+pub struct Pod {
+    namespace: String,
+    name: String,
+    uid: String,
+    /// The kubelet alone decides on it.
+    mirror: bool,
+    finished: bool,
+    /// It has a controller that would start it elsewhere…
+    controlled: bool,
+    /// …which is a DaemonSet.
+    daemon: bool,
+    /// It tolerates our taint by name.
+    tolerates: bool,
+    /// It may be evicted although it has no controller.
+    let_go: bool,
+    /// It was told to leave.
+    leaving: bool,
+    /// How many seconds it has then.
+    grace: i64,
+    /// Those that keep it.
+    finalizers: String,
+}
+
+#[derive(Deserialize)]
+struct Raw {
+    metadata: Meta,
+    spec: Option<Spec>,
+    status: Option<Status>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Meta {
+    #[serde(default)]
+    namespace: String,
+    name: String,
+    #[serde(default)]
+    uid: String,
+    annotations: Option<BTreeMap<String, String>>,
+    owner_references: Option<Vec<Owner>>,
+    finalizers: Option<Vec<String>>,
+    deletion_timestamp: Option<IgnoredAny>,
+    deletion_grace_period_seconds: Option<i64>,
+}
+
+#[derive(Deserialize)]
+struct Owner {
+    kind: String,
+    controller: Option<bool>,
+}
+
+#[derive(Default, Deserialize)]
+struct Spec {
+    tolerations: Option<Vec<Toleration>>,
+}
+
+#[derive(Deserialize)]
+struct Toleration {
+    key: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+struct Status {
+    phase: Option<String>,
+}
+
+impl From<Raw> for Pod {
+    fn from(Raw { metadata, spec, status }: Raw) -> Self {
+        let annotations = metadata.annotations.unwrap_or_default();
+        let owners = metadata.owner_references.unwrap_or_default();
+        let controller = owners.iter().find(|owner| owner.controller == Some(true));
+        let tolerations = spec.unwrap_or_default().tolerations.unwrap_or_default();
+        let finalizers = metadata.finalizers.unwrap_or_default();
+        Self {
+            namespace: metadata.namespace,
+            name: metadata.name,
+            uid: metadata.uid,
+            mirror: annotations.contains_key(MIRROR),
+            finished: matches!(status.unwrap_or_default().phase.as_deref(), Some("Succeeded" | "Failed")),
+            controlled: controller.is_some(),
+            daemon: controller.is_some_and(|owner| owner.kind == "DaemonSet"),
+            tolerates: tolerations.iter().any(|one| one.key.as_deref() == Some(names::MAINTENANCE_TAINT)),
+            let_go: annotations.get(names::EVICT).is_some_and(|value| value == "true"),
+            leaving: metadata.deletion_timestamp.is_some(),
+            grace: metadata.deletion_grace_period_seconds.unwrap_or(0).max(0),
+            finalizers: finalizers[..finalizers.len().min(FINALIZERS)].join(", "),
+        }
+    }
+}
+
+/// A pod that cannot be read: its name, and why.
+type Unread = (String, String);
+
+/// Reads one pod. One that cannot be read hides no other.
+fn read(text: &RawValue) -> Result<Pod, Unread> {
+    serde_json::from_str(text.get()).map_err(|error| {
+        let value: Value = serde_json::from_str(text.get()).unwrap_or_default();
+        let word = |key: &str| value["metadata"][key].as_str().unwrap_or_default().to_owned();
+        let why: String = error.to_string().chars().take(256).collect();
+        (format!("{}/{}", word("namespace"), word("name")), format!("it cannot be read, delete it: {why}"))
+    })
+}
+
+/// A page of a list.
+#[derive(Deserialize)]
+struct Page {
+    #[serde(default)]
+    metadata: PageMeta,
+    items: Option<Vec<Box<RawValue>>>,
+}
+
+#[derive(Default, Deserialize)]
+struct PageMeta {
+    #[serde(default, rename = "continue")]
+    next: String,
+}
+
+/// Who is on the Node, and whether these are all.
+async fn pods(client: &Client, node: &str) -> Result<(Vec<Result<Pod, Unread>>, bool), Unseen> {
+    let unseen = |error: kube::Error| Unseen::of(format!("pods of Node {node}"), &error);
+    // Those that have finished stay, and may be thousands.
+    let fields = format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed");
+    let mut params = ListParams::default().fields(&fields).limit(PAGE);
+    let mut pods = Vec::new();
+    for _ in 0..PAGES {
+        let request = Request::new(v1::Pod::url_path(&(), None)).list(&params);
+        let request = request.map_err(|error| unseen(kube::Error::BuildRequest(error)))?;
+        let page: Page = client.request(request).await.map_err(unseen)?;
+        pods.extend(page.items.into_iter().flatten().map(|text| read(&text)));
+        if page.metadata.next.is_empty() {
+            return Ok((pods, true));
+        }
+        params.continue_token = Some(page.metadata.next);
+    }
+    Ok((pods, false))
+}
+
 /// What is to be done about a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -94,26 +243,13 @@ pub enum Verdict {
 
 /// Says what is to be done about a pod.
 pub fn judge(pod: &Pod, options: &DrainOptions) -> Verdict {
-    if pod.annotations().contains_key(MIRROR) {
+    if pod.mirror || pod.finished || pod.daemon || pod.tolerates {
         return Verdict::Stays;
     }
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    if matches!(phase, Some("Succeeded" | "Failed")) {
-        return Verdict::Stays;
-    }
-    let controller = pod.owner_references().iter().find(|owner| owner.controller == Some(true));
-    if controller.is_some_and(|owner| owner.kind == "DaemonSet") {
-        return Verdict::Stays;
-    }
-    let tolerations = pod.spec.iter().flat_map(|spec| spec.tolerations.iter().flatten());
-    if tolerations.into_iter().any(|one| one.key.as_deref() == Some(names::MAINTENANCE_TAINT)) {
-        return Verdict::Stays;
-    }
-    if pod.metadata.deletion_timestamp.is_some() {
+    if pod.leaving {
         return Verdict::Leaving;
     }
-    let allowed = options.force || pod.annotations().get(names::EVICT).is_some_and(|value| value == "true");
-    if controller.is_none() && !allowed {
+    if !pod.controlled && !options.force && !pod.let_go {
         return Verdict::Holds(format!(
             "it has no controller that would start it elsewhere: delete it, annotate it with {}=true, or set spec.drain.force of the Machine",
             names::EVICT
@@ -124,15 +260,14 @@ pub fn judge(pod: &Pod, options: &DrainOptions) -> Verdict {
 
 /// What keeps a pod that terminates for that long; none if it is no longer waited for.
 fn terminating(pod: &Pod, long: SignedDuration, options: &DrainOptions) -> Option<Option<String>> {
-    let grace = SignedDuration::from_secs(pod.metadata.deletion_grace_period_seconds.unwrap_or(0).max(0));
-    let over = long.saturating_sub(grace);
+    let over = long.saturating_sub(SignedDuration::from_secs(pod.grace));
     if over >= SignedDuration::try_from(options.skip_terminating_after.0).unwrap_or(SignedDuration::MAX) {
         return None;
     }
     if over < STUCK {
         return Some(None);
     }
-    let finalizers = pod.finalizers().join(", ");
+    let finalizers = &pod.finalizers;
     Some(Some(match finalizers.is_empty() {
         true => format!("its grace period ended {} s ago and it is still terminating", over.as_secs()),
         false => format!(
@@ -158,21 +293,30 @@ pub async fn drain(
         SignedDuration::try_from(after.0).is_ok_and(|after| now.duration_since(since) >= after)
     };
     let delete = options.delete_after.as_ref().is_some_and(overdue);
-    let on_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
-    let pods = Api::<Pod>::all(client.clone()).list(&on_node).await;
-    let pods = pods.map_err(|error| Unseen::of(format!("pods of Node {node}"), &error))?;
+    let (pods, all) = pods(&client, node).await?;
     let mut left = Vec::new();
     let mut asked = 0;
-    let names: Vec<String> = pods.iter().map(name).collect();
+    let names: Vec<String> = pods.iter().flatten().map(name).collect();
     tries.held.retain(|pod, _| names.contains(pod));
-    let uids: Vec<String> = pods.iter().filter_map(ResourceExt::uid).collect();
+    let uids: Vec<String> = pods.iter().flatten().map(|pod| pod.uid.clone()).collect();
     tries.terminating.retain(|pod, _| uids.contains(pod));
+    if !all {
+        let why = format!("the Node has more than {} pods, and only these are looked at", PAGE * PAGES);
+        left.push((format!("more pods of Node {node}"), Some(why)));
+    }
     for pod in &pods {
+        let pod = match pod {
+            Ok(pod) => pod,
+            Err((name, why)) => {
+                left.push((name.clone(), Some(why.clone())));
+                continue;
+            }
+        };
         let name = name(pod);
         match judge(pod, options) {
             Verdict::Stays => {}
             Verdict::Leaving => {
-                let since = *tries.terminating.entry(pod.uid().unwrap_or_default()).or_insert(now);
+                let since = *tries.terminating.entry(pod.uid.clone()).or_insert(now);
                 if let Some(why) = terminating(pod, now.duration_since(since), options) {
                     left.push((name, why));
                 }
@@ -203,11 +347,11 @@ pub async fn drain(
             }
         }
     }
-    Ok(Pods { at: now, left })
+    Ok(Pods { at: now, left, hindered: None })
 }
 
 fn name(pod: &Pod) -> String {
-    format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any())
+    format!("{}/{}", pod.namespace, pod.name)
 }
 
 enum Evicted {
@@ -221,20 +365,18 @@ enum Evicted {
 
 /// Evicts a pod, or deletes it: a deletion asks no disruption budget.
 async fn leave(client: &Client, pod: &Pod, options: &DrainOptions, delete: bool) -> Evicted {
-    let api = Api::<Pod>::namespaced(client.clone(), pod.metadata.namespace.as_deref().unwrap_or_default());
+    let api = Api::<v1::Pod>::namespaced(client.clone(), &pod.namespace);
     // Another pod of the same name, as those of StatefulSets are, was not meant.
-    let preconditions = Preconditions { uid: pod.metadata.uid.clone(), resource_version: None };
+    let preconditions = Preconditions { uid: Some(pod.uid.clone()), resource_version: None };
     let mut how = DeleteParams::default().preconditions(preconditions);
     how.grace_period_seconds =
         options.grace_period.map(|span| u32::try_from(span.0.as_secs()).unwrap_or(u32::MAX).max(1));
     let asked = if delete {
         tracing::warn!(pod = name(pod), "delete: evictions were refused for as long as spec.drain.deleteAfter allows");
-        api.delete(&pod.name_any(), &how).await.map(drop)
+        api.delete(&pod.name, &how).await.map(drop)
     } else {
         let eviction = eviction(pod, &how);
-        api.create_subresource::<_, Value>("eviction", &pod.name_any(), &PostParams::default(), &eviction)
-            .await
-            .map(drop)
+        api.create_subresource::<_, Value>("eviction", &pod.name, &PostParams::default(), &eviction).await.map(drop)
     };
     let Err(error) = asked else { return Evicted::Asked };
     match &error {
@@ -245,7 +387,7 @@ async fn leave(client: &Client, pod: &Pod, options: &DrainOptions, delete: bool)
         kube::Error::Api(status) if status.code == 429 => {
             let causes = status.details.iter().flat_map(|details| &details.causes);
             let budget = causes.filter_map(|cause| budget(&cause.message)).next();
-            let namespace = pod.namespace().unwrap_or_default();
+            let namespace = &pod.namespace;
             Evicted::Held(match budget {
                 Some(budget) => format!("PodDisruptionBudget {namespace}/{budget} has no room: {}", status.message),
                 None => status.message.clone(),
@@ -261,7 +403,7 @@ fn eviction(pod: &Pod, how: &DeleteParams) -> Value {
     json!({
         "apiVersion": "policy/v1",
         "kind": <k8s_openapi::api::policy::v1::Eviction as k8s_openapi::Resource>::KIND,
-        "metadata": { "name": pod.name_any(), "namespace": pod.namespace() },
+        "metadata": { "name": pod.name, "namespace": pod.namespace },
         "deleteOptions": how,
     })
 }
@@ -315,11 +457,9 @@ mod tests {
         assert_eq!(judged(&pod(owned("ReplicaSet"), "Running")), Verdict::Evict);
         assert_eq!(judged(&pod(owned("DaemonSet"), "Running")), Verdict::Stays);
         assert_eq!(judged(&pod(owned("Job"), "Succeeded")), Verdict::Stays);
-        let mut tolerant = pod(owned("ReplicaSet"), "Running");
-        let toleration =
-            json!({ "containers": [], "tolerations": [{ "key": names::MAINTENANCE_TAINT, "operator": "Exists" }] });
-        tolerant.spec = serde_json::from_value(toleration).unwrap();
-        assert_eq!(judged(&tolerant), Verdict::Stays);
+        let toleration = json!({ "key": names::MAINTENANCE_TAINT, "operator": "Exists" });
+        let tolerant = json!({ "metadata": owned("ReplicaSet"), "spec": { "tolerations": [toleration] } });
+        assert_eq!(judged(&serde_json::from_value(tolerant).unwrap()), Verdict::Stays);
         let mirror = json!({ "name": "p", "annotations": { MIRROR: "x" } });
         assert_eq!(judged(&pod(mirror, "Running")), Verdict::Stays);
         let mut leaving = owned("ReplicaSet");
@@ -329,6 +469,23 @@ mod tests {
         assert!(why.contains(names::EVICT), "{why}");
         let allowed = json!({ "name": "p", "annotations": { names::EVICT: "true" } });
         assert_eq!(judged(&pod(allowed, "Running")), Verdict::Evict);
+    }
+
+    #[test]
+    fn a_time_that_nobody_can_read_hides_no_pod_and_one_that_cannot_be_read_is_named() {
+        let page = json!({ "metadata": { "continue": "more" }, "items": [
+            { "metadata": { "name": "late", "namespace": "n", "creationTimestamp": null, "deletionTimestamp": "99999-01-01T00:00:00Z" },
+              "spec": { "containers": [] }, "status": { "phase": "Running", "startTime": "9999-12-31T23:59:59Z" } },
+            { "metadata": { "name": "odd", "namespace": "n" }, "status": { "phase": 7 } },
+        ] });
+        let page: Page = serde_json::from_str(&page.to_string()).unwrap();
+        assert_eq!(page.metadata.next, "more");
+        let pods: Vec<_> = page.items.into_iter().flatten().map(|text| read(&text)).collect();
+        assert_eq!(judged(pods[0].as_ref().unwrap()), Verdict::Leaving);
+        let (name, why) = pods[1].as_ref().unwrap_err();
+        assert!(name == "n/odd" && why.contains("cannot be read"), "{name}: {why}");
+        let last: Page = serde_json::from_str(r#"{ "metadata": {}, "items": null }"#).unwrap();
+        assert!(last.metadata.next.is_empty() && last.items.is_none());
     }
 
     #[test]

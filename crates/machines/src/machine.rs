@@ -9,10 +9,10 @@ use fleetwright_kit::events::{Level, reference};
 use fleetwright_kit::journal::{Journal, JournalError, Progress};
 use fleetwright_kit::{Budget, Controller, Key, Next, Outages, Outcome, Pass, Remedy, StepError, View, WriteError};
 use fleetwright_plan::join::Binding;
-use fleetwright_plan::machine::{self, Act, Asked, Decision, Run, Wish};
+use fleetwright_plan::machine::{self, Act, Asked, Decision, Pods, Run, Wish};
 use fleetwright_wire as wire;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Namespace, Node, ObjectReference};
+use k8s_openapi::api::core::v1::{Namespace, ObjectReference};
 use kube::Api;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
@@ -24,7 +24,7 @@ use crate::look::{Eyes, Look};
 use crate::memory::Memories;
 use crate::meters::Meters;
 use crate::server::ServerVersion;
-use crate::view::{MachineView, NodeView};
+use crate::view::{MachineView, NodeView, ThinNode};
 use crate::window::{WindowAct, existing, windows, wished};
 use crate::{drain, join, route};
 
@@ -152,8 +152,10 @@ impl Controller for Machines {
     const NAME: &'static str = crate::NAME;
     /// Reads: who is on a Node that is drained, a Node that is missed, whether a foreign Node has the name that a token is for, once the namespace kube-system, the version of the API server, and what the journal asks. Writes: a window, or evictions and what opens or closes a Node,
     /// and the status.
-    const BUDGET: Budget =
-        Budget { reads: Journal::BUDGET.reads + 5, writes: Journal::BUDGET.writes + drain::MOST as u32 + 4 };
+    const BUDGET: Budget = Budget {
+        reads: Journal::BUDGET.reads + drain::PAGES + 4,
+        writes: Journal::BUDGET.writes + drain::MOST as u32 + 4,
+    };
 
     type Found = Arc<Look>;
     type Valid = Arc<Look>;
@@ -268,9 +270,13 @@ impl Controller for Machines {
             Act::Close => {
                 let window = look.windows.open.as_ref().and_then(|(_, op, _)| op.0.metadata.uid.as_deref());
                 let patch = look.node.as_ref().zip(window).map(|(node, window)| node.close_patch(window));
-                self.patch_node(pass, look, patch).await
+                let closed = self.patch_node(pass, look, patch).await;
+                closed.inspect_err(|error| self.hindered(pass, look, error))
             }
-            Act::Drain => self.drain(pass, look).await,
+            Act::Drain => {
+                let drained = self.drain(pass, look).await;
+                drained.inspect_err(|error| self.hindered(pass, look, error))
+            }
             Act::Open => self.patch_node(pass, look, look.node.as_ref().map(|node| node.open_patch())).await,
             Act::Label => {
                 let patch = look.node.as_ref().map(|node| node.label_patch(&look.machine.0));
@@ -331,7 +337,7 @@ impl Machines {
         if found.is_some() || !known {
             return Ok(found);
         }
-        let node = Api::<Node>::all(pass.client()).get_opt(name).await;
+        let node = Api::<ThinNode>::all(pass.client()).get_opt(name).await;
         let node = node.map_err(|error| Unseen::of(format!("Node {name}"), &error))?;
         Ok(node.map(|node| Arc::new(NodeView::of(node))))
     }
@@ -432,6 +438,18 @@ impl Machines {
             memory.tries = tries;
         });
         Ok(Done::Again(if none { Duration::ZERO } else { Duration::from_secs(2) }))
+    }
+
+    /// Remembers when the Node was first not closed in this window, or nobody could say who is on it: that does not last for ever either.
+    fn hindered(&self, pass: &Pass, look: &Look, error: &ActError) {
+        let Some((_, operation, _)) = &look.windows.open else { return };
+        let window = operation.0.metadata.uid.clone().unwrap_or_default();
+        self.memories.change(pass.key(), |memory| {
+            if memory.pods.as_ref().is_none_or(|(of, _)| *of != window) {
+                let pods = Pods { at: pass.now(), left: Vec::new(), hindered: Some(error.to_string()) };
+                memory.pods = Some((window, pods));
+            }
+        });
     }
 
     async fn delete_node(&self, pass: &Pass, look: &Look) -> Result<Done, ActError> {

@@ -1,5 +1,6 @@
 //! What is kept of the objects that the operator watches.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -10,7 +11,9 @@ use fleetwright_plan::package::NoSecret;
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Secret};
-use kube::ResourceExt;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::{Resource, ResourceExt};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::join::view::address;
@@ -110,35 +113,146 @@ pub struct NodeView {
 }
 
 impl View for NodeView {
-    type Object = Node;
+    type Object = ThinNode;
 
-    fn of(node: Node) -> Self {
-        let bare = node.annotations().is_empty();
-        let given = node.annotations().get(names::NODE_LABELS).map(|text| text.as_str().into());
-        let labels = node.labels().iter().map(|(key, value)| (key.as_str().into(), value.as_str().into())).collect();
-        let spec = node.spec.unwrap_or_default();
-        let taints = spec.taints.filter(|taints| !taints.is_empty());
-        let ours = taints.iter().flatten().find(|taint| taint.key == names::MAINTENANCE_TAINT);
-        let closed = ours.map(|taint| taint.value.as_deref().unwrap_or_default().into());
-        let status = node.status.unwrap_or_default();
+    fn of(node: ThinNode) -> Self {
+        node.view
+    }
+}
+
+impl From<RawNode> for NodeView {
+    fn from(RawNode { metadata, spec, status }: RawNode) -> Self {
+        let annotations = metadata.annotations.unwrap_or_default();
+        let labels = metadata.labels.unwrap_or_default();
+        let taints = spec.unwrap_or_default().taints;
+        let taints = taints.filter(|taints| taints.as_array().is_some_and(|list| !list.is_empty()));
+        let list = taints.as_ref().and_then(Value::as_array);
+        let ours = list.and_then(|list| list.iter().find(|taint| taint["key"] == names::MAINTENANCE_TAINT));
+        let closed = ours.map(|taint| taint["value"].as_str().unwrap_or_default().into());
+        let status = status.unwrap_or_default();
         let conditions = status.conditions.iter().flatten();
-        let info = status.node_info.as_ref();
-        let said = |text: Option<&String>| text.filter(|text| !text.is_empty()).map(|text| text.as_str().into());
+        let info = status.node_info.unwrap_or_default();
+        let said = |text: String| Some(text).filter(|text| !text.is_empty()).map(String::into_boxed_str);
         Self {
-            uid: node.metadata.uid.unwrap_or_default().into(),
-            version: node.metadata.resource_version.unwrap_or_default().into(),
-            created: node.metadata.creation_timestamp.map(|time| time.0),
+            uid: metadata.uid.into(),
+            version: metadata.resource_version.into(),
+            created: metadata.creation_timestamp,
             closed,
             conditions: conditions.map(|one| (condition_name(&one.type_), one.status == "True")).collect(),
-            boot_id: said(info.map(|info| &info.boot_id)),
-            kubelet: said(info.map(|info| &info.kubelet_version)),
-            labels,
-            given,
-            bare,
+            boot_id: said(info.boot_id),
+            kubelet: said(info.kubelet_version),
+            labels: labels.into_iter().map(|(key, value)| (key.into(), value.into())).collect(),
+            given: annotations.get(names::NODE_LABELS).map(|text| text.as_str().into()),
+            bare: annotations.is_empty(),
             addresses: status.addresses.into_iter().flatten().map(|one| address(&one.address).into()).collect(),
-            taints: taints.map(|taints| Box::new(json!(taints))),
+            taints: taints.map(Box::new),
         }
     }
+}
+
+/// A Node that decodes into its view. Kubelets write times that nobody can read into their Nodes: what is not looked at is not decoded, so that
+/// such a Node is still closed, drained and deleted.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(from = "RawNode")]
+pub struct ThinNode {
+    metadata: ObjectMeta,
+    view: NodeView,
+}
+
+impl From<RawNode> for ThinNode {
+    fn from(raw: RawNode) -> Self {
+        let metadata = ObjectMeta {
+            name: Some(raw.metadata.name.clone()),
+            uid: Some(raw.metadata.uid.clone()),
+            resource_version: Some(raw.metadata.resource_version.clone()),
+            ..ObjectMeta::default()
+        };
+        Self { metadata, view: raw.into() }
+    }
+}
+
+impl Resource for ThinNode {
+    type DynamicType = ();
+    type Scope = k8s_openapi::ClusterResourceScope;
+
+    fn kind(dt: &()) -> Cow<'_, str> {
+        Node::kind(dt)
+    }
+
+    fn group(dt: &()) -> Cow<'_, str> {
+        Node::group(dt)
+    }
+
+    fn version(dt: &()) -> Cow<'_, str> {
+        Node::version(dt)
+    }
+
+    fn plural(dt: &()) -> Cow<'_, str> {
+        Node::plural(dt)
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+#[derive(Deserialize)]
+struct RawNode {
+    metadata: RawMeta,
+    spec: Option<RawSpec>,
+    status: Option<RawStatus>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawMeta {
+    name: String,
+    #[serde(default)]
+    uid: String,
+    #[serde(default)]
+    resource_version: String,
+    /// The API server alone writes it.
+    creation_timestamp: Option<Timestamp>,
+    labels: Option<BTreeMap<String, String>>,
+    annotations: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Default, Deserialize)]
+struct RawSpec {
+    taints: Option<Value>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawStatus {
+    conditions: Option<Vec<RawCondition>>,
+    addresses: Option<Vec<RawAddress>>,
+    node_info: Option<RawInfo>,
+}
+
+#[derive(Deserialize)]
+struct RawCondition {
+    #[serde(rename = "type")]
+    type_: String,
+    status: String,
+}
+
+#[derive(Deserialize)]
+struct RawAddress {
+    address: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawInfo {
+    #[serde(default, rename = "bootID")]
+    boot_id: String,
+    #[serde(default)]
+    kubelet_version: String,
 }
 
 /// The conditions that every Node has are kept once.
@@ -327,5 +441,46 @@ impl MapView {
     pub fn bytes(&self, key: &str) -> Option<Vec<u8>> {
         let text = self.data.get(key).map(|text| text.clone().into_bytes());
         text.or_else(|| self.binary.get(key).map(|bytes| bytes.0.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_with_times_that_nobody_can_read_is_read() {
+        let late = "9999-12-31T23:59:59Z";
+        let taint = json!({ "key": names::MAINTENANCE_TAINT, "value": "w", "effect": "NoSchedule", "timeAdded": late });
+        let node: ThinNode = serde_json::from_value(json!({
+            "metadata": {
+                "name": "n", "uid": "u", "resourceVersion": "7", "creationTimestamp": "2026-01-01T00:00:00Z",
+                "labels": { "a": "b" }, "annotations": { names::NODE_LABELS: "a" },
+                "managedFields": [{ "manager": "kubelet", "operation": "Update", "time": late }],
+            },
+            "spec": { "podCIDR": "10.0.0.0/24", "taints": [taint] },
+            "status": {
+                "conditions": [{ "type": "Ready", "status": "True", "lastHeartbeatTime": late, "lastTransitionTime": late }],
+                "addresses": [{ "type": "InternalIP", "address": "::ffff:10.0.0.1" }],
+                "nodeInfo": { "bootID": "b", "kubeletVersion": "v1.36.0" },
+            },
+        }))
+        .unwrap();
+        assert_eq!((node.meta().name.as_deref(), node.meta().resource_version.as_deref()), (Some("n"), Some("7")));
+        let node = NodeView::of(node);
+        assert_eq!((&*node.uid, &*node.version, node.closed.as_deref()), ("u", "7", Some("w")));
+        assert_eq!(node.created, Some("2026-01-01T00:00:00Z".parse().unwrap()));
+        assert!(node.conditions.iter().any(|(name, holds)| &**name == "Ready" && *holds));
+        assert_eq!((node.boot_id.as_deref(), node.kubelet.as_deref()), (Some("b"), Some("v1.36.0")));
+        assert_eq!(node.addresses.iter().map(|one| &**one).collect::<Vec<_>>(), ["10.0.0.1"]);
+        assert_eq!((node.label("a"), node.given.as_deref(), node.bare), (Some("b"), Some("a"), false));
+        assert_eq!(node.open_patch().as_array().map(Vec::len), Some(3), "two tests and what they allow");
+    }
+
+    #[test]
+    fn a_node_with_hardly_anything_in_it_is_read() {
+        let node: ThinNode = serde_json::from_value(json!({ "metadata": { "name": "n" } })).unwrap();
+        let node = NodeView::of(node);
+        assert!(node.bare && node.taints.is_none() && node.conditions.is_empty() && node.boot_id.is_none());
     }
 }

@@ -20,6 +20,9 @@ pub const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 /// The signer of certificates with which kubelets are called.
 pub const SERVING_SIGNER: &str = "kubernetes.io/kubelet-serving";
 
+/// The longest request that is read, in bytes. Those of kubelets have about one thousand.
+pub const LONGEST_REQUEST: usize = 16 * 1024;
+
 /// The group of all machines that join, which may ask for certificates.
 pub const BOOTSTRAPPERS: &str = "system:bootstrappers:fleetwright";
 /// What the name of a bootstrap token's user begins with; its id follows.
@@ -238,6 +241,9 @@ fn refuse(
     }
     if let Some(message) = wrong_usages(asked.usages, serving) {
         return Some(denied("WrongUsages", message));
+    }
+    if asked.request.len() > LONGEST_REQUEST {
+        return Some(denied("RequestInvalid", format!("the request has more than {LONGEST_REQUEST} bytes")));
     }
     let request = match Request::from_pem(asked.request) {
         Ok(request) => request,

@@ -5,16 +5,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fleetwright_api::names;
-use fleetwright_kit::{Pass, Remedy, StepError, WriteError};
+use fleetwright_kit::{Pass, Remedy, StepError, View, WriteError};
 use fleetwright_pki::{Identity, kubeconfig};
 use fleetwright_plan::join::{BOOTSTRAPPERS, token_group};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, Secret};
+use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
 
 use super::token_key;
 use crate::drain::Unseen;
+use crate::view::{NodeView, ThinNode};
 
 /// Where bootstrap tokens are.
 pub const TOKENS_NAMESPACE: &str = "kube-system";
@@ -142,10 +143,10 @@ impl Credentials {
 
     /// Asks the API server, since a cache may lag behind: no token is given for the name of a Node that is not the machine's own.
     async fn name_is_free(&self, pass: &Pass, (name, bound): (&str, Option<&str>)) -> Result<(), JoinError> {
-        let node = Api::<Node>::all(pass.client()).get_opt(name).await;
+        let node = Api::<ThinNode>::all(pass.client()).get_opt(name).await;
         let node = node.map_err(|error| Unseen::of(format!("Node {name}"), &error))?;
-        match node.and_then(|node| node.metadata.uid) {
-            Some(uid) if bound != Some(uid.as_str()) => Err(JoinError::ForeignNode(name.to_owned())),
+        match node.map(NodeView::of) {
+            Some(node) if bound != Some(&*node.uid) => Err(JoinError::ForeignNode(name.to_owned())),
             _ => Ok(()),
         }
     }

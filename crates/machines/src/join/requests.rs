@@ -13,7 +13,7 @@ use fleetwright_plan::join::{
 };
 use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
-use k8s_openapi::api::core::v1::{Node, ObjectReference};
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Api;
 use serde_json::{Value, json};
 
@@ -21,7 +21,7 @@ use super::view::{Answered, Eyes, MATCHES, RequestView};
 use super::{Credentials, LIFETIME, api};
 use crate::drain::Unseen;
 use crate::look::{BY_NODE, BY_UID};
-use crate::view::NodeView;
+use crate::view::{NodeView, ThinNode};
 
 /// For so long after a request was made a token may still be there; after that it ended by itself.
 const MAY_BE_VALID: Duration = Duration::from_secs(LIFETIME.as_secs() + 60);
@@ -200,7 +200,7 @@ impl Requests {
 }
 
 async fn live_node(pass: &Pass, name: &str) -> Result<Option<Arc<NodeView>>, Unseen> {
-    let node = Api::<Node>::all(pass.client()).get_opt(name).await;
+    let node = Api::<ThinNode>::all(pass.client()).get_opt(name).await;
     let node = node.map_err(|error| Unseen::of(format!("Node {name}"), &error))?;
     Ok(node.map(|node| Arc::new(NodeView::of(node))))
 }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use fleetwright_kit::{Cache, Key, Source, View};
-use fleetwright_plan::join::{Binding, CLIENT_SIGNER, Joiner, Requestor};
+use fleetwright_plan::join::{Binding, CLIENT_SIGNER, Joiner, LONGEST_REQUEST, Requestor, SERVING_SIGNER};
 use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::{Api, Client};
@@ -153,7 +153,7 @@ pub struct RequestView {
     pub username: String,
     pub groups: Vec<String>,
     pub usages: Vec<String>,
-    /// The request itself; dropped once it is answered.
+    /// The request itself, up to one byte more than is read, which tells that it is too long; empty once it is answered, and if others sign.
     pub pem: Vec<u8>,
     pub answered: Answered,
     /// We approved it.
@@ -182,7 +182,11 @@ impl View for RequestView {
             (false, true) => Answered::Approved,
             (false, false) => Answered::NotYet,
         };
-        let pending = answered == Answered::NotYet;
+        let ours = [CLIENT_SIGNER, SERVING_SIGNER].contains(&&*request.spec.signer_name);
+        let mut pem = if ours && answered == Answered::NotYet { request.spec.request.0 } else { Vec::new() };
+        // Anybody who may ask for certificates can fill the API server with them.
+        pem.truncate(LONGEST_REQUEST + 1);
+        pem.shrink_to_fit();
         Self {
             uid: request.metadata.uid.unwrap_or_default(),
             version: request.metadata.resource_version.unwrap_or_default(),
@@ -191,7 +195,7 @@ impl View for RequestView {
             username: request.spec.username.unwrap_or_default(),
             groups: request.spec.groups.unwrap_or_default(),
             usages: request.spec.usages.unwrap_or_default(),
-            pem: if pending { request.spec.request.0 } else { Vec::new() },
+            pem,
             answered,
             matched: answered == Answered::Approved
                 && conditions.iter().any(|one| one.type_ == "Approved" && one.reason.as_deref() == Some(MATCHES)),
@@ -207,5 +211,29 @@ impl RequestView {
             return Vec::new();
         }
         self.groups.iter().cloned().chain([self.username.clone()]).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::ByteString;
+    use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
+
+    use super::*;
+
+    fn kept(signer: &str, bytes: usize) -> usize {
+        let (signer_name, request) = (signer.to_owned(), ByteString(vec![b'x'; bytes]));
+        let spec = CertificateSigningRequestSpec { signer_name, request, ..CertificateSigningRequestSpec::default() };
+        RequestView::of(CertificateSigningRequest { spec, ..CertificateSigningRequest::default() }).pem.len()
+    }
+
+    #[test]
+    fn only_requests_that_are_ours_to_answer_are_kept_and_not_more_of_them_than_is_read() {
+        for signer in [CLIENT_SIGNER, SERVING_SIGNER] {
+            assert_eq!(kept(signer, 1000), 1000);
+            assert_eq!(kept(signer, LONGEST_REQUEST), LONGEST_REQUEST);
+            assert_eq!(kept(signer, 1 << 20), LONGEST_REQUEST + 1, "it is seen to be too long");
+        }
+        assert_eq!(kept("example.com/signer", 1000), 0);
     }
 }

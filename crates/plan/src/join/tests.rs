@@ -380,6 +380,17 @@ fn what_is_no_request_is_refused() {
     }
 }
 
+#[test]
+fn a_request_that_is_too_long_is_refused_unread() {
+    let (usages, request) = (Form::client().usages, vec![b'x'; LONGEST_REQUEST + 1]);
+    let asked = Asked { signer: CLIENT_SIGNER, usages: &usages, request: &request };
+    let (machine, node) = (machine(), own_node());
+    let around = Around { machine: Some(&machine), rivals: &[], node: &node, reserved: &whose };
+    let verdict = decide(&token(), &asked, &around);
+    is_denied(&verdict, "RequestInvalid");
+    assert!(format!("{verdict:?}").contains("more than 16384 bytes"), "{verdict:?}");
+}
+
 fn forms() -> impl Strategy<Value = Form> {
     let usage =
         prop::sample::select(vec!["digital signature", "key encipherment", "client auth", "server auth", "any"]);

@@ -259,6 +259,8 @@ pub struct Pods {
     pub at: Timestamp,
     /// Who must still leave, as `namespace/name`, and what keeps each, if something does.
     pub left: Vec<(String, Option<String>)>,
+    /// Why the Node was not closed, or nobody can say who is on it: for the first time then, and in vain ever since. Nobody is in `left`.
+    pub hindered: Option<String>,
 }
 
 /// A window: one Operation from closing the Node to opening it again.

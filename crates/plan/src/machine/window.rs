@@ -16,6 +16,9 @@ const LONGEST_WAIT: SignedDuration = SignedDuration::from_hours(4);
 /// How often it is looked who is still there.
 const DRAIN_EVERY: SignedDuration = SignedDuration::from_secs(2);
 
+/// A Node that cannot be closed, or whose pods cannot be read, is tried for so long at least: the operator may have started, or the Node
+/// have joined, when the time of the drain was over already.
+const TRIED: SignedDuration = SignedDuration::from_mins(1);
 /// So many of the pods that hold a drain up are named.
 const NAMED: usize = 3;
 
@@ -59,6 +62,7 @@ impl<'a> Mind<'a> {
         if node.closed != Some(window) {
             self.progress(&format!("close Node {}", node.name), None, None, "");
             self.act = Act::Close;
+            self.end_if_hindered("closed", since, drain);
             return false;
         }
         let level = self.running().map_or(Disruption::None, |(level, _)| level);
@@ -71,9 +75,10 @@ impl<'a> Mind<'a> {
 
     fn drained(&mut self, node: Node<'_>, since: Timestamp, drain: std::time::Duration) -> bool {
         let what = format!("drain Node {}", node.name);
-        let Some(pods) = self.k.pods else {
+        let Some(pods) = self.k.pods.filter(|pods| pods.hindered.is_none()) else {
             self.progress(&what, None, Some(since), "");
             self.act = Act::Drain;
+            self.end_if_hindered("drained", since, drain);
             return false;
         };
         if pods.left.is_empty() {
@@ -104,6 +109,21 @@ impl<'a> Mind<'a> {
             self.at(again);
         }
         false
+    }
+
+    /// Ends the window of a Node that could not be closed, or whose pods could not be read, when its drain had to be over: as one whose pods
+    /// do not leave.
+    fn end_if_hindered(&mut self, what: &str, since: Timestamp, drain: std::time::Duration) {
+        let hindered = self.k.pods.and_then(|pods| pods.hindered.as_deref().map(|why| (pods.at, why)));
+        let Some((first, why)) = hindered else { return };
+        if self.now.duration_since(since) < signed(drain) || self.now.duration_since(first) < TRIED {
+            return;
+        }
+        // What an earlier window left closed stays closed.
+        let open = self.k.node.is_some_and(|node| node.closed == Some(self.under()));
+        let why = super::guard::cut(why, 256);
+        let text = format!("given up: the Node was not {what} within {}s: {why}", drain.as_secs());
+        self.act = Act::End { open, well: false, text };
     }
 
     fn wish(&mut self, work: &Work<'a>, level: Disruption) {

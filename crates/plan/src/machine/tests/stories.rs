@@ -271,6 +271,51 @@ fn a_drain_that_is_blocked_is_given_up_and_says_by_what() {
     assert_eq!(world.did(), ["install kubelet 1.37"]);
 }
 
+/// So many minutes, with passes in each.
+fn minutes(world: &mut World, count: u32) {
+    for _ in 0..count {
+        (0..4).for_each(|_| drop(world.pass(Crash::Never)));
+        world.now += SignedDuration::from_mins(1);
+    }
+}
+
+#[test]
+fn a_node_that_cannot_be_closed_or_read_ends_its_window_when_the_drain_had_to_be_over() {
+    for (unclosable, text) in
+        [(true, "not closed within 1800s: the patch"), (false, "not drained within 1800s: the list")]
+    {
+        let mut world = ready("1.36");
+        (world.unclosable, world.unreadable) = (unclosable, !unclosable);
+        world.want(four("1.37"));
+        minutes(&mut world, 25);
+        assert_eq!(world.operations.len(), 1, "{:#?}", world.operations);
+        assert_eq!(world.operations[0].ended, None, "its time is not over");
+        minutes(&mut world, 10);
+        let (well, _, told) = world.operations[0].ended.clone().expect("timeouts.drain is over");
+        assert!(!well && told.contains(text), "{told}");
+        assert!(world.did().is_empty());
+        assert_eq!(world.node.as_ref().unwrap().closed, None, "what we closed is opened");
+        (world.unclosable, world.unreadable) = (false, false);
+        world.settle();
+        assert_eq!(world.did(), ["install kubelet 1.37"]);
+    }
+}
+
+#[test]
+fn an_operator_that_starts_after_the_deadline_of_a_drain_looks_before_it_gives_up() {
+    let mut world = ready("1.36");
+    (world.pods, world.blocked) = (3, true);
+    world.want(four("1.37"));
+    world.settle_for(SignedDuration::from_mins(20));
+    assert!(world.operations[0].ended.is_none() && world.node.as_ref().unwrap().closed.is_some());
+    world.forget();
+    (world.pods, world.blocked) = (0, false);
+    world.now += SignedDuration::from_mins(20);
+    world.settle();
+    assert_eq!(world.did(), ["install kubelet 1.37"]);
+    assert_eq!(world.operations.len(), 1, "{:#?}", world.operations);
+}
+
 #[test]
 fn what_disrupts_shares_one_window() {
     let mut world = ready("1.36");

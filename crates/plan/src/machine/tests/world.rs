@@ -136,6 +136,10 @@ pub struct World {
     pub joins: bool,
     pub pods: u32,
     pub blocked: bool,
+    /// Nobody can close the Node.
+    pub unclosable: bool,
+    /// Nobody can say who is on the Node.
+    pub unreadable: bool,
     pub gate_open: bool,
     pub operations: Vec<Operation>,
     pub memory: Memory,
@@ -192,6 +196,8 @@ impl World {
             joins: true,
             pods: 0,
             blocked: false,
+            unclosable: false,
+            unreadable: false,
             gate_open: true,
             operations: Vec::new(),
             memory: Memory::default(),
@@ -498,6 +504,8 @@ impl World {
                 operation.granted |= gate;
                 operation.since = now;
             }
+            Act::Close if self.unclosable => self.hindered("the patch is refused"),
+            Act::Drain if self.unreadable => self.hindered("the list is no JSON"),
             Act::Close => {
                 let uid = self.operations.iter().find(|op| op.ended.is_none()).unwrap().uid.clone();
                 self.node.as_mut().unwrap().closed = Some(uid);
@@ -508,7 +516,7 @@ impl World {
                 }
                 let why = self.blocked.then(|| "PodDisruptionBudget pay/web".to_owned());
                 let left = (0..self.pods).map(|pod| (format!("pay/web-{pod}"), why.clone())).collect();
-                self.memory.pods = Some(Pods { at: self.now, left });
+                self.memory.pods = Some(Pods { at: self.now, left, hindered: None });
             }
             Act::Open => self.node.as_mut().unwrap().closed = None,
             Act::End { open, well, text } => {
@@ -528,6 +536,12 @@ impl World {
                 }
             }
         }
+    }
+
+    /// The Node was not closed, or not drained, for the first time or again.
+    fn hindered(&mut self, why: &str) {
+        let pods = Pods { at: self.now, left: Vec::new(), hindered: Some(why.to_owned()) };
+        self.memory.pods.get_or_insert(pods);
     }
 
     /// Nothing was heard of the host.
