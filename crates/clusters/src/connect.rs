@@ -8,15 +8,21 @@ use fleetwright_kit::client::{Fence, fenced};
 use fleetwright_plan::cluster::Names;
 use fleetwright_plan::cluster::certificates::OPERATOR_ETCD;
 use fleetwright_plan::cluster::objects::ETCD_PORT;
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use k8s_openapi::api::core::v1::Secret;
-use kube::client::{Body, ClientBuilder};
+use kube::client::{Body, ClientBuilder, DynBody};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client};
 use prometheus_client::metrics::counter::Counter;
 use serde_json::{Value, json};
-use tower::util::MapRequestLayer;
+use tower::BoxError;
+use tower::util::{MapRequestLayer, MapResponseLayer};
 
 use crate::words::said;
+
+/// The largest answer that is read; the largest that is asked for are metrics. All of a watch is one answer: the only one there is, in a proof, is of one quota
+/// and short.
+const LARGEST_ANSWER: usize = 16 * 1024 * 1024;
 
 /// Why there is no client.
 #[derive(Debug, thiserror::Error)]
@@ -93,7 +99,21 @@ async fn build(meta: &Meta, names: &Names, door: &Door<'_>, secret: &Secret) -> 
     client(meta, config)
 }
 
-/// Counts its calls, and sends nothing that could change something once the lease could have ended.
+/// A tenant decides how much is in their cluster, and the operator is there for all clusters.
+#[derive(Debug, thiserror::Error)]
+#[error("the answer of the business cluster is larger than {} MiB", LARGEST_ANSWER / (1024 * 1024))]
+struct TooLarge;
+
+/// Ends an answer in an error where it becomes too large.
+fn limited(answer: http::Response<Box<DynBody>>) -> http::Response<Box<DynBody>> {
+    let plainly = |error: BoxError| match error.is::<LengthLimitError>() {
+        true => BoxError::from(TooLarge),
+        false => error,
+    };
+    answer.map(|body| Box::new(Limited::new(body, LARGEST_ANSWER).map_err(plainly)) as Box<DynBody>)
+}
+
+/// Counts its calls, reads no answer that is too large, and sends nothing that could change something once the lease could have ended.
 ///
 /// kube repeats what is answered 429, 503 or 504, up to 15 times. So the fence is around each attempt: what changes something is sent once, and only what reads is
 /// repeated.
@@ -104,7 +124,8 @@ fn client(meta: &Meta, config: kube::Config) -> Result<Client, ConnectError> {
         request
     });
     let builder = ClientBuilder::try_from(config).map_err(|error| ConnectError::Client(error.to_string()))?;
-    Ok(fenced(builder.with_layer(&counted).build(), meta.fence.clone(), meta.clock.clone()))
+    let builder = builder.with_layer(&counted).with_layer(&MapResponseLayer::new(limited));
+    Ok(fenced(builder.build(), meta.fence.clone(), meta.clock.clone()))
 }
 
 /// What it takes to reach members of etcd.
@@ -220,6 +241,44 @@ mod tests {
         while log.lock().unwrap().len() < 2 {
             let early = tokio::time::timeout(Duration::from_millis(5), &mut get).await;
             assert!(early.is_err(), "kube gave up after {:?}", log.lock().unwrap());
+        }
+    }
+
+    /// A server that answers once, with so many bytes.
+    async fn talkative(length: usize) -> kube::Config {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut text = Vec::new();
+            while !text.windows(4).any(|end| end == b"\r\n\r\n") {
+                if stream.read_buf(&mut text).await.unwrap_or_default() == 0 {
+                    return;
+                }
+            }
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n");
+            let answer = [head.into_bytes(), vec![b'a'; length]].concat();
+            let _gone = stream.write_all(&answer).await;
+        });
+        kube::Config::new(format!("http://{address}").parse().unwrap())
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_too_large_is_an_error_that_says_so() {
+        let meta = meta(&Fence::open());
+        for (length, fits) in [(LARGEST_ANSWER, true), (LARGEST_ANSWER + 1, false)] {
+            let client = client(&meta, talkative(length).await).unwrap();
+            let request = http::Request::get("/metrics").body(Vec::new()).unwrap();
+            match client.request_text(request).await {
+                Ok(text) => assert!(fits && text.len() == length, "{} of {length} bytes", text.len()),
+                Err(error) => {
+                    let told = said(&error);
+                    assert!(
+                        !fits && told.ends_with("the answer of the business cluster is larger than 16 MiB"),
+                        "{told}"
+                    );
+                }
+            }
         }
     }
 }

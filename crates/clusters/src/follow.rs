@@ -15,8 +15,9 @@ use crate::words::{bounded, said};
 
 /// An API server that does not tell within this time is not waited for.
 const WITHIN: Duration = Duration::from_secs(60);
-/// So many at a time.
-const PAGE: u32 = 500;
+/// The Machines of a page, and the most that are read. They are read whole, and a tenant can make them large.
+const PAGE: u32 = 50;
+const MOST_MACHINES: usize = 20_000;
 
 /// What was answered, and what is being asked.
 pub struct Askers(pub Errands<Option<Followers>>);
@@ -51,7 +52,7 @@ async fn behind(meta: &Meta, names: &Names, follow: &Follow) -> Result<Vec<Strin
     let ip = follow.servers.first().ok_or("no API server is proven to work")?;
     let client = client_of(meta, names, ip).await.map_err(|error| bounded(&error.to_string()))?;
     let machines: Api<Machine> = Api::all(client);
-    let (mut params, mut behind) = (ListParams::default().limit(PAGE), Vec::new());
+    let (mut params, mut behind, mut read) = (ListParams::default().limit(PAGE), Vec::new(), 0);
     loop {
         let page = match machines.list(&params).await {
             Ok(page) => page,
@@ -60,8 +61,13 @@ async fn behind(meta: &Meta, names: &Names, follow: &Follow) -> Result<Vec<Strin
             Err(error) => return Err(bounded(&format!("listing machines: {}", said(&error)))),
         };
         let more = page.metadata.continue_.clone().filter(|more| !more.is_empty());
-        behind.extend(page.items.iter().filter(|machine| lags(machine, &follow.of)).map(ResourceExt::name_any));
+        let late = page.items.iter().filter(|machine| lags(machine, &follow.of));
+        behind.extend(late.map(|machine| bounded(&machine.name_any())));
+        // A page that is not full counts as one that is: there can be any number of those, too.
+        read += page.items.len().max(PAGE as usize);
         match more {
+            // A tenant can make any number of Machines, or serve them with a server of their own.
+            Some(_) if read >= MOST_MACHINES => return Err(format!("there are more than {MOST_MACHINES} Machines")),
             Some(more) => params = params.continue_token(&more),
             None => return Ok(behind),
         }

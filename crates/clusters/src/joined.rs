@@ -28,7 +28,7 @@ use crate::words::{bounded, said};
 const WITHIN: Duration = Duration::from_secs(20);
 /// What became of a release, as the list of what is joined tells.
 pub const RELEASED: &str = "no Machine and no disruption budget is joined that is not being deleted";
-/// At most this many are listed.
+/// At most this many are listed, by their metadata, in one answer.
 const MOST: u32 = 500;
 
 /// Lists what is joined to business clusters. Nothing is changed by that.

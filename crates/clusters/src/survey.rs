@@ -19,8 +19,8 @@ use crate::words::{bounded, said};
 /// An API server that does not tell within this time is not waited for.
 const WITHIN: Duration = Duration::from_secs(30);
 
-/// The Nodes of a page, and the most that are read.
-const PAGE: u32 = 500;
+/// The Nodes of a page, and the most that are read. They are read whole, and a tenant can make them large.
+const PAGE: u32 = 50;
 const MOST_NODES: usize = 20_000;
 
 /// What was found out, and what is being found out.
