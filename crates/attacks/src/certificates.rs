@@ -8,8 +8,8 @@ use fleetwright_pki::{Certificate, Identity};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use kube::{Api, Client, ResourceExt};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
 use rcgen::{CertificateParams, DistinguishedName, DnType, DnValue, SanType};
 use rustls_pki_types::pem::PemObject;
 use serde_json::json;
@@ -78,10 +78,38 @@ async fn caught_up(site: &Site, name: &str, address: &str) -> Result<Client> {
     joined(site, name, address).await
 }
 
+/// Files a request that is not honest, and answers with the status code: a server may refuse what it asks for by itself.
+async fn file(client: &Client, request: &CertificateSigningRequest) -> Result<u16> {
+    match requests(client).create(&PostParams::default(), request).await {
+        Ok(_) => Ok(201),
+        Err(kube::Error::Api(status)) if matches!(status.code, 400 | 403 | 413 | 422) => Ok(status.code),
+        Err(error) => Err(error).context("to file a request"),
+    }
+}
+
+/// What became of those that were stored: there are some, and all were denied.
+async fn all_denied(site: &Site, stored: &[(String, String)]) -> Result<()> {
+    ensure!(!stored.is_empty(), "none of the requests was stored");
+    for (what, name) in stored {
+        denied(site, what, name).await?;
+    }
+    Ok(())
+}
+
+/// The operator's answer to it, once there is one, is no.
+async fn denied(site: &Site, what: &str, name: &str) -> Result<()> {
+    let conditions = eventually(&format!("an answer to {what}"), async || {
+        let conditions = requests(&site.admin).get(name).await.ok()?.status?.conditions?;
+        (!conditions.is_empty()).then_some(conditions)
+    })
+    .await;
+    ensure!(conditions.iter().any(|one| one.type_ == "Denied"), "{what} was not denied: {conditions:?}");
+    not_signed(site, what, name).await
+}
+
 /// What became of it: no certificate, and no approval.
 async fn not_signed(site: &Site, what: &str, name: &str) -> Result<()> {
-    let Some(request) = requests(&site.admin).get_opt(name).await? else { return Ok(()) };
-    let status = request.status.unwrap_or_default();
+    let status = requests(&site.admin).get(name).await?.status.unwrap_or_default();
     ensure!(status.certificate.is_none_or(|certificate| certificate.0.is_empty()), "{what} was signed");
     let conditions = status.conditions.unwrap_or_default();
     ensure!(conditions.iter().all(|condition| condition.type_ != "Approved"), "{what} was approved: {conditions:?}");
@@ -111,26 +139,24 @@ async fn other_spellings_of_reserved_names_are_not_signed(site: &Site) -> Result
         SanType::URI("spiffe://cluster.local/ns/kube-system/sa/default".try_into()?),
         SanType::Rfc822Name("root@kubernetes.default.svc".try_into()?),
     ];
-    let mut filed = Vec::new();
+    let mut stored = Vec::new();
     for (number, san) in spelled.into_iter().enumerate() {
         let mut params = params("speller")?;
         params.subject_alt_names = vec![dns("speller")?, san.clone()];
         let name = format!("speller-{number}");
         let request = request(&name, SERVING, &["digital signature", "server auth"], &pem(params)?)?;
-        // A server may refuse it by itself.
-        let _ = requests(&client).create(&PostParams::default(), &request).await;
-        filed.push((format!("{san:?}"), name));
+        if file(&client, &request).await? == 201 {
+            stored.push((format!("{san:?}"), name));
+        }
     }
     let mut many = params("speller")?;
     many.subject_alt_names = (0..1000).map(|n| dns(&format!("n{n}.example.com"))).collect::<Result<_>>()?;
     let large = request("speller-many", SERVING, &["digital signature", "server auth"], &pem(many)?)?;
-    let _ = requests(&client).create(&PostParams::default(), &large).await;
-    filed.push(("1000 names".to_owned(), "speller-many".to_owned()));
-    caught_up(site, "after-speller", "10.1.0.2").await?;
-    for (what, name) in filed {
-        not_signed(site, &what, &name).await?;
+    if file(&client, &large).await? == 201 {
+        stored.push(("1000 names".to_owned(), "speller-many".to_owned()));
     }
-    Ok(())
+    caught_up(site, "after-speller", "10.1.0.2").await?;
+    all_denied(site, &stored).await
 }
 
 async fn further_subjects_in_a_request_are_not_signed(site: &Site) -> Result<()> {
@@ -172,7 +198,7 @@ async fn further_subjects_in_a_request_are_not_signed(site: &Site) -> Result<()>
         ),
         ("an administrator", vec![(DnType::CommonName, "kubernetes-admin".into())]),
     ];
-    let mut filed = Vec::new();
+    let mut stored = Vec::new();
     for (number, (what, subject)) in subjects.into_iter().enumerate() {
         let mut params = CertificateParams::new(Vec::new())?;
         params.distinguished_name = DistinguishedName::new();
@@ -181,17 +207,17 @@ async fn further_subjects_in_a_request_are_not_signed(site: &Site) -> Result<()>
         }
         let name = format!("claimant-{number}");
         let request = request(&name, CLIENT, &["digital signature", "client auth"], &pem(params)?)?;
-        let _ = requests(&token).create(&PostParams::default(), &request).await;
-        filed.push((what, name));
+        if file(&token, &request).await? == 201 {
+            stored.push((what.to_owned(), name));
+        }
     }
     let mut authority = params("claimant")?;
     authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
     let request = request("claimant-ca", CLIENT, &["digital signature", "client auth"], &pem(authority)?)?;
-    let _ = requests(&token).create(&PostParams::default(), &request).await;
+    let code = file(&token, &request).await?;
+    ensure!(code == 201, "the request for an authority was not stored: {code}");
     caught_up(site, "after-claimant", "10.1.1.2").await?;
-    for (what, name) in filed {
-        not_signed(site, what, &name).await?;
-    }
+    all_denied(site, &stored).await?;
     // The subject of this one is its own: what must not come back is an authority.
     let found = requests(&site.admin).get_opt("claimant-ca").await?.and_then(|request| request.status?.certificate);
     if let Some(certificate) = found.filter(|found| !found.0.is_empty()) {
@@ -209,7 +235,7 @@ fn is_authority(pem: &[u8]) -> Result<bool> {
 
 async fn a_request_under_another_signer_is_not_approved(site: &Site) -> Result<()> {
     let client = joined(site, "signed", "10.1.2.1").await?;
-    let mut filed = Vec::new();
+    let (mut judged, mut left) = (Vec::new(), Vec::new());
     for (number, (signer, usages)) in [
         ("kubernetes.io/kube-apiserver-client", ["digital signature", "client auth"]),
         ("kubernetes.io/legacy-unknown", ["digital signature", "client auth"]),
@@ -224,11 +250,21 @@ async fn a_request_under_another_signer_is_not_approved(site: &Site) -> Result<(
     {
         let name = format!("signed-{number}");
         let request = request(&name, signer, &usages, &pem(params("signed")?)?)?;
-        let _ = requests(&client).create(&PostParams::default(), &request).await;
-        filed.push((format!("{signer} {usages:?}"), name));
+        let what = format!("{signer} {usages:?}");
+        let code = file(&client, &request).await?;
+        // The server itself takes nothing for the signer of old versions.
+        let expected = if signer == "kubernetes.io/legacy-unknown" { 422 } else { 201 };
+        ensure!(code == expected, "{what}: {code}");
+        match signer {
+            CLIENT | SERVING => judged.push((what, name)),
+            _ if code == 201 => left.push((what, name)),
+            _ => {}
+        }
     }
     caught_up(site, "after-signed", "10.1.2.2").await?;
-    for (what, name) in filed {
+    all_denied(site, &judged).await?;
+    // The operator has no say in the others.
+    for (what, name) in left {
         not_signed(site, &what, &name).await?;
     }
     Ok(())
@@ -380,18 +416,21 @@ async fn a_flood_of_requests_of_one_token_does_not_stop_others(site: &Site) -> R
     let token = site.with_token(&site.kubeconfig("flooder").await).await;
     let all = requests(&token);
     let junk = pem(params("somebody")?)?;
-    let mut filed = 0;
+    let mut filed = Vec::new();
     for number in 0..200 {
-        let request = request(&format!("flood-{number}"), CLIENT, &["digital signature", "client auth"], &junk)?;
-        filed += usize::from(all.create(&PostParams::default(), &request).await.is_ok());
+        let name = format!("flood-{number}");
+        let request = request(&name, CLIENT, &["digital signature", "client auth"], &junk)?;
+        if all.create(&PostParams::default(), &request).await.is_ok() {
+            filed.push(name);
+        }
     }
-    ensure!(filed > 0, "nothing was filed");
+    ensure!(!filed.is_empty(), "nothing was filed");
     let started = std::time::Instant::now();
     joined(site, "unhindered", "10.1.7.2").await?;
     ensure!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
-    let left = requests(&site.admin).list(&ListParams::default()).await?;
-    for request in left.iter().filter(|request| request.name_any().starts_with("flood-")) {
-        not_signed(site, "a request for somebody else", &request.name_any()).await?;
+    denied(site, "a request for somebody else", &filed[0]).await?;
+    for name in &filed {
+        not_signed(site, "a request for somebody else", name).await?;
     }
     Ok(())
 }

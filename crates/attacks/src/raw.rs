@@ -34,11 +34,20 @@ pub async fn connect(target: &Target) -> Result<TlsStream<TcpStream>> {
 
 /// Sends bytes and reads until the server closes the connection or is silent for a moment.
 pub async fn exchange(target: &Target, bytes: &[u8]) -> Result<String> {
+    exchange_within(target, bytes, Duration::from_millis(700)).await
+}
+
+/// The same with a server that must answer and then closes the connection: a busy one gets time for it.
+pub async fn answered(target: &Target, bytes: &[u8]) -> Result<String> {
+    exchange_within(target, bytes, Duration::from_secs(10)).await
+}
+
+async fn exchange_within(target: &Target, bytes: &[u8], silence: Duration) -> Result<String> {
     let mut stream = connect(target).await?;
     // A server that has heard enough closes the connection while we write.
     let _ = tokio::time::timeout(Duration::from_secs(10), stream.write_all(bytes)).await;
     let _ = stream.flush().await;
-    Ok(hear(&mut stream, Duration::from_millis(700)).await)
+    Ok(hear(&mut stream, silence).await)
 }
 
 /// Reads until the server closes the connection or is silent for that time.

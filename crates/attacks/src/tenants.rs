@@ -1,9 +1,7 @@
 //! Who may write Clusters, or has got into the namespace of a control plane.
 
-use std::time::Duration;
-
 use anyhow::{Result, ensure};
-use fleetwright_api::Cluster;
+use fleetwright_api::{Cluster, Status, condition, names};
 use fleetwright_conformance::Ctx;
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
@@ -81,9 +79,30 @@ async fn a_cluster_s_status_is_not_written_with_its_spec(ctx: Ctx) -> Result<()>
     Ok(())
 }
 
-/// Long enough for several passes of the operator.
-async fn passes() {
-    tokio::time::sleep(Duration::from_secs(5)).await;
+/// Waits until the operator says for that reason that it does not do what a Cluster declares.
+async fn not_accepted(world: &World, cluster: &str, reason: &str, part: &str) {
+    world
+        .until(&format!("{cluster} says {reason} with {part}"), async || {
+            let status = world.status(cluster).await;
+            match condition(&status.conditions, names::ACCEPTED) {
+                Some(one) if one.status == Status::False && one.reason == reason && one.message.contains(part) => {
+                    Ok(())
+                }
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await;
+}
+
+/// Waits until a Cluster is gone.
+async fn gone(world: &World, cluster: &str) {
+    let clusters = world.clusters();
+    world
+        .until(&format!("{cluster} is gone"), async || match clusters.get_opt(cluster).await {
+            Ok(None) => Ok(()),
+            other => Err(format!("{other:?}")),
+        })
+        .await;
 }
 
 async fn a_namespace_that_belongs_to_others_is_neither_taken_nor_deleted(world: &World) -> Result<()> {
@@ -96,7 +115,8 @@ async fn a_namespace_that_belongs_to_others_is_neither_taken_nor_deleted(world: 
     let theirs: ConfigMap = serde_json::from_value(json!({"metadata": {"name": "theirs"}}))?;
     maps.create(&PostParams::default(), &theirs).await?;
     world.create("squat", |_| {}).await;
-    passes().await;
+    // It is of no Cluster, so that the reason is not NamespaceTaken.
+    not_accepted(world, "squat", "WriteRefused", "does not belong to this cluster").await;
     let untouched = async || {
         let now = namespaces.get(&place).await?;
         ensure!(
@@ -116,7 +136,7 @@ async fn a_namespace_that_belongs_to_others_is_neither_taken_nor_deleted(world: 
     untouched().await?;
     // Nor does it go with the Cluster.
     world.delete("squat").await;
-    passes().await;
+    gone(world, "squat").await;
     untouched().await
 }
 
@@ -168,12 +188,20 @@ async fn a_protected_control_plane_outlives_its_deletion(world: &World) -> Resul
     for params in [DeleteParams::default(), DeleteParams::foreground(), DeleteParams::background().grace_period(0)] {
         world.clusters().delete("guarded", &params).await?;
     }
-    passes().await;
+    world
+        .until("it says why it stays", async || {
+            let waits = world.status("guarded").await.waiting_for.unwrap_or_default();
+            if waits.contains("spec.deletionProtection") { Ok(()) } else { Err(waits) }
+        })
+        .await;
     kept().await?;
     // Without its finalizers the Cluster goes, and what it has made stays.
     let free = json!({"metadata": {"finalizers": null}});
     let clusters: Api<Cluster> = world.clusters();
     clusters.patch("guarded", &PatchParams::default(), &Patch::Merge(free)).await?;
-    passes().await;
+    gone(world, "guarded").await;
+    // Who is told of a Cluster that came later has seen that this one is gone.
+    world.create("after-guarded", |spec| spec.package_version = "v1.38".to_owned()).await;
+    not_accepted(world, "after-guarded", names::reasons::NO_PACKAGE_VERSION, "v1.38").await;
     kept().await
 }
