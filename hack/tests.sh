@@ -107,7 +107,7 @@ one() {
   local failed=$1 name=$2 folder=$3 log="$logs/$2.log" begun=$SECONDS status=0 took
   shift 3
   # Whoever hangs is killed; what it started ends with it.
-  (cd "$folder" && TIMEFORMAT='tests: %R s, CPU %U s and %S s of the kernel' && time timeout --foreground --signal=KILL 1200 "$@") >"$log" 2>&1 || status=$?
+  (cd "$folder" && TIMEFORMAT='tests: %R s, CPU %U s and %S s of the kernel' && time timeout --foreground --signal=KILL 1800 "$@") >"$log" 2>&1 || status=$?
   took=$((SECONDS - begun))
   echo "$took $name" >>"$logs/took"
   if [ $status = 0 ]; then
@@ -115,7 +115,7 @@ one() {
     echo "tests: $name: ok in $took s$(sed -n 's/^test result: ok\. \([0-9]*\) passed.*/, \1 passed/p' "$log" | tail -1)"
   else
     tail -n 80 "$log" | sed 's/^/    /'
-    [ $status != 137 ] || echo "tests: $name was killed after 1200 s"
+    [ $status != 137 ] || echo "tests: $name was killed after 1800 s"
     echo "tests: $name: FAILED in $took s; all that it said is in $log"
     echo "$name" >>"$failed"
     return 1

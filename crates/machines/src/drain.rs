@@ -90,7 +90,7 @@ impl StepError for Unseen {
 
 /// What a drain looks at of a pod, and nothing else: kubelets and tenants write times that nobody can read, and as much as they like.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(from = "Raw")]
+#[serde(from = "self::Raw")]
 pub struct Pod {
     namespace: String,
     name: String,

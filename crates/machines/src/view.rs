@@ -153,7 +153,7 @@ impl From<RawNode> for NodeView {
 /// A Node that decodes into its view. Kubelets write times that nobody can read into their Nodes: what is not looked at is not decoded, so that
 /// such a Node is still closed, drained and deleted.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(from = "RawNode")]
+#[serde(from = "self::RawNode")]
 pub struct ThinNode {
     metadata: ObjectMeta,
     view: NodeView,

@@ -237,7 +237,7 @@ async fn without_a_quorum(world: &World, package: &str, next: &str) -> Result<()
     let before = world.pods().await?;
     let begun = Instant::now();
     for member in ["etcd-1", "etcd-2"] {
-        world.meta.lose_member("fleet-pay", member).await?;
+        world.meta.break_member("fleet-pay", member).await?;
     }
     let why = world.says(names::DATASTORE_HEALTHY, names::reasons::QUORUM_LOST).await?;
     eprintln!("a lost quorum told after {:?}: {why}", begun.elapsed());

@@ -254,10 +254,24 @@ impl Meta {
 
     /// Takes its data from a member of etcd and kills it, as a disk that fails does. There may be no other member of that name.
     pub async fn lose_member(&self, namespace: &str, member: &str) -> Result<()> {
+        self.end_member(namespace, member, "rm -rf $data").await
+    }
+
+    /// A member of etcd loses its data, and its volume takes no other: the member does not start any more. (Two that lost their data and start at the same time, without
+    /// a leader, take all of it from the third.)
+    ///
+    /// # Errors
+    /// When there is no such member, or the node does not answer.
+    pub async fn break_member(&self, namespace: &str, member: &str) -> Result<()> {
+        self.end_member(namespace, member, "mv $data $data.lost; : >$data; rm -rf $data.lost").await
+    }
+
+    async fn end_member(&self, namespace: &str, member: &str, harm: &str) -> Result<()> {
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client(), namespace);
         let claim = claims.get(&format!("data-{member}")).await?.uid().context("a claim has a uid")?;
         let kill = format!(r#"tr '\0' ' ' <$p/cmdline | grep -q '^etcd .*--name={member} ' && kill -9 ${{p#/proc/}}"#);
-        let lose = format!("rm -rf {}/{claim}/data; for p in /proc/[0-9]*; do {kill}; done; true", volumes::FOLDER);
+        let data = format!("data={}/{claim}/data", volumes::FOLDER);
+        let lose = format!("{data}; {harm}; for p in /proc/[0-9]*; do {kill}; done; true");
         self.node.run(&lose).await.map(drop)
     }
 
