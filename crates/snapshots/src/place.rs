@@ -37,13 +37,16 @@ pub fn clean(volume: &Path, id: &str) -> Result<()> {
     clear(&before(volume, id))
 }
 
-/// Removes a folder, if it is there.
+/// Removes a folder, if it is there. A volume that was spoilt may have a file in its place.
 ///
 /// # Errors
 /// It cannot be removed.
 pub fn clear(folder: &Path) -> Result<()> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotADirectory => {
+            fs::remove_file(folder).with_context(|| format!("cannot remove {}", folder.display()))
+        }
         removed => removed.with_context(|| format!("cannot remove {}", folder.display())),
     }
 }
@@ -85,5 +88,13 @@ mod tests {
         fs::remove_dir_all(volume.path().join("data")).unwrap();
         place(volume.path(), "2").unwrap();
         assert_eq!(read("data/member/db").as_deref(), Some("newer"));
+        // So is one that has a file in the place of its data.
+        file("restored-3/member/db", "newest");
+        fs::remove_dir_all(volume.path().join("data")).unwrap();
+        file("data", "spoilt");
+        place(volume.path(), "3").unwrap();
+        assert_eq!(read("before-3").as_deref(), Some("spoilt"));
+        clean(volume.path(), "3").unwrap();
+        assert_eq!((read("data/member/db").as_deref(), read("before-3")), (Some("newest"), None));
     }
 }
