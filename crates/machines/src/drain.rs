@@ -88,7 +88,7 @@ impl StepError for Unseen {
     }
 }
 
-/// What a drain looks at of a pod, and nothing else: kubelets and tenants write times that nobody can read, and as much as they like.
+/// The fields of a pod that a drain uses. The others are not decoded: kubelets and tenants can write timestamps that do not parse, and large objects.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(from = "self::Raw")]
 pub struct Pod {

@@ -440,7 +440,7 @@ impl Machines {
         Ok(Done::Again(if none { Duration::ZERO } else { Duration::from_secs(2) }))
     }
 
-    /// Remembers when the Node was first not closed in this window, or nobody could say who is on it: that does not last for ever either.
+    /// Records when closing the Node, or listing its pods, first failed in this window, so that the deadline of the drain applies.
     fn hindered(&self, pass: &Pass, look: &Look, error: &ActError) {
         let Some((_, operation, _)) = &look.windows.open else { return };
         let window = operation.0.metadata.uid.clone().unwrap_or_default();

@@ -150,8 +150,8 @@ impl From<RawNode> for NodeView {
     }
 }
 
-/// A Node that decodes into its view. Kubelets write times that nobody can read into their Nodes: what is not looked at is not decoded, so that
-/// such a Node is still closed, drained and deleted.
+/// A Node that decodes into its view. Kubelets can write timestamps that do not parse into their Nodes: unused fields are not decoded, so that
+/// such a Node can still be closed, drained and deleted.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(from = "self::RawNode")]
 pub struct ThinNode {
@@ -449,7 +449,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_with_times_that_nobody_can_read_is_read() {
+    fn a_node_with_timestamps_that_do_not_parse_is_read() {
         let late = "9999-12-31T23:59:59Z";
         let taint = json!({ "key": names::MAINTENANCE_TAINT, "value": "w", "effect": "NoSchedule", "timeAdded": late });
         let node: ThinNode = serde_json::from_value(json!({

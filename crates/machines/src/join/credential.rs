@@ -82,7 +82,7 @@ impl StepError for JoinError {
     }
 }
 
-/// The bootstrap tokens that this process made. Cheap to clone; lost with the process, which costs a new token: one that nobody knows any more ends by itself.
+/// The bootstrap tokens that this process created. Cheap to clone. A restart loses them: the next join gets a new token, and the lost one expires.
 #[derive(Clone, Default)]
 pub struct Credentials {
     given: Arc<Mutex<Given>>,

@@ -55,8 +55,8 @@ pub async fn a_machine_joins(site: &Site) {
     // A new certificate it asks for itself.
     site.ask(&client, &Asked::client("host-17")).await.certificate();
 
-    // With other authorities it joins anew: that its first request was answered before does not take the new token away, also if the operator starts anew in
-    // between and reads that request once more.
+    // With other authorities the kubelet joins again: its first request, which was answered before, does not delete the new token, also if the operator restarts in
+    // between and reads that request again.
     let kubeconfig = site.again("host-17").await;
     let poke = json!({"metadata": {"labels": {"example.com/poked": "yes"}}});
     site.machines().patch("host-17", &PatchParams::default(), &Patch::Merge(&poke)).await.expect("a patch");

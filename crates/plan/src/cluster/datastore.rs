@@ -20,8 +20,8 @@ use super::restore;
 const FRESH: Duration = Duration::from_secs(5);
 /// Members that are only slow to start are given so long before their quorum counts as lost.
 const PATIENCE: SignedDuration = SignedDuration::from_secs(60);
-/// A member that ended so often and was not ready in between, while others with the same template are well, does not get over what is on its volume. (Restarts are
-/// counted from the pod's beginning: of a member that was ready until its last end, they are of before.)
+/// A member with this restart count that was not ready in between, while others with the same template are ready, cannot start from its volume. (Restarts are counted over
+/// the life of a pod: those of a member that was ready until its last crash are older than that.)
 const TOO_OFTEN: i32 = 5;
 
 /// What etcd says at its end when its volume does not hold what the other members remember of it, or nothing that can be read. The last words of a

@@ -259,7 +259,7 @@ pub struct Pods {
     pub at: Timestamp,
     /// Who must still leave, as `namespace/name`, and what keeps each, if something does.
     pub left: Vec<(String, Option<String>)>,
-    /// Why the Node was not closed, or nobody can say who is on it: for the first time then, and in vain ever since. Nobody is in `left`.
+    /// Why closing the Node or listing its pods failed; `at` is the first failure, and it has not succeeded since. `left` is empty.
     pub hindered: Option<String>,
 }
 

@@ -136,9 +136,9 @@ pub struct World {
     pub joins: bool,
     pub pods: u32,
     pub blocked: bool,
-    /// Nobody can close the Node.
+    /// Closing the Node fails.
     pub unclosable: bool,
-    /// Nobody can say who is on the Node.
+    /// Listing the pods of the Node fails.
     pub unreadable: bool,
     pub gate_open: bool,
     pub operations: Vec<Operation>,
