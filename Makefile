@@ -41,6 +41,10 @@ test-real: deps k8s ## On real etcd and kube-apiserver: lab, operators, commands
 e2e: deps k8s ## On real hosts: Debian machines booted here, real SSH, real kubelets (needs root, else it says that it did not run; under ten minutes)
 	@hack/tests.sh hosts
 
+.PHONY: flakes
+flakes: deps k8s ## Run all tests N=5 times beside a load, and say which failed how often (LEVELS='unit scenario' for some)
+	@hack/flakes.sh $(or $(N),5) $(LEVELS)
+
 .PHONY: conformance
 conformance: deps k8s ## All of Kubernetes' own conformance specs that are listed in k8s/e2e/specs.txt, on a cluster with two workers, or with SPECS='Proxy|StatefulSet' those with such words in their names (needs root; about ten minutes)
 	@FLEETWRIGHT_CONFORMANCE='$(or $(SPECS),all)' FLEETWRIGHT_REQUIRE_HOSTS=1 hack/tests.sh hosts -- clusters.e2e.hosts.workers::
@@ -58,7 +62,8 @@ bench: deps k8s ## Speed and memory: both API servers, readiness and hosts at te
 	$(CARGO) bench --locked -p fleetwright-clusters --bench real
 
 .PHONY: lint
-lint: ## Format and clippy, without changing anything
+lint: ## Format, clippy, and words that docs avoid, without changing anything
+	@hack/words.sh
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
