@@ -9,7 +9,8 @@ use crate::{
     ClusterStatus, ComponentOverrides, ControlPlaneComponent, Datastore, Restore, Snapshots, Span, cluster_text, text,
 };
 
-/// One business cluster: which version its control plane has, how it runs in the meta cluster, and the state it is in.
+/// A business cluster: its control plane runs as pods of the meta cluster, its Nodes are machines.
+/// The spec declares the version and settings of the control plane.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "fleetwright.io",
@@ -49,54 +50,62 @@ use crate::{
     .message("an external datastore is configured by who runs it: leave components.etcd out, or use datastore.etcd")
     .field_path(".components.etcd")
     .reason(Reason::FieldValueForbidden))]
+#[x_kube(validation = Rule::new(cluster_text::snapshots_do_not_shrink())
+    .message("the volume of snapshots grows but does not shrink: put the old size back (20Gi if none was given), or keep snapshots in a bucket with snapshots.s3")
+    .field_path(".snapshots.volume.size")
+    .reason(Reason::FieldValueForbidden))]
+#[x_kube(validation = Rule::new(cluster_text::snapshots_keep_their_class())
+    .message("the volume of snapshots keeps its class: put the old one back, or keep snapshots in a bucket with snapshots.s3")
+    .field_path(".snapshots.volume.class")
+    .reason(Reason::FieldValueForbidden))]
 pub struct ClusterSpec {
-    /// The ClusterPackageVersion, in the same namespace. Changing it is upgrade and rollback.
+    /// Name of the ClusterPackageVersion in the same namespace. Change it to upgrade or roll back.
     #[schemars(schema_with = "text::object_name")]
     pub package_version: String,
-    /// How many of each of kube-apiserver, kube-controller-manager and kube-scheduler run. With two, no request fails while one is
-    /// replaced.
+    /// Number of replicas of each of kube-apiserver, kube-controller-manager and kube-scheduler. With two, no request fails while one replica is replaced.
     #[serde(default = "ClusterSpec::default_replicas")]
     #[schemars(range(min = 1, max = 9))]
     pub replicas: u32,
-    /// What is said otherwise of components than in the package version.
+    /// Settings of components that differ from the package version.
     #[serde(default)]
     pub components: ClusterComponents,
-    /// Where the cluster's objects are kept.
+    /// Datastore of the cluster's objects.
     #[serde(default)]
     pub datastore: Datastore,
-    /// The cluster's own networks. They cannot be changed.
+    /// Networks of the cluster. Immutable.
     #[serde(default)]
     pub network: ClusterNetwork,
     /// How clients reach the API server.
     #[serde(default)]
     pub endpoint: Endpoint,
-    /// Extensions of the package version that are turned on or off here, and their values.
+    /// Extensions of the package version that this Cluster enables, disables or gives values to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 20))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
     pub extensions: Vec<ExtensionChoice>,
-    /// How long certificates last, and when authorities are replaced.
+    /// Lifetimes of certificates, and replacement of the authorities.
     #[serde(default)]
     pub certificates: Certificates,
-    /// How upgrades go.
+    /// How upgrades are carried out.
     #[serde(default)]
     pub upgrade: UpgradePolicy,
-    /// When snapshots of etcd are taken, and where they are kept. Every 6 hours on a volume, 28 of them, if left out.
+    /// When snapshots of etcd are taken, and where they are stored. If omitted, a snapshot is taken every 6 hours and the last 28 are kept on a volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshots: Option<Snapshots>,
-    /// Brings the datastore back to a snapshot, once. Everything written after it is lost.
+    /// Restores the datastore from a snapshot, once. All writes after that snapshot are lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restore: Option<Restore>,
-    /// Where in the meta cluster the control plane's pods run.
+    /// Where in the meta cluster the pods of the control plane run.
     #[serde(default)]
     pub placement: ControlPlanePlacement,
-    /// While true, a deleted cluster goes on as if nothing had happened, until this is set to false.
+    /// If true, deletion of the Cluster is blocked: a Cluster that is marked for deletion keeps running and is reconciled as before,
+    /// until this field is set to false.
     #[serde(default = "ClusterSpec::default_deletion_protection")]
     pub deletion_protection: bool,
-    /// What happens to the machines that are joined when the cluster is deleted.
+    /// What happens to joined machines when the Cluster is deleted.
     #[serde(default)]
     pub on_delete: ClusterOnDelete,
-    /// While true nothing is done to the cluster; the status is kept up to date.
+    /// If true, the operator changes nothing in the cluster. It keeps the status up to date.
     #[serde(default)]
     pub paused: bool,
 }
@@ -110,7 +119,7 @@ impl ClusterSpec {
         true
     }
 
-    /// A cluster of that package version with everything else as it is by default.
+    /// Returns the spec of a Cluster with this package version and defaults for all other fields.
     pub fn of(package_version: impl Into<String>) -> Self {
         Self {
             package_version: package_version.into(),
@@ -131,37 +140,37 @@ impl ClusterSpec {
         }
     }
 
-    /// When snapshots are taken and where they are kept; none of a datastore that is not ours.
+    /// Returns when snapshots are taken and where they are stored; `None` for an external datastore.
     pub fn snapshots(&self) -> Option<Snapshots> {
         self.datastore.etcd.as_ref().map(|_| self.snapshots.clone().unwrap_or_default())
     }
 }
 
-/// What is said otherwise of components than in the package version.
+/// Settings of components that differ from the package version.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterComponents {
-    /// The datastore. It has no configuration files.
+    /// Settings of etcd. It takes no configuration files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "cluster_text::etcd_overrides")]
     pub etcd: Option<ComponentOverrides>,
-    /// kube-apiserver. It takes admission.yaml, audit.yaml, authentication.yaml, authorization.yaml, egress.yaml, encryption.yaml and
-    /// tracing.yaml.
+    /// Settings of kube-apiserver.
+    /// Allowed configuration files: admission.yaml, audit.yaml, authentication.yaml, authorization.yaml, egress.yaml, encryption.yaml and tracing.yaml.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "cluster_text::apiserver_overrides")]
     pub apiserver: Option<ComponentOverrides>,
-    /// kube-controller-manager. It has no configuration files.
+    /// Settings of kube-controller-manager. It takes no configuration files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "cluster_text::controller_manager_overrides")]
     pub controller_manager: Option<ComponentOverrides>,
-    /// kube-scheduler. It takes scheduler.yaml.
+    /// Settings of kube-scheduler. Allowed configuration file: scheduler.yaml.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "cluster_text::scheduler_overrides")]
     pub scheduler: Option<ComponentOverrides>,
 }
 
 impl ClusterComponents {
-    /// What is said of that component.
+    /// Returns the overrides of a component.
     pub fn of(&self, component: ControlPlaneComponent) -> Option<&ComponentOverrides> {
         match component {
             ControlPlaneComponent::Etcd => self.etcd.as_ref(),
@@ -172,7 +181,7 @@ impl ClusterComponents {
     }
 }
 
-/// The cluster's own networks.
+/// Networks of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("self == oldSelf")
@@ -185,15 +194,15 @@ impl ClusterComponents {
     .message("the networks of pods and services overlap, so that an address could be either: choose two that do not, such as 10.244.0.0/16 and 10.96.0.0/16")
     .field_path(".services"))]
 pub struct ClusterNetwork {
-    /// Addresses of pods; each Node gets a part.
+    /// CIDR of pod addresses. Each Node gets a part of it.
     #[serde(default = "ClusterNetwork::default_pods")]
     #[schemars(schema_with = "cluster_text::pods")]
     pub pods: String,
-    /// Addresses of Services.
+    /// CIDR of Service addresses.
     #[serde(default = "ClusterNetwork::default_services")]
     #[schemars(schema_with = "cluster_text::services")]
     pub services: String,
-    /// What the names of Services end in.
+    /// DNS domain of the cluster: the suffix of the names of Services.
     #[serde(default = "ClusterNetwork::default_dns_domain")]
     #[schemars(schema_with = "cluster_text::dns_domain")]
     pub dns_domain: String,
@@ -219,98 +228,98 @@ impl Default for ClusterNetwork {
     }
 }
 
-/// How clients reach the API server.
+/// How clients reach an API server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("self.type != 'Given' || has(self.host)")
+#[x_kube(validation = Rule::new("self.type != 'External' || has(self.host)")
     .message("a given endpoint is known to you alone: give its host, and its port unless it is 6443")
     .field_path(".host")
     .reason(Reason::FieldValueRequired))]
-#[x_kube(validation = Rule::new("self.type in ['NodePort', 'Given'] || !has(self.port)")
-    .message("ClusterIP and LoadBalancer listen on port 6443: leave port out, or set type to NodePort or Given")
+#[x_kube(validation = Rule::new("self.type in ['NodePort', 'External'] || !has(self.port)")
+    .message("ClusterIP and LoadBalancer listen on port 6443: leave port out, or set type to NodePort or External")
     .field_path(".port")
     .reason(Reason::FieldValueForbidden))]
 pub struct Endpoint {
-    /// What leads to it.
+    /// How the API server is exposed.
     #[serde(default, rename = "type")]
     pub type_: EndpointType,
-    /// The IP address or DNS name that clients use. What the meta cluster gives if left out; with `NodePort`, the address of a node.
+    /// IP address or DNS name that clients use. If omitted, the address that the meta cluster provides; with `NodePort`, the address of a node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "text::address")]
     pub host: Option<String>,
-    /// With `NodePort`, the port on the nodes, which the meta cluster chooses if left out; with `Given`, the port at the host, 6443 if
-    /// left out.
+    /// Port that clients use. With `NodePort`, the port on the nodes; if omitted, the meta cluster chooses it.
+    /// With `External`, the port of `host`; if omitted, 6443.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 65535))]
     pub port: Option<u16>,
-    /// Other addresses and names by which clients reach it. Its certificate holds them.
+    /// More IP addresses and DNS names by which clients reach the API server. The serving certificate contains them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "text::addresses")]
     pub names: Vec<String>,
 }
 
-/// What leads to an API server.
+/// How an API server is exposed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum EndpointType {
-    /// A Service that only the meta cluster's network reaches.
+    /// A Service that is reachable only inside the network of the meta cluster.
     #[default]
     ClusterIP,
     /// A port on every node of the meta cluster.
     NodePort,
-    /// A load balancer that the meta cluster makes.
+    /// A load balancer that the meta cluster provides.
     LoadBalancer,
-    /// Something that you made and that leads to the Service `kube-apiserver`.
-    Given,
+    /// An endpoint of your own, such as a load balancer, that leads to the Service `kube-apiserver`.
+    External,
 }
 
-/// An extension that is turned on or off, or gets values.
+/// An extension that a Cluster enables, disables or gives values to.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ExtensionChoice {
-    /// Which one of the package version.
+    /// Name of the extension in the package version.
     #[schemars(schema_with = "text::dns_label")]
     pub name: String,
-    /// Whether the cluster has it. As the package version says if left out.
+    /// Whether the extension is enabled. If omitted, the package version decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
-    /// Its values, as its `valuesSchema` in the package version allows.
+    /// Values of the extension. They must match its `valuesSchema` in the package version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "cluster_text::values")]
     pub values: Option<Value>,
 }
 
-/// How long certificates last, and when authorities are replaced.
+/// Lifetimes of certificates, and replacement of the authorities.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("duration(self.leafLifetime) < duration(self.authorityLifetime)")
     .message("a certificate does not outlive the authority that signed it: make leafLifetime shorter than authorityLifetime")
     .field_path(".leafLifetime"))]
 pub struct Certificates {
-    /// How long certificates of servers and clients last. They are replaced after two thirds of it, also those that were made to last longer.
+    /// Lifetime of serving and client certificates. A certificate is replaced after two thirds of this time, even if it was issued for longer.
     #[serde(default = "Certificates::default_leaf_lifetime")]
     #[schemars(schema_with = "cluster_text::lifetime")]
     pub leaf_lifetime: Span,
-    /// How long authorities last that are made from now on.
+    /// Lifetime of authorities that are created from now on. Existing authorities keep their lifetime.
     #[serde(default = "Certificates::default_authority_lifetime")]
     #[schemars(schema_with = "cluster_text::lifetime")]
     pub authority_lifetime: Span,
-    /// Replaces the authorities, in phases, whenever it becomes another value, such as the date.
+    /// Replaces the authorities, in phases, each time this value changes. Use for example the date.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "cluster_text::token")]
     pub rotate_authorities: Option<String>,
-    /// When authorities are replaced: how long the new ones are only trusted, before they sign, and then how long the old ones are still trusted. Workers and people must be given the
-    /// new ones within that time.
+    /// While authorities are replaced: how long the new authorities are only trusted before they sign, and then how long the old ones are still trusted.
+    /// Distribute the new authorities to workers and users within this time.
     #[serde(default = "Certificates::default_overlap")]
     pub overlap: Span,
 }
 
 impl Certificates {
-    /// 90 days: long enough that an operator that is away for weeks does no harm, short enough that a lost key is soon worthless.
+    /// 90 days: an operator that is down for weeks does no harm, and a stolen key soon becomes worthless.
     fn default_leaf_lifetime() -> Span {
         Span::minutes(90 * 24 * 60)
     }
 
-    /// 10 years: replacing them concerns every kubelet, so it is done when asked.
+    /// 10 years: replacing authorities affects every kubelet, so it is done only on request.
     fn default_authority_lifetime() -> Span {
         Span::minutes(10 * 365 * 24 * 60)
     }
@@ -331,16 +340,17 @@ impl Default for Certificates {
     }
 }
 
-/// How upgrades go.
+/// How upgrades are carried out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct UpgradePolicy {
-    /// How long a new minor emulates the old one, at least. Until then going back keeps every write; once the emulation has ended only restoring a
-    /// snapshot leads back. It can be changed while a soak is under way: it counts from `status.soakSince`. The emulation ends when this time is over
-    /// and nothing stands against it (condition `Finishable`), after a snapshot that is taken for this.
+    /// Minimum time for which a new minor emulates the old one.
+    /// During this time a rollback keeps every write; when the emulation has ended, only restoring a snapshot leads back.
+    /// The value can be changed during a soak: the time counts from `status.soakSince`.
+    /// The emulation ends when this time has passed and nothing blocks it (condition `UpgradeCompletable`), after a snapshot that is taken for this.
     #[serde(default = "UpgradePolicy::default_soak")]
     pub soak: Span,
-    /// How long one stage of an upgrade (one component in all of its replicas) may take until it works. One that takes longer is taken back by itself.
+    /// Maximum time until one stage of an upgrade (one component, all replicas) works. A stage that takes longer is rolled back automatically.
     #[serde(default = "UpgradePolicy::default_stage_within")]
     #[x_kube(validation = text::positive())]
     pub stage_within: Span,
@@ -362,25 +372,25 @@ impl Default for UpgradePolicy {
     }
 }
 
-/// Where in the meta cluster the control plane's pods run. They are spread over nodes and zones in any case.
+/// Where in the meta cluster the pods of a control plane run. They are always spread over nodes and zones.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ControlPlanePlacement {
-    /// Labels that the nodes must have.
+    /// Labels that a node must have.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "text::labels")]
     pub node_selector: BTreeMap<String, String>,
-    /// Taints of nodes that do not keep them away.
+    /// Taints of nodes that the pods tolerate.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub tolerations: Vec<PodToleration>,
-    /// Their priority among the pods of the meta cluster.
+    /// Name of the PriorityClass of the pods in the meta cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "text::object_name")]
     pub priority_class_name: Option<String>,
 }
 
-/// A taint that does not keep pods away.
+/// A toleration of a taint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.key) || self.operator == 'Exists'")
@@ -392,38 +402,39 @@ pub struct ControlPlanePlacement {
     .field_path(".value")
     .reason(Reason::FieldValueForbidden))]
 pub struct PodToleration {
-    /// The taint's key; any if left out.
+    /// Key of the taint. If omitted, every key matches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "text::label_key")]
     pub key: Option<String>,
-    /// How the taint's value is compared.
+    /// How the value of the taint is compared.
     #[serde(default)]
     pub operator: TolerationOperator,
-    /// The taint's value; empty if left out.
+    /// Value of the taint. If omitted, the empty value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "text::label_value")]
     pub value: Option<String>,
-    /// What the taint does; anything if left out.
+    /// Effect of the taint. If omitted, every effect matches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<crate::TaintEffect>,
 }
 
-/// How a taint's value is compared.
+/// How the value of a taint is compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum TolerationOperator {
-    /// It is the same.
+    /// The values are equal.
     #[default]
     Equal,
-    /// It does not matter.
+    /// Every value matches.
     Exists,
 }
 
-/// What happens to the machines that are joined to a cluster that is deleted.
+/// What happens to joined machines when a Cluster is deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ClusterOnDelete {
-    /// As long as there are any, nothing is deleted.
+    /// Deletes nothing while machines are joined.
     #[default]
     WaitForMachines,
-    /// They are let go: each as its own `onDelete` says while the cluster still answers, left as they are if it does not.
+    /// Releases the machines first: each according to its own `onDelete` while the API server of the cluster responds.
+    /// If the API server does not respond, machines are left unchanged.
     ReleaseMachines,
 }

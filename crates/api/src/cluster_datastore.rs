@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{SecretRef, Span, cluster_text, text};
 
-/// Where a cluster's objects are kept: exactly one of its fields.
+/// Datastore of a cluster. Exactly one field must be set.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.etcd) != has(self.external)")
@@ -13,7 +13,7 @@ use crate::{SecretRef, Span, cluster_text, text};
     .message("a cluster's objects do not move between an etcd of its own and an external one: make another Cluster with the datastore wanted and move what runs here")
     .reason(Reason::FieldValueForbidden))]
 pub struct Datastore {
-    /// An etcd of its own, run beside the control plane.
+    /// An etcd that the operator runs beside the control plane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etcd: Option<EtcdDatastore>,
     /// An etcd that you run.
@@ -27,15 +27,17 @@ impl Default for Datastore {
     }
 }
 
-/// An etcd that is run beside the control plane.
+/// An etcd that the operator runs beside the control plane.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EtcdDatastore {
-    /// How many members it has: 1, 3, 5 or 7. With three, one may be lost and nothing stops; with one, losing it loses what no snapshot holds. A new number is reached one member at a time, while the others are healthy.
+    /// Number of etcd members: 1, 3, 5 or 7. With three, one member may be lost without interruption.
+    /// With one, its loss loses everything that is not in a snapshot.
+    /// The operator reaches a new number one member at a time, while the other members are healthy.
     #[serde(default = "EtcdDatastore::default_members")]
     #[schemars(schema_with = "cluster_text::members")]
     pub members: u32,
-    /// The volume of each member.
+    /// Volume of each member.
     #[serde(default)]
     pub storage: EtcdStorage,
 }
@@ -52,7 +54,7 @@ impl Default for EtcdDatastore {
     }
 }
 
-/// The volume of a member of etcd.
+/// Volume of an etcd member.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!isQuantity(string(self.size)) || !isQuantity(string(oldSelf.size)) || quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) >= 0")
@@ -64,18 +66,18 @@ impl Default for EtcdDatastore {
     .field_path(".class")
     .reason(Reason::FieldValueForbidden))]
 pub struct EtcdStorage {
-    /// How big. It may grow, if the class allows it.
+    /// Size of the volume. It can be increased if the StorageClass allows expansion.
     #[serde(default = "EtcdStorage::default_size")]
     #[schemars(schema_with = "cluster_text::size")]
     pub size: Quantity,
-    /// The StorageClass. The meta cluster's default if left out.
+    /// Name of the StorageClass. If omitted, the default of the meta cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "text::object_name")]
     pub class: Option<String>,
 }
 
 impl EtcdStorage {
-    /// Room for a database of 8 GiB, the most that etcd recommends, and its log.
+    /// Enough for a database of 8 GiB, the most that etcd recommends, and its write-ahead log.
     fn default_size() -> Quantity {
         Quantity("10Gi".to_owned())
     }
@@ -95,52 +97,54 @@ impl Default for EtcdStorage {
     .field_path(".prefix")
     .reason(Reason::FieldValueForbidden))]
 pub struct ExternalDatastore {
-    /// Where its members answer, such as `https://10.0.0.5:2379`.
+    /// Client URLs of the members, such as `https://10.0.0.5:2379`.
     #[schemars(schema_with = "cluster_text::endpoints")]
     pub endpoints: Vec<String>,
-    /// The Secret, in the same namespace, with the client certificate (`tls.crt`, `tls.key`) and the authority of the servers (`ca.crt`).
+    /// Name of the Secret in the same namespace with the client certificate (`tls.crt`, `tls.key`) and the authority of the servers (`ca.crt`).
     /// Its annotation `fleetwright.io/allowed-clusters` must name this Cluster.
     pub secret_ref: SecretRef,
-    /// What the keys of this cluster begin with: `/NAMESPACE/NAME` of the Cluster, as if left out, or something below it, so that several can share one etcd.
-    /// Another one must be in the annotation `fleetwright.io/allowed-etcd-prefixes` of the Secret. It cannot be changed.
+    /// Prefix of the keys of this cluster in etcd, so that several clusters can share one etcd.
+    /// If omitted, `/NAMESPACE/NAME` of the Cluster; that prefix and those below it need no further permission.
+    /// Any other prefix must be listed in the annotation `fleetwright.io/allowed-etcd-prefixes` of the Secret. Immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "cluster_text::prefix")]
     pub prefix: Option<String>,
 }
 
-/// When snapshots are taken and where they are kept.
+/// When snapshots are taken, and where they are stored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.volume) || !has(self.s3)")
     .message("snapshots are kept in one place: give volume or s3, or neither for a volume of the default class"))]
 pub struct Snapshots {
-    /// How often. With `0s` only before upgrades and when asked.
+    /// Interval between snapshots. With `0s`, snapshots are taken only before upgrades and on request.
     #[serde(default = "Snapshots::default_every")]
     #[x_kube(validation = Rule::new("duration(self) == duration('0s') || duration(self) >= duration('1m')")
         .message("must be a minute at least, such as 6h, or 0s for only before upgrades and when asked"))]
     pub every: Span,
-    /// How many are kept.
+    /// Number of snapshots that are kept.
     #[serde(default = "Snapshots::default_keep")]
     #[schemars(range(min = 1, max = 1000))]
     pub keep: u32,
-    /// A volume beside the control plane.
+    /// Stores snapshots on a volume beside the control plane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume: Option<SnapshotVolume>,
-    /// A bucket of an S3-compatible store.
+    /// Stores snapshots in a bucket of an S3-compatible store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub s3: Option<SnapshotBucket>,
-    /// The key that snapshots are encrypted with. If left out, the operator generates one, once, in the Secret `NAME-snapshot-key` of the Cluster's
-    /// namespace: keep a copy of it elsewhere, without it no snapshot can be restored.
+    /// Key that encrypts the snapshots. If omitted, the operator generates one, once, in the Secret `NAME-snapshot-key` in the namespace of the Cluster.
+    /// Keep a copy of it elsewhere: without it no snapshot can be restored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encryption: Option<SnapshotEncryption>,
 }
 
-/// The key that snapshots are encrypted with.
+/// Key that encrypts snapshots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SnapshotEncryption {
-    /// The Secret, in the same namespace, with 32 random bytes in `key`. After a change of `key` older snapshots can be restored while the old bytes are
-    /// in `previous`. Its annotation `fleetwright.io/allowed-clusters` must name this Cluster.
+    /// Name of the Secret in the same namespace with 32 random bytes in `key`.
+    /// After `key` changes, older snapshots can be restored while the old bytes are in `previous`.
+    /// Its annotation `fleetwright.io/allowed-clusters` must name this Cluster.
     pub secret_ref: SecretRef,
 }
 
@@ -160,15 +164,16 @@ impl Default for Snapshots {
     }
 }
 
-/// A volume for snapshots.
+/// Volume for snapshots.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SnapshotVolume {
-    /// How big. When it is full the oldest snapshots go first, though fewer than `keep` remain.
+    /// Size of the volume. When it is full, the oldest snapshots are deleted first, even if fewer than `keep` remain.
+    /// It can be increased if the StorageClass allows expansion.
     #[serde(default = "SnapshotVolume::default_size")]
     #[schemars(schema_with = "cluster_text::size")]
     pub size: Quantity,
-    /// The StorageClass. The meta cluster's default if left out.
+    /// Name of the StorageClass. If omitted, the default of the meta cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "text::object_name")]
     pub class: Option<String>,
@@ -186,28 +191,28 @@ impl Default for SnapshotVolume {
     }
 }
 
-/// A bucket for snapshots.
+/// Bucket for snapshots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("self.endpoint.startsWith('https://') || (has(self.insecure) && self.insecure)")
     .message("without TLS everybody on the way to the store can read and replace what is sent: use https, or set insecure to true")
     .field_path(".endpoint"))]
 pub struct SnapshotBucket {
-    /// Where the store answers, such as `https://s3.example.com`.
+    /// URL of the store, such as `https://s3.example.com`.
     #[schemars(schema_with = "cluster_text::store")]
     pub endpoint: String,
-    /// The bucket.
+    /// Name of the bucket.
     #[schemars(schema_with = "cluster_text::bucket")]
     pub bucket: String,
-    /// The region that requests are signed for.
+    /// Region that requests are signed for.
     #[serde(default = "SnapshotBucket::default_region")]
     #[schemars(schema_with = "text::dns_label")]
     pub region: String,
-    /// Prefix of object names, before `NAMESPACE/NAME/` of the Cluster, which always follows: no Cluster reads or writes another one's snapshots.
+    /// Prefix of object names. `NAMESPACE/NAME/` of the Cluster always follows it, so that no Cluster reads or writes the snapshots of another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "cluster_text::object_prefix")]
     pub prefix: Option<String>,
-    /// The Secret, in the same namespace, with `accessKeyId`, `secretAccessKey` and, if the store's certificate is not publicly trusted, `ca.crt`.
+    /// Name of the Secret in the same namespace with `accessKeyId`, `secretAccessKey` and, if the certificate of the store is not publicly trusted, `ca.crt`.
     /// Its annotation `fleetwright.io/allowed-clusters` must name this Cluster.
     pub secret_ref: SecretRef,
     /// Allows an endpoint without TLS.
@@ -221,7 +226,7 @@ impl SnapshotBucket {
     }
 }
 
-/// Brings a datastore back to a snapshot.
+/// Restore of a datastore from a snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.cluster) || !has(self.allowUnencrypted) || !self.allowUnencrypted")
@@ -229,15 +234,15 @@ impl SnapshotBucket {
     .field_path(".allowUnencrypted")
     .reason(Reason::FieldValueForbidden))]
 pub struct Restore {
-    /// The snapshot's name, as `status.lastSnapshot` tells it. To restore the same one again, take `restore` out before.
+    /// Name of the snapshot, as in `status.lastSnapshot`. To restore the same snapshot again, remove `restore` first.
     #[schemars(schema_with = "cluster_text::snapshot")]
     pub snapshot: String,
-    /// Another Cluster of the namespace that the snapshot was taken of, in the same bucket. The Secret with the key of that Cluster's snapshots must
-    /// name this Cluster in its annotation `fleetwright.io/allowed-clusters`.
+    /// Name of another Cluster in the same namespace whose snapshot is restored. The snapshot must be in the same bucket.
+    /// The Secret with the snapshot key of that Cluster must name this Cluster in its annotation `fleetwright.io/allowed-clusters`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "text::object_name")]
     pub cluster: Option<String>,
-    /// Restores a snapshot that is not encrypted. Nothing shows that such a snapshot is what was taken: who can write where it is kept can replace it.
+    /// Allows restoring a snapshot that is not encrypted. Such a snapshot cannot be authenticated: anybody with write access to its storage can replace it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub allow_unencrypted: bool,
 }

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use crate::text::{ruled, set_of};
 use crate::{ControlPlaneComponent, EndpointType, arguments, cluster_text, text};
 
-/// What Clusters of the namespace may set. A Cluster must keep every ClusterLimits that applies to it; who may write Clusters needs no right to write
-/// ClusterLimits. A field that is left out limits nothing.
+/// Limits on what Clusters of the namespace may set. A Cluster must satisfy every ClusterLimits that applies to it.
+/// Write access to Clusters does not require write access to ClusterLimits. An omitted field sets no limit.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "fleetwright.io",
@@ -26,26 +26,27 @@ use crate::{ControlPlaneComponent, EndpointType, arguments, cluster_text, text};
     printcolumn = r#"{"name": "Package versions", "type": "string", "jsonPath": ".spec.packageVersions", "priority": 1}"#
 )]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("has(self.preset) || has(self.packageVersions) || has(self.components) || has(self.extensions) || has(self.endpointTypes) || has(self.placement) || has(self.storage) || has(self.maxReplicas) || has(self.externalDatastore) || has(self.s3)")
+#[x_kube(validation = Rule::new("has(self.preset) || has(self.packageVersions) || has(self.components) || has(self.extensions) || has(self.endpointTypes) || has(self.placement) || has(self.storage) || has(self.maxReplicas) || has(self.externalDatastore) || has(self.s3) || has(self.imageDigests)")
     .message("it limits nothing: set preset or at least one other field besides clusters"))]
 pub struct ClusterLimitsSpec {
-    /// Names of the Clusters that it applies to; a name that ends with `*` stands for all names with that prefix. With `*` no Cluster evades it by its name.
+    /// Names of the Clusters that the limits apply to. A name that ends with `*` matches all names with that prefix.
+    /// With `*`, no Cluster can evade the limits by its name.
     #[schemars(schema_with = "clusters")]
     pub clusters: Vec<String>,
-    /// A set of limits that is kept up to date with Kubernetes. Lists below cannot allow what it denies.
+    /// A predefined set of limits that is kept up to date with Kubernetes. The lists in this object cannot allow what the preset denies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preset: Option<LimitsPreset>,
-    /// The ClusterPackageVersions that Clusters may refer to: names, or prefixes with `*`.
+    /// ClusterPackageVersions that Clusters may refer to: names, or prefixes with `*`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "patterns")]
     pub package_versions: Option<Vec<String>>,
-    /// Arguments and files of the components.
+    /// Arguments and configuration files of components that Clusters may set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub components: Option<ComponentsLimits>,
-    /// Extensions that Clusters may name in `spec.extensions`, to turn them on or off or to give them values.
+    /// Extensions that Clusters may list in `spec.extensions` to enable or disable them or to set their values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extensions: Option<ExtensionsLimits>,
-    /// The types that `spec.endpoint` may have.
+    /// Allowed types of `spec.endpoint`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "endpoint_types")]
     pub endpoint_types: Option<Vec<EndpointType>>,
@@ -55,26 +56,29 @@ pub struct ClusterLimitsSpec {
     /// Volumes of etcd and of snapshots.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage: Option<StorageLimits>,
-    /// The most that `spec.replicas` may be.
+    /// Maximum of `spec.replicas`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 9))]
     pub max_replicas: Option<u32>,
-    /// Whether Clusters may use an etcd that Fleetwright does not run (`spec.datastore.external`). They may if left out.
+    /// Whether Clusters may use an etcd that Fleetwright does not run (`spec.datastore.external`). Allowed if omitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub external_datastore: Option<bool>,
-    /// Buckets that snapshots may be kept in.
+    /// Buckets in which snapshots may be stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub s3: Option<S3Limits>,
+    /// If true, Clusters may refer only to ClusterPackageVersions that name the images of all components by digest (`NAME@sha256:…`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_digests: Option<bool>,
 }
 
 impl ClusterLimitsSpec {
-    /// Whether it applies to the Cluster of that name.
+    /// Returns true if the limits apply to the Cluster with this name.
     pub fn applies_to(&self, cluster: &str) -> bool {
         matches_any(&self.clusters, cluster)
     }
 }
 
-/// Whether one of the patterns is that name, or a prefix of it that ends with `*`.
+/// Returns true if one of the patterns is the name, or ends with `*` and its prefix matches the name.
 pub fn matches_any<T: AsRef<str>>(patterns: &[T], name: &str) -> bool {
     patterns.iter().any(|pattern| match pattern.as_ref().strip_suffix('*') {
         Some(prefix) => name.starts_with(prefix),
@@ -85,11 +89,12 @@ pub fn matches_any<T: AsRef<str>>(patterns: &[T], name: &str) -> bool {
 /// A set of limits that Fleetwright keeps up to date.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum LimitsPreset {
-    /// No argument or file that loosens authentication, authorization, admission, audit or TLS of a control plane, or that sends requests and tokens elsewhere.
+    /// Denies arguments and files that weaken authentication, authorization, admission, audit or TLS of a control plane, or that send requests and tokens
+    /// elsewhere.
     Hardened,
 }
 
-/// What the preset `Hardened` denies of the arguments of a component: names, or prefixes with `*`.
+/// Arguments of a component that the preset `Hardened` denies: names, or prefixes with `*`.
 pub const fn hardened_args(component: ControlPlaneComponent) -> &'static [&'static str] {
     match component {
         ControlPlaneComponent::Apiserver => &[
@@ -151,7 +156,7 @@ pub const fn hardened_args(component: ControlPlaneComponent) -> &'static [&'stat
     }
 }
 
-/// What the preset `Hardened` denies of the files of a component.
+/// Configuration files of a component that the preset `Hardened` denies.
 pub const fn hardened_files(component: ControlPlaneComponent) -> &'static [&'static str] {
     match component {
         ControlPlaneComponent::Apiserver => &[
@@ -166,17 +171,17 @@ pub const fn hardened_files(component: ControlPlaneComponent) -> &'static [&'sta
     }
 }
 
-/// Which names are allowed: those of `allow`, without those of `deny`.
+/// Allowed names: those in `allow`, except those in `deny`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.allow) || has(self.deny)")
     .message("it limits nothing: give allow (an empty list allows none), deny or both"))]
 pub struct NameLimits {
-    /// Names, or prefixes with `*`. All if left out, none if the list is empty.
+    /// Names, or prefixes with `*`. If omitted, all names are allowed; if empty, none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "patterns")]
     pub allow: Option<Vec<String>>,
-    /// Names, or prefixes with `*`, that are not allowed, also if `allow` has them.
+    /// Names, or prefixes with `*`, that are denied even if `allow` lists them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "patterns")]
     pub deny: Option<Vec<String>>,
@@ -194,26 +199,26 @@ pub struct NameLimits {
     .field_path(".controllerManager.config")
     .reason(Reason::FieldValueForbidden))]
 pub struct ComponentsLimits {
-    /// The datastore.
+    /// Limits of etcd.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "of_etcd")]
     pub etcd: Option<ComponentLimits>,
-    /// kube-apiserver.
+    /// Limits of kube-apiserver.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "of_apiserver")]
     pub apiserver: Option<ComponentLimits>,
-    /// kube-controller-manager.
+    /// Limits of kube-controller-manager.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "of_controller_manager")]
     pub controller_manager: Option<ComponentLimits>,
-    /// kube-scheduler.
+    /// Limits of kube-scheduler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "of_scheduler")]
     pub scheduler: Option<ComponentLimits>,
 }
 
 impl ComponentsLimits {
-    /// Those of that component.
+    /// Returns the limits of a component.
     pub fn of(&self, component: ControlPlaneComponent) -> Option<&ComponentLimits> {
         match component {
             ControlPlaneComponent::Etcd => self.etcd.as_ref(),
@@ -224,11 +229,11 @@ impl ComponentsLimits {
     }
 }
 
-/// What Clusters may set of one component.
+/// What Clusters may set for one component.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ComponentLimits {
-    /// Arguments, without leading dashes.
+    /// Names of arguments, without leading dashes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub args: Option<NameLimits>,
     /// Names of files in `config`.
@@ -236,17 +241,17 @@ pub struct ComponentLimits {
     pub config: Option<NameLimits>,
 }
 
-/// What Clusters may set of extensions.
+/// What Clusters may set for extensions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.allow) || has(self.values)")
     .message("it limits nothing: give allow (an empty list allows none), values or both"))]
 pub struct ExtensionsLimits {
-    /// Names, or prefixes with `*`. All if left out, none if the list is empty.
+    /// Names, or prefixes with `*`. If omitted, all extensions are allowed; if empty, none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "patterns")]
     pub allow: Option<Vec<String>>,
-    /// Whether Clusters may give them values. They may if left out.
+    /// Whether Clusters may set values of the extensions. Allowed if omitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub values: Option<bool>,
 }
@@ -257,15 +262,15 @@ pub struct ExtensionsLimits {
 #[x_kube(validation = Rule::new("has(self.nodeSelector) || has(self.tolerationKeys) || has(self.priorityClasses)")
     .message("it limits nothing: give nodeSelector, tolerationKeys or priorityClasses"))]
 pub struct PlacementLimits {
-    /// Labels that `spec.placement.nodeSelector` must have with these values; it may have others besides.
+    /// Labels that `spec.placement.nodeSelector` must contain with these values. It may contain more labels.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "text::labels")]
     pub node_selector: BTreeMap<String, String>,
-    /// Keys of tolerations, or prefixes with `*`. A toleration without a key tolerates every taint and needs `*`.
+    /// Keys of tolerations, or prefixes with `*`. A toleration without a key tolerates every taint and requires `*`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "patterns")]
     pub toleration_keys: Option<Vec<String>>,
-    /// PriorityClasses, or prefixes with `*`. A Cluster that names none is allowed and gets the default of the meta cluster.
+    /// PriorityClasses, or prefixes with `*`. A Cluster without a PriorityClass is allowed and gets the default of the meta cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "patterns")]
     pub priority_classes: Option<Vec<String>>,
@@ -277,23 +282,23 @@ pub struct PlacementLimits {
 #[x_kube(validation = Rule::new("has(self.classes) || has(self.maxSize)")
     .message("it limits nothing: give classes, maxSize or both"))]
 pub struct StorageLimits {
-    /// StorageClasses, or prefixes with `*`. A volume that names none is allowed and gets the default of the meta cluster.
+    /// StorageClasses, or prefixes with `*`. A volume without a StorageClass is allowed and gets the default of the meta cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "patterns")]
     pub classes: Option<Vec<String>>,
-    /// The most that one volume may ask for. A Cluster that does not say otherwise asks for 10Gi for each member of etcd and for 20Gi for snapshots.
+    /// Maximum size of one volume. By default, a Cluster requests 10Gi for each etcd member and 20Gi for snapshots.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "cluster_text::size")]
     pub max_size: Option<Quantity>,
 }
 
-/// Buckets that snapshots may be kept in.
+/// Buckets in which snapshots may be stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.endpoints) || has(self.buckets)")
     .message("it limits nothing: give endpoints (an empty list allows no S3 store), buckets or both"))]
 pub struct S3Limits {
-    /// Where stores answer, whole and without patterns, such as `https://s3.example.com`. All if left out, none if the list is empty.
+    /// Complete URLs of stores without patterns, such as `https://s3.example.com`. If omitted, all stores are allowed; if empty, none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "stores")]
     pub endpoints: Option<Vec<String>>,
@@ -303,7 +308,7 @@ pub struct S3Limits {
     pub buckets: Option<Vec<String>>,
 }
 
-/// How many entries a list may have.
+/// Maximum number of entries in a list.
 const MOST: u32 = 64;
 
 fn pattern() -> Schema {
@@ -334,7 +339,7 @@ fn endpoint_types(generator: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "array", "items": item, "maxItems": 4, "minItems": 1, "x-kubernetes-list-type": "set"})
 }
 
-/// The schema of a component: a name that is no argument of it would deny nothing and allow nothing.
+/// The schema of a component. A name that is not an argument of the component would deny nothing and allow nothing.
 fn of_component(generator: &mut SchemaGenerator, component: ControlPlaneComponent) -> Schema {
     let mut schema = ComponentLimits::json_schema(generator);
     let names: Vec<_> = arguments::known(component).map(|argument| format!("'{}'", argument.name)).collect();

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ComponentPackage, ControlPlaneComponent, Span, cluster_text, text};
 
-/// A version of a whole control plane and its extensions. Immutable: changing a cluster's reference to it is upgrade and rollback.
+/// One version of a control plane and its extensions. Immutable: change the reference of a Cluster to upgrade or roll back.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "fleetwright.io",
@@ -41,30 +41,29 @@ use crate::{ComponentPackage, ControlPlaneComponent, Span, cluster_text, text};
 #[x_kube(validation = Rule::new(cluster_text::ALL_TEXTS)
     .message("configuration, templates and schemas are more than 262144 characters in all, which the datastore of the API server may not hold: shorten them, beginning with comments and descriptions"))]
 pub struct ClusterPackageVersionSpec {
-    /// The version of Kubernetes.
+    /// Kubernetes version.
     #[schemars(schema_with = "cluster_text::version")]
     pub kubernetes: String,
-    /// What the control plane is made of.
+    /// Components of the control plane.
     pub components: ComponentPackages,
-    /// What else belongs to a cluster of this version.
+    /// Extensions of clusters with this version.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 20))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
     pub extensions: Vec<Extension>,
-    /// What a cluster may be upgraded from: minors such as `1.35`, or names of package versions. The same minor and the one below it if
-    /// left out.
+    /// Versions from which a cluster may be upgraded: minors such as `1.35`, or names of package versions. If omitted, the same minor and the one below it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "cluster_text::versions")]
     pub reachable_from: Vec<String>,
-    /// What a cluster may go back to: minors such as `1.35`, or names of package versions. The same minor and, as long as the cluster
-    /// emulates it, the one below if left out.
+    /// Versions to which a cluster may be rolled back: minors such as `1.35`, or names of package versions.
+    /// If omitted, the same minor and, as long as the cluster emulates it, the one below.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "cluster_text::versions")]
     pub back_to: Vec<String>,
 }
 
 impl ClusterPackageVersionSpec {
-    /// A package version of images alone, from one registry, each called like its executable.
+    /// Returns a package version of images only, from one registry, each with the name of its executable.
     pub fn of_images(registry: &str, kubernetes: &str, etcd: &str) -> Self {
         let image = |component: ControlPlaneComponent, version: &str| {
             ComponentPackage::of(format!("{registry}/{}:v{version}", component.binary()))
@@ -81,7 +80,7 @@ impl ClusterPackageVersionSpec {
         }
     }
 
-    /// The version that a component has in it.
+    /// Returns the version of a component.
     pub fn version_of(&self, component: ControlPlaneComponent) -> &str {
         match component {
             ControlPlaneComponent::Etcd => self.components.etcd.version().unwrap_or_default(),
@@ -90,29 +89,29 @@ impl ClusterPackageVersionSpec {
     }
 }
 
-/// The components of a control plane.
+/// Components of a control plane.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ComponentPackages {
-    /// The datastore. It has no configuration files.
+    /// etcd. It takes no configuration files.
     #[schemars(schema_with = "cluster_text::etcd_package")]
     #[x_kube(validation = Rule::new(cluster_text::tag_tells("self"))
-        .message("which version of etcd that is cannot be told: give an image whose tag is its version, such as registry.example/etcd:v3.6.16, or version beside a digest")
+        .message("the version of etcd cannot be determined: use an image whose tag is its version, such as registry.example/etcd:v3.6.16, or set version beside a digest")
         .field_path(".image"))]
     pub etcd: ComponentPackage,
-    /// kube-apiserver. It takes admission.yaml, audit.yaml, authentication.yaml, authorization.yaml, egress.yaml and tracing.yaml.
+    /// kube-apiserver. Allowed configuration files: admission.yaml, audit.yaml, authentication.yaml, authorization.yaml, egress.yaml and tracing.yaml.
     #[schemars(schema_with = "cluster_text::apiserver_package")]
     pub apiserver: ComponentPackage,
-    /// kube-controller-manager. It has no configuration files.
+    /// kube-controller-manager. It takes no configuration files.
     #[schemars(schema_with = "cluster_text::controller_manager_package")]
     pub controller_manager: ComponentPackage,
-    /// kube-scheduler. It takes scheduler.yaml.
+    /// kube-scheduler. Allowed configuration file: scheduler.yaml.
     #[schemars(schema_with = "cluster_text::scheduler_package")]
     pub scheduler: ComponentPackage,
 }
 
 impl ComponentPackages {
-    /// The one of that component.
+    /// Returns the package of a component.
     pub fn of(&self, component: ControlPlaneComponent) -> &ComponentPackage {
         match component {
             ControlPlaneComponent::Etcd => &self.etcd,
@@ -123,7 +122,7 @@ impl ComponentPackages {
     }
 }
 
-/// Something that belongs to a cluster besides its control plane: DNS, a network plugin, the Machine-Operator, a dashboard.
+/// An add-on of a cluster: DNS, a network plugin, the Machine-Operator, a dashboard.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new(cluster_text::checks_in_cluster())
@@ -133,27 +132,28 @@ impl ComponentPackages {
     .message("an extension with placement Meta is in the namespace of its cluster's control plane alone: give workloads by name, without a namespace")
     .field_path(".health.checks"))]
 pub struct Extension {
-    /// What it is called, such as `coredns`.
+    /// Name of the extension, such as `coredns`.
     #[schemars(schema_with = "text::dns_label")]
     pub name: String,
-    /// Extensions are applied from the lowest number to the highest, those of one number together; removed the other way round.
+    /// Order of extensions. They are applied from the lowest number to the highest; extensions with the same number are applied together.
+    /// They are removed in the reverse order.
     #[serde(default = "Extension::default_order")]
     #[schemars(range(min = 0, max = 1000))]
     pub order: u32,
-    /// Where its objects are.
+    /// Cluster in which the objects of the extension are created.
     #[serde(default)]
     pub placement: ExtensionPlacement,
-    /// Whether clusters have it that do not speak of it.
+    /// Whether the extension is enabled in clusters that do not set it in `spec.extensions`.
     #[serde(default = "Extension::default_enabled")]
     pub enabled: bool,
-    /// Its objects as YAML documents, with `{{ cluster.name }}`, `{{ values.replicas }}` and the like.
+    /// Objects of the extension as YAML documents. Expressions such as `{{ cluster.name }}` and `{{ values.replicas }}` are replaced.
     #[schemars(schema_with = "cluster_text::template")]
     pub template: String,
-    /// Which values it takes and what they are by default: a JSON schema of an object, as YAML or JSON. It takes none if left out.
+    /// JSON schema (an object, as YAML or JSON) of the values and their defaults. If omitted, the extension takes no values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 16384))]
     pub values_schema: Option<String>,
-    /// How to tell that it works.
+    /// How the health of the extension is checked.
     #[serde(default)]
     pub health: ExtensionHealth,
 }
@@ -182,25 +182,25 @@ impl Default for Extension {
     }
 }
 
-/// Where the objects of an extension are.
+/// Where the objects of an extension are created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ExtensionPlacement {
     /// In the business cluster.
     #[default]
     Cluster,
-    /// In the meta cluster, beside the cluster's control plane and in its namespace.
+    /// In the meta cluster, in the namespace of the cluster's control plane.
     Meta,
 }
 
-/// How to tell that an extension works.
+/// How the health of an extension is checked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ExtensionHealth {
-    /// All checks must hold within that time after a change.
+    /// Time after a change within which all checks must pass.
     #[serde(default = "ExtensionHealth::default_within")]
     #[x_kube(validation = text::positive())]
     pub within: Span,
-    /// What must hold.
+    /// Checks that must pass.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub checks: Vec<ExtensionCheck>,
@@ -218,25 +218,25 @@ impl Default for ExtensionHealth {
     }
 }
 
-/// One check: exactly one of its fields.
+/// One check. Exactly one field must be set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("[has(self.deployment), has(self.daemonSet), has(self.statefulSet), has(self.job), has(self.apiService)].filter(given, given).size() == 1")
     .message("a check is one question: give exactly one of deployment, daemonSet, statefulSet, job and apiService, and list others on their own"))]
 pub struct ExtensionCheck {
-    /// The Deployment, `NAMESPACE/NAME`, has all its replicas of the present template available.
+    /// The Deployment `NAMESPACE/NAME` has all replicas of its current template available.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "cluster_text::workload")]
     pub deployment: Option<String>,
-    /// The DaemonSet, `NAMESPACE/NAME`, has its pods of the present template available wherever they should be.
+    /// The DaemonSet `NAMESPACE/NAME` has pods of its current template available on all Nodes where it should run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "cluster_text::workload")]
     pub daemon_set: Option<String>,
-    /// The StatefulSet, `NAMESPACE/NAME`, has all its replicas of the present template ready.
+    /// The StatefulSet `NAMESPACE/NAME` has all replicas of its current template ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "cluster_text::workload")]
     pub stateful_set: Option<String>,
-    /// The Job, `NAMESPACE/NAME`, has completed.
+    /// The Job `NAMESPACE/NAME` has completed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "cluster_text::workload")]
     pub job: Option<String>,

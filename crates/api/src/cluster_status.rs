@@ -6,149 +6,158 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Condition, ControlPlaneComponent, Status, StepProgress, cluster_text};
 
-/// What is seen of a cluster.
+/// Observed state of a Cluster.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterStatus {
-    /// The generation that was last acted on.
+    /// The `metadata.generation` of the Cluster that the operator last acted on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub observed_generation: Option<i64>,
-    /// Where in its life the cluster is.
+    /// Current phase of the cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<ClusterPhase>,
-    /// What it waits for, in one sentence. Nothing if left out.
+    /// What the cluster waits for, in one sentence. Omitted if it waits for nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub waiting_for: Option<String>,
-    /// Where clients reach it.
+    /// URL at which clients reach the API server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub endpoint: Option<String>,
-    /// The namespace of the meta cluster that its control plane runs in.
+    /// Namespace of the meta cluster in which the control plane runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub namespace: Option<String>,
-    /// The package version that it has; while it is being changed, the one that it is brought to.
+    /// UID of that namespace. The operator does not use another namespace with the same name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub namespace_uid: Option<String>,
+    /// Package version of the cluster. During an upgrade or rollback, the package version that it is being changed to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub package_version: Option<String>,
-    /// The package version that it had before.
+    /// Kubernetes version of that package version. If the package version no longer exists, a change is checked against this version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub kubernetes: Option<String>,
+    /// Package version before the current one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub previous: Option<String>,
-    /// The minor that a newer one emulates, so that it is possible to go back to it.
+    /// Kubernetes minor that a newer minor emulates, so that a rollback to it is possible.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     pub emulates: Option<String>,
-    /// Since when it does so: when the new minor was proven to work.
+    /// Start of the emulation: when the new minor was proven to work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub soak_since: Option<Timestamp>,
-    /// Until when it does so at least: `soakSince` and `spec.upgrade.soak`, which may be changed at any time. The emulation ends after that, as soon as
-    /// nothing stands against it; the condition `Finishable` says what does.
+    /// Earliest end of the emulation: `soakSince` plus `spec.upgrade.soak`, which may be changed at any time.
+    /// The emulation ends after this time as soon as nothing blocks it; the condition `UpgradeCompletable` shows what blocks it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub soak_until: Option<Timestamp>,
-    /// The soak is over, there is no way back that keeps every write, and the components are being restarted without emulation. It is written before
-    /// the first of them restarts, and removed when every API server is proven and emulates nothing.
+    /// Set when the soak has ended and the components are being restarted without emulation. No rollback that keeps every write is possible any more.
+    /// Written before the first component is restarted, and removed when every API server is proven and emulates nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finishing: Option<FinishingUpgrade>,
-    /// What is being done to the cluster right now.
+    /// Current step of the operator for this cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<StepProgress>,
-    /// The change that did not work and was taken back. It is not tried again until another is asked for or a person says so.
+    /// The change that failed and was rolled back.
+    /// The operator does not try it again until another package version is requested or a person requests a retry with the annotation `fleetwright.io/retry`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<FailedChange>,
-    /// The state of each component.
+    /// State of each component.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["component".to_owned()]))]
     pub components: Vec<ClusterComponentStatus>,
-    /// The members of etcd: how many run, and which one is being added, removed or replaced. Nothing where etcd is external.
+    /// The etcd members: how many run, which version they have, and which member is being added, removed or replaced. Omitted if etcd is external.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etcd: Option<EtcdStatus>,
-    /// The replica that was last made anew because it did not work.
+    /// The replica that was last recreated because it did not work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaced: Option<ReplacedReplica>,
-    /// The state of each extension.
+    /// State of each extension.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
     pub extensions: Vec<ExtensionStatus>,
-    /// When each certificate ends.
+    /// Expiry of each certificate.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
     pub certificates: Vec<CertificateStatus>,
-    /// The authorities and the key of service-account tokens that the cluster runs with. Each is recorded before it is first used. Of a recorded key no
-    /// new one is made in place: a lost Secret is restored from the sealed copy, with the same key.
+    /// The authorities and the key of service-account tokens that the cluster uses. Each key is recorded before its first use.
+    /// A recorded key is never regenerated in place: a lost Secret is restored from the sealed copy, with the same key.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
     pub keys: Vec<KeyStatus>,
-    /// The value of `certificates.rotateAuthorities` that was last followed.
+    /// The value of `certificates.rotateAuthorities` that the operator last acted on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub authorities: Option<String>,
-    /// The authorities are being replaced.
+    /// The replacement of the authorities that is in progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rotation: Option<Rotation>,
     /// The last snapshot that was taken and checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_snapshot: Option<SnapshotStatus>,
-    /// The names of all that are kept, newest first; a hundred at most.
+    /// Names of all stored snapshots, newest first; at most a hundred.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 100), inner(length(max = 253)))]
     pub snapshots: Vec<String>,
-    /// The value of the annotation `fleetwright.io/snapshot` that was last followed.
+    /// The value of the annotation `fleetwright.io/snapshot` that the operator last acted on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub snapshotted: Option<String>,
-    /// The snapshot that the datastore was last brought back to.
+    /// The snapshot that the datastore was last restored from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restored: Option<Restored>,
-    /// The snapshot that the datastore is being brought back to, and how far that is.
+    /// The restore that is in progress: its snapshot and its stage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restoring: Option<Restoring>,
-    /// The value of `spec.restore.snapshot` that was last followed; forgotten when `spec.restore` is taken out.
+    /// The value of `spec.restore.snapshot` that the operator last acted on. Cleared when `spec.restore` is removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub restore_followed: Option<String>,
-    /// The value of the annotation `fleetwright.io/retry` that was last followed.
+    /// The value of the annotation `fleetwright.io/retry` that the operator last acted on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub retried: Option<String>,
-    /// What holds and what does not, each with its reason.
+    /// Conditions of the cluster, each with its reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".to_owned()]))]
     pub conditions: Vec<Condition>,
 }
 
-/// Where in its life a cluster is.
+/// Phase of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ClusterPhase {
-    /// It is being made.
+    /// The cluster is being created.
     Creating,
-    /// It is as declared, and proven to work.
+    /// The cluster matches its spec and is proven to work.
     Ready,
-    /// It is being brought to another package version.
+    /// The cluster is being changed to another package version.
     Upgrading,
-    /// It has a new minor, emulates the old one, and can go back.
+    /// The cluster runs a new minor, emulates the old one, and can be rolled back.
     Soaking,
-    /// It is being brought back to the package version that it had.
+    /// The cluster is being rolled back to its previous package version.
     RollingBack,
-    /// Something of it is being repaired.
+    /// A part of the cluster is being repaired.
     Repairing,
-    /// Something of it does not work.
+    /// A part of the cluster does not work.
     Degraded,
-    /// Its datastore is being brought back to a snapshot.
+    /// The datastore is being restored from a snapshot.
     Restoring,
-    /// It is being deleted.
+    /// The cluster is being deleted.
     Deleting,
 }
 
 impl ClusterPhase {
-    /// All of them, in the order of a life.
+    /// All phases, in the order of the life of a cluster.
     pub const ALL: [Self; 9] = [
         Self::Creating,
         Self::Ready,
@@ -161,7 +170,7 @@ impl ClusterPhase {
         Self::Deleting,
     ];
 
-    /// Its name.
+    /// Returns the name of the phase.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Creating => "Creating",
@@ -177,104 +186,104 @@ impl ClusterPhase {
     }
 }
 
-/// The state of one component.
+/// State of one component.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterComponentStatus {
-    /// Which.
+    /// The component.
     pub component: ControlPlaneComponent,
-    /// The version that it should have.
+    /// Desired version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub desired: Option<String>,
-    /// The version that all of its replicas have; none while they differ.
+    /// Version of all replicas; omitted while the replicas have different versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub observed: Option<String>,
-    /// Each replica.
+    /// State of each replica.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
     pub replicas: Vec<ReplicaStatus>,
 }
 
-/// One pod of a component.
+/// State of one pod of a component.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ReplicaStatus {
-    /// The pod's name.
+    /// Name of the pod.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
-    /// The version that it says it has.
+    /// Version that the pod reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub version: Option<String>,
-    /// Whether the meta cluster calls it ready.
+    /// Whether the pod is ready in the meta cluster.
     #[serde(default)]
     pub ready: bool,
-    /// When it was last proven to work, by real work that was done through it.
+    /// Time at which the replica was last proven to work, by real work through it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proven: Option<Timestamp>,
-    /// What a person should know.
+    /// Details for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 1024))]
     pub message: String,
 }
 
-/// A replica that did not work and is made anew. This is written before it is done.
+/// A replica that did not work and is recreated. Written before the pod is deleted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ReplacedReplica {
-    /// Of which component.
+    /// Component of the replica.
     pub component: ControlPlaneComponent,
-    /// The pod's name.
+    /// Name of the pod.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
-    /// The pod's uid.
+    /// UID of the pod.
     #[schemars(length(max = 64))]
     pub uid: String,
-    /// When.
+    /// Time of the replacement.
     pub at: Timestamp,
-    /// How many were replaced in a row. The more there were, the longer the next one waits.
+    /// Number of consecutive replacements. The delay before the next replacement grows with it.
     #[schemars(range(min = 1))]
     pub times: u32,
-    /// Why.
+    /// Why the replica is recreated.
     #[schemars(length(max = 1024))]
     pub message: String,
 }
 
-/// The state of one extension.
+/// State of one extension.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ExtensionStatus {
-    /// Which.
+    /// Name of the extension.
     #[schemars(length(min = 1, max = 63))]
     pub name: String,
-    /// Whether it is in place and its checks hold.
+    /// Whether the extension is applied and its checks pass.
     #[serde(default)]
     pub ready: Status,
-    /// One word in CamelCase why, for programs.
+    /// Machine-readable reason, one word in CamelCase.
     #[serde(default)]
     #[schemars(length(max = 64))]
     pub reason: String,
-    /// Why, for people.
+    /// Human-readable explanation.
     #[serde(default)]
     #[schemars(length(max = 1024))]
     pub message: String,
-    /// The digest of what was applied.
+    /// Digest of the applied objects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub applied: Option<String>,
 }
 
-/// One certificate.
+/// Expiry of one certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CertificateStatus {
-    /// The Secret that holds it.
+    /// Name of the Secret that contains the certificate.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
-    /// When it ends.
+    /// Time at which the certificate expires.
     pub not_after: Timestamp,
 }
 
@@ -282,38 +291,38 @@ pub struct CertificateStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct KeyStatus {
-    /// The Secret that holds it.
+    /// Name of the Secret that contains the key.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
-    /// The SHA-256 fingerprint of the certificate that signs, or of the public key.
+    /// SHA-256 fingerprint of the signing certificate, or of the public key.
     #[schemars(length(max = 64))]
     pub fingerprint: String,
-    /// The digest of everything in the Secret that belongs to the key: also what is trusted beside it, and the authority that signs next.
+    /// Digest of all data in the Secret that belongs to the key, including additionally trusted authorities and the authority that signs next.
     #[schemars(length(max = 64))]
     pub digest: String,
 }
 
-/// How far authorities are replaced.
+/// Progress of a replacement of the authorities.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Rotation {
-    /// The value of `certificates.rotateAuthorities` that asks for it.
+    /// The value of `certificates.rotateAuthorities` that requests the replacement.
     #[schemars(length(max = 63))]
     pub value: String,
-    /// What is being done.
+    /// Current phase of the replacement.
     pub phase: RotationPhase,
-    /// Since when.
+    /// Start of the phase.
     pub since: Timestamp,
 }
 
-/// What is being done to replace authorities.
+/// Phase of a replacement of the authorities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum RotationPhase {
-    /// New ones are made and trusted beside the old ones, which still sign.
+    /// New authorities are created and trusted beside the old ones, which still sign.
     Trusting,
-    /// The new ones sign; the old ones are still trusted.
+    /// The new authorities sign; the old ones are still trusted.
     Signing,
-    /// Only the new ones are trusted.
+    /// Only the new authorities are trusted.
     Dropping,
 }
 
@@ -327,168 +336,181 @@ pub struct EtcdStatus {
     /// Number of members that the API servers connect to. It follows `members` when all members are as declared.
     #[schemars(range(min = 0))]
     pub serving: u32,
-    /// The change of one member that is under way. It is written before the first step of the change is taken.
+    /// The change of one member that is in progress. Written before the first step of the change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change: Option<MemberChange>,
+    /// etcd version of the data.
+    /// No older minor of etcd is started with this data, whichever package version the cluster has; only restoring a snapshot replaces it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub version: Option<String>,
+    /// Package version that this etcd was created from. It is needed as long as the cluster has a package version with an older minor of etcd.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub package_version: Option<String>,
 }
 
-/// A change of one member of an etcd.
+/// A change of one etcd member.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MemberChange {
-    /// Which change.
+    /// Type of the change.
     #[serde(rename = "type")]
     pub type_: MemberChangeType,
-    /// The name of the member, which is the name of its pod.
+    /// Name of the member, which is the name of its pod.
     #[schemars(length(max = 63))]
     pub member: String,
-    /// The etcd id of the member that is removed.
+    /// etcd ID of the member that is removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub member_id: Option<String>,
-    /// The uid of the pod of the member that is removed.
+    /// UID of the pod of the member that is removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub pod_uid: Option<String>,
-    /// The uid of the volume claim of the member that is removed.
+    /// UID of the PersistentVolumeClaim of the member that is removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub claim_uid: Option<String>,
-    /// Since when.
+    /// Start of the change.
     pub since: Timestamp,
 }
 
-/// The kind of a change of one member.
+/// Type of a change of one etcd member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum MemberChangeType {
-    /// A member is added as a learner, starts, catches up and is promoted.
+    /// A member is added as a learner, started, and promoted when it has caught up.
     Add,
-    /// A member is removed from etcd; then its pod, and last its volume, are deleted.
+    /// A member is removed from etcd; then its pod and finally its volume are deleted.
     Remove,
     /// A member is removed from etcd, its volume and pod are recreated, and it is added again.
     Replace,
-    /// As `Replace`, for a healthy member whose volume is smaller than declared and cannot grow.
-    Renew,
+    /// Same as `Replace`, for a healthy member whose volume is smaller than declared and cannot be expanded.
+    RecreateVolume,
 }
 
 impl MemberChangeType {
-    /// As the status has it.
+    /// Returns the name of the type as in the status.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Add => "Add",
             Self::Remove => "Remove",
             Self::Replace => "Replace",
-            Self::Renew => "Renew",
+            Self::RecreateVolume => "RecreateVolume",
         }
     }
 }
 
-/// A snapshot.
+/// A snapshot of etcd.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SnapshotStatus {
-    /// Its name, which `spec.restore` takes.
+    /// Name of the snapshot, for `spec.restore`.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
-    /// When the data was as the snapshot has it.
+    /// Point in time of the data in the snapshot.
     pub at: Timestamp,
-    /// How big it is.
+    /// Size of the snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "cluster_text::size")]
     pub size: Option<Quantity>,
-    /// The revision of etcd that it has.
+    /// etcd revision of the snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub revision: Option<i64>,
-    /// The generation of the Cluster that asked for another package version, if it was taken before that was followed.
+    /// Generation of the Cluster that requested another package version, if the snapshot was taken before that change was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub generation: Option<i64>,
-    /// What it was taken for, if that is the end of a soak: `soak/PACKAGE-VERSION/SOAK-UNTIL`.
+    /// What the snapshot was taken for, if it was taken for the end of a soak: `soak/PACKAGE-VERSION/SOAK-UNTIL`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub purpose: Option<String>,
-    /// Whether it was seen to be whole by restoring it into an etcd of its own.
+    /// Whether the snapshot was verified by restoring it into a separate etcd.
     #[serde(default)]
     pub checked: bool,
-    /// The id of the key that it is encrypted with. It tells nothing of the key.
+    /// ID of the encryption key. It reveals nothing about the key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub key_id: Option<String>,
 }
 
-/// A snapshot that a datastore was brought back to.
+/// A completed restore from a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Restored {
-    /// Its name.
+    /// Name of the snapshot.
     #[schemars(length(min = 1, max = 512))]
     pub snapshot: String,
-    /// When it was brought back.
+    /// Time at which the restore completed.
     pub at: Timestamp,
-    /// When the data was as it is now.
+    /// Point in time of the restored data.
     pub data_of: Timestamp,
 }
 
-/// A snapshot that a datastore is being brought back to.
+/// A restore that is in progress.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Restoring {
-    /// Its name.
+    /// Name of the snapshot.
     #[schemars(length(min = 1, max = 512))]
     pub snapshot: String,
-    /// How far it is.
+    /// Current stage of the restore.
     pub stage: RestoreStage,
-    /// When it was begun.
+    /// Start of the restore.
     pub began: Timestamp,
-    /// When the data was as it will be.
+    /// Point in time of the data that is being restored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data_of: Option<Timestamp>,
+    /// Package version that the control plane starts with, from `Stopping` on. If `spec.packageVersion` is another one, it is applied after the restore.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub package_version: Option<String>,
 }
 
-/// How far a restore is.
+/// Stage of a restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum RestoreStage {
-    /// The snapshot is restored into an etcd of its own; nothing else is touched.
+    /// The snapshot is restored into a separate etcd; nothing else is changed.
     Checking,
-    /// The control plane goes down.
+    /// The control plane is stopped.
     Stopping,
-    /// Each member gets the data of the snapshot, beside what it has.
+    /// Each member receives the data of the snapshot, beside its existing data.
     Restoring,
-    /// The control plane begins again, and is proven.
+    /// The control plane is started and proven.
     Starting,
-    /// What the members had before is removed.
+    /// The old data of the members is removed.
     Cleaning,
 }
 
-/// The end of a soak that is being carried out.
+/// The end of a soak that is in progress.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FinishingUpgrade {
     /// The package version that soaked.
     #[schemars(length(max = 253))]
     pub package_version: String,
-    /// The minor that was emulated.
+    /// The Kubernetes minor that was emulated.
     #[schemars(length(max = 16))]
     pub emulated: String,
-    /// Since when.
+    /// Start of this step.
     pub since: Timestamp,
 }
 
-/// A change that did not work and was taken back.
+/// A change that failed and was rolled back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FailedChange {
-    /// The package version that was asked for.
+    /// The requested package version.
     #[schemars(length(max = 253))]
     pub package_version: String,
-    /// The generation of the Cluster that asked for it.
+    /// Generation of the Cluster that requested it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub generation: Option<i64>,
-    /// When it was given up.
+    /// Time at which the change was abandoned.
     pub at: Timestamp,
-    /// At what, and why.
+    /// The failed stage and the cause.
     #[schemars(length(max = 1024))]
     pub message: String,
 }

@@ -1,4 +1,4 @@
-//! Schemas of what clusters and their package versions hold.
+//! Schemas of texts in Clusters and their package versions.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 use crate::text::{QUANTITY, ruled, set_of};
 use crate::{ComponentOverrides, ComponentPackage, ControlPlaneComponent, arguments, templates};
 
-/// The longest template of an extension, in characters.
+/// Maximum length of the template of an extension, in characters.
 const LONGEST_TEMPLATE: u32 = 65536;
 
-/// All texts of a package version together are no longer than its datastore can hold with certainty.
+/// Limits the total length of all texts of a package version to what the datastore can store.
 pub(crate) const ALL_TEXTS: &str = "(has(self.components.apiserver.config) ? self.components.apiserver.config.map(file, size(file.content)).sum() : 0) \
 + (has(self.components.scheduler.config) ? self.components.scheduler.config.map(file, size(file.content)).sum() : 0) \
 + (has(self.extensions) ? self.extensions.map(extension, size(extension.template) + (has(extension.valuesSchema) ? size(extension.valuesSchema) : 0)).sum() : 0) <= 262144";
@@ -23,7 +23,7 @@ pub(crate) fn version(_: &mut SchemaGenerator) -> Schema {
     )
 }
 
-/// An image. Without a tag or digest, or as `latest`, it would be another one tomorrow.
+/// An image. Without a tag or digest, or with the tag `latest`, the image could change later.
 pub(crate) fn image(_: &mut SchemaGenerator) -> Schema {
     ruled(
         512,
@@ -32,18 +32,17 @@ pub(crate) fn image(_: &mut SchemaGenerator) -> Schema {
     )
 }
 
-/// Whether the tag of the image is a version, with a build number at most: `v3.6.16-0`.
+/// The tag of the image is a version, with at most a build number: `v3.6.16-0`.
 const PLAIN_TAG: &str = ":v?[0-9]+[.][0-9]+[.][0-9]+(-[0-9]+)?(@sha256:[0-9a-f]{64})?$";
 
-/// Whether a component tells its version, by its tag or by `version`.
+/// Checks that a component has a version, in its tag or in `version`.
 pub(crate) fn tag_tells(component: &str) -> String {
     format!("has({component}.version) || {component}.image.matches('{PLAIN_TAG}')")
 }
 
 pub(crate) const IMAGE_TELLS: &str = "the image must be of the version that kubernetes says: give one whose tag is that version, such as registry.example/kube-apiserver:v1.36.4, or version beside a digest or another tag";
 
-/// Whether a component of Kubernetes has the version of the package: a tag that is a version must be this one, and where there is none
-/// `version` must say so.
+/// Checks that a Kubernetes component has the version of the package: a tag that is a version must be this one; otherwise `version` must be set to it.
 pub(crate) fn image_tells(component: &str) -> String {
     format!(
         "(!has({component}.version) || {component}.version == self.kubernetes) && \
@@ -51,7 +50,7 @@ pub(crate) fn image_tells(component: &str) -> String {
     )
 }
 
-/// What a cluster may come from or go back to.
+/// Versions from which a cluster may be upgraded, or to which it may be rolled back.
 pub(crate) fn versions(_: &mut SchemaGenerator) -> Schema {
     let version = ruled(
         253,
@@ -61,7 +60,7 @@ pub(crate) fn versions(_: &mut SchemaGenerator) -> Schema {
     set_of(version, 64)
 }
 
-/// Whether the minors in that list are the package's own or the one below it.
+/// Checks that the minors in a list are the minor of the package or the one below it.
 pub(crate) fn minors(list: &str) -> String {
     format!(
         "!has(self.{list}) || !self.kubernetes.matches('^[0-9]+[.][0-9]+[.]') || self.{list}.all(version, !version.matches('^[0-9]{{1,5}}[.][0-9]{{1,5}}$') || \
@@ -75,7 +74,7 @@ pub(crate) fn arguments(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "object", "maxProperties": 64, "additionalProperties": value})
 }
 
-/// The name of a file of configuration.
+/// Name of a configuration file.
 pub(crate) fn file_name(_: &mut SchemaGenerator) -> Schema {
     ruled(
         128,
@@ -84,7 +83,7 @@ pub(crate) fn file_name(_: &mut SchemaGenerator) -> Schema {
     )
 }
 
-/// A schema with the rules of one component: which arguments there are, and which files it takes.
+/// A schema with the rules of one component: its known arguments and configuration files.
 fn of_component<T: JsonSchema>(
     generator: &mut SchemaGenerator,
     component: ControlPlaneComponent,
@@ -175,7 +174,7 @@ fn quantity() -> Schema {
     })
 }
 
-/// What a pod may use, by resource.
+/// Compute resources of a pod, by resource.
 pub(crate) fn resources(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
@@ -188,12 +187,35 @@ pub(crate) fn resources(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// How big a volume is.
+/// Size of a volume.
 pub(crate) fn size(_: &mut SchemaGenerator) -> Schema {
     quantity()
 }
 
-/// How many members an etcd has.
+/// Expression: snapshots are or were stored in a bucket, so that nothing is known of a volume.
+fn in_bucket() -> String {
+    ["self", "oldSelf"].map(|of| format!("(has({of}.snapshots) && has({of}.snapshots.s3))")).join(" || ")
+}
+
+/// Checks that the volume of snapshots does not shrink, also if it is omitted.
+pub(crate) fn snapshots_do_not_shrink() -> String {
+    let [new, old] = ["self", "oldSelf"].map(|of| {
+        format!("(has({of}.snapshots) && has({of}.snapshots.volume) ? string({of}.snapshots.volume.size) : '20Gi')")
+    });
+    let bucket = in_bucket();
+    format!("{bucket} || !isQuantity({new}) || !isQuantity({old}) || quantity({new}).compareTo(quantity({old})) >= 0")
+}
+
+/// Checks that the volume of snapshots keeps its StorageClass, also if it is omitted.
+pub(crate) fn snapshots_keep_their_class() -> String {
+    let [new, old] = ["self", "oldSelf"].map(|of| {
+        let volume = format!("{of}.snapshots.volume");
+        format!("(has({of}.snapshots) && has({volume}) && has({volume}.class) ? {volume}.class : '')")
+    });
+    format!("{} || {new} == {old}", in_bucket())
+}
+
+/// Number of etcd members.
 pub(crate) fn members(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "integer",
@@ -219,17 +241,17 @@ fn network(least: (u8, u8), most: (u8, u8), example: &str, what: &str) -> Schema
     )
 }
 
-/// The network of pods. Nodes get a /24 or /64 of it each, and Kubernetes does not count further than 16 bits of them.
+/// Pod network. Each Node gets a /24 or /64 of it, and Kubernetes supports at most 16 bits of such parts.
 pub(crate) fn pods(_: &mut SchemaGenerator) -> Schema {
     network((8, 48), (24, 64), "10.244.0.0/16", "the network of pods")
 }
 
-/// The network of Services. kube-apiserver takes no more than 20 bits; DNS is at the tenth address.
+/// Service network. kube-apiserver accepts at most 20 bits; DNS has the tenth address.
 pub(crate) fn services(_: &mut SchemaGenerator) -> Schema {
     network((12, 108), (28, 124), "10.96.0.0/16", "the network of Services")
 }
 
-/// What the names of Services end in.
+/// DNS domain of the cluster.
 pub(crate) fn dns_domain(_: &mut SchemaGenerator) -> Schema {
     ruled(
         128,
@@ -238,7 +260,7 @@ pub(crate) fn dns_domain(_: &mut SchemaGenerator) -> Schema {
     )
 }
 
-/// Members of an etcd that somebody else runs.
+/// Client URLs of an external etcd.
 pub(crate) fn endpoints(_: &mut SchemaGenerator) -> Schema {
     let endpoint = ruled(
         512,
@@ -250,7 +272,7 @@ pub(crate) fn endpoints(_: &mut SchemaGenerator) -> Schema {
     list
 }
 
-/// What keys in a datastore begin with.
+/// Prefix of keys in a datastore.
 pub(crate) fn prefix(_: &mut SchemaGenerator) -> Schema {
     ruled(
         253,
@@ -259,7 +281,7 @@ pub(crate) fn prefix(_: &mut SchemaGenerator) -> Schema {
     )
 }
 
-/// An S3-compatible store.
+/// URL of an S3-compatible store.
 pub(crate) fn store(_: &mut SchemaGenerator) -> Schema {
     ruled(
         512,
@@ -268,7 +290,7 @@ pub(crate) fn store(_: &mut SchemaGenerator) -> Schema {
     )
 }
 
-/// A bucket.
+/// Name of a bucket.
 pub(crate) fn bucket(_: &mut SchemaGenerator) -> Schema {
     ruled(
         63,
@@ -277,7 +299,7 @@ pub(crate) fn bucket(_: &mut SchemaGenerator) -> Schema {
     )
 }
 
-/// What the names in a bucket begin with.
+/// Prefix of object names in a bucket.
 pub(crate) fn object_prefix(_: &mut SchemaGenerator) -> Schema {
     ruled(
         253,
@@ -286,7 +308,7 @@ pub(crate) fn object_prefix(_: &mut SchemaGenerator) -> Schema {
     )
 }
 
-/// The name of a snapshot.
+/// Name of a snapshot.
 pub(crate) fn snapshot(_: &mut SchemaGenerator) -> Schema {
     ruled(
         253,
@@ -295,7 +317,7 @@ pub(crate) fn snapshot(_: &mut SchemaGenerator) -> Schema {
     )
 }
 
-/// A length of time that is counted in years.
+/// A duration that is counted in years.
 pub(crate) fn lifetime(_: &mut SchemaGenerator) -> Schema {
     ruled(
         32,
@@ -304,7 +326,7 @@ pub(crate) fn lifetime(_: &mut SchemaGenerator) -> Schema {
     )
 }
 
-/// Any word that was not there before.
+/// A token that requests an action when it changes.
 pub(crate) fn token(_: &mut SchemaGenerator) -> Schema {
     ruled(
         63,
@@ -313,12 +335,12 @@ pub(crate) fn token(_: &mut SchemaGenerator) -> Schema {
     )
 }
 
-/// Values of an extension, of which the extension knows what they may be.
+/// Values of an extension, which the schema of the extension defines.
 pub(crate) fn values(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
 }
 
-/// A workload, with its namespace or without.
+/// Name of a workload, with or without its namespace.
 pub(crate) fn workload(_: &mut SchemaGenerator) -> Schema {
     ruled(
         317,
@@ -336,18 +358,19 @@ fn checks(placement: &str, of_each: impl Fn(&str) -> String, also: &str) -> Stri
     )
 }
 
-/// Whether workloads in the business cluster are named with their namespace.
+/// Checks that workloads in the business cluster are named with their namespace.
 pub(crate) fn checks_in_cluster() -> String {
     checks("Cluster", |kind| format!("check.{kind}.contains('/')"), "")
 }
 
-/// Whether workloads in the meta cluster are named without one.
+/// Checks that workloads in the meta cluster are named without a namespace.
 pub(crate) fn checks_in_meta() -> String {
     checks("Meta", |kind| format!("!check.{kind}.contains('/')"), " && !has(check.apiService)")
 }
 
-/// The template of an extension. What no expression of it can begin with is refused as far as its first letters tell; the rest is found when
-/// it is rendered, before anything is applied. See `package_text::template` for what else brings names of its own.
+/// Template of an extension.
+/// The rule rejects expressions whose first letters cannot start an allowed name; the renderer finds the others before anything is applied.
+/// See `package_text::template` for blocks that introduce their own names.
 pub(crate) fn template(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "string",

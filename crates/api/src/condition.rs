@@ -2,20 +2,20 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What a condition says.
+/// Status of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, Default)]
 pub enum Status {
-    /// It holds.
+    /// The condition holds.
     True,
-    /// It does not.
+    /// The condition does not hold.
     False,
-    /// Nobody can tell.
+    /// The status cannot be determined.
     #[default]
     Unknown,
 }
 
 impl Status {
-    /// As Kubernetes writes it.
+    /// Returns the status as Kubernetes writes it.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::True => "True",
@@ -25,48 +25,48 @@ impl Status {
     }
 }
 
-/// A condition as Kubernetes' API conventions have it, and who reported it.
+/// A condition as defined by the API conventions of Kubernetes, with the reporter added.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
-    /// What is spoken of, in CamelCase.
+    /// Type of the condition, in CamelCase.
     #[serde(rename = "type")]
     #[schemars(length(max = 316), regex(pattern = TYPE))]
     pub type_: String,
-    /// Does it hold?
+    /// Status of the condition.
     pub status: Status,
-    /// One word in CamelCase why, for programs.
+    /// Machine-readable reason, one word in CamelCase.
     #[serde(default)]
     #[schemars(length(max = 1024), regex(pattern = REASON))]
     pub reason: String,
-    /// Why, for people.
+    /// Human-readable explanation.
     #[serde(default)]
     #[schemars(length(max = 32768))]
     pub message: String,
-    /// Since when the status is what it is.
+    /// Time at which the status last changed.
     pub last_transition_time: Timestamp,
-    /// The generation of the object that was looked at.
+    /// Generation of the object that the condition is based on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub observed_generation: Option<i64>,
-    /// Who reported it, when it was copied from a report.
+    /// Reporter of the condition, if it was copied from a report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub reporter: Option<String>,
 }
 
-/// As Kubernetes has it.
+/// The pattern of Kubernetes.
 const TYPE: &str =
     "^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$";
-/// As Kubernetes has it, or empty: a report need not give a reason.
+/// The pattern of Kubernetes, or empty: a report need not give a reason.
 const REASON: &str = "^([A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?)?$";
 
-/// The condition of that type.
+/// Returns the condition of a type.
 pub fn condition<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {
     conditions.iter().find(|condition| condition.type_ == type_)
 }
 
-/// Is there a condition of that type, and does it hold?
+/// Returns true if the condition of a type exists and holds.
 pub fn is_true(conditions: &[Condition], type_: &str) -> bool {
     condition(conditions, type_).is_some_and(|condition| condition.status == Status::True)
 }

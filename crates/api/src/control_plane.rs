@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::{KeyRef, cluster_text};
 
-/// What a control plane is made of, in the order in which it is upgraded.
+/// Component of a control plane, in the order of an upgrade.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum ControlPlaneComponent {
-    /// The datastore.
+    /// etcd.
     Etcd,
     /// kube-apiserver.
     Apiserver,
@@ -23,10 +23,10 @@ pub enum ControlPlaneComponent {
 }
 
 impl ControlPlaneComponent {
-    /// All of them, in the order in which they are upgraded.
+    /// All components, in the order in which they are upgraded.
     pub const ALL: [Self; 4] = [Self::Etcd, Self::Apiserver, Self::ControllerManager, Self::Scheduler];
 
-    /// The field that speaks of it, in package versions and clusters.
+    /// Returns the field of the component in package versions and Clusters.
     pub const fn field(self) -> &'static str {
         match self {
             Self::Etcd => "etcd",
@@ -36,7 +36,7 @@ impl ControlPlaneComponent {
         }
     }
 
-    /// Its executable, which its containers and objects are called after.
+    /// Returns the name of the executable, after which the containers and objects of the component are named.
     pub const fn binary(self) -> &'static str {
         match self {
             Self::Etcd => "etcd",
@@ -46,12 +46,12 @@ impl ControlPlaneComponent {
         }
     }
 
-    /// The component of that executable.
+    /// Returns the component with this executable.
     pub fn of_binary(binary: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|component| component.binary() == binary)
     }
 
-    /// Where the files of `config` are, in its container.
+    /// Returns the folder of the `config` files in the container of the component.
     pub fn config_folder(self) -> String {
         format!("/etc/kubernetes/{}-config", self.binary())
     }
@@ -63,22 +63,22 @@ impl fmt::Display for ControlPlaneComponent {
     }
 }
 
-/// One component of a control plane: what runs, and how.
+/// Image, arguments and configuration of one component of a control plane.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ComponentPackage {
-    /// The image, with a tag or digest.
+    /// Image of the component, with a tag or digest.
     #[schemars(schema_with = "cluster_text::image")]
     pub image: String,
-    /// The version of the component, where the image's tag does not tell it.
+    /// Version of the component. Set it if the tag of the image is not the version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "cluster_text::version")]
     pub version: Option<String>,
-    /// Arguments: names without leading dashes, and values. Those of the operator itself are refused, and so are unknown ones.
+    /// Command-line arguments: names without leading dashes, and values. Unknown arguments and arguments that the operator sets itself are rejected.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "cluster_text::arguments")]
     pub args: BTreeMap<String, String>,
-    /// Files of component configuration. The operator passes each by the argument that goes with its name.
+    /// Component configuration files. The operator passes each file with the argument that belongs to its name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
@@ -86,22 +86,27 @@ pub struct ComponentPackage {
 }
 
 impl ComponentPackage {
-    /// An image alone.
+    /// Returns a package with only an image.
     pub fn of(image: impl Into<String>) -> Self {
         Self { image: image.into(), ..Self::default() }
     }
 
-    /// The version of the component: `version` if it is given, else that of the image's tag, without `v` and build number. Admission
-    /// sees to it that there is one.
+    /// Returns the version of the component: `version` if it is set, otherwise the tag of the image without `v` and build number.
+    /// Admission ensures that one of them is given.
     pub fn version(&self) -> Option<&str> {
         self.version.as_deref().or_else(|| tagged(&self.image))
     }
 }
 
-/// The version that an image's tag tells: `registry.example:5000/etcd:v3.6.16-0@sha256:…` is 3.6.16.
+/// Returns true if an image is named by its digest. A registry can move a tag to another image.
+pub fn is_digest(image: &str) -> bool {
+    image.contains("@sha256:")
+}
+
+/// Returns the version in the tag of an image: `registry.example:5000/etcd:v3.6.16-0@sha256:…` is 3.6.16.
 fn tagged(image: &str) -> Option<&str> {
     let named = image.split('@').next()?;
-    // What follows the last colon is a port if a path follows it.
+    // Text after the last colon is a port if a path follows it.
     let tag = named.rsplit_once(':').map(|(_, tag)| tag).filter(|tag| !tag.contains('/'))?;
     let tag = tag.strip_prefix('v').unwrap_or(tag);
     let (version, build) = tag.split_once('-').unwrap_or((tag, "0"));
@@ -110,20 +115,20 @@ fn tagged(image: &str) -> Option<&str> {
     plain.then_some(version)
 }
 
-/// A file of component configuration.
+/// A component configuration file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ConfigFile {
-    /// Its name, which says what it is for.
+    /// Name of the file. It determines the purpose of the file.
     #[schemars(schema_with = "cluster_text::file_name")]
     pub name: String,
-    /// What is in it, as it is.
+    /// Literal content of the file.
     #[schemars(length(max = 65536))]
     pub content: String,
 }
 
-/// The files that a component takes, and the argument by which each is passed. Others that do not end in `.yaml` lie beside them, for
-/// these to refer to.
+/// Files that a component takes, and the argument that passes each of them.
+/// Other files that do not end in `.yaml` are put into the same folder, so that these files can refer to them.
 pub const CONFIG_FILES: [(ControlPlaneComponent, &str, &str); 8] = [
     (ControlPlaneComponent::Apiserver, "admission.yaml", "admission-control-config-file"),
     (ControlPlaneComponent::Apiserver, "audit.yaml", "audit-policy-file"),
@@ -135,55 +140,56 @@ pub const CONFIG_FILES: [(ControlPlaneComponent, &str, &str); 8] = [
     (ControlPlaneComponent::Scheduler, "scheduler.yaml", "config"),
 ];
 
-/// What a Cluster says otherwise of a component than its package version.
+/// Settings of a component in a Cluster that differ from the package version.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ComponentOverrides {
-    /// Arguments, which win over those of the package version.
+    /// Command-line arguments. They override those of the package version.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "cluster_text::arguments")]
     pub args: BTreeMap<String, String>,
-    /// Files of component configuration, which take the place of those of the package version with the same name.
+    /// Component configuration files. They replace the files of the package version with the same name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
     pub config: Vec<ConfigOverride>,
-    /// What each of its pods may use.
+    /// Compute resources of each pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<Resources>,
 }
 
-/// A file of component configuration: exactly one of `content` and `secret`.
+/// A component configuration file. Exactly one of `content` and `secret` must be set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.content) != has(self.secret)")
     .message("a file has one content: give exactly one of content and secret"))]
 pub struct ConfigOverride {
-    /// Its name, which says what it is for.
+    /// Name of the file. It determines the purpose of the file.
     #[schemars(schema_with = "cluster_text::file_name")]
     pub name: String,
-    /// What is in it, as it is.
+    /// Literal content of the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 65536))]
     pub content: Option<String>,
-    /// A key of a Secret in the same namespace, whose annotation `fleetwright.io/readable-by-clusters` names this Cluster: its administrator can
-    /// read it. Never shown anywhere.
+    /// Key of a Secret in the same namespace.
+    /// The annotation `fleetwright.io/readable-by-clusters` of the Secret must name this Cluster, because the administrator of the cluster can read the
+    /// content. The content is never shown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<KeyRef>,
 }
 
-/// What a pod may use.
+/// Compute resources of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.limits) || !has(self.requests) || self.requests.all(name, !(name in self.limits) || !isQuantity(string(self.requests[name])) || !isQuantity(string(self.limits[name])) || quantity(string(self.requests[name])).compareTo(quantity(string(self.limits[name]))) <= 0)")
     .message("what is requested is more than the limit: lower requests or raise limits")
     .field_path(".requests"))]
 pub struct Resources {
-    /// What is kept free for it.
+    /// Resources that are reserved for the pod.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "cluster_text::resources")]
     pub requests: BTreeMap<String, Quantity>,
-    /// What it may use at most.
+    /// Maximum resources that the pod may use.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "cluster_text::resources")]
     pub limits: BTreeMap<String, Quantity>,

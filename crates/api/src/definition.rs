@@ -1,4 +1,4 @@
-//! The CustomResourceDefinitions, made out of the types.
+//! Generates the CustomResourceDefinitions from the types.
 
 use std::sync::LazyLock;
 
@@ -13,10 +13,9 @@ use crate::{
     ReadinessGates,
 };
 
-/// The definitions of all kinds, in the order of their names. Use these, not a type's own `crd()`, which lacks what is said here
-/// in `finish`.
+/// Returns the definitions of all kinds, in the order of their names. Use these instead of `crd()` of a type, which lacks the changes of `finish`.
 pub fn crds() -> Vec<CustomResourceDefinition> {
-    // Deriving a schema is slow: once per process.
+    // Deriving a schema is slow, so it is done once per process.
     static CRDS: LazyLock<Vec<CustomResourceDefinition>> = LazyLock::new(|| {
         vec![
             of::<ClusterLimits>(),
@@ -32,7 +31,7 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
     CRDS.clone()
 }
 
-/// The definitions of all kinds as they are written to an API server.
+/// Returns the definitions of all kinds as they are written to an API server.
 pub fn crds_json() -> Vec<Value> {
     let json = |crd| {
         let mut crd = serde_json::to_value(crd).expect("a definition is JSON");
@@ -42,7 +41,7 @@ pub fn crds_json() -> Vec<Value> {
     crds().into_iter().map(json).collect()
 }
 
-/// The definitions of all kinds as YAML, to be applied with kubectl.
+/// Returns the definitions of all kinds as YAML, for `kubectl apply`.
 pub fn crds_yaml() -> String {
     let mut out = String::from("# Generated from crates/api; `make generate` makes it again.\n");
     for crd in crds_json() {
@@ -52,7 +51,7 @@ pub fn crds_yaml() -> String {
     out
 }
 
-/// Bounds are floating-point numbers in a definition; 65535.0 reads worse than 65535.
+/// Bounds in a definition are floating-point numbers. 65535 is easier to read than 65535.0.
 fn whole_numbers(value: &mut Value) {
     match value {
         Value::Number(number) => {
@@ -84,18 +83,18 @@ fn of<K: CustomResourceExt + JsonSchema>() -> CustomResourceDefinition {
     crd
 }
 
-/// The schema before kube makes it structural: enums still say what each of their values means.
+/// The schema before kube makes it structural: enums still have a description of each value.
 fn plain<K: JsonSchema>() -> Value {
     let settings = SchemaSettings::openapi3().with(|settings| settings.inline_subschemas = true);
     settings.into_generator().into_root_schema_for::<K>().to_value()
 }
 
-/// Says in the schema what the types say and kube leaves out.
+/// Adds to the schema what the types define and kube omits.
 ///
-/// - What each value of an enum means, for `kubectl explain`.
-/// - `null` is no value of anything here. Nobody writes it, and a rule about a field that is there should find a value.
-/// - Rust's names of integers are no formats of Kubernetes, which warns about each; the bounds remain, because a number
-///   that does not fit would keep every operator from reading the object.
+/// - The meaning of each value of an enum, for `kubectl explain`.
+/// - `null` is removed: it is not a valid value of any field, and a rule about a field that is present must find a value.
+/// - Rust's integer formats are unknown to Kubernetes, which warns about each, so they are removed.
+///   Their bounds remain, because a number that does not fit would keep every operator from reading the object.
 fn finish(schema: &mut Value, plain: &Value) {
     let Some(fields) = schema.as_object_mut() else { return };
     fields.remove("nullable");

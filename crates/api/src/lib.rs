@@ -1,6 +1,6 @@
-//! The kinds of Fleetwright, `fleetwright.io/v1alpha1`: what they say, what they allow, and the names of their conditions. No I/O.
+//! The kinds of Fleetwright, `fleetwright.io/v1alpha1`: their fields, validation rules, and names of conditions. No I/O.
 //!
-//! The Rust types are the source: [`crds`] makes the CustomResourceDefinitions out of them.
+//! The Rust types are the source: [`crds`] generates the CustomResourceDefinitions from them.
 
 pub mod arguments;
 mod cluster;
@@ -50,6 +50,7 @@ pub use cluster_status::{
 pub use condition::{Condition, Status, condition, is_true};
 pub use control_plane::{
     CONFIG_FILES, ComponentOverrides, ComponentPackage, ConfigFile, ConfigOverride, ControlPlaneComponent, Resources,
+    is_digest,
 };
 pub use definition::{crds, crds_json, crds_yaml};
 pub use machine::{

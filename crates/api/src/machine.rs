@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Condition, Span, text};
 
-/// One host: what it is, how it is reached, what it must carry, and the state it is in.
+/// One host of the fleet: its hardware, SSH access and packages. Usually a Machine becomes one Node.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "fleetwright.io",
@@ -37,7 +37,7 @@ use crate::{Condition, Span, text};
     printcolumn = r#"{"name": "Kernel", "type": "string", "jsonPath": ".status.facts.kernel", "priority": 1}"#,
     printcolumn = r#"{"name": "Reachable", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Reachable\")].reason", "priority": 1}"#,
     printcolumn = r#"{"name": "UpToDate", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"UpToDate\")].reason", "priority": 1}"#,
-    printcolumn = r#"{"name": "Shape", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"InShape\")].reason", "priority": 1}"#
+    printcolumn = r#"{"name": "InSync", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"InSync\")].reason", "priority": 1}"#
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(oldSelf.providerID) || (has(self.providerID) && self.providerID == oldSelf.providerID)")
@@ -45,54 +45,60 @@ use crate::{Condition, Span, text};
     .field_path(".providerID")
     .reason(Reason::FieldValueForbidden))]
 pub struct MachineSpec {
-    /// What the machine is for.
+    /// What the machine is used for.
     #[serde(default)]
     pub role: Role,
-    /// The host's name, which is also the name of its Node. The machine's name if left out.
+    /// Name of the host and of its Node. If omitted, the name of the Machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "text::host_name")]
     pub hostname: Option<String>,
-    /// Addresses of the host, IP or DNS name; the first is used to reach it.
+    /// IP addresses or DNS names of the host. The first one is used to connect to it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "text::addresses")]
     pub addresses: Vec<String>,
-    /// What the hardware is and where it stands.
+    /// Hardware and location of the host.
     #[serde(default)]
     pub hardware: Hardware,
-    /// How the host is reached. A machine without it is observed only.
+    /// SSH access to the host. If omitted, the machine is only observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ssh: Option<Ssh>,
-    /// The package versions the host must carry, one for each component.
+    /// Package versions that must be installed on the host, one for each component.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["component".to_owned()]))]
     pub packages: Vec<PackageRef>,
-    /// Labels that the Node gets, besides its own.
+    /// Labels that the operator sets on the Node, in addition to the Node's own labels.
+    /// A missing label is set again; a label that is removed from this list is removed from the Node.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "text::labels")]
     #[x_kube(validation = Rule::new("!self.exists(key, key in ['kubernetes.io/hostname', 'kubernetes.io/os', 'kubernetes.io/arch'])")
         .message("kubernetes.io/hostname, os and arch are set by the kubelet, from what the host is: leave them out")
         .reason(Reason::FieldValueForbidden))]
     pub node_labels: BTreeMap<String, String>,
-    /// The provider's name for the host, which its Node carries, such as `bare://rack-3/host-17`. Cannot be changed once it is set.
+    /// Provider ID of the host, such as `bare://rack-3/host-17`; its Node has it in `spec.providerID`. It cannot be changed once it is set.
+    /// If it is set later, a Node without a provider ID gets it.
+    /// A Node that has another one keeps it, and the condition `UpToDate` has the reason `ProviderIDMismatch`.
     #[serde(default, rename = "providerID", skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "text::provider_id")]
     pub provider_id: Option<String>,
-    /// Taints that the Node is meant to have. They do not count against its being schedulable.
+    /// Taints that the operator sets on the Node. A missing taint is set again; a taint that is removed from this list is removed from the Node.
+    /// These taints do not make the machine count as unschedulable. A taint that somebody else set on the Node before it was listed is not changed.
+    /// Taints below `node.kubernetes.io/` and `node.cloudprovider.kubernetes.io/` are set and removed only by Kubernetes.
+    /// Put a taint that an agent removes when it runs into the package of the kubelet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["key".to_owned(), "effect".to_owned()]))]
     pub taints: Vec<Taint>,
-    /// What is done about a host that no longer is as declared.
+    /// What the operator does about drift of the host.
     #[serde(default)]
     pub drift: Drift,
-    /// What happens to the host when the machine is deleted.
+    /// What happens to the host when the Machine is deleted.
     #[serde(default)]
     pub on_delete: OnDelete,
-    /// While true nothing is done to the host or its Node; the status is kept up to date.
+    /// If true, the operator changes nothing on the host or its Node. It keeps the status up to date.
     #[serde(default)]
     pub paused: bool,
-    /// How pods are evicted from the Node before something that disrupts them.
+    /// How pods are evicted from the Node before a disruption.
     #[serde(default)]
     pub drain: DrainOptions,
 }
@@ -101,20 +107,20 @@ pub struct MachineSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DrainOptions {
-    /// The grace period of every pod that is evicted, instead of its own `terminationGracePeriodSeconds`.
+    /// Grace period of every evicted pod. If omitted, each pod's own `terminationGracePeriodSeconds`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = text::positive())]
     pub grace_period: Option<Span>,
-    /// Also evict pods without a controller, which no one creates again elsewhere.
+    /// Also evicts pods without a controller, which are not recreated on another Node.
     #[serde(default)]
     pub force: bool,
-    /// A pod whose eviction is still refused that long after the window started is deleted, whatever its disruption budget says.
-    /// Never, if left out.
+    /// Time after the start of the window after which a pod is deleted if its eviction is still refused, even if this violates its disruption budget.
+    /// If omitted, such a pod is never deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = text::positive())]
     pub delete_after: Option<Span>,
-    /// A pod that is still terminating that long after its grace period ended is not waited for: its kubelet or container runtime
-    /// does not work, or a finalizer is stuck.
+    /// Time after the end of a pod's grace period after which the drain no longer waits for the pod if it is still terminating.
+    /// Its kubelet or container runtime does not work, or a finalizer blocks it.
     #[serde(default = "DrainOptions::default_skip_terminating_after")]
     #[x_kube(validation = text::positive())]
     pub skip_terminating_after: Span,
@@ -137,7 +143,7 @@ impl Default for DrainOptions {
     }
 }
 
-/// What a machine is for.
+/// Role of a machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Role {
     /// It runs workloads.
@@ -147,27 +153,27 @@ pub enum Role {
     ControlPlane,
 }
 
-/// What is done about drift.
+/// How drift is handled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Drift {
-    /// It is repaired.
+    /// The operator repairs the drift.
     #[default]
     Repair,
-    /// It is reported.
+    /// The operator only reports the drift.
     Report,
 }
 
-/// What happens to the host of a deleted machine.
+/// What happens to the host of a deleted Machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OnDelete {
-    /// It is drained and its packages are removed.
+    /// The host is drained and its packages are removed.
     #[default]
     Uninstall,
-    /// It is left as it is.
+    /// The host is left unchanged.
     Orphan,
 }
 
-/// What the hardware is and where it stands.
+/// Hardware and location of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Hardware {
@@ -179,21 +185,21 @@ pub struct Hardware {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "text::line")]
     pub model: Option<String>,
-    /// The rack it stands in.
+    /// Rack of the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "text::label_value")]
     pub rack: Option<String>,
-    /// The zone it belongs to.
+    /// Zone of the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "text::label_value")]
     pub zone: Option<String>,
-    /// Anything else worth knowing about it.
+    /// Additional information about the host, as labels.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "text::labels")]
     pub labels: BTreeMap<String, String>,
 }
 
-/// How a host is reached.
+/// SSH access to a host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(validation = Rule::new("self.hostKeys.policy != 'Pinned' || (has(self.hostKeys.keys) && self.hostKeys.keys.size() > 0)")
     .message("pinned host keys must be listed: put what ssh-keyscan prints for the host here, or set policy to TrustOnFirstUse")
@@ -205,27 +211,26 @@ pub struct Hardware {
     .reason(Reason::FieldValueForbidden))]
 #[serde(rename_all = "camelCase")]
 pub struct Ssh {
-    /// The port of its SSH server.
+    /// Port of the SSH server.
     #[serde(default = "Ssh::default_port")]
     #[schemars(range(min = 1, max = 65535))]
     pub port: u16,
-    /// The user to log in as: root, or one with passwordless sudo.
+    /// User to log in as: root, or a user with passwordless sudo.
     #[serde(default = "Ssh::default_user")]
     #[schemars(schema_with = "text::user")]
     pub user: String,
-    /// The Secret, in the same namespace, with the private key (`ssh-privatekey`) and, if there is one, its OpenSSH
-    /// certificate (`ssh-certificate`).
+    /// Secret in the same namespace with the private key (`ssh-privatekey`) and, optionally, its OpenSSH certificate (`ssh-certificate`).
     pub key_ref: SecretRef,
-    /// Which host keys are trusted.
+    /// Host keys that are trusted.
     #[serde(default)]
     pub host_keys: HostKeys,
-    /// Hosts on the way, the first to be reached first.
+    /// Jump hosts to connect through, in the order of the connection.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 4))]
     pub jumps: Vec<Jump>,
 }
 
-/// A host on the way to another. Its key is always pinned.
+/// A jump host. Its host key is always pinned.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("self.hostKeys.size() > 0")
@@ -236,18 +241,18 @@ pub struct Jump {
     /// IP address or DNS name.
     #[schemars(schema_with = "text::address")]
     pub address: String,
-    /// The port of its SSH server.
+    /// Port of the SSH server.
     #[serde(default = "Ssh::default_port")]
     #[schemars(range(min = 1, max = 65535))]
     pub port: u16,
-    /// The user to log in as.
+    /// User to log in as.
     #[serde(default = "Ssh::default_user")]
     #[schemars(schema_with = "text::user")]
     pub user: String,
-    /// The Secret with the private key; that of the machine itself if left out.
+    /// Secret with the private key. If omitted, the Secret of the machine itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_ref: Option<SecretRef>,
-    /// Its host keys, as in a `known_hosts` file, without the host.
+    /// Host keys, as in a `known_hosts` file, without the host.
     #[schemars(schema_with = "text::host_keys")]
     pub host_keys: Vec<String>,
 }
@@ -262,45 +267,45 @@ impl Ssh {
     }
 }
 
-/// A Secret in the same namespace.
+/// Reference to a Secret in the same namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 pub struct SecretRef {
-    /// Its name.
+    /// Name of the Secret.
     #[schemars(schema_with = "text::object_name")]
     pub name: String,
 }
 
-/// Which host keys are trusted.
+/// Host keys that are trusted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HostKeys {
-    /// How trust begins.
+    /// How the host key is first trusted.
     #[serde(default)]
     pub policy: HostKeyPolicy,
-    /// The keys of a pinned host, as in a `known_hosts` file, without the host: `ssh-ed25519 AAAA…`.
+    /// Pinned host keys, as in a `known_hosts` file, without the host: `ssh-ed25519 AAAA…`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "text::host_keys")]
     pub keys: Vec<String>,
 }
 
-/// How trust in a host's key begins.
+/// How a host key is first trusted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum HostKeyPolicy {
-    /// Only the keys listed.
+    /// Only the listed keys are trusted.
     #[default]
     Pinned,
-    /// The key seen first is pinned.
+    /// The first key that the operator sees is pinned.
     TrustOnFirstUse,
 }
 
-/// The package version that a component must have.
+/// The package version of a component.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PackageRef {
-    /// The component, such as `kubelet`.
+    /// Name of the component, such as `kubelet`.
     #[schemars(schema_with = "text::dns_label")]
     pub component: String,
-    /// The MachinePackageVersion, in the same namespace.
+    /// Name of the MachinePackageVersion in the same namespace.
     #[schemars(schema_with = "text::object_name")]
     #[serde(rename = "ref")]
     pub ref_: String,
@@ -310,7 +315,7 @@ pub struct PackageRef {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Taint {
-    /// Its key.
+    /// Key of the taint.
     #[schemars(schema_with = "text::label_key")]
     #[x_kube(validation = Rule::new("self != 'fleetwright.io/maintenance'")
         .message("the taint fleetwright.io/maintenance is set and removed while a machine is worked on: leave it out")
@@ -319,208 +324,223 @@ pub struct Taint {
         .message("the taint fleetwright.io/unready is set and removed by the gates alone: leave it out, or write ReadinessGates")
         .reason(Reason::FieldValueForbidden))]
     pub key: String,
-    /// Its value.
+    /// Value of the taint.
     #[serde(default)]
     #[schemars(schema_with = "text::label_value")]
     pub value: String,
-    /// What it does.
+    /// Effect of the taint.
     pub effect: TaintEffect,
 }
 
-/// What a taint does to pods that do not tolerate it.
+impl Taint {
+    /// Returns the identity of the taint on a Node, as kubectl writes it: `key:effect`.
+    pub fn id(&self) -> String {
+        format!("{}:{:?}", self.key, self.effect)
+    }
+}
+
+/// Effect of a taint on pods that do not tolerate it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum TaintEffect {
-    /// New ones are kept away.
+    /// New pods are not scheduled to the Node.
     NoSchedule,
-    /// New ones are kept away if there is room elsewhere.
+    /// New pods are scheduled to the Node only if no other Node has room.
     PreferNoSchedule,
-    /// Those there leave, too.
+    /// New pods are not scheduled to the Node, and running pods are evicted.
     NoExecute,
 }
 
-/// What is seen of a machine.
+/// Observed state of a Machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MachineStatus {
-    /// The generation that was last acted on.
+    /// The `metadata.generation` of the Machine that the operator last acted on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub observed_generation: Option<i64>,
-    /// Where in its life the machine is.
+    /// Current phase of the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<Phase>,
-    /// What the host says of itself.
+    /// Facts that the host reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub facts: Option<Facts>,
-    /// The state of each component.
+    /// State of each component.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["component".to_owned()]))]
     pub components: Vec<Component>,
-    /// What holds and what does not, each with its reason.
+    /// Conditions of the machine, each with its reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 512))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".to_owned()]))]
     pub conditions: Vec<Condition>,
-    /// What is being done to the host right now.
+    /// Current step of the operator on the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<StepProgress>,
-    /// When the host was last found not to be as declared, and how.
+    /// The last drift that was found on the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_drift: Option<LastDrift>,
-    /// When it is looked at from end to end, if nothing happens before, and from then on every `checkEvery`: that a look found nothing
-    /// new is not written.
+    /// Time of the next full check of the host if no event triggers one earlier.
+    /// After that it is checked every `checkEvery`; a check that finds no change does not update this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_check: Option<Timestamp>,
-    /// How often it is looked at though nothing happens.
+    /// Interval between full checks of the host if no event triggers one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub check_every: Option<Span>,
-    /// Who the host belongs to, as its owner mark says; none if nobody claimed it.
+    /// Owner of the host according to its owner mark. Omitted if no Machine has claimed the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_owner: Option<HostOwner>,
-    /// The boot that the host must leave: a reboot was due in it and the host did not come back within `timeouts.reboot`. Cleared when
-    /// the host is seen in another boot.
+    /// Boot ID that must change: a reboot was due in this boot, and the host did not return within `timeouts.reboot`.
+    /// Cleared when the host is seen with another boot ID.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub reboot_due_from: Option<String>,
-    /// The host keys that are trusted since their first use.
+    /// Host keys that were pinned at first use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "text::host_keys")]
     pub host_keys: Vec<String>,
-    /// The value of the annotation `fleetwright.io/retry` that was last followed.
+    /// The value of the annotation `fleetwright.io/retry` that the operator last acted on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub retried: Option<String>,
-    /// The value of the annotation `fleetwright.io/adopt-host` that was last followed. It is not followed again.
+    /// The value of the annotation `fleetwright.io/adopt-host` that the operator last acted on. The operator does not act on the same value again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub adopted: Option<String>,
-    /// The Node that is bound to this machine, by uid. Nothing is done to any other Node.
+    /// The Node that is bound to this machine, by UID. The operator changes no other Node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_ref: Option<NodeRef>,
-    /// When the machine's own bootstrap token first requested the client certificate of its Node, which was approved. A Node of the machine's
-    /// name that was created later is bound to the machine.
+    /// Keys of the Node's labels that `spec.nodeLabels` listed, until the Node no longer has them. The operator removes no other label from the Node.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 512), inner(length(max = 317)))]
+    pub node_labels: Vec<String>,
+    /// Taints of the Node, as `key:effect`, that were set for `spec.taints` or with which its kubelet registered while they were listed, until the Node no
+    /// longer has them. The operator changes or removes no other taint of the Node.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256), inner(length(max = 340)))]
+    pub node_taints: Vec<String>,
+    /// Time at which the machine's own bootstrap token first requested the client certificate of its Node, which was approved.
+    /// A Node with the name of the machine that was created later is bound to the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certified_at: Option<Timestamp>,
-    /// The digest of the authorities of the API server that its kubelet joined with, as `cluster-values` had them in `caBundle`.
+    /// Digest of the authorities of the API server with which its kubelet joined, from `caBundle` of `cluster-values`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub trusts: Option<String>,
-    /// When all gates held for the first time, and for which Node. From then on gates with `when: Bootstrap` no longer count.
+    /// The Node for which all gates held for the first time, and when. From then on gates with `when: Bootstrap` no longer count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bootstrapped: Option<Bootstrapped>,
 }
 
-/// Where in its life a machine is.
+/// Phase of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Phase {
-    /// Nobody uses it.
+    /// The machine is not in use.
     Idle,
-    /// It was given to a cluster.
+    /// The machine is assigned to a cluster.
     Claimed,
-    /// It is being brought to its packages.
+    /// The operator is bringing the host to its declared packages.
     Converging,
-    /// It is as declared.
+    /// The host matches the spec.
     Ready,
-    /// Something of it does not work.
+    /// A part of the machine does not work.
     Degraded,
-    /// It is being repaired.
+    /// The machine is being repaired.
     Repairing,
-    /// It is leaving its cluster.
-    Leaving,
-    /// It does not answer.
+    /// The machine is being removed from its cluster.
+    Deleting,
+    /// The host does not respond.
     Lost,
 }
 
-/// Who a host belongs to, as its owner mark says.
+/// Owner of a host according to its owner mark.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HostOwner {
-    /// The API server that has the Machine: the uid of its namespace kube-system.
+    /// API server of the Machine: the UID of its namespace kube-system.
     #[schemars(length(max = 253))]
     pub cluster: String,
-    /// The Machine's namespace.
+    /// Namespace of the Machine.
     #[schemars(length(max = 253))]
     pub namespace: String,
-    /// The Machine's name.
+    /// Name of the Machine.
     #[schemars(length(max = 253))]
     pub name: String,
-    /// The Machine's uid.
+    /// UID of the Machine.
     #[schemars(length(max = 253))]
     pub uid: String,
-    /// How often the host changed hands: 1 for who claimed it, one more with each adoption.
+    /// Number of owners so far: 1 for the Machine that claimed the host first, increased by one with each adoption.
     #[schemars(range(min = 0))]
     pub epoch: i64,
 }
 
 impl HostOwner {
-    /// The value of the annotation `fleetwright.io/adopt-host` that claims a host whose packages an earlier version installed, and that never
-    /// had an owner.
+    /// Value of the annotation `fleetwright.io/adopt-host` that claims a host without an owner whose packages an earlier version installed.
     pub const UNCLAIMED: &str = "unclaimed";
 
-    /// The value of the annotation `fleetwright.io/adopt-host` that takes the host from exactly this owner in this epoch. What follows after
-    /// another slash, such as the time, tells one request from the next.
+    /// Returns the value of the annotation `fleetwright.io/adopt-host` that takes the host from exactly this owner in this epoch.
+    /// Text after another slash, such as the time, distinguishes one request from the next.
     pub fn adoption(&self) -> String {
         format!("{}/{}/{}", self.cluster, self.uid, self.epoch)
     }
 }
 
-/// What is being done to a host.
+/// A step in progress.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StepProgress {
-    /// What, for people: `install kubelet 1.37.1`.
+    /// Human-readable step: `install kubelet 1.37.1`.
     #[schemars(length(max = 256))]
     pub step: String,
-    /// The id under which the host remembers it.
+    /// ID under which the host records the step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub id: Option<String>,
-    /// Since when.
+    /// Start of the step.
     pub since: Timestamp,
-    /// How far it is.
+    /// Progress of the step.
     #[serde(default)]
     #[schemars(length(max = 1024))]
     pub message: String,
 }
 
-/// When a host was found not to be as declared.
+/// Drift that was found on a host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LastDrift {
-    /// When.
+    /// Time at which the drift was found.
     pub at: Timestamp,
-    /// Whether it was put right.
+    /// Whether the drift was repaired.
     #[serde(default)]
     pub repaired: bool,
-    /// How often in a row, each soon after the last: the host fights back.
+    /// Number of consecutive repetitions of the same drift, each soon after the last: something on the host reverts the repair.
     #[serde(default)]
     pub repeats: u32,
-    /// What was found; the first ones if they are many.
+    /// Deviations that were found; only the first ones if there are many.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub items: Vec<DriftItem>,
 }
 
-/// One thing that was not as declared.
+/// One deviation from the declared state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DriftItem {
-    /// Of which component.
+    /// Name of the component.
     #[schemars(length(max = 63))]
     pub component: String,
-    /// What.
+    /// The deviating item.
     #[schemars(length(max = 1024))]
     pub what: String,
-    /// How it was.
+    /// Value that was found.
     #[schemars(length(max = 1024))]
     pub found: String,
-    /// How it should have been.
+    /// Value that was expected.
     #[schemars(length(max = 1024))]
     pub wanted: String,
 }
 
-/// What a host says of itself.
+/// Facts that a host reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Facts {
@@ -536,55 +556,59 @@ pub struct Facts {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub arch: Option<String>,
-    /// Processors.
+    /// Number of processors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<u32>,
     /// Memory, as a quantity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub memory: Option<String>,
-    /// Changes with every boot.
+    /// Boot ID. It changes with every boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub boot_id: Option<String>,
 }
 
-/// The state of one component.
+/// State of one component.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Component {
-    /// Which.
+    /// Name of the component.
     #[schemars(length(min = 1, max = 63))]
     pub component: String,
-    /// The version it should have; none while it is being removed.
+    /// Desired version; omitted while the component is being removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub desired: Option<String>,
-    /// The version it has.
+    /// Installed version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub observed: Option<String>,
-    /// What is happening to it.
+    /// Current state.
     pub state: ComponentState,
-    /// Since when.
+    /// Start of the current state.
     pub since: Timestamp,
-    /// What a person should know.
+    /// Details for people.
     #[serde(default)]
     #[schemars(length(max = 32768))]
     pub message: String,
-    /// The digest of the rendered package that did not work. It is not tried again until another is asked for or a person says so.
+    /// Digest of the rendered package that failed. The operator does not try it again until another package is declared or a person requests a retry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub failed: Option<String>,
-    /// The rollback after the failure of `failed`: which version the host carries instead, and why.
+    /// The rollback after the failure in `failed`: which version the host has instead, and why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollback: Option<Rollback>,
-    /// What of the installed package was rendered (files, units, scripts), each with the beginning of its digest: a declared package
-    /// of the same version whose inputs differ is a change. Of files from Secrets there is no digest, because short secrets could be guessed from it.
+    /// Digest of the rendered package that was last proven to work on the host. A rollback never restores a package that was installed later and not proven.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub proven: Option<String>,
+    /// Rendered inputs of the installed package (files, units, scripts), each with a prefix of its digest.
+    /// A declared package of the same version with other inputs is a change. Files from Secrets have no digest, because short secrets could be guessed from it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "text::inputs")]
     pub inputs: BTreeMap<String, String>,
-    /// How many changes were tried, so that each has an id of its own.
+    /// Number of attempted changes; it gives each attempt its own ID.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub attempts: Option<u32>,
@@ -594,13 +618,13 @@ pub struct Component {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Rollback {
-    /// The restored version.
+    /// Version that was restored.
     #[schemars(length(max = 256))]
     pub version: String,
-    /// The digest of the restored package, as the host keeps it.
+    /// Digest of the restored package, as stored on the host.
     #[schemars(length(max = 64))]
     pub digest: String,
-    /// When the host had restored it.
+    /// Time at which the host had restored it.
     pub at: Timestamp,
     /// Why the declared version failed.
     #[serde(default)]
@@ -608,40 +632,40 @@ pub struct Rollback {
     pub why: String,
 }
 
-/// What is happening to a component.
+/// State of a component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ComponentState {
     /// It waits for something.
     Pending,
     /// It is being installed.
     Installing,
-    /// It is being brought to a newer version.
+    /// It is being upgraded.
     Upgrading,
-    /// It is being brought back to an older version.
+    /// It is being downgraded.
     Downgrading,
     /// It is being removed.
     Removing,
-    /// It is as declared and healthy.
+    /// It matches the declared package and is healthy.
     Ready,
-    /// It is no longer as declared.
+    /// It no longer matches the declared package.
     Drifted,
     /// It does not work.
     Failed,
-    /// A change failed, and the version that worked before is restored and healthy.
+    /// A change failed; the previous working version is restored and healthy.
     RolledBack,
 }
 
-/// A Node.
+/// Reference to a Node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 pub struct NodeRef {
-    /// Its name.
+    /// Name of the Node.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
-    /// Its uid.
+    /// UID of the Node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub uid: Option<String>,
-    /// How the Node was bound to the machine. A reference without it was written by an earlier version, and binds nothing.
+    /// How the Node was bound to the machine. A reference without this field was written by an earlier version and binds nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binding: Option<NodeBinding>,
 }
@@ -649,14 +673,14 @@ pub struct NodeRef {
 /// How a Node was bound to a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum NodeBinding {
-    /// It registered after the machine's own bootstrap token got its client certificate.
+    /// It registered after the machine's own bootstrap token obtained its client certificate.
     Joined,
-    /// A person who may write `machines/status` bound it: `fleetwright machine bind-node`.
+    /// A person with write access to `machines/status` bound it: `fleetwright machine bind-node`.
     Adopted,
 }
 
 impl MachineStatus {
-    /// The uid of the bound Node.
+    /// Returns the UID of the bound Node.
     pub fn bound_uid(&self) -> Option<&str> {
         self.node_ref.as_ref().filter(|node| node.binding.is_some()).and_then(|node| node.uid.as_deref())
     }
@@ -666,9 +690,9 @@ impl MachineStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Bootstrapped {
-    /// When.
+    /// Time at which all gates held.
     pub at: Timestamp,
-    /// The uid of the Node: another Node of the same name starts over.
+    /// UID of the Node. Another Node with the same name must pass the gates again.
     #[schemars(length(min = 1, max = 128))]
     pub node_uid: String,
 }

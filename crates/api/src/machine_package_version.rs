@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Span, package_text, text};
 
-/// One component's version, as hosts carry it. Immutable: changing a machine's reference to it is upgrade and rollback.
+/// One version of a component that is installed on hosts. Immutable: change the reference of a Machine to upgrade or roll back.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "fleetwright.io",
@@ -57,10 +57,10 @@ use crate::{Span, package_text, text};
 #[x_kube(validation = Rule::new(package_text::ALL_TEXTS)
     .message("files, units and scripts are more than 262144 characters in all, which the datastore of the API server may not hold: put big ones into a ConfigMap or Secret and refer to it, or into an archive"))]
 pub struct MachinePackageVersionSpec {
-    /// The component, such as `kubelet`.
+    /// Name of the component, such as `kubelet`.
     #[schemars(schema_with = "text::dns_label")]
     pub component: String,
-    /// Its version, for people; components compare by digest.
+    /// Human-readable version. Installed and declared packages are compared by digest.
     #[schemars(schema_with = "package_text::version")]
     pub version: String,
 
@@ -70,13 +70,13 @@ pub struct MachinePackageVersionSpec {
     /// RPM packages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rpm: Option<OsPackages>,
-    /// An archive, unpacked beside the old version and switched by one link.
+    /// An archive. It is unpacked beside the old version, and one link switches to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tarball: Option<Tarball>,
-    /// Files and units alone.
+    /// Only files and units.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<Config>,
-    /// Kernel settings, by name.
+    /// Kernel parameters (sysctl) by name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "package_text::sysctls")]
     pub sysctl: Option<BTreeMap<String, String>>,
@@ -86,44 +86,44 @@ pub struct MachinePackageVersionSpec {
     /// Scripts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub script: Option<Script>,
-    /// The host is booted once for this version.
+    /// Reboots the host once for this version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reboot: Option<Reboot>,
 
-    /// Files, with any method.
+    /// Files. Allowed with every method.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["path".to_owned()]))]
     pub files: Vec<PackageFile>,
-    /// systemd units, with any method.
+    /// systemd units. Allowed with every method.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
     pub units: Vec<PackageUnit>,
-    /// Components that must be in place and healthy before this one is touched, and that outlive it.
+    /// Components that must be installed and healthy before this component is changed. They are removed only after this component.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "text::dns_labels")]
     pub depends_on: Vec<String>,
-    /// Components that may not be on the same machine.
+    /// Components that must not be installed on the same machine.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "text::dns_labels")]
     pub conflicts_with: Vec<String>,
-    /// What installing, upgrading or removing it does to what runs on the machine.
+    /// How installing, upgrading or removing the component disrupts workloads on the machine.
     #[serde(default)]
     pub disruption: Disruption,
-    /// How long things may take.
+    /// Timeouts of the steps.
     #[serde(default)]
     pub timeouts: Timeouts,
-    /// How to tell that it works.
+    /// How the health of the component is checked.
     #[serde(default)]
     pub health: PackageHealth,
-    /// What happens when it does not work after a change.
+    /// What happens if the component does not work after a change.
     #[serde(default)]
     pub on_failure: OnFailure,
-    /// What else is done when it is removed.
+    /// Additional steps when the component is removed.
     #[serde(default)]
     pub remove: PackageRemove,
-    /// How many earlier versions hosts keep, to go back to without fetching anything.
+    /// Number of earlier versions that hosts keep for a rollback without downloads.
     #[serde(default = "MachinePackageVersionSpec::default_keep")]
     #[schemars(range(min = 0, max = 5))]
     pub keep: u32,
@@ -135,18 +135,18 @@ impl MachinePackageVersionSpec {
     }
 }
 
-/// Packages of the host's operating system.
+/// Packages of the operating system of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OsPackages {
-    /// The packages and their exact versions, installed in one transaction.
+    /// Names of the packages and their exact versions. They are installed in one transaction.
     #[schemars(schema_with = "package_text::os_packages")]
     pub packages: BTreeMap<String, String>,
-    /// The package files. Without them the packages come from the repositories that the host is configured for.
+    /// Package files. If omitted, the packages are installed from the repositories that are configured on the host.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub sources: Vec<PackageSource>,
-    /// Others are kept from changing them.
+    /// Protects the packages from changes by others.
     #[serde(default = "OsPackages::default_hold")]
     pub hold: bool,
 }
@@ -157,35 +157,35 @@ impl OsPackages {
     }
 }
 
-/// Where something comes from: exactly one of `urls`, `configMap` and `secret`.
+/// Source of a file. Exactly one of `urls`, `configMap` and `secret` must be set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("[has(self.urls) && self.urls.size() > 0, has(self.configMap), has(self.secret)].filter(given, given).size() == 1")
     .message("a source is in one place: give exactly one of urls (mirrors of the same bytes), configMap and secret"))]
 pub struct PackageSource {
-    /// Mirrors, tried in order.
+    /// URLs of mirrors, tried in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "package_text::urls")]
     pub urls: Vec<String>,
-    /// A key of a ConfigMap in the same namespace (`binaryData` or `data`).
+    /// Key of a ConfigMap in the same namespace (`binaryData` or `data`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map: Option<KeyRef>,
-    /// A key of a Secret in the same namespace, whose annotation `fleetwright.io/allowed-machines` names the Machine.
+    /// Key of a Secret in the same namespace. The annotation `fleetwright.io/allowed-machines` of the Secret must name the Machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<KeyRef>,
-    /// The digest of what is fetched, 64 digits of lower-case hex.
+    /// SHA-256 digest of the file, 64 lower-case hexadecimal digits.
     #[schemars(schema_with = "package_text::sha256")]
     pub sha256: String,
 }
 
-/// A key of a ConfigMap or Secret in the same namespace.
+/// Reference to a key of a ConfigMap or Secret in the same namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct KeyRef {
-    /// The object.
+    /// Name of the object.
     #[schemars(schema_with = "text::object_name")]
     pub name: String,
-    /// The key.
+    /// Key in the object.
     #[schemars(schema_with = "package_text::data_key")]
     pub key: String,
 }
@@ -196,21 +196,21 @@ pub struct KeyRef {
 pub struct Tarball {
     /// The archive: tar, tar.gz or tar.zst.
     pub source: PackageSource,
-    /// So many leading folders of each path are dropped.
+    /// Number of leading folders that are removed from each path.
     #[serde(default)]
     #[schemars(range(max = 16))]
     pub strip: u32,
-    /// Links on the host, to paths in the archive.
+    /// Links on the host to paths in the archive.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "package_text::links")]
     pub links: BTreeMap<String, String>,
 }
 
-/// Files and units alone.
+/// Only files and units.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 pub struct Config {}
 
-/// The host is booted once.
+/// One reboot of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 pub struct Reboot {}
 
@@ -220,40 +220,40 @@ pub struct Reboot {}
 #[x_kube(validation = Rule::new("has(self.deb) || has(self.rpm) || (has(self.modules) && self.modules.size() > 0) || (has(self.parameters) && self.parameters.size() > 0)")
     .message("a kernel is packages, modules or parameters: give at least one of deb, rpm, modules and parameters"))]
 #[x_kube(validation = Rule::new("!(has(self.deb) || has(self.rpm)) || has(self.release)")
-    .message("whether the kernel of the packages runs is told by its release: give what uname -r says once it does, such as 6.1.0-54-amd64")
+    .message("release is required: it shows whether the kernel of the packages runs; give the output of uname -r, such as 6.1.0-54-amd64")
     .field_path(".release")
     .reason(Reason::FieldValueRequired))]
 pub struct Kernel {
-    /// The packages that bring it, on hosts with Debian packages.
+    /// Packages of the kernel on hosts with Debian packages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deb: Option<OsPackages>,
-    /// The packages that bring it, on hosts with RPM.
+    /// Packages of the kernel on hosts with RPM packages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rpm: Option<OsPackages>,
-    /// What `uname -r` says once it runs.
+    /// Output of `uname -r` when this kernel runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "package_text::release")]
     pub release: Option<String>,
-    /// Modules that are loaded, now and at boot, with their options.
+    /// Modules that are loaded, immediately and at boot, with their options.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "package_text::modules")]
     pub modules: BTreeMap<String, String>,
-    /// Parameters on the kernel's command line.
+    /// Parameters on the kernel command line.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "package_text::parameters")]
     pub parameters: Vec<String>,
-    /// How the boot default is set.
+    /// How the default boot entry is set.
     #[serde(default)]
     pub boot: Boot,
 }
 
-/// How a host's boot default is set.
+/// How the default boot entry of a host is set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Boot {
-    /// By GRUB.
+    /// With GRUB.
     #[default]
     Grub,
-    /// By the links `/vmlinuz` and `/initrd.img`, for loaders that follow them.
+    /// With the links `/vmlinuz` and `/initrd.img`, for boot loaders that follow them.
     Links,
 }
 
@@ -261,19 +261,19 @@ pub enum Boot {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Script {
-    /// Ends with 0 if nothing needs to be done.
+    /// Script that exits with 0 if nothing needs to be done.
     #[schemars(schema_with = "package_text::script")]
     pub check: String,
-    /// Does it.
+    /// Script that makes the change.
     #[schemars(schema_with = "package_text::script")]
     pub apply: String,
-    /// Undoes it.
+    /// Script that reverts the change.
     #[serde(default)]
     #[schemars(schema_with = "package_text::template")]
     pub remove: String,
 }
 
-/// A file: exactly one of `content`, `template`, `secret`, `configMap` and `bootstrapKubeconfig`.
+/// A file. Exactly one of `content`, `template`, `secret`, `configMap` and `bootstrapKubeconfig` must be set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("[has(self.content), has(self.template), has(self.secret), has(self.configMap), has(self.bootstrapKubeconfig) && self.bootstrapKubeconfig].filter(given, given).size() == 1")
@@ -282,36 +282,36 @@ pub struct Script {
     .message("a credential is not for everybody on the host to read: set mode to \"0600\"")
     .field_path(".mode"))]
 pub struct PackageFile {
-    /// Where, absolute.
+    /// Absolute path of the file.
     #[schemars(schema_with = "package_text::path")]
     pub path: String,
-    /// Permission bits, in octal.
+    /// Permission bits in octal.
     #[serde(default = "PackageFile::default_mode")]
     #[schemars(schema_with = "package_text::mode")]
     pub mode: String,
-    /// The user that owns it.
+    /// User that owns the file.
     #[serde(default = "PackageFile::default_owner")]
     #[schemars(schema_with = "text::user")]
     pub owner: String,
-    /// The group that owns it.
+    /// Group that owns the file.
     #[serde(default = "PackageFile::default_owner")]
     #[schemars(schema_with = "text::user")]
     pub group: String,
-    /// What is in it, as it is.
+    /// Literal content of the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 65536))]
     pub content: Option<String>,
-    /// What is in it, with `{{ machine.name }}` and the like.
+    /// Content of the file with expressions such as `{{ machine.name }}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "package_text::template")]
     pub template: Option<String>,
-    /// A key of a Secret, whose annotation `fleetwright.io/allowed-machines` names the Machine. Never shown anywhere.
+    /// Key of a Secret. The annotation `fleetwright.io/allowed-machines` of the Secret must name the Machine. The content is never shown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<KeyRef>,
-    /// A key of a ConfigMap.
+    /// Key of a ConfigMap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map: Option<KeyRef>,
-    /// The kubeconfig with which this machine's kubelet asks for its certificate; made for it, valid for minutes.
+    /// The file is the kubeconfig with which the kubelet of this machine requests its certificate. It is created for this machine and valid for minutes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub bootstrap_kubeconfig: bool,
 }
@@ -330,56 +330,56 @@ impl PackageFile {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PackageUnit {
-    /// Its name, such as `kubelet.service`.
+    /// Name of the unit, such as `kubelet.service`.
     #[schemars(schema_with = "package_text::unit")]
     pub name: String,
-    /// Started at boot; left alone if not given.
+    /// Whether the unit is started at boot. If omitted, this is not changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
-    /// Running now; left alone if not given.
+    /// Whether the unit is running. If omitted, this is not changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<bool>,
-    /// The unit file; a template. Not given if the packages bring it.
+    /// Content of the unit file, a template. Omit it if the packages contain the unit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "package_text::template")]
     pub content: Option<String>,
-    /// Drop-ins by name, such as `10-limits.conf`; templates.
+    /// Drop-ins by name, such as `10-limits.conf`. Their content is a template.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "package_text::drop_ins")]
     pub drop_ins: BTreeMap<String, String>,
-    /// Restarted when these files of the package change, besides when the unit or what the method brings changes.
+    /// Files of the package whose change restarts the unit. A change of the unit or of what the method installs restarts it too.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "package_text::restart_on")]
     pub restart_on: Vec<String>,
 }
 
-/// What changing a component does to what runs on the machine.
+/// Disruption of workloads on a machine by a change of a component.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum Disruption {
-    /// Nothing.
+    /// No disruption.
     #[default]
     None,
-    /// Something restarts; pods stay.
+    /// Something restarts; pods stay on the Node.
     Restart,
-    /// Pods must leave before.
+    /// Pods are evicted from the Node first.
     Drain,
-    /// Pods must leave before, and the host boots.
+    /// Pods are evicted from the Node first, and the host reboots.
     Reboot,
 }
 
-/// How long things may take.
+/// Timeouts of steps on a host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Timeouts {
-    /// One step on the host.
+    /// Timeout of one step on the host.
     #[serde(default = "Timeouts::default_apply")]
     #[x_kube(validation = text::positive())]
     pub apply: Span,
-    /// Until all pods have left.
+    /// Timeout until all pods have left the Node.
     #[serde(default = "Timeouts::default_drain")]
     #[x_kube(validation = text::positive())]
     pub drain: Span,
-    /// Until the host is back after a boot.
+    /// Timeout until the host is back after a reboot.
     #[serde(default = "Timeouts::default_reboot")]
     #[x_kube(validation = text::positive())]
     pub reboot: Span,
@@ -405,23 +405,23 @@ impl Default for Timeouts {
     }
 }
 
-/// How to tell that a component works.
+/// How the health of a component is checked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PackageHealth {
-    /// All checks must hold within that time after a change.
+    /// Time after a change within which all checks must pass.
     #[serde(default = "PackageHealth::default_within")]
     #[x_kube(validation = text::positive())]
     pub within: Span,
-    /// How often it is asked until then.
+    /// Interval between checks until then.
     #[serde(default = "PackageHealth::default_every")]
     #[x_kube(validation = text::positive())]
     pub every: Span,
-    /// So many times in a row they must hold.
+    /// Number of consecutive times that all checks must pass.
     #[serde(default = "PackageHealth::default_times")]
     #[schemars(range(min = 1, max = 20))]
     pub times: u32,
-    /// What must hold.
+    /// Checks that must pass.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub checks: Vec<PackageCheck>,
@@ -452,53 +452,53 @@ impl Default for PackageHealth {
     }
 }
 
-/// One check: exactly one of its fields.
+/// One check. Exactly one field must be set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("[has(self.unit), has(self.tcp), has(self.http), has(self.command), has(self.nodeCondition)].filter(given, given).size() == 1")
     .message("a check is one question: give exactly one of unit, tcp, http, command and nodeCondition, and list others on their own"))]
 pub struct PackageCheck {
-    /// The unit is active.
+    /// The systemd unit is active.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "package_text::unit")]
     pub unit: Option<String>,
-    /// Something listens at `HOST:PORT`, as seen from the host.
+    /// A process accepts TCP connections at `HOST:PORT`, seen from the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "package_text::tcp")]
     pub tcp: Option<String>,
-    /// The URL answers 2xx, as seen from the host.
+    /// A request to the URL returns status 2xx, seen from the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "package_text::url")]
     pub http: Option<String>,
-    /// The command, run by `/bin/sh -eu`, ends with 0.
+    /// The command, run by `/bin/sh -eu`, exits with 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "package_text::command")]
     pub command: Option<String>,
-    /// That condition of the machine's Node is True.
+    /// The condition of this type of the machine's Node is True.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "text::node_condition")]
     pub node_condition: Option<String>,
 }
 
-/// What happens when a component does not work after a change.
+/// What happens if a component does not work after a change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OnFailure {
-    /// The version that worked comes back.
+    /// The last working version is restored.
     #[default]
     RollBack,
-    /// It is left as it is, for a person to look at.
+    /// The component is left unchanged, so that a person can examine it.
     Hold,
 }
 
-/// What else is done when a component is removed.
+/// Additional steps when a component is removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PackageRemove {
-    /// A script, run by `/bin/sh -eu` before anything is taken away.
+    /// Script, run by `/bin/sh -eu` before anything is removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "package_text::command")]
     pub before: Option<String>,
-    /// Files and folders that the component made itself, and that go with it.
+    /// Files and folders that the component created itself. They are removed with it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "package_text::removed_paths")]
     pub paths: Vec<String>,

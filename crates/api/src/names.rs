@@ -1,242 +1,254 @@
-//! Labels, taints, annotations and condition types that people and other programs rely on.
+//! Labels, taints, annotations and condition types that users and other programs rely on.
 
-/// Label of a ConfigMap that reports on a machine: the machine's name.
+/// Label of a ConfigMap that reports on a machine: name of the machine.
 pub const MACHINE: &str = "fleetwright.io/machine";
-/// Label of a ConfigMap that reports on a machine: who reports.
+/// Label of a ConfigMap that reports on a machine: name of the reporter.
 pub const REPORTER: &str = "fleetwright.io/reporter";
-/// The key of `data` in such a ConfigMap that holds the conditions, as a JSON list.
+/// Key in `data` of such a ConfigMap with the conditions as a JSON list.
 pub const REPORT_DATA: &str = "conditions";
 
-/// Finalizer of operations: the knowledge that an act was started stays until its outcome is known.
-pub const OPERATION_FINALIZER: &str = "fleetwright.io/journal";
+/// Finalizer of Operations: the record that an action was started is kept until its outcome is known.
+pub const OPERATION_FINALIZER: &str = "fleetwright.io/operation";
 
-/// Key of the taint that keeps pods from a machine whose gates do not hold. Kubelets register with it.
+/// Key of the taint that keeps pods away from a machine whose gates do not hold. Kubelets register with it.
 pub const UNREADY_TAINT: &str = "fleetwright.io/unready";
 
-/// Annotation by which a person says what became of an operation whose outcome nobody else can know: `Succeeded` or `Failed`.
+/// Annotation with which a person records the outcome of an Operation that cannot be determined otherwise: `Succeeded` or `Failed`.
 pub const OUTCOME: &str = "fleetwright.io/outcome";
-/// Annotation that goes with [`OUTCOME`]: why the person knows.
-pub const OUTCOME_BECAUSE: &str = "fleetwright.io/outcome-because";
+/// Annotation beside [`OUTCOME`]: how the person knows the outcome.
+pub const OUTCOME_REASON: &str = "fleetwright.io/outcome-reason";
 
-/// Condition of a machine: may pods be scheduled to it? The verdict of its gates.
+/// Condition of a machine: pods may be scheduled to it, according to its gates.
 pub const SCHEDULABLE: &str = "Schedulable";
-/// Condition of a machine: are all reports on it well-formed?
+/// Condition of a machine: all reports on it are valid.
 pub const REPORTS_VALID: &str = "ReportsValid";
-/// Condition of a machine: does the host answer?
+/// Condition of a machine: the host responds.
 pub const REACHABLE: &str = "Reachable";
-/// Condition of a machine: are the packages that the host carries installed and healthy? Readiness gates use it.
+/// Condition of a machine: the packages on the host are installed and healthy. Readiness gates use it.
 pub const PACKAGES_READY: &str = "PackagesReady";
-/// Condition of a machine: does the host carry what the specification asks for? False after a rollback, while the restored version works.
+/// Condition of a machine: the host has what the spec declares. False after a rollback, although the restored version works.
 pub const UP_TO_DATE: &str = "UpToDate";
 
-/// Condition of any object: its specification is understood and acted on.
+/// Condition of any object: its spec is valid and acted on.
 pub const ACCEPTED: &str = "Accepted";
-/// Condition of ReadinessGates: the safety net keeps machines open that would be closed.
-pub const HOLDING: &str = "Holding";
+/// Condition of ReadinessGates: the safety net keeps machines open that would be closed otherwise.
+pub const SAFETY_NET_ACTIVE: &str = "SafetyNetActive";
 
-/// Condition of an operation: the gate let it pass.
+/// Condition of an Operation: OperationPolicies allowed it.
 pub const GRANTED: &str = "Granted";
-/// Condition of an operation: it is known what became of it.
+/// Condition of an Operation: its outcome is known.
 pub const OUTCOME_KNOWN: &str = "OutcomeKnown";
 
-/// Key of the taint that keeps pods from a machine that is being worked on. Only the Machine-Operator writes it.
+/// Key of the taint that keeps pods away from a machine during a window. Only the Machine-Operator writes it.
 pub const MAINTENANCE_TAINT: &str = "fleetwright.io/maintenance";
-/// Annotation of a machine by which a person asks to try again what failed: any value that it did not have before.
+/// Annotation with which a person requests a retry of what failed: any new value.
 pub const RETRY: &str = "fleetwright.io/retry";
-/// Annotation of a deleted machine by which a person says that its host is gone and need not be cleaned: `true`.
-pub const LET_GO: &str = "fleetwright.io/let-go";
-/// Finalizer of machines: the host is left clean before the machine is gone.
+/// Annotation of a deleted Machine with which a person confirms that its host no longer exists and need not be cleaned: `true`.
+pub const FORCE_RELEASE: &str = "fleetwright.io/force-release";
+/// Annotation of a control plane's namespace, sealed by the Cluster-Operator when it created the namespace.
+/// Others can copy the annotation, so it does not prove that the namespace belongs to the Cluster: a namespace with it that is not recorded is deleted and
+/// created again.
+pub const CREATION_PROOF: &str = "fleetwright.io/creation-proof";
+/// Finalizer of Machines: the host is cleaned before the Machine is deleted.
 pub const MACHINE_FINALIZER: &str = "fleetwright.io/machine";
-/// The ConfigMap with what packages may know of the cluster: `server`, `caBundle`, `dnsAddress`, `dnsDomain`, and anything else.
+/// ConfigMap with the values of the cluster that packages may use: `server`, `caBundle`, `dnsAddress`, `dnsDomain`, and any others.
 pub const CLUSTER_VALUES: &str = "cluster-values";
-/// Condition of a machine: is its host key the one that is trusted?
+/// Condition of a machine: its host key is the trusted one.
 pub const HOST_KEY_TRUSTED: &str = "HostKeyTrusted";
-/// Condition of a machine: does its host belong to it?
+/// Condition of a machine: it owns its host.
 pub const HOST_OWNED: &str = "HostOwned";
-/// Annotation of a machine by which a person takes its host from exactly that owner: `CLUSTER/UID/EPOCH`, as in `status.hostOwner`.
+/// Annotation of a Machine with which a person takes its host from exactly this owner: `CLUSTER/UID/EPOCH`, as in `status.hostOwner`.
 pub const ADOPT_HOST: &str = "fleetwright.io/adopt-host";
-/// Condition of a machine: is the host as declared, beyond what was just changed?
-pub const IN_SHAPE: &str = "InShape";
-/// Annotation of a Node: the labels that its machine gave it, and that are taken back when the machine declares them no more.
+/// Condition of a machine: the host has no drift, apart from the last change.
+pub const IN_SYNC: &str = "InSync";
+/// Annotation of a Node in which earlier versions recorded the labels that its machine set. It is ignored and removed.
 pub const NODE_LABELS: &str = "fleetwright.io/node-labels";
-/// Annotation of a pod without a controller: it may be evicted when its Node is drained, although nobody starts it elsewhere.
+/// Annotation of a pod without a controller: it may be evicted when its Node is drained, although it is not recreated on another Node.
 pub const EVICT: &str = "fleetwright.io/evict";
 
-/// Label of everything that belongs to a business cluster: the cluster's name.
+/// Label of every object of a business cluster: name of the cluster.
 pub const CLUSTER: &str = "fleetwright.io/cluster";
-/// Label that goes with [`CLUSTER`]: the namespace of its Cluster.
-pub const FLEET: &str = "fleetwright.io/fleet";
-/// Label of the pods of a control plane: the executable that they run, such as `kube-apiserver`.
+/// Label beside [`CLUSTER`]: namespace of its Cluster.
+pub const CLUSTER_NAMESPACE: &str = "fleetwright.io/cluster-namespace";
+/// Label of the pods of a control plane: their executable, such as `kube-apiserver`.
 pub const COMPONENT: &str = "fleetwright.io/component";
-/// Label of API-server pods: `true` if they get clients by the endpoint, `false` if the operator took them out of it.
-pub const SERVES: &str = "fleetwright.io/serves";
-/// Annotation of what an operator applied: the digest of it, so that what did not change is not written.
-pub const APPLIED: &str = "fleetwright.io/applied";
-/// Annotation of a Secret that is a copy of what a cluster refers to: the digest of it.
-pub const COPY: &str = "fleetwright.io/copy";
-/// Annotation of a Secret: the Clusters of its namespace whose control planes may have what it holds, such as `pay-01,shop-*`. See
-/// [`is_shared`](crate::is_shared).
+/// Label of API-server pods: `true` if the endpoint sends clients to them, `false` if the operator removed them from the endpoint.
+pub const SERVING: &str = "fleetwright.io/serving";
+/// Annotation of an applied object: digest of what was applied. An unchanged object is not written again.
+pub const APPLIED_HASH: &str = "fleetwright.io/applied-hash";
+/// Annotation of a Secret that is a copy of an object that a cluster refers to: digest of the original.
+pub const SOURCE_HASH: &str = "fleetwright.io/source-hash";
+/// Annotation of a Secret: the Clusters of its namespace whose control planes may use its content, such as `pay-01,shop-*`.
+/// See [`is_shared`](crate::is_shared).
 pub const ALLOWED_CLUSTERS: &str = "fleetwright.io/allowed-clusters";
-/// Annotation of a Secret: the Clusters that may have its keys as files of their configuration, which the administrators of those clusters can read. In the same
-/// form as [`ALLOWED_CLUSTERS`], and a right of its own: who may store snapshots with a Secret must not read it.
+/// Annotation of a Secret: the Clusters that may use its keys as configuration files, which the administrators of those clusters can read.
+/// The format is that of [`ALLOWED_CLUSTERS`].
+/// It is a separate permission, because a Cluster that stores snapshots with a Secret must not be able to read the Secret.
 pub const READABLE_BY_CLUSTERS: &str = "fleetwright.io/readable-by-clusters";
-/// Annotation of a Secret with a client certificate of etcd: the prefixes that Clusters may use with it besides `/NAMESPACE/NAME` of their own, in the
-/// same form as [`ALLOWED_CLUSTERS`].
+/// Annotation of a Secret with a client certificate of etcd: the prefixes that Clusters may use with it in addition to their own `/NAMESPACE/NAME`.
+/// The format is that of [`ALLOWED_CLUSTERS`].
 pub const ALLOWED_ETCD_PREFIXES: &str = "fleetwright.io/allowed-etcd-prefixes";
-/// Annotation of a Secret: the Machines of its namespace whose hosts may have what it holds, such as `rack-1-*`. See [`is_shared`](crate::is_shared).
+/// Annotation of a Secret: the Machines of its namespace whose hosts may receive its content, such as `rack-1-*`. See [`is_shared`](crate::is_shared).
 pub const ALLOWED_MACHINES: &str = "fleetwright.io/allowed-machines";
-/// Annotation of a cluster by which a person says that what was found before an upgrade does not matter: `REASON@PACKAGE-VERSION`, separated by
-/// commas. It counts for that package version alone. `REASON@PACKAGE-VERSION/soak` says so of the end of its soak, and of nothing else.
+/// Annotation of a Cluster with which a person overrides findings of the preflight checks of an upgrade: `REASON@PACKAGE-VERSION`, separated by commas.
+/// It applies only to that package version. `REASON@PACKAGE-VERSION/soak` applies only to the end of its soak.
 pub const OVERRIDE: &str = "fleetwright.io/override";
-/// Annotation of the Secret with the sealed copy of a cluster's keys: by which key it is sealed, and the digest of each that it holds.
+/// Annotation of the Secret with the sealed copy of a cluster's keys: ID of the sealing key, and digest of each key in the copy.
 pub const SEALED: &str = "fleetwright.io/sealed";
-/// Annotation of a cluster by which a person says that a key may be replaced although everything that trusts the old one is cut off:
-/// `SECRET@FINGERPRINT`, with the first 16 characters of the fingerprint of the lost key, or of the one that is to take its place.
+/// Annotation of a Cluster with which a person permits replacing a key although everything that trusts the old key is cut off:
+/// `SECRET@FINGERPRINT`, with the first 16 characters of the fingerprint of the lost key or of its replacement.
 pub const REPLACE_KEY: &str = "fleetwright.io/replace-key";
-/// Annotation of a cluster by which a person asks for a snapshot: any value that it did not have before.
+/// Annotation of a Cluster with which a person requests a snapshot: any new value.
 pub const SNAPSHOT: &str = "fleetwright.io/snapshot";
-/// Finalizer of clusters: everything of a cluster is gone before its Cluster is.
+/// Finalizer of Clusters: all objects of a cluster are deleted before its Cluster.
 pub const CLUSTER_FINALIZER: &str = "fleetwright.io/cluster";
-/// The field manager of the Cluster-Operator.
+/// Field manager of the Cluster-Operator.
 pub const CLUSTERS_MANAGER: &str = "fleetwright-clusters";
 
-/// Condition of a cluster: is it proven to work, at every replica?
+/// Condition of a cluster: every replica is proven to work.
 pub const READY: &str = "Ready";
-/// Condition of a cluster: do all members of its datastore answer and agree?
+/// Condition of a cluster: all members of its datastore respond and agree.
 pub const DATASTORE_HEALTHY: &str = "DatastoreHealthy";
-/// Condition of a cluster: does its etcd have the members, with the volumes, that are declared?
-pub const MEMBERS_AS_DECLARED: &str = "MembersAsDeclared";
-/// Condition of a cluster: are its certificates there, as they should be, and far from their end?
+/// Condition of a cluster: etcd has the declared members and volumes.
+pub const MEMBERS_UP_TO_DATE: &str = "MembersUpToDate";
+/// Condition of a cluster: its certificates exist, match the spec and do not expire soon.
 pub const CERTIFICATES_VALID: &str = "CertificatesValid";
-/// Condition of a cluster: are its extensions in place and healthy?
+/// Condition of a cluster: its extensions are applied and healthy.
 pub const EXTENSIONS_READY: &str = "ExtensionsReady";
-/// Condition of a cluster: could it be brought to the package version asked for, or to a newer one?
+/// Condition of a cluster: it can be changed to the requested package version, or to a newer one.
 pub const UPGRADABLE: &str = "Upgradable";
-/// Condition of a cluster: would going back to the package version before keep every write?
-pub const REVERSIBLE: &str = "Reversible";
-/// Condition of a cluster, while a new minor emulates the old one: can the soak end?
-pub const FINISHABLE: &str = "Finishable";
-/// Condition of a cluster: is there a snapshot as recent as its schedule says?
+/// Condition of a cluster: a rollback to the previous package version keeps every write.
+pub const ROLLBACK_POSSIBLE: &str = "RollbackPossible";
+/// Condition of a cluster, while a new minor emulates the old one: the soak can end.
+pub const UPGRADE_COMPLETABLE: &str = "UpgradeCompletable";
+/// Condition of a cluster: it has a snapshot that is as recent as its schedule requires.
 pub const SNAPSHOTS_RECENT: &str = "SnapshotsRecent";
 
-/// Reasons of a cluster's conditions.
+/// Reasons of conditions of Clusters.
 pub mod reasons {
-    /// Ready: an object was made, seen, read and deleted at every replica, and controllers acted on it.
-    pub const PROVEN: &str = "Proven";
-    /// Ready: not all replicas are proven yet.
-    pub const NOT_PROVEN: &str = "NotProven";
+    /// Ready: through every replica an object was created, watched, read and deleted, and controllers acted on it.
+    pub const VERIFIED: &str = "Verified";
+    /// Ready: not every replica is proven yet.
+    pub const NOT_VERIFIED: &str = "NotVerified";
     /// Ready: some replicas are proven and others are not.
-    pub const SOME_PROVEN: &str = "SomeProven";
-    /// Ready: it is being made.
+    pub const PARTIALLY_VERIFIED: &str = "PartiallyVerified";
+    /// Ready: the cluster is being created.
     pub const CREATING: &str = "Creating";
-    /// Any: it is being deleted.
+    /// Any: the cluster is being deleted.
     pub const DELETING: &str = "Deleting";
-    /// Deletion: `deletionProtection` is true.
-    pub const PROTECTED: &str = "Protected";
-    /// Deletion: machines are joined, and `onDelete` says to wait for them.
+    /// Deletion: blocked by `deletionProtection`.
+    pub const DELETION_PROTECTED: &str = "DeletionProtected";
+    /// Deletion: blocked by joined machines, because `onDelete` waits for them.
     pub const MACHINES_JOINED: &str = "MachinesJoined";
-    /// Any: nothing is done while `paused` is true.
+    /// Any: the operator changes nothing while `paused` is true.
     pub const PAUSED: &str = "Paused";
-    /// Accepted: it is understood and acted on.
-    pub const UNDERSTOOD: &str = "Understood";
-    /// Accepted: the package version that it refers to is not there.
-    pub const NO_PACKAGE_VERSION: &str = "NoPackageVersion";
-    /// Accepted: the namespace of its control plane exists and is of another Cluster.
-    pub const NAMESPACE_TAKEN: &str = "NamespaceTaken";
-    /// Accepted: an argument is not known of the component in this version, or is the operator's.
-    pub const BAD_ARGUMENT: &str = "BadArgument";
-    /// Accepted: a value is not as the extension's schema says, or the extension is not in the package version.
-    pub const BAD_EXTENSION: &str = "BadExtension";
-    /// Accepted: a network of a new cluster overlaps one of the meta cluster.
+    /// Accepted: the spec is valid and acted on.
+    pub const ACCEPTED: &str = "Accepted";
+    /// Accepted: the requested package version does not exist. Upgradable, UpgradeCompletable: the current package version does not exist.
+    /// MembersUpToDate: the package version that its etcd needs does not exist.
+    pub const PACKAGE_VERSION_NOT_FOUND: &str = "PackageVersionNotFound";
+    /// Accepted: the namespace of the control plane exists and belongs to another Cluster, or the operator did not create it.
+    pub const NAMESPACE_CONFLICT: &str = "NamespaceConflict";
+    /// Accepted: the component of this version does not know an argument, or the operator sets the argument itself.
+    pub const INVALID_ARGUMENT: &str = "InvalidArgument";
+    /// Accepted: a value does not match the schema of the extension, or the package version does not have the extension.
+    pub const INVALID_EXTENSION: &str = "InvalidExtension";
+    /// Accepted: the pod network of a new cluster overlaps a network of the meta cluster.
     pub const NETWORK_OVERLAPS: &str = "NetworkOverlaps";
-    /// Accepted: a Secret that it refers to is not there or lacks a key.
-    pub const NO_SECRET: &str = "NoSecret";
-    /// Accepted: a Secret that it refers to is not shared with it.
+    /// Accepted: a Secret that the spec refers to does not exist or lacks a key.
+    pub const SECRET_NOT_FOUND: &str = "SecretNotFound";
+    /// Accepted: a Secret that the spec refers to is not shared with the Cluster.
     pub const SECRET_NOT_SHARED: &str = "SecretNotShared";
-    /// Accepted: it sets what a ClusterLimits of the namespace does not allow; nothing of it is applied.
+    /// Accepted: the spec violates a ClusterLimits of the namespace; nothing of it is applied.
     pub const LIMIT_EXCEEDED: &str = "LimitExceeded";
-    /// DatastoreHealthy: all members answer and agree on their leader.
+    /// Accepted: the snapshot in `spec.restore` could not be restored in the check; nothing was stopped for it.
+    pub const SNAPSHOT_UNUSABLE: &str = "SnapshotUnusable";
+    /// DatastoreHealthy: all members respond and agree on their leader.
     pub const ALL_MEMBERS_HEALTHY: &str = "AllMembersHealthy";
-    /// DatastoreHealthy: so many members are missing that one more would stop it.
+    /// DatastoreHealthy: members are missing; the others have a quorum.
     pub const MEMBERS_MISSING: &str = "MembersMissing";
-    /// DatastoreHealthy: fewer than half of the members answer; nothing can be written.
+    /// DatastoreHealthy: too few members respond for a quorum; nothing can be written.
     pub const QUORUM_LOST: &str = "QuorumLost";
-    /// MembersAsDeclared: number and volumes of the members are as declared.
-    pub const ALL_MEMBERS: &str = "AllMembers";
-    /// MembersAsDeclared: a member is being added, removed or replaced.
-    pub const CHANGING_MEMBERS: &str = "ChangingMembers";
-    /// MembersAsDeclared: members are not changed while the other members are not healthy.
+    /// MembersUpToDate: number and volumes of the members are as declared.
+    pub const ALL_MEMBERS_UP_TO_DATE: &str = "AllMembersUpToDate";
+    /// MembersUpToDate: a member is being added, removed or replaced.
+    pub const MEMBER_CHANGE_IN_PROGRESS: &str = "MemberChangeInProgress";
+    /// MembersUpToDate: members are not changed while the other members are not healthy.
     pub const MEMBERS_UNHEALTHY: &str = "MembersUnhealthy";
-    /// DatastoreHealthy: it is being brought back to a snapshot.
+    /// MembersUpToDate, Upgradable: the PersistentVolumeClaim of a member is terminating. It is deleted with its data when the pod of the member ends.
+    pub const VOLUME_TERMINATING: &str = "VolumeTerminating";
+    /// DatastoreHealthy: the datastore is being restored from a snapshot.
     pub const RESTORING: &str = "Restoring";
-    /// DatastoreHealthy: it does not answer at all.
+    /// DatastoreHealthy: the datastore does not respond, or is external.
     pub const UNREACHABLE: &str = "Unreachable";
-    /// CertificatesValid: all are there and far from their end.
+    /// CertificatesValid: all certificates exist and do not expire soon.
     pub const ALL_VALID: &str = "AllValid";
-    /// CertificatesValid: some are being replaced.
+    /// CertificatesValid: some certificates are being replaced.
     pub const ROTATING: &str = "Rotating";
     /// CertificatesValid: the Secret of an authority is lost, and no sealed copy of it can be used.
     pub const AUTHORITY_LOST: &str = "AuthorityLost";
-    /// CertificatesValid: the Secret of an authority holds something else than what the cluster runs with.
+    /// CertificatesValid: the Secret of an authority differs from the authority that the cluster uses.
     pub const AUTHORITY_CHANGED: &str = "AuthorityChanged";
     /// CertificatesValid: the Secret with the key of service-account tokens is lost, and no sealed copy of it can be used.
     pub const SERVICE_ACCOUNT_KEY_LOST: &str = "ServiceAccountKeyLost";
-    /// CertificatesValid: the Secret with the key of service-account tokens holds something else than what the cluster runs with.
+    /// CertificatesValid: the Secret with the key of service-account tokens differs from the key that the cluster uses.
     pub const SERVICE_ACCOUNT_KEY_CHANGED: &str = "ServiceAccountKeyChanged";
-    /// CertificatesValid: one has ended or is about to.
-    pub const EXPIRING: &str = "Expiring";
-    /// ExtensionsReady: all are in place and healthy.
+    /// CertificatesValid: an authority expires soon and must be replaced first.
+    pub const AUTHORITY_EXPIRING: &str = "AuthorityExpiring";
+    /// CertificatesValid: an authority has expired; nothing that it signed is accepted.
+    pub const AUTHORITY_EXPIRED: &str = "AuthorityExpired";
+    /// ExtensionsReady: all extensions are applied and healthy.
     pub const ALL_READY: &str = "AllReady";
-    /// ExtensionsReady: some are being applied or their checks do not hold yet.
+    /// ExtensionsReady: some extensions are being applied, or their checks do not pass yet.
     pub const APPLYING: &str = "Applying";
-    /// An extension: it is in place, and its checks hold.
+    /// An extension: it is applied, and its checks pass.
     pub const HEALTHY: &str = "Healthy";
-    /// ExtensionsReady: one could not be put in place; it is tried again.
-    pub const NOT_APPLIED: &str = "NotApplied";
-    /// ExtensionsReady: what one brought is being taken away, because the cluster no longer has it.
+    /// ExtensionsReady: an extension could not be applied; it is retried.
+    pub const APPLY_FAILED: &str = "ApplyFailed";
+    /// ExtensionsReady: the objects of an extension are being removed, because the cluster no longer has the extension.
     pub const REMOVING: &str = "Removing";
-    /// ExtensionsReady: the checks of one did not hold in time.
+    /// ExtensionsReady: the checks of an extension did not pass in time.
     pub const UNHEALTHY: &str = "Unhealthy";
-    /// Upgradable: nothing stands against it.
-    pub const NOTHING_AGAINST_IT: &str = "NothingAgainstIt";
-    /// Upgradable: the package version does not list the present one in `reachableFrom`.
-    pub const NOT_REACHABLE: &str = "NotReachable";
-    /// Upgradable: what could stand against it is being looked at.
-    pub const CHECKING: &str = "Checking";
-    /// Upgradable: it is not known which APIs callers use.
-    pub const CALLERS_UNKNOWN: &str = "CallersUnknown";
-    /// Upgradable: callers still use APIs that the package version no longer has.
-    pub const REMOVED_APIS_IN_USE: &str = "RemovedApisInUse";
-    /// Upgradable: kubelets are newer than the package version asked for, and a kubelet is never newer than its API server.
+    /// Upgradable: nothing blocks an upgrade.
+    pub const NO_BLOCKERS: &str = "NoBlockers";
+    /// Upgradable: the package version does not list the current one in `reachableFrom`.
+    pub const UNSUPPORTED_UPGRADE_PATH: &str = "UnsupportedUpgradePath";
+    /// Upgradable: the preflight checks are running.
+    pub const PREFLIGHT_CHECKS_RUNNING: &str = "PreflightChecksRunning";
+    /// Upgradable: the APIs that clients use are unknown.
+    pub const API_USAGE_UNKNOWN: &str = "APIUsageUnknown";
+    /// Upgradable: clients use APIs that the package version no longer serves.
+    pub const REMOVED_APIS_IN_USE: &str = "RemovedAPIsInUse";
+    /// Upgradable: kubelets are newer than the requested package version; a kubelet must not be newer than its API server.
     pub const KUBELET_TOO_NEW: &str = "KubeletTooNew";
-    /// Upgradable: kubelets are more than three minors older than the package version asked for.
+    /// Upgradable: kubelets are more than three minors older than the requested package version.
     pub const KUBELET_TOO_OLD: &str = "KubeletTooOld";
     /// Upgradable: the versions of the kubelets could not be read.
-    pub const KUBELETS_UNKNOWN: &str = "KubeletsUnknown";
-    /// Upgradable: the meta cluster has no room for one more replica.
-    pub const NO_ROOM: &str = "NoRoom";
+    pub const KUBELET_VERSIONS_UNKNOWN: &str = "KubeletVersionsUnknown";
+    /// Upgradable: the meta cluster has no resources for one more replica.
+    pub const INSUFFICIENT_RESOURCES: &str = "InsufficientResources";
     /// Upgradable: no snapshot could be taken.
-    pub const NO_SNAPSHOT: &str = "NoSnapshot";
-    /// Upgradable: what was asked for was tried, did not work and was taken back.
-    pub const TRIED_AND_FAILED: &str = "TriedAndFailed";
-    /// Reversible: the version before is emulated, or of the same minor.
-    pub const EMULATED: &str = "Emulated";
-    /// Reversible: there was no version before.
-    pub const NOTHING_BEFORE: &str = "NothingBefore";
-    /// Reversible: the soak is over, and the datastore may hold what the version before does not understand.
-    pub const SOAK_OVER: &str = "SoakOver";
-    /// Finishable: the time of the soak is not over.
+    pub const SNAPSHOT_REQUIRED: &str = "SnapshotRequired";
+    /// Upgradable: the requested change was tried, failed and was rolled back.
+    pub const UPGRADE_FAILED: &str = "UpgradeFailed";
+    /// RollbackPossible: the previous version is emulated, or has the same minor.
+    pub const STORAGE_COMPATIBLE: &str = "StorageCompatible";
+    /// RollbackPossible: there is no previous version.
+    pub const NO_PREVIOUS_VERSION: &str = "NoPreviousVersion";
+    /// RollbackPossible: the soak has ended, and the datastore may contain data that the previous version does not understand.
+    pub const SOAK_ENDED: &str = "SoakEnded";
+    /// UpgradeCompletable: the soak time has not passed yet.
     pub const SOAKING: &str = "Soaking";
-    /// Finishable: the soak does not end while something else is under way.
-    pub const BUSY: &str = "Busy";
-    /// Finishable: the soak has ended, and the components are being restarted without emulation.
-    pub const FINISHING: &str = "Finishing";
-    /// Finishable: the components did not work in time without emulation.
-    pub const FINISH_FAILED: &str = "FinishFailed";
-    /// SnapshotsRecent: the last one is as recent as it should be.
+    /// UpgradeCompletable: the soak does not end while another change is in progress.
+    pub const CHANGE_IN_PROGRESS: &str = "ChangeInProgress";
+    /// UpgradeCompletable: the soak has ended, and the components are being restarted without emulation.
+    pub const COMPLETING_UPGRADE: &str = "CompletingUpgrade";
+    /// UpgradeCompletable: the components did not work in time without emulation.
+    pub const UPGRADE_COMPLETION_FAILED: &str = "UpgradeCompletionFailed";
+    /// SnapshotsRecent: the last snapshot is recent enough.
     pub const ON_SCHEDULE: &str = "OnSchedule";
-    /// SnapshotsRecent: the last one is older than it should be.
+    /// SnapshotsRecent: the last snapshot is older than the schedule allows.
     pub const OVERDUE: &str = "Overdue";
-    /// SnapshotsRecent: the last one could not be taken or did not restore.
+    /// SnapshotsRecent: the last snapshot could not be taken, or could not be restored in the check.
     pub const SNAPSHOT_FAILED: &str = "SnapshotFailed";
 }

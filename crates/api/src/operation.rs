@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Condition, Span, text};
 
-/// One act on the world outside the API server that must not happen twice: the journal, as an object anybody can list.
+/// One action outside the API server, such as a drain or a restore, that must not run twice. Operations are a journal that anyone with read access can list.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "fleetwright.io",
@@ -37,23 +37,23 @@ use crate::{Condition, Span, text};
     .message("an operation is one act and does not become another: make a new Operation")
     .reason(Reason::FieldValueForbidden))]
 pub struct OperationSpec {
-    /// What is done, in CamelCase, such as `Drain`.
+    /// Type of the action in CamelCase, such as `Drain`.
     #[serde(rename = "type")]
     #[schemars(schema_with = "text::camel_case")]
     pub type_: String,
-    /// On what.
+    /// Object that the operation acts on.
     pub target: Target,
-    /// Why, for people.
+    /// Human-readable reason.
     #[serde(default)]
     #[schemars(length(max = 1024))]
     pub reason: String,
-    /// Which operator asked for it.
+    /// Operator that requested the operation.
     #[schemars(schema_with = "text::requester")]
     pub requested_by: String,
-    /// Stands for everything that the act depends on: the same fingerprint is the same act.
+    /// Hash of everything that the action depends on: the same fingerprint is the same action.
     #[schemars(schema_with = "text::fingerprint")]
     pub fingerprint: String,
-    /// How long it is kept after it ended.
+    /// How long the Operation is kept after it has ended.
     #[serde(default = "OperationSpec::default_keep_for")]
     pub keep_for: Span,
 }
@@ -65,26 +65,26 @@ impl OperationSpec {
     }
 }
 
-/// What an operation acts on.
+/// Object that an operation acts on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Target {
-    /// The kind of the object, in the same namespace, such as `Machine`.
+    /// Kind of the object in the same namespace, such as `Machine`.
     #[schemars(schema_with = "text::camel_case")]
     pub kind: String,
-    /// Its name.
+    /// Name of the object.
     #[schemars(schema_with = "text::object_name")]
     pub name: String,
-    /// The labels that the gate's scopes look at, as they were when the operation was asked for.
+    /// Labels of the object at the time of the request. Scopes of OperationPolicies read them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "text::labels")]
     pub labels: BTreeMap<String, String>,
 }
 
-/// How far an operation is.
+/// Observed state of an Operation.
 ///
-/// The server itself keeps an act from being started twice, whatever a confused process writes: what was started stays
-/// started, at the same time and by the same process, and what ended stays ended.
+/// Validation rules of the API server itself prevent that an action is started twice, whatever a faulty process writes: an action that was started stays
+/// started, with the same start time and process, and an operation that has ended stays ended.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!(oldSelf.phase in ['Succeeded', 'Failed']) || self.phase == oldSelf.phase")
@@ -108,59 +108,59 @@ pub struct Target {
     .field_path(".startedBy")
     .reason(Reason::FieldValueForbidden))]
 pub struct OperationStatus {
-    /// Where it is.
+    /// Current phase.
     #[serde(default)]
     pub phase: OperationPhase,
-    /// The rule that let it pass, and at what count.
+    /// OperationPolicy that allowed the operation, and its count at that time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub granted_by: Option<String>,
-    /// When the act was started. Written before it is.
+    /// Start of the action. Written before the action is started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
-    /// Which process started it.
+    /// Process that started the action.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub started_by: Option<String>,
-    /// When it ended, as far as is known.
+    /// End of the operation, as far as it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Timestamp>,
-    /// What became of it, for people.
+    /// Human-readable outcome.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32768))]
     pub outcome: Option<String>,
-    /// Whether the gate let it pass (`Granted`) and whether its outcome is known (`OutcomeKnown`).
+    /// Conditions: whether OperationPolicies allowed the operation (`Granted`) and whether its outcome is known (`OutcomeKnown`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".to_owned()]))]
     pub conditions: Vec<Condition>,
 }
 
-/// Where an operation is.
+/// Phase of an operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OperationPhase {
-    /// It waits for the gate.
+    /// The operation waits until OperationPolicies allow it.
     #[default]
     Pending,
-    /// It may start.
+    /// The operation may start.
     Granted,
-    /// It was started, or is about to be.
+    /// The operation was started or is about to start.
     Running,
-    /// It ended well.
+    /// The operation succeeded.
     Succeeded,
-    /// It ended badly.
+    /// The operation failed.
     Failed,
-    /// It was started and nobody can tell what became of it. A person must say.
+    /// The operation was started, and its outcome cannot be determined. A person must record it.
     Unknown,
 }
 
 impl OperationPhase {
-    /// Nothing more will happen to it.
+    /// Returns true if the operation has ended.
     pub fn ended(self) -> bool {
         matches!(self, Self::Succeeded | Self::Failed)
     }
 
-    /// It takes up room behind the gate.
+    /// Returns true if the operation counts against the limits of OperationPolicies.
     pub fn holds_room(self) -> bool {
         matches!(self, Self::Granted | Self::Running | Self::Unknown)
     }

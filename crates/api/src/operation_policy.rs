@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::{Condition, text};
 
-/// How many operations of some kinds may be under way at once. An operation of a kind that no policy names is not let pass.
+/// Maximum number of operations of certain types that may run at the same time. An operation whose type is in no OperationPolicy is not allowed to start.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "fleetwright.io",
@@ -26,15 +26,15 @@ use crate::{Condition, text};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct OperationPolicySpec {
-    /// The types of operations meant. They share the limit.
+    /// Types of operations that this policy applies to. They share the limit.
     #[schemars(schema_with = "text::camel_cases")]
     pub operations: Vec<String>,
-    /// What the limit is counted in. The whole namespace if left out.
+    /// Scope of the limit. If omitted, the whole namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<PolicyScope>,
-    /// So many at once: a number, or a percentage of the machines in the scope.
+    /// Maximum number of operations at the same time: a number, or a percentage of the machines in the scope.
     pub max: Amount,
-    /// However small the scope, so many at once, when `max` is a percentage.
+    /// Minimum of the limit, however small the scope, if `max` is a percentage.
     #[serde(default = "OperationPolicySpec::default_at_least")]
     #[schemars(range(max = 100_000))]
     pub at_least: u32,
@@ -46,64 +46,64 @@ impl OperationPolicySpec {
     }
 }
 
-/// What a limit is counted in.
+/// Scope of a limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 pub struct PolicyScope {
-    /// The label of the targets whose values are the scopes.
+    /// Label of the targets. Each value of the label is a scope.
     #[schemars(schema_with = "text::label_key")]
     pub by: String,
 }
 
-/// The present counts of a policy.
+/// Observed state of an OperationPolicy.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OperationPolicyStatus {
-    /// The generation that was last acted on.
+    /// The `metadata.generation` of the OperationPolicy that the operator last acted on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub observed_generation: Option<i64>,
-    /// The operations that passed and have not ended.
+    /// Operations that were allowed and have not ended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 4096))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["operation".to_owned()]))]
     pub holders: Vec<Holder>,
-    /// How many operations passed and have not ended.
+    /// Number of operations that were allowed and have not ended.
     #[serde(default)]
     pub held: u32,
-    /// Whether the policy is understood (`Accepted`).
+    /// Conditions: whether the policy is valid (`Accepted`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".to_owned()]))]
     pub conditions: Vec<Condition>,
 }
 
-/// An operation that passed and has not ended.
+/// An operation that was allowed and has not ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 pub struct Holder {
-    /// Its name.
+    /// Name of the Operation.
     #[schemars(length(min = 1, max = 253))]
     pub operation: String,
-    /// Its uid: a later one of the same name does not hold this one's place.
+    /// UID of the Operation: a later one with the same name does not occupy this place.
     #[serde(default)]
     #[schemars(length(max = 128))]
     pub uid: String,
-    /// The scope it counts in; empty for the whole namespace.
+    /// Scope in which the operation counts; empty for the whole namespace.
     #[serde(default)]
     #[schemars(length(max = 512))]
     pub scope: String,
 }
 
-/// A number, or a percentage of something.
+/// A number, or a percentage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
-    /// So many.
+    /// A number.
     Count(u32),
-    /// So many of a hundred.
+    /// A percentage.
     Percent(u32),
 }
 
 impl Amount {
-    /// How many that is of so many: rounded down, and never fewer than `at_least` for a percentage.
+    /// Returns the amount of a total: a percentage is rounded down, and never less than `at_least`.
     pub fn of(self, total: usize, at_least: u32) -> usize {
         match self {
             Self::Count(count) => count as usize,

@@ -1,7 +1,8 @@
-//! Schemas of texts that package versions hold.
+//! Schemas of texts in package versions.
 //!
-//! What a rule costs is estimated from the longest text and the fullest list that the schema allows, and a server refuses a kind that could cost
-//! too much; so everything is bounded. The keys of a map cannot be bounded, and rules about them can only ask what costs the same for any length.
+//! API servers estimate the cost of a rule from the longest text and the longest list that the schema allows, and reject a kind whose rules could cost too
+//! much. Therefore all lengths are limited.
+//! The keys of a map cannot be limited, and rules about them can only use functions whose cost does not depend on the length.
 
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::json;
@@ -9,15 +10,15 @@ use serde_json::json;
 use crate::templates;
 use crate::text::{ruled, set_of};
 
-/// The longest template, in characters. What is longer is no template but data: it fits into `content`, a ConfigMap or an archive.
+/// Maximum length of a template in characters. Longer texts are data rather than templates: put them into `content`, a ConfigMap or an archive.
 const LONGEST_TEMPLATE: u32 = 16384;
 
-/// All texts of a package version together are no longer than its datastore can hold with certainty.
+/// Limits the total length of all texts of a package version to what the datastore can store.
 pub(crate) const ALL_TEXTS: &str = "(has(self.files) ? self.files.map(file, (has(file.content) ? size(file.content) : 0) + (has(file.template) ? size(file.template) : 0)).sum() : 0) \
 + (has(self.units) ? self.units.map(unit, (has(unit.content) ? size(unit.content) : 0) + (has(unit.dropIns) ? unit.dropIns.map(name, size(unit.dropIns[name])).sum() : 0)).sum() : 0) \
 + (has(self.script) ? size(self.script.check) + size(self.script.apply) + size(self.script.remove) : 0) <= 262144";
 
-/// A component's version. It becomes part of a path on hosts.
+/// Version of a component. It becomes part of a path on hosts.
 pub(crate) fn version(_: &mut SchemaGenerator) -> Schema {
     ruled(
         128,
@@ -26,12 +27,12 @@ pub(crate) fn version(_: &mut SchemaGenerator) -> Schema {
     )
 }
 
-/// A digest.
+/// A SHA-256 digest.
 pub(crate) fn sha256(_: &mut SchemaGenerator) -> Schema {
     ruled(64, "self.matches('^[0-9a-f]{64}$')", "must be 64 digits of lower-case hex, as sha256sum prints them")
 }
 
-/// Where something is fetched or asked.
+/// URL of a download or check.
 pub(crate) fn url(_: &mut SchemaGenerator) -> Schema {
     ruled(
         1024,
@@ -40,12 +41,12 @@ pub(crate) fn url(_: &mut SchemaGenerator) -> Schema {
     )
 }
 
-/// Mirrors.
+/// URLs of mirrors.
 pub(crate) fn urls(generator: &mut SchemaGenerator) -> Schema {
     set_of(url(generator), 8)
 }
 
-/// The key of a ConfigMap or Secret.
+/// Key of a ConfigMap or Secret.
 pub(crate) fn data_key(_: &mut SchemaGenerator) -> Schema {
     ruled(
         253,
@@ -57,12 +58,12 @@ pub(crate) fn data_key(_: &mut SchemaGenerator) -> Schema {
 const ABSOLUTE: &str = r"self.matches('^(/[^/\\x00-\\x1f\\x7f]+)+$') && !self.matches('/[.][.]?(/|$)') && !self.matches('^/(proc|sys|dev|(var/lib|opt)/fleetwright)(/|$)')";
 const ABSOLUTE_SAID: &str = "must be an absolute path without .., // and / at its end, and not in /proc, /sys, /dev, /var/lib/fleetwright or /opt/fleetwright, such as /etc/kubernetes/kubelet.yaml";
 
-/// Where a file is on a host. What the kernel makes and what we keep ourselves is no place for it.
+/// Path of a file on a host. Paths of the kernel and of Fleetwright itself are not allowed.
 pub(crate) fn path(_: &mut SchemaGenerator) -> Schema {
     ruled(512, ABSOLUTE, ABSOLUTE_SAID)
 }
 
-/// Files and folders that go with a component. A slip of the hand must not take the host along.
+/// Files and folders that are removed with a component. A typing mistake must not delete the host's own files.
 pub(crate) fn removed_paths(_: &mut SchemaGenerator) -> Schema {
     let path = json_schema!({
         "type": "string",
@@ -87,7 +88,7 @@ pub(crate) fn mode(_: &mut SchemaGenerator) -> Schema {
     )
 }
 
-/// The name of a systemd unit.
+/// Name of a systemd unit.
 pub(crate) fn unit(_: &mut SchemaGenerator) -> Schema {
     ruled(
         255,
@@ -96,12 +97,12 @@ pub(crate) fn unit(_: &mut SchemaGenerator) -> Schema {
     )
 }
 
-/// Files whose change restarts a unit. That they are files of the package is a rule of the package's.
+/// Files whose change restarts a unit. Another rule of the package checks that they are files of the package.
 pub(crate) fn restart_on(_: &mut SchemaGenerator) -> Schema {
     set_of(json_schema!({"type": "string", "maxLength": 512}), 16)
 }
 
-/// Something that listens.
+/// Host and port of a listener.
 pub(crate) fn tcp(_: &mut SchemaGenerator) -> Schema {
     ruled(
         261,
@@ -115,7 +116,7 @@ pub(crate) fn command(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "string", "minLength": 1, "maxLength": 8192})
 }
 
-/// What `uname -r` says.
+/// Output of `uname -r`.
 pub(crate) fn release(_: &mut SchemaGenerator) -> Schema {
     ruled(
         64,
@@ -124,7 +125,7 @@ pub(crate) fn release(_: &mut SchemaGenerator) -> Schema {
     )
 }
 
-/// Parameters of a kernel. They pass through the files of boot loaders, in which quotes and dollars mean something.
+/// Kernel parameters. They are written into configuration files of boot loaders, in which quotes and dollar signs have a special meaning.
 pub(crate) fn parameters(_: &mut SchemaGenerator) -> Schema {
     let parameter = ruled(
         256,
@@ -134,7 +135,7 @@ pub(crate) fn parameters(_: &mut SchemaGenerator) -> Schema {
     set_of(parameter, 64)
 }
 
-/// A map from names to lines.
+/// A map from names to single lines.
 fn lines(most: u32, longest: u32, rule: &str, message: &str) -> Schema {
     let line = ruled(
         longest,
@@ -149,7 +150,7 @@ fn lines(most: u32, longest: u32, rule: &str, message: &str) -> Schema {
     })
 }
 
-/// Kernel settings.
+/// Kernel parameters (sysctl).
 pub(crate) fn sysctls(_: &mut SchemaGenerator) -> Schema {
     let mut settings = lines(
         128,
@@ -161,7 +162,7 @@ pub(crate) fn sysctls(_: &mut SchemaGenerator) -> Schema {
     settings
 }
 
-/// Modules of a kernel and their options.
+/// Kernel modules and their options.
 pub(crate) fn modules(_: &mut SchemaGenerator) -> Schema {
     lines(
         64,
@@ -171,7 +172,7 @@ pub(crate) fn modules(_: &mut SchemaGenerator) -> Schema {
     )
 }
 
-/// Packages of an operating system and their versions. None may look like an option of the tools that get them.
+/// Packages of an operating system and their versions. No name may look like an option of the package tools.
 pub(crate) fn os_packages(_: &mut SchemaGenerator) -> Schema {
     let version = ruled(
         128,
@@ -190,7 +191,7 @@ pub(crate) fn os_packages(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Links on a host, to paths in an archive.
+/// Links on a host to paths in an archive.
 pub(crate) fn links(_: &mut SchemaGenerator) -> Schema {
     let target = ruled(
         512,
@@ -223,18 +224,18 @@ pub(crate) fn drop_ins(generator: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// A script, which is a template that says something.
+/// A script: a template that is not empty.
 pub(crate) fn script(generator: &mut SchemaGenerator) -> Schema {
     let mut script = template(generator);
     script.insert("minLength".to_owned(), 1.into());
     script
 }
 
-/// A template. Names that nobody knows are refused here as far as they begin an expression; the rest is found when it is rendered, before
-/// any host is touched.
+/// A template. Unknown names at the start of an expression are rejected here; the renderer finds the others before any host is changed.
 ///
-/// As many expressions must begin with a known name as with any name: to compare the two lists that a server finds one by one would cost too
-/// much by its estimate. Loops, macros and assignments bring names of their own, and what is raw or a comment is no expression at all.
+/// The rule compares two counts: expressions that start with a known name, and expressions that start with any name.
+/// Comparing the two lists of matches one by one would exceed the cost estimate of the API server.
+/// Loops, macros and assignments introduce their own names, and raw blocks and comments are not expressions.
 pub(crate) fn template(_: &mut SchemaGenerator) -> Schema {
     let begins = r"[{]{2}[-+]?\\s*";
     let own = "self.contains('endfor') || self.contains('endmacro') || self.contains('endwith') || self.contains('endraw') || self.contains('#}')";

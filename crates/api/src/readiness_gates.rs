@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Amount, Condition, Span, Status, text};
 
-/// The conditions that must hold before a machine may be scheduled.
+/// Conditions that must hold before pods may be scheduled to a machine.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "fleetwright.io",
@@ -20,21 +20,21 @@ use crate::{Amount, Condition, Span, Status, text};
     printcolumn = r#"{"name": "Schedulable", "type": "integer", "jsonPath": ".status.schedulable"}"#,
     printcolumn = r#"{"name": "Closed", "type": "integer", "jsonPath": ".status.closed"}"#,
     printcolumn = r#"{"name": "Held", "type": "integer", "jsonPath": ".status.held"}"#,
-    printcolumn = r#"{"name": "Holding", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Holding\")].status"}"#,
+    printcolumn = r#"{"name": "Safety net", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"SafetyNetActive\")].status"}"#,
     printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#,
     printcolumn = r#"{"name": "Accepted", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Accepted\")].status", "priority": 1}"#,
-    printcolumn = r#"{"name": "Message", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Holding\")].message", "priority": 1}"#
+    printcolumn = r#"{"name": "Message", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"SafetyNetActive\")].message", "priority": 1}"#
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ReadinessGatesSpec {
-    /// The machines meant, by their labels. An empty selector means all of the namespace.
+    /// Selects machines by their labels. An empty selector selects all machines of the namespace.
     #[schemars(schema_with = "text::selector")]
     pub selector: LabelSelector,
-    /// What must hold; all of it.
+    /// Conditions that must hold. All of them must hold.
     #[schemars(length(min = 1, max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".to_owned()]))]
     pub conditions: Vec<Gate>,
-    /// When closing is stopped because too much would close at once.
+    /// Stops the closing of machines when too many would close at the same time.
     #[serde(default)]
     pub safety_net: SafetyNet,
 }
@@ -51,7 +51,7 @@ pub struct ReadinessGatesSpec {
     .field_path(".type")
     .reason(Reason::FieldValueForbidden))]
 #[x_kube(validation = Rule::new("self.status != 'Unknown'")
-    .message("a gate opens at True or at False; what nobody knows opens nothing")
+    .message("a gate opens at True or at False; Unknown opens no gate")
     .field_path(".status"))]
 #[x_kube(validation = Rule::new("!has(self.staleAfter) || (has(self.from) && !has(self.from.machineCondition))")
     .message("a Machine's own condition has no heartbeat: staleAfter goes with from.reporter or from.nodeCondition, or is left out")
@@ -61,33 +61,33 @@ pub struct ReadinessGatesSpec {
     .message("without staleAfter nothing becomes stale: set staleAfter, or leave stale out")
     .field_path(".stale"))]
 pub struct Gate {
-    /// What the gate is called; without `from`, the type of the Machine's own condition.
+    /// Name of the gate. Without `from`, the type of the Machine's own condition.
     #[serde(rename = "type")]
     #[schemars(schema_with = "text::camel_case")]
     pub type_: String,
-    /// Where the condition comes from. The Machine's own condition of that type if left out.
+    /// Source of the condition. If omitted, the Machine's own condition of that type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<GateSource>,
-    /// The status that opens the gate.
+    /// Status that the condition must have.
     #[serde(default = "Gate::default_status")]
     pub status: Status,
-    /// Whether it counts always, or only until all gates held for the first time.
+    /// Whether the gate always counts, or only until all gates held for the first time.
     #[serde(default)]
     pub when: GateWhen,
-    /// How long it must have held before a closed machine opens.
+    /// How long the condition must have held before a closed machine is opened.
     #[serde(default)]
     pub hold_for: Span,
-    /// How long it may fail before an open machine closes.
+    /// How long the condition may fail before an open machine is closed.
     #[serde(default)]
     pub tolerate_for: Span,
-    /// After how long without a heartbeat a report is stale. Never, if left out.
+    /// Time without a heartbeat after which a report is stale. If omitted, reports never become stale.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = text::positive())]
     pub stale_after: Option<Span>,
-    /// What it means that there is no such condition.
+    /// What a missing condition means.
     #[serde(default)]
     pub missing: Absence,
-    /// What it means that the report is stale.
+    /// What a stale report means.
     #[serde(default)]
     pub stale: Absence,
 }
@@ -98,24 +98,24 @@ impl Gate {
     }
 }
 
-/// Where the condition of a gate comes from: exactly one of the fields.
+/// Source of the condition of a gate. Exactly one field must be set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("[has(self.machineCondition), has(self.nodeCondition), has(self.reporter)].filter(given, given).size() == 1")
     .message("a condition comes from one place: give exactly one of machineCondition, nodeCondition and reporter"))]
 pub struct GateSource {
-    /// The Machine's condition of this type, written by an operator that owns it.
+    /// The condition of this type of the Machine, written by the operator that owns it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "text::camel_case")]
     #[x_kube(validation = Rule::new("!(self in ['Schedulable', 'ReportsValid'])")
         .message("Schedulable and ReportsValid follow from the gates and cannot be gates themselves: name a condition that something else decides")
         .reason(Reason::FieldValueForbidden))]
     pub machine_condition: Option<String>,
-    /// The Node's condition of this type.
+    /// The condition of this type of the Node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "text::node_condition")]
     pub node_condition: Option<String>,
-    /// The report of this reporter, a ConfigMap labelled `fleetwright.io/reporter`, with a condition of the gate's type.
+    /// The report of this reporter: a ConfigMap with the label `fleetwright.io/reporter` that has a condition of the gate's type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "text::dns_label")]
     pub reporter: Option<String>,
@@ -124,14 +124,14 @@ pub struct GateSource {
 /// When a gate counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum GateWhen {
-    /// Always.
+    /// The gate always counts.
     #[default]
     Always,
-    /// Until all gates held for the first time.
+    /// The gate counts until all gates held for the first time.
     Bootstrap,
 }
 
-/// What it means that a condition is missing or its report stale.
+/// What a missing condition or a stale report means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Absence {
     /// The gate fails.
@@ -139,26 +139,26 @@ pub enum Absence {
     Fail,
     /// The gate holds.
     Pass,
-    /// The gate changes nothing: an open machine stays open, a closed one closed.
+    /// The gate changes nothing: an open machine stays open, a closed one stays closed.
     Keep,
 }
 
-/// When closing is stopped because too much would close at once.
+/// Stops the closing of machines when too many would close at the same time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SafetyNet {
-    /// So many machines of a scope may lose schedulability within the time: a number, or a percentage of the scope.
+    /// Maximum number of machines of a scope that may become unschedulable within `within`: a number, or a percentage of the scope.
     #[serde(default = "SafetyNet::default_max")]
     pub max: Amount,
-    /// However small the scope, so many may.
+    /// Minimum of the limit, however small the scope, if `max` is a percentage.
     #[serde(default = "SafetyNet::default_at_least")]
     #[schemars(range(max = 100_000))]
     pub at_least: u32,
-    /// The time within which machines count as having failed together.
+    /// Period within which failures of machines count as simultaneous.
     #[serde(default = "SafetyNet::default_within")]
     #[x_kube(validation = text::positive())]
     pub within: Span,
-    /// The label of the machines whose values divide them into scopes. All machines selected are one scope if left out.
+    /// Label of the machines. Each value of the label is a scope. If omitted, all selected machines are one scope.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "text::label_key")]
     pub by: Option<String>,
@@ -184,27 +184,27 @@ impl Default for SafetyNet {
     }
 }
 
-/// What became of the gates.
+/// Observed state of ReadinessGates.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ReadinessGatesStatus {
-    /// The generation that was last acted on.
+    /// The `metadata.generation` of the ReadinessGates that the operator last acted on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub observed_generation: Option<i64>,
-    /// How many machines are selected.
+    /// Number of selected machines.
     #[serde(default)]
     pub machines: u32,
-    /// How many of them may be scheduled.
+    /// Number of selected machines that pods may be scheduled to.
     #[serde(default)]
     pub schedulable: u32,
-    /// How many are closed by a gate.
+    /// Number of machines that a gate closes.
     #[serde(default)]
     pub closed: u32,
-    /// How many the safety net keeps open.
+    /// Number of machines that the safety net keeps open.
     #[serde(default)]
     pub held: u32,
-    /// Whether the gates are understood (`Accepted`) and whether the safety net is in force (`Holding`).
+    /// Conditions: whether the gates are valid (`Accepted`) and whether the safety net is active (`SafetyNetActive`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".to_owned()]))]

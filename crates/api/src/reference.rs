@@ -1,10 +1,10 @@
-//! The page of reference for people, made out of the definitions.
+//! Generates the reference page from the definitions.
 
 use serde_json::Value;
 
 use crate::{crds, report, text};
 
-/// The kinds, their fields, defaults and limits, as Markdown.
+/// Returns the kinds with their fields, defaults and limits as Markdown.
 pub fn kinds_markdown() -> String {
     let mut out = String::from(INTRODUCTION);
     for (word, message) in text::WORDS {
@@ -88,7 +88,7 @@ fn line(out: &mut String, line: &str) {
     out.push('\n');
 }
 
-/// Messages of rules by the path of the field they speak of, which may be deeper than the object they are written at.
+/// Messages of rules by the path of their field, which may be below the object that has the rule.
 #[derive(Default)]
 struct Rules(Vec<(String, String)>);
 
@@ -127,7 +127,7 @@ fn fields(path: &str, schema: &Value, rules: &mut Rules, out: &mut String) {
         rules.add(&items, &property["items"]);
         let messages: Vec<&str> =
             rules.of(&path).chain(rules.of(&items)).filter(|message| word(message).is_none()).collect();
-        // Nobody but operators need the limits of what operators write.
+        // Only operators need the limits of status fields.
         let limits = if path.starts_with("status.") { None } else { limits(property) };
         let meaning = meaning(property, &messages, limits);
         line(out, &format!("| `{path}` | {} | {default} | {meaning} |", kind_of(property)));
@@ -138,12 +138,12 @@ fn fields(path: &str, schema: &Value, rules: &mut Rules, out: &mut String) {
     }
 }
 
-/// Conditions are the same everywhere and have a table of their own.
+/// All kinds have the same conditions, which have their own table.
 fn is_conditions(schema: &Value) -> bool {
     schema["items"]["properties"]["lastTransitionTime"].is_object()
 }
 
-/// The word for what that message explains, and the rest of the message, if any.
+/// Returns the term that explains a value with this rule message.
 fn word(message: &str) -> Option<&'static str> {
     let mut words = text::WORDS.iter();
     words.find(|(_, explained)| message.ends_with(explained)).map(|(word, _)| *word)
@@ -181,7 +181,7 @@ fn meaning(schema: &Value, rules: &[&str], limits: Option<String>) -> String {
     }
     lines.extend(rules.iter().map(|rule| format!("{}.", capital(rule))));
     lines.extend(limits);
-    // A table's cell is one line, and `|` ends it.
+    // A cell of a table is one line, and `|` ends it.
     lines
         .iter()
         .map(|line| line.trim().replace('|', "\\|"))
@@ -207,7 +207,7 @@ fn limits(schema: &Value) -> Option<String> {
     }
 }
 
-/// A sentence begins with a capital letter, unless with the name of something, such as kube-apiserver.
+/// Makes the first letter a capital letter, except in names such as kube-apiserver.
 fn capital(text: &str) -> String {
     if text.split([' ', ',', ':']).next().is_some_and(|word| word.contains(['-', '.'])) {
         return text.to_owned();

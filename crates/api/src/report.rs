@@ -6,23 +6,22 @@ use serde_json::Value;
 
 use crate::{Status, names};
 
-/// What one reporter says of one machine, read from a labelled ConfigMap.
+/// The report of one reporter on one machine, read from a labelled ConfigMap.
 ///
 /// This is the contract for authors of other operators. The ConfigMap
 ///
-/// - has the labels `fleetwright.io/machine` (the machine's name) and `fleetwright.io/reporter` (a DNS label),
-/// - is called `MACHINE.REPORTER`, so that there is one report of a reporter on a machine, and who may write this name speaks for
-///   this machine and nobody else,
-/// - holds under `data.conditions` a JSON list of at most 32 conditions ([`SubCondition`]), each of a type of its own.
+/// - has the labels `fleetwright.io/machine` (name of the machine) and `fleetwright.io/reporter` (a DNS label),
+/// - has the name `MACHINE.REPORTER`: a reporter has one report for each machine, and write access to this name allows reporting only on this machine,
+/// - contains under `data.conditions` a JSON list of at most 32 conditions ([`SubCondition`]), each with a different type.
 ///
-/// Whoever may write ConfigMaps in the namespace may write anything: nothing of it is believed before it was checked here.
+/// Anyone with write access to ConfigMaps in the namespace may write anything, so nothing of a report is used before it is validated here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// The machine meant.
+    /// Name of the machine.
     pub machine: String,
-    /// Who reports.
+    /// Name of the reporter.
     pub reporter: String,
-    /// What is reported.
+    /// Reported conditions.
     pub conditions: Vec<SubCondition>,
 }
 
@@ -30,23 +29,23 @@ pub struct Report {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SubCondition {
-    /// What is spoken of, in CamelCase.
+    /// Type of the condition, in CamelCase.
     #[serde(rename = "type")]
     pub type_: String,
-    /// Does it hold?
+    /// Status of the condition.
     pub status: Status,
-    /// One word in CamelCase why, for programs.
+    /// Machine-readable reason, one word in CamelCase.
     #[serde(default)]
     pub reason: String,
-    /// Why, for people.
+    /// Human-readable explanation.
     #[serde(default)]
     pub message: String,
-    /// When the reporter last looked.
+    /// Time at which the reporter last checked the condition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heartbeat: Option<Timestamp>,
 }
 
-/// What is wrong with a report: what was found, what is allowed, what to do.
+/// Why a report is invalid: what was found, what is allowed, what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Broken(pub String);
@@ -56,18 +55,18 @@ const MAX_CONDITIONS: usize = 32;
 const MAX_TYPE: usize = 64;
 const MAX_REASON: usize = 128;
 const MAX_MESSAGE: usize = 1024;
-/// Clocks differ a little.
+/// Tolerated clock skew.
 const MAX_AHEAD: SignedDuration = SignedDuration::from_mins(1);
-/// Nobody but Fleetwright speaks of these.
+/// Types that only Fleetwright may report.
 const RESERVED: [&str; 5] =
     [names::SCHEDULABLE, names::REPORTS_VALID, names::REACHABLE, names::PACKAGES_READY, names::UP_TO_DATE];
 const FIELDS: [&str; 5] = ["type", "status", "reason", "message", "heartbeat"];
 
 impl Report {
-    /// Reads the report in a ConfigMap with that name, those labels and that data.
+    /// Reads the report from the name, labels and data of a ConfigMap.
     ///
     /// # Errors
-    /// Says what is wrong with the labels, the name or the data. Nothing of a broken report counts.
+    /// Describes what is wrong with the labels, the name or the data. An invalid report is ignored as a whole.
     pub fn read(
         name: &str,
         labels: &BTreeMap<String, String>,
@@ -104,10 +103,10 @@ impl Report {
         Ok(Self { machine: machine.clone(), reporter: reporter.clone(), conditions })
     }
 
-    /// Checks the heartbeats against the time it is: one from the future would never become stale.
+    /// Checks the heartbeats against the current time: a heartbeat in the future would never become stale.
     ///
     /// # Errors
-    /// Names the heartbeat that is more than a minute ahead.
+    /// Names the heartbeat that is more than a minute in the future.
     pub fn check_time(&self, now: Timestamp) -> Result<(), Broken> {
         for (index, condition) in self.conditions.iter().enumerate() {
             if let Some(heartbeat) = condition.heartbeat.filter(|at| at.duration_since(now) > MAX_AHEAD) {
@@ -123,7 +122,7 @@ impl Report {
     }
 }
 
-/// The contract, for the page of reference.
+/// The contract, for the reference page.
 pub(crate) fn reference() -> String {
     let reserved = RESERVED.map(|name| format!("`{name}`")).join(", ");
     format!(
@@ -153,7 +152,7 @@ Other fields are refused. Nothing of a broken report counts; what is wrong with 
     )
 }
 
-/// Reads the list; an error begins where `data.conditions` ends.
+/// Parses the list. An error message continues after `data.conditions`.
 fn conditions(text: &str) -> Result<Vec<SubCondition>, String> {
     if text.len() > MAX_BYTES {
         return Err(format!(" is {} bytes long: at most {MAX_BYTES} are read; shorten the messages", text.len()));
@@ -241,7 +240,7 @@ fn sub_condition(entry: &Value) -> Result<SubCondition, String> {
     })
 }
 
-/// What was found, fit for a message: quoted, without control characters, not long.
+/// Quotes a value for a message, without control characters and with limited length.
 fn shown(text: &str) -> String {
     const MOST: usize = 80;
     let mut short: String = text.chars().take(MOST).collect();

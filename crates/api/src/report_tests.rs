@@ -91,7 +91,7 @@ fn a_report_speaks_only_for_the_machine_and_reporter_in_its_name() {
         ("host-17.log-agent", "host-18", "log-agent"),
         ("host-17.log-agent", "host-17", "other"),
         ("host-17", "host-17", "log-agent"),
-        // The name alone would fit both ways; a reporter has no dots.
+        // The combined name would be valid for both; a reporter has no dots.
         ("a.b.c", "a", "b.c"),
     ] {
         let Broken(message) = Report::read(name, &labels(machine, reporter), &data("[]")).unwrap_err();
@@ -112,7 +112,7 @@ fn a_heartbeat_from_the_future_is_broken_and_one_of_a_clock_slightly_ahead_is_no
     assert!(at("9999-12-30T22:00:00Z").check_time(Timestamp::MIN).is_err());
 }
 
-/// Reports that are mostly right, so that what is wrong is one thing at a time.
+/// Mostly valid reports, so that each has one error at a time.
 fn json() -> impl Strategy<Value = String> {
     fn text(pattern: &'static str, wrong: impl Strategy<Value = Value> + 'static) -> impl Strategy<Value = Value> {
         prop_oneof![20 => pattern.prop_map(Value::from), 1 => wrong]
@@ -159,7 +159,7 @@ proptest! {
                 prop_assert!(!condition.message.chars().any(|c| c.is_control() && c != '\n'));
                 prop_assert!(report.conditions[..index].iter().all(|other| other.type_ != condition.type_));
             }
-            // And is the same when it is written and read again.
+            // The value is the same after it is written and read again.
             let again = serde_json::to_string(&report.conditions).unwrap();
             prop_assert_eq!(read(&again).unwrap(), report);
         }

@@ -1,8 +1,8 @@
-//! Which Clusters and Machines may use the content of a Secret: a Secret names them in an annotation, or none gets it.
+//! Which Clusters and Machines may use the content of a Secret. An annotation of the Secret lists them; without it no object may use the content.
 
-/// Whether the value of a Secret's annotation ([`ALLOWED_CLUSTERS`](crate::names::ALLOWED_CLUSTERS),
-/// [`READABLE_BY_CLUSTERS`](crate::names::READABLE_BY_CLUSTERS) or [`ALLOWED_MACHINES`](crate::names::ALLOWED_MACHINES)) names this object. The value is a list of names, separated by commas; a name that ends with `*`
-/// stands for all names with that prefix. Without the annotation nothing is shared.
+/// Returns true if the value of an annotation of a Secret ([`ALLOWED_CLUSTERS`](crate::names::ALLOWED_CLUSTERS),
+/// [`READABLE_BY_CLUSTERS`](crate::names::READABLE_BY_CLUSTERS) or [`ALLOWED_MACHINES`](crate::names::ALLOWED_MACHINES)) lists the object.
+/// The value is a comma-separated list of names; a name that ends with `*` matches all names with that prefix. Without the annotation the Secret is not shared.
 pub fn is_shared(allowed: Option<&str>, name: &str) -> bool {
     allowed.unwrap_or_default().split(',').map(str::trim).any(|pattern| match pattern.strip_suffix('*') {
         Some(prefix) => name.starts_with(prefix),

@@ -6,22 +6,22 @@ use std::time::Duration;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A length of time as people write it: `90s`, `24h`, `1h30m`, `500ms`.
+/// A duration as people write it: `90s`, `24h`, `1h30m`, `500ms`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Span(pub Duration);
 
-/// Why a text is not a [`Span`].
+/// The error for a text that is not a [`Span`].
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0:?} is not a duration: write numbers with units h, m, s or ms, such as 90s or 1h30m")]
 pub struct NotASpan(String);
 
 impl Span {
-    /// So many seconds.
+    /// Returns a span of seconds.
     pub const fn seconds(seconds: u64) -> Self {
         Self(Duration::from_secs(seconds))
     }
 
-    /// So many minutes.
+    /// Returns a span of minutes.
     pub const fn minutes(minutes: u64) -> Self {
         Self::seconds(minutes * 60)
     }
@@ -85,7 +85,7 @@ impl<'de> Deserialize<'de> for Span {
     }
 }
 
-/// What the servers allow: so few digits that no rule which computes with it overflows.
+/// Format that admission allows. The number of digits is limited so that no rule overflows when it computes with the duration.
 const PATTERN: &str = "([0-9]{1,5}h)?([0-9]{1,7}m)?([0-9]{1,9}s)?([0-9]{1,9}ms)?";
 
 impl JsonSchema for Span {

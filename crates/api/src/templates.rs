@@ -1,22 +1,21 @@
-//! The names that templates of package versions may use. Admission refuses others where it can; the renderer knows no others.
+//! Names that templates of package versions may use. Admission rejects other names where it can, and the renderer rejects all others.
 //!
-//! What `cluster` and the labels hold differs from machine to machine and from cluster to cluster, so it is known only when a
-//! template is rendered.
+//! The keys of `cluster` and of the labels differ between machines and between clusters, so they are known only when a template is rendered.
 
-/// What an expression may begin with.
+/// Allowed first names of an expression.
 pub const ROOTS: [&str; 3] = ["machine", "facts", "cluster"];
 
-/// What is known of a machine: `machine.name` and so on.
+/// Fields of a machine: `machine.name` and so on.
 pub const MACHINE: [&str; 10] =
     ["name", "nodeName", "role", "address", "addresses", "labels", "hardware", "taints", "nodeLabels", "providerID"];
 
-/// What a host says of itself: `facts.os` and so on.
+/// Facts that a host reports: `facts.os` and so on.
 pub const FACTS: [&str; 5] = ["os", "kernel", "arch", "cpus", "memory"];
 
-/// What an expression in the template of an extension may begin with.
+/// Allowed first names of an expression in the template of an extension.
 pub const EXTENSION_ROOTS: [&str; 2] = ["cluster", "values"];
 
-/// What is known of a cluster in the template of an extension: `cluster.name` and so on.
+/// Fields of a cluster in the template of an extension: `cluster.name` and so on.
 pub const CLUSTER: [&str; 16] = [
     "name",           // of the Cluster
     "fleet",          // its namespace

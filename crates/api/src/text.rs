@@ -1,5 +1,6 @@
-//! Schemas of texts that several kinds hold. Each refuses by a rule with a message of ours where the bare pattern of a
-//! schema would answer with a regular expression only; the length is bounded, which bounds what a rule costs.
+//! Schemas of texts that several kinds contain.
+//! Each rejects invalid values by a validation rule with a readable message; a plain pattern would only return a regular expression.
+//! The length is limited, which limits the estimated cost of the rule.
 
 use kube::core::Rule;
 use schemars::{Schema, SchemaGenerator, json_schema};
@@ -19,7 +20,7 @@ pub(crate) const AMOUNT: &str =
     "must be a number of at most 1000000, such as 5, or a percentage from 0% to 100%, such as \"5%\"";
 pub(crate) const QUANTITY: &str = "must be a quantity above nothing, such as 500m, 2 or 8Gi";
 
-/// What the page of reference calls the values that occur everywhere, and the message of their rule.
+/// Terms of the reference page for common values, and the messages of their rules.
 pub(crate) const WORDS: [(&str, &str); 8] = [
     ("name", NAME),
     ("short name", SHORT_NAME),
@@ -31,7 +32,7 @@ pub(crate) const WORDS: [(&str, &str); 8] = [
     ("quantity", QUANTITY),
 ];
 
-/// A text of at most so many characters that keeps a rule.
+/// A text of at most `max` characters with a validation rule.
 pub(crate) fn ruled(max: u32, rule: &str, message: &str) -> Schema {
     json_schema!({
         "type": "string",
@@ -40,12 +41,12 @@ pub(crate) fn ruled(max: u32, rule: &str, message: &str) -> Schema {
     })
 }
 
-/// A list of such texts, none of them twice.
+/// A list of such texts without duplicates.
 pub(crate) fn set_of(item: Schema, max: u32) -> Schema {
     json_schema!({"type": "array", "items": item, "maxItems": max, "x-kubernetes-list-type": "set"})
 }
 
-/// The name of an object: a DNS subdomain.
+/// Name of an object: a DNS subdomain.
 pub(crate) fn object_name(_: &mut SchemaGenerator) -> Schema {
     ruled(253, "!format.dns1123Subdomain().validate(self).hasValue()", NAME)
 }
@@ -55,17 +56,17 @@ pub(crate) fn dns_label(_: &mut SchemaGenerator) -> Schema {
     ruled(63, "!format.dns1123Label().validate(self).hasValue()", SHORT_NAME)
 }
 
-/// Several DNS labels.
+/// A list of DNS labels.
 pub(crate) fn dns_labels(generator: &mut SchemaGenerator) -> Schema {
     set_of(dns_label(generator), 32)
 }
 
-/// A duration that is longer than nothing.
+/// A duration longer than zero.
 pub(crate) fn positive() -> Rule {
     Rule::new("duration(self) > duration('0s')").message("must be longer than nothing, such as 10m")
 }
 
-/// The name of a host. Kubelets put it into a label of their Node, so it is no longer than a label's value may be.
+/// Name of a host. Kubelets put it into a label of their Node, so it has the maximum length of a label value.
 pub(crate) fn host_name(_: &mut SchemaGenerator) -> Schema {
     ruled(
         63,
@@ -79,7 +80,7 @@ pub(crate) fn addresses(generator: &mut SchemaGenerator) -> Schema {
     set_of(address(generator), 16)
 }
 
-/// An address of a host. A mistyped IP address must not pass as a DNS name.
+/// Address of a host. A mistyped IP address must not pass as a DNS name.
 pub(crate) fn address(_: &mut SchemaGenerator) -> Schema {
     ruled(
         253,
@@ -88,12 +89,12 @@ pub(crate) fn address(_: &mut SchemaGenerator) -> Schema {
     )
 }
 
-/// The key of a label or taint.
+/// Key of a label or taint.
 pub(crate) fn label_key(_: &mut SchemaGenerator) -> Schema {
     ruled(317, "!format.qualifiedName().validate(self).hasValue()", LABEL_KEY)
 }
 
-/// The value of a label or taint.
+/// Value of a label or taint.
 pub(crate) fn label_value(_: &mut SchemaGenerator) -> Schema {
     ruled(63, "!format.labelValue().validate(self).hasValue()", LABEL_VALUE)
 }
@@ -111,7 +112,7 @@ pub(crate) fn labels(generator: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Rendered inputs, by name, with the beginning of their digests.
+/// Rendered inputs by name, with a prefix of their digests.
 pub(crate) fn inputs(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
@@ -120,19 +121,19 @@ pub(crate) fn inputs(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// One word in CamelCase: a type of condition or operation, a kind.
+/// A word in CamelCase: the type of a condition or operation, or a kind.
 pub(crate) fn camel_case(_: &mut SchemaGenerator) -> Schema {
     ruled(64, "self.matches('^[A-Z][A-Za-z0-9]*$')", CAMEL_CASE)
 }
 
-/// Several such words, at least one.
+/// A list of at least one such word.
 pub(crate) fn camel_cases(generator: &mut SchemaGenerator) -> Schema {
     let mut list = set_of(camel_case(generator), 32);
     list.insert("minItems".to_owned(), 1.into());
     list
 }
 
-/// The type of a Node's condition. Others than Kubernetes' own may have a DNS name before them.
+/// Type of a condition of a Node. Types that are not from Kubernetes may have a DNS name as a prefix.
 pub(crate) fn node_condition(_: &mut SchemaGenerator) -> Schema {
     ruled(
         317,
@@ -141,7 +142,7 @@ pub(crate) fn node_condition(_: &mut SchemaGenerator) -> Schema {
     )
 }
 
-/// The name of a user on a host.
+/// Name of a user on a host.
 pub(crate) fn user(_: &mut SchemaGenerator) -> Schema {
     ruled(
         32,
@@ -160,7 +161,7 @@ pub(crate) fn host_keys(_: &mut SchemaGenerator) -> Schema {
     set_of(key, 8)
 }
 
-/// One line that people read.
+/// One line of human-readable text.
 pub(crate) fn line(_: &mut SchemaGenerator) -> Schema {
     ruled(
         128,
@@ -169,7 +170,7 @@ pub(crate) fn line(_: &mut SchemaGenerator) -> Schema {
     )
 }
 
-/// A provider's name for a host.
+/// Provider ID of a host.
 pub(crate) fn provider_id(_: &mut SchemaGenerator) -> Schema {
     ruled(
         253,
@@ -178,7 +179,7 @@ pub(crate) fn provider_id(_: &mut SchemaGenerator) -> Schema {
     )
 }
 
-/// Who asked.
+/// Name of the requesting operator.
 pub(crate) fn requester(_: &mut SchemaGenerator) -> Schema {
     ruled(
         253,
@@ -187,7 +188,7 @@ pub(crate) fn requester(_: &mut SchemaGenerator) -> Schema {
     )
 }
 
-/// What stands for everything that an act depends on.
+/// Hash of everything that an action depends on.
 pub(crate) fn fingerprint(_: &mut SchemaGenerator) -> Schema {
     ruled(
         128,
@@ -196,8 +197,7 @@ pub(crate) fn fingerprint(_: &mut SchemaGenerator) -> Schema {
     )
 }
 
-/// A selector of labels. Its own schema in Kubernetes checks next to nothing; a selector that nobody understands would
-/// select nothing or everything.
+/// A label selector. Its schema in Kubernetes validates almost nothing; an invalid selector would select nothing or everything.
 pub(crate) fn selector(generator: &mut SchemaGenerator) -> Schema {
     let values = json_schema!({
         "type": "array", "maxItems": 64, "items": label_value(generator), "x-kubernetes-list-type": "atomic",

@@ -2,9 +2,10 @@
 
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use futures::Stream;
 use http::{Response, StatusCode, header};
 use http_body::Frame;
@@ -29,89 +30,114 @@ pub fn stream(pieces: impl Stream<Item = Bytes> + Send + 'static) -> Body {
 }
 
 /// A body that holds something until it is sent or dropped.
-pub fn holding(body: Body, held: impl Send + Unpin + 'static) -> Body {
-    Holding { body, _held: held }.boxed_unsync()
+pub fn holding(body: Body, held: impl Send + 'static) -> Body {
+    // Of the adapters, this one passes the size on. It is never called.
+    let holds = move |never: Infallible| {
+        let _held = &held;
+        never
+    };
+    body.map_err(holds).boxed_unsync()
 }
 
-struct Holding<T> {
-    body: Body,
-    _held: T,
-}
-
-impl<T: Unpin> http_body::Body for Holding<T> {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> http_body::SizeHint {
-        self.body.size_hint()
-    }
-}
-
-/// Hears whether an answer waits for its client or for the server.
+/// Hears which pieces of an answer wait for its client.
 pub(crate) trait Progress {
-    /// A piece was handed out to be sent, or the next one is not there yet.
-    fn waits_for_client(&self, waits: bool);
+    /// A piece was handed out to be sent.
+    fn handed_out(&self);
+    /// A piece was sent, or is not sent any more.
+    fn sent(&self);
 }
 
-/// The most that is handed out at once, so that a client that reads nothing is known by pieces that are never asked for.
+/// The most that is handed out at once, so that a client that reads nothing is known by a piece that stays unsent.
 const PIECE: usize = 128 * 1024;
 
-/// A body that is sent piece by piece and says how it gets on.
-pub(crate) fn sending(body: Body, progress: impl Progress + Send + Unpin + 'static) -> Body {
-    Sending { body, rest: Bytes::new(), progress }.boxed_unsync()
+/// A body that is sent piece by piece, and kept with all that it holds until the last piece was sent. HTTP/2 drops a body when it has its last piece, of
+/// which the client may have taken one byte; and a piece keeps the whole answer in memory that it is a part of.
+pub(crate) fn sending<P: Progress>(body: Body, progress: P) -> Sending<P> {
+    Sending { rest: Bytes::new(), answer: Arc::new(Answer { body: Mutex::new(body), progress }) }
 }
 
-struct Sending<P> {
-    body: Body,
+/// What [`sending`] makes.
+pub(crate) struct Sending<P> {
     /// What is left of a large piece.
     rest: Bytes,
+    answer: Arc<Answer<P>>,
+}
+
+struct Answer<P> {
+    body: Mutex<Body>,
     progress: P,
 }
 
-impl<P: Progress + Unpin> http_body::Body for Sending<P> {
-    type Data = Bytes;
+impl<P> Answer<P> {
+    fn body(&self) -> MutexGuard<'_, Body> {
+        self.body.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A piece of an answer, dropped when it was sent.
+pub(crate) struct Piece<P: Progress> {
+    bytes: Bytes,
+    answer: Arc<Answer<P>>,
+}
+
+impl<P: Progress> Piece<P> {
+    fn new(bytes: Bytes, answer: &Arc<Answer<P>>) -> Self {
+        answer.progress.handed_out();
+        Self { bytes, answer: answer.clone() }
+    }
+}
+
+impl<P: Progress> Drop for Piece<P> {
+    fn drop(&mut self) {
+        self.answer.progress.sent();
+    }
+}
+
+impl<P: Progress> Buf for Piece<P> {
+    fn remaining(&self) -> usize {
+        self.bytes.remaining()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.bytes.chunk()
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.bytes.advance(count);
+    }
+}
+
+impl<P: Progress> http_body::Body for Sending<P> {
+    type Data = Piece<P>;
     type Error = Infallible;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    ) -> Poll<Option<Result<Frame<Piece<P>>, Infallible>>> {
         if self.rest.is_empty() {
-            let frame = match Pin::new(&mut self.body).poll_frame(context) {
-                Poll::Ready(Some(Ok(frame))) => frame,
-                other => {
-                    self.progress.waits_for_client(false);
-                    return other;
-                }
-            };
+            let polled = Pin::new(&mut *self.answer.body()).poll_frame(context);
+            let Some(Ok(frame)) = ready!(polled) else { return Poll::Ready(None) };
             match frame.into_data() {
                 Ok(data) => self.rest = data,
-                Err(frame) => return Poll::Ready(Some(Ok(frame))),
+                Err(other) => {
+                    let frame = other.map_data(|data| Piece::new(data, &self.answer));
+                    return Poll::Ready(Some(Ok(frame)));
+                }
             }
         }
-        self.progress.waits_for_client(true);
         let size = self.rest.len().min(PIECE);
-        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(size)))))
+        let bytes = self.rest.split_to(size);
+        Poll::Ready(Some(Ok(Frame::data(Piece::new(bytes, &self.answer)))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.rest.is_empty() && self.body.is_end_stream()
+        self.rest.is_empty() && self.answer.body().is_end_stream()
     }
 
     fn size_hint(&self) -> http_body::SizeHint {
         let rest = self.rest.len() as u64;
-        let mut hint = self.body.size_hint();
+        let mut hint = self.answer.body().size_hint();
         if let Some(upper) = hint.upper() {
             hint.set_upper(upper + rest);
         }
@@ -151,4 +177,47 @@ pub fn error(error: &ApiError) -> Response<Body> {
         response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
     }
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Waker;
+
+    use http_body::Body as _;
+
+    use super::*;
+
+    impl Progress for Arc<AtomicUsize> {
+        fn handed_out(&self) {
+            self.fetch_add(1, Ordering::SeqCst);
+        }
+
+        fn sent(&self) {
+            self.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn an_answer_keeps_what_it_holds_until_its_last_piece_was_sent() {
+        let (place, unsent) = (Arc::new(()), Arc::new(AtomicUsize::new(0)));
+        let held = || (Arc::strong_count(&place) > 1, unsent.load(Ordering::SeqCst));
+        let mut answer = sending(holding(full(vec![b'x'; 2 * PIECE + 1]), place.clone()), unsent.clone());
+        assert_eq!(answer.size_hint().exact(), Some(2 * PIECE as u64 + 1));
+        let mut context = Context::from_waker(Waker::noop());
+        let mut pieces = Vec::new();
+        while let Poll::Ready(Some(Ok(frame))) = Pin::new(&mut answer).poll_frame(&mut context) {
+            pieces.extend(frame.into_data());
+        }
+        let sizes: Vec<usize> = pieces.iter().map(|piece| piece.remaining()).collect();
+        assert_eq!((sizes, answer.is_end_stream()), (vec![PIECE, PIECE, 1], true));
+        // As HTTP/2 does.
+        drop(answer);
+        assert_eq!(held(), (true, 3));
+        let last = pieces.pop();
+        drop(pieces);
+        assert_eq!(held(), (true, 1));
+        drop(last);
+        assert_eq!(held(), (false, 0));
+    }
 }

@@ -10,12 +10,12 @@ use fleetwright_rbac::{Attributes, User};
 use futures::FutureExt;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, header};
-use http_body::Body as _;
 use http_body_util::{BodyExt, Limited};
 use serde_json::{Value, json};
 
 use crate::auth::{self, ClientCertificate};
 use crate::body::{self, Body};
+use crate::connections::Slot;
 use crate::error::ApiError;
 use crate::gate::{Asked, Passage};
 use crate::list::ListOptions;
@@ -36,7 +36,7 @@ pub(crate) enum Peer {
     /// Code in the same process, as this user.
     Local(User),
     /// A TLS connection, with the verified client certificate.
-    Remote(Option<Arc<ClientCertificate>>),
+    Remote(Option<Arc<ClientCertificate>>, Arc<Slot>),
 }
 
 /// One request, with all that its handler needs.
@@ -68,7 +68,7 @@ where
         Ok(user) => receive(&server, &user, &parts.method, incoming).await.map(|bytes| (user, bytes)),
         Err(error) => Err(error),
     };
-    // A seat is taken when everything is there: how long a body takes is up to its client.
+    // A place is taken when everything is there: how long a body takes is up to its client.
     let admitted = admitted.and_then(|(user, bytes)| Ok((server.seats.take(&user, &info)?, user, bytes)));
     let mut answer = match admitted {
         Err(error) => body::error(&error),
@@ -95,12 +95,10 @@ where
                     })
                     .unwrap_or_else(|error| call.refuse(&error));
                 let answer = with_warnings(answer, &call.warnings);
-                // A stream, which a watch is, takes its seat for as long as it lasts.
+                // An answer takes memory until its client has read it, so that it keeps its place until then.
                 match seat {
-                    Some(seat) if !answer.body().is_end_stream() && answer.body().size_hint().exact().is_none() => {
-                        answer.map(|stream| body::holding(stream, seat))
-                    }
-                    _ => answer,
+                    Some(seat) => answer.map(|sent| body::holding(sent, seat)),
+                    None => answer,
                 }
             }
         },
@@ -118,7 +116,11 @@ where
 fn admit(server: &Arc<Inner>, parts: &Parts, peer: &Peer, info: &RequestInfo) -> Result<User, ApiError> {
     let user = match peer {
         Peer::Local(user) => user.clone(),
-        Peer::Remote(certificate) => server.authenticate(&parts.headers, certificate.as_deref())?,
+        Peer::Remote(certificate, slot) => {
+            let user = server.authenticate(&parts.headers, certificate.as_deref())?;
+            slot.belongs_to(&user, server.seats.is_privileged(&user));
+            user
+        }
     };
     let policy = server.policy();
     let user = auth::impersonate(&policy, &attributes(&user, info), &parts.headers)?.unwrap_or(user);

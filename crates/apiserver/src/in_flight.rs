@@ -1,11 +1,16 @@
 //! The most requests that a server works on at the same time, as `--max-requests-inflight` and `--max-mutating-requests-inflight` limit them
 //! in kube-apiserver. A request beyond the limit is answered with 429 and `Retry-After`.
+//!
+//! Guarantees, for each kind of place:
+//! - Members of `system:masters` are answered beyond the limits, as in kube-apiserver.
+//! - A quarter is kept for operators: all other users together have three quarters, however many they are.
+//! - One of these other users has at most a share. The service accounts of a namespace count as one user, because whoever may create one there
+//!   may create thousands.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fleetwright_rbac::User;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::error::ApiError;
 use crate::request::RequestInfo;
@@ -13,149 +18,163 @@ use crate::request::RequestInfo;
 /// The limits on requests in flight. Members of `system:masters` and health checks are answered beyond them, as in kube-apiserver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InFlight {
-    /// Requests that change nothing: get, list, and paths outside the resources.
+    /// Requests that change nothing: get, list, and paths outside the resources. One user has at most half of these places.
     pub reads: usize,
-    /// Requests that change objects.
+    /// Requests that change objects. One user has at most half of these places.
     pub writes: usize,
-    /// Watches, each for as long as it lives. One user has at most half of these places: an operator of thousands of clusters needs thousands.
+    /// Watches, each for as long as it lives. One user has at most half of these places: a controller of thousands of clusters needs thousands.
     pub watches: usize,
-    /// Requests whose bodies are being received. They have no seat among the writes yet, because their clients decide how long that takes. One user
-    /// has at most a quarter of these places.
+    /// Requests whose bodies are being received. They have no place among the writes yet, because their clients decide how long that takes. One user
+    /// has at most an eighth of these places.
     pub bodies: usize,
+    /// The groups of operators, for whom a quarter of all places is kept. Tenants must not be able to create members of these groups.
+    pub operators: &'static [&'static str],
 }
 
 impl Default for InFlight {
     fn default() -> Self {
-        Self { reads: 400, writes: 200, watches: 10_000, bodies: 400 }
+        Self {
+            reads: 400,
+            writes: 200,
+            watches: 10_000,
+            bodies: 400,
+            operators: &["system:serviceaccounts:kube-system", "system:serviceaccounts:fleetwright-system"],
+        }
     }
 }
 
 /// Counts the requests in flight.
 pub(crate) struct Seats {
-    reads: Kind,
-    writes: Kind,
-    watches: Kind,
-    watchers: Arc<Places>,
+    reads: Arc<Places>,
+    writes: Arc<Places>,
+    watches: Arc<Places>,
     bodies: Arc<Places>,
-}
-
-struct Kind {
-    most: usize,
-    free: Arc<Semaphore>,
-}
-
-impl Kind {
-    fn new(most: usize) -> Self {
-        let most = most.min(Semaphore::MAX_PERMITS);
-        Self { most, free: Arc::new(Semaphore::new(most)) }
-    }
-
-    fn taken(&self) -> usize {
-        self.most.saturating_sub(self.free.available_permits())
-    }
+    operators: &'static [&'static str],
 }
 
 impl Seats {
     pub(crate) fn new(limits: InFlight) -> Self {
-        let InFlight { reads, writes, watches, bodies } = limits;
+        let InFlight { reads, writes, watches, bodies, operators } = limits;
         Self {
-            reads: Kind::new(reads),
-            writes: Kind::new(writes),
-            watches: Kind::new(watches),
-            watchers: Places::new(watches, 2),
-            bodies: Places::new(bodies, 4),
+            reads: Places::new(reads, 2),
+            writes: Places::new(writes, 2),
+            watches: Places::new(watches, 2),
+            bodies: Places::new(bodies, 8),
+            operators,
         }
     }
 
-    /// A place for a request whose body is still to come, to be held until the body was received. Members of `system:masters` need none.
+    /// Administrators and operators, whom others must not keep out.
+    pub(crate) fn is_privileged(&self, user: &User) -> bool {
+        user.is_master() || self.operators.iter().any(|group| user.is_in(group))
+    }
+
+    /// A place for a request whose body is still to come, to be held until the body was received.
     pub(crate) fn receive(&self, user: &User) -> Result<Option<Place>, ApiError> {
-        if user.is_master() {
-            return Ok(None);
-        }
-        Places::take(&self.bodies, &user.name).map(Some).ok_or_else(later)
+        self.place(&self.bodies, user)
     }
 
-    /// A seat for a request, to be held until the request is answered; none for a request that needs none.
-    pub(crate) fn take(&self, user: &User, info: &RequestInfo) -> Result<Option<Seat>, ApiError> {
+    /// A place for a request, to be held until the answer is sent; none for a request that needs none.
+    pub(crate) fn take(&self, user: &User, info: &RequestInfo) -> Result<Option<Place>, ApiError> {
         if !info.is_resource && is_health_check(&info.path) {
             return Ok(None);
         }
-        let kind = match info.verb {
+        let places = match info.verb {
             "watch" => &self.watches,
             "get" | "list" | "head" | "options" => &self.reads,
             _ => &self.writes,
         };
-        // Watches stay as long as their clients like: one user must not take every place.
-        let place = match info.verb {
-            "watch" if !user.is_master() => Some(Places::take(&self.watchers, &user.name).ok_or_else(later)?),
-            _ => None,
-        };
-        match kind.free.clone().try_acquire_owned() {
-            Ok(permit) => Ok(Some(Seat { _permit: permit, _place: place })),
+        self.place(places, user)
+    }
+
+    fn place(&self, places: &Arc<Places>, user: &User) -> Result<Option<Place>, ApiError> {
+        match Places::take(places, user, self.is_privileged(user)) {
             // Administrators must be able to look at an overloaded server.
-            Err(_) if user.is_master() => Ok(None),
-            Err(_) => Err(later()),
+            None if !user.is_master() => {
+                Err(ApiError::too_many_requests("Too many requests, please try again later.", 1))
+            }
+            place => Ok(place),
         }
     }
 
     /// The number of requests in flight by their kind, with the names that kube-apiserver's metric has for them.
     pub(crate) fn taken(&self) -> [(&'static str, usize); 3] {
-        [("readOnly", self.reads.taken()), ("mutating", self.writes.taken()), ("watch", self.watches.taken())]
+        let taken = |places: &Places| places.taken().all;
+        [("readOnly", taken(&self.reads)), ("mutating", taken(&self.writes)), ("watch", taken(&self.watches))]
     }
 }
 
-fn later() -> ApiError {
-    ApiError::too_many_requests("Too many requests, please try again later.", 1)
+/// Whom a limit for one user counts: the service accounts of a namespace are one.
+pub(crate) fn party(user: &User) -> &str {
+    match user.name.rsplit_once(':') {
+        Some((namespace, _)) if user.name.starts_with("system:serviceaccount:") => namespace,
+        _ => &user.name,
+    }
 }
 
-/// What a request in flight has, until it is dropped.
-pub(crate) struct Seat {
-    _permit: OwnedSemaphorePermit,
-    _place: Option<Place>,
-}
-
-/// Counts what is in flight by user: bodies that are being received, or watches. One user has at most a share of the places.
+/// The places of one kind.
 struct Places {
     most: usize,
     share: usize,
-    taken: Mutex<HashMap<String, usize>>,
+    taken: Mutex<Taken>,
+}
+
+#[derive(Default)]
+struct Taken {
+    all: usize,
+    /// Those of users who are neither administrators nor operators.
+    ordinary: usize,
+    /// The same by user.
+    by_party: HashMap<String, usize>,
 }
 
 /// One of them, until it is dropped.
 pub(crate) struct Place {
     places: Arc<Places>,
-    user: String,
+    /// None for administrators and operators.
+    party: Option<String>,
 }
 
 impl Places {
-    /// So many, of which one user has at most one part of that many.
+    /// At most `most` places, and for one user one of `parts` equal parts.
     fn new(most: usize, parts: usize) -> Arc<Self> {
         Arc::new(Self { most, share: most.div_ceil(parts), taken: Mutex::default() })
     }
 
-    fn taken(&self) -> MutexGuard<'_, HashMap<String, usize>> {
+    fn taken(&self) -> MutexGuard<'_, Taken> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(places: &Arc<Self>, user: &str) -> Option<Place> {
+    fn take(places: &Arc<Self>, user: &User, privileged: bool) -> Option<Place> {
+        let party = (!privileged).then(|| party(user).to_owned());
         let mut taken = places.taken();
-        let own = taken.get(user).copied().unwrap_or_default();
-        if own >= places.share || taken.values().sum::<usize>() >= places.most {
+        if taken.all >= places.most {
             return None;
         }
-        taken.insert(user.to_owned(), own + 1);
+        if let Some(party) = &party {
+            let own = taken.by_party.get(party).copied().unwrap_or_default();
+            if own >= places.share || taken.ordinary >= places.most - places.most / 4 {
+                return None;
+            }
+            taken.by_party.insert(party.clone(), own + 1);
+            taken.ordinary += 1;
+        }
+        taken.all += 1;
         drop(taken);
-        Some(Place { places: places.clone(), user: user.to_owned() })
+        Some(Place { places: places.clone(), party })
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         let mut taken = self.places.taken();
-        match taken.get_mut(&self.user) {
+        taken.all -= 1;
+        let Some(party) = &self.party else { return };
+        taken.ordinary -= 1;
+        match taken.by_party.get_mut(party) {
             Some(own) if *own > 1 => *own -= 1,
             _ => {
-                taken.remove(&self.user);
+                taken.by_party.remove(party);
             }
         }
     }
@@ -173,18 +192,25 @@ mod tests {
     use super::*;
     use crate::request::Query;
 
+    fn user(name: &str) -> User {
+        User::new(name, ["system:authenticated"])
+    }
+
+    fn code<T>(result: Result<T, ApiError>) -> Option<u16> {
+        result.err().map(|error| error.code)
+    }
+
     #[test]
     fn watches_of_one_user_leave_places_for_those_of_others() {
         let seats = Seats::new(InFlight { watches: 8, ..InFlight::default() });
         let watch = RequestInfo::new(&Method::GET, "/api/v1/secrets", &Query::parse(Some("watch=true")));
         let read = RequestInfo::new(&Method::GET, "/api/v1/secrets", &Query::parse(None));
         assert_eq!((watch.verb, read.verb), ("watch", "list"));
-        let user = |name: &str| User::new(name, ["system:authenticated"]);
-        let refused = |user: &User| seats.take(user, &watch).err().map(|error| error.code);
+        let refused = |user: &User| code(seats.take(user, &watch));
         let eve = user("eve");
         let mut held: Vec<_> = (0..4).map(|_| seats.take(&eve, &watch).unwrap()).collect();
         assert_eq!(refused(&eve), Some(429));
-        assert!(seats.take(&eve, &read).is_ok(), "what is no watch has no share");
+        assert!(seats.take(&eve, &read).is_ok(), "each kind has places of its own");
         // A watch that has ended gives its place back.
         held.pop();
         held.push(seats.take(&eve, &watch).unwrap());
@@ -198,7 +224,44 @@ mod tests {
         assert!(seats.take(&admin, &watch).unwrap().is_none());
         // Who was refused has kept no place.
         drop(held);
-        assert!(seats.watchers.taken().is_empty());
+        assert!(seats.watches.taken().by_party.is_empty());
         assert_eq!(seats.taken()[2], ("watch", 0));
+    }
+
+    #[test]
+    fn no_number_of_users_takes_the_places_of_operators_and_administrators() {
+        let seats = Seats::new(InFlight { reads: 16, writes: 16, watches: 16, bodies: 16, ..InFlight::default() });
+        let path = "/api/v1/secrets";
+        let watch = RequestInfo::new(&Method::GET, path, &Query::parse(Some("watch=true")));
+        let read = RequestInfo::new(&Method::GET, path, &Query::parse(None));
+        let write = RequestInfo::new(&Method::POST, path, &Query::parse(None));
+        type Take<'a> = &'a dyn Fn(&User) -> Result<Option<Place>, ApiError>;
+        let kinds: [(&str, Take<'_>); 4] = [
+            ("bodies", &|user| seats.receive(user)),
+            ("watches", &|user| seats.take(user, &watch)),
+            ("reads", &|user| seats.take(user, &read)),
+            ("writes", &|user| seats.take(user, &write)),
+        ];
+        let operator = User::service_account("fleetwright-system", "fleetwright-clusters", "1");
+        let admin = User::new("admin", ["system:masters"]);
+        for (kind, take) in kinds {
+            let mut held: Vec<_> = (0..100).filter_map(|number| take(&user(&format!("eve-{number}"))).ok()).collect();
+            assert_eq!(held.len(), 12, "{kind}");
+            assert_eq!(code(take(&user("bob"))), Some(429), "{kind}");
+            held.extend((0..4).map(|_| take(&operator).unwrap()));
+            assert_eq!(code(take(&operator)), Some(429), "{kind}: every place is taken");
+            assert!(take(&admin).unwrap().is_none(), "{kind}");
+        }
+    }
+
+    #[test]
+    fn service_accounts_of_a_namespace_have_one_share() {
+        let seats = Seats::new(InFlight { bodies: 16, ..InFlight::default() });
+        let account = |namespace: &str, name: &str| User::service_account(namespace, name, "1");
+        let held: Vec<_> = ["a", "b"].map(|name| seats.receive(&account("tenant", name)).unwrap()).into();
+        assert_eq!(code(seats.receive(&account("tenant", "c"))), Some(429));
+        assert!(seats.receive(&account("other", "c")).is_ok());
+        drop(held);
+        assert!(seats.receive(&account("tenant", "c")).is_ok());
     }
 }

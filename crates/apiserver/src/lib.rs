@@ -8,6 +8,7 @@ mod admission;
 mod auth;
 mod body;
 mod bootstrap;
+mod connections;
 mod controllers;
 mod crd;
 mod discovery;

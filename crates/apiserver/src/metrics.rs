@@ -36,7 +36,7 @@ pub(crate) struct Metrics {
     requests: Mutex<BTreeMap<(&'static str, u16), Vec<Row>>>,
     /// Watches that run now.
     pub(crate) watches: AtomicI64,
-    /// Connections that were closed at once because there were too many.
+    /// Connections that were closed because there were too many.
     pub(crate) refused_connections: AtomicU64,
     /// Panics of controllers, by controller.
     panics: Mutex<BTreeMap<&'static str, u64>>,
@@ -131,7 +131,7 @@ impl Metrics {
         section(
             "apiserver_refused_connections_total",
             "counter",
-            "Connections beyond the limit, closed at once.",
+            "Connections that were closed because there were too many.",
             rows,
         );
         let panics = self.panics.lock().unwrap_or_else(PoisonError::into_inner).clone();

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
 use fleetwright_pki::{Authority, Leaf};
@@ -15,12 +15,13 @@ use rustls::server::WebPkiClientVerifier;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
-use crate::auth::ClientCertificate;
+use crate::auth::{self, ClientCertificate};
 use crate::body;
+use crate::connections::{Connections, Entered, Slot};
 use crate::handlers::{self, Peer};
 use crate::server::{Clock, Inner, StartError};
 
@@ -37,7 +38,8 @@ const STREAMS: u32 = 250;
 /// What clients may take of a listener. Each limit ends what a client could otherwise hold for ever by sending slowly, or nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionLimits {
-    /// The most connections at the same time; one more is closed at once.
+    /// The most connections at the same time, and no more than three quarters of the files that the process may open. For one more, another one is
+    /// closed: of the address that has most that have shown no identity, or of the user who has most.
     pub connections: usize,
     /// How long a connection may take until its first request was received, without its body.
     pub first_request: Duration,
@@ -179,27 +181,31 @@ fn config(serving: &Serving, clock: &Clock) -> Result<rustls::ServerConfig, Star
 /// Accepts connections until the server stops.
 pub(crate) async fn serve(inner: Arc<Inner>, listener: TcpListener) {
     let mut connections = JoinSet::new();
-    let free = Arc::new(Semaphore::new(inner.connections.connections.min(Semaphore::MAX_PERMITS)));
+    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let open = Connections::new(inner.connections.connections, files);
     let stopping = inner.stopping();
     tokio::pin!(stopping);
     loop {
         tokio::select! {
             () = &mut stopping => break,
             accepted = listener.accept() => match accepted {
-                Ok((stream, peer)) => match (inner.tls.acceptor(), free.clone().try_acquire_owned()) {
-                    (Some(acceptor), Ok(place)) => {
-                        let connection = connection(inner.clone(), stream, acceptor);
+                Ok((stream, peer)) => {
+                    let Some(acceptor) = inner.tls.acceptor() else { continue };
+                    let entered = Connections::enter(&open, peer.ip());
+                    if entered.as_ref().is_none_or(|entered| entered.replaces) {
+                        inner.metrics.refused_connections.fetch_add(1, Ordering::Relaxed);
+                        tracing::debug!(%peer, "too many connections: one is closed");
+                    }
+                    if let Some(Entered { slot, replaced, .. }) = entered {
+                        let connection = connection(inner.clone(), stream, acceptor, Arc::new(slot));
                         connections.spawn(async move {
-                            connection.await;
-                            drop(place);
+                            tokio::select! {
+                                () = connection => {}
+                                _ = replaced => tracing::debug!(%peer, "closing a connection for another one"),
+                            }
                         });
                     }
-                    (None, _) => {}
-                    (_, Err(_)) => {
-                        inner.metrics.refused_connections.fetch_add(1, Ordering::Relaxed);
-                        tracing::debug!(%peer, "too many connections: one was closed at once");
-                    }
-                },
+                }
                 // Out of file descriptors, most likely: give others the time to close theirs.
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
@@ -213,7 +219,7 @@ pub(crate) async fn serve(inner: Arc<Inner>, listener: TcpListener) {
     while connections.join_next().await.is_some() {}
 }
 
-async fn connection(inner: Arc<Inner>, stream: TcpStream, acceptor: TlsAcceptor) {
+async fn connection(inner: Arc<Inner>, stream: TcpStream, acceptor: TlsAcceptor, slot: Arc<Slot>) {
     let _ = stream.set_nodelay(true);
     let stream = match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
@@ -227,6 +233,10 @@ async fn connection(inner: Arc<Inner>, stream: TcpStream, acceptor: TlsAcceptor)
             Some(Ok(certificate)) => Some(Arc::new(certificate)),
             Some(Err(error)) => return tracing::debug!(error, "client certificate cannot be read"),
         };
+    if let Some(Ok(Some(user))) = certificate.as_ref().map(|certificate| certificate.user(inner.now())) {
+        let privileged = inner.seats.is_privileged(&user);
+        slot.belongs_to(&auth::authenticated(user), privileged);
+    }
     let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     let (stopping, draining, limits) = (inner.stopping(), inner.draining(), inner.connections);
     let open = Open::default();
@@ -234,7 +244,7 @@ async fn connection(inner: Arc<Inner>, stream: TcpStream, acceptor: TlsAcceptor)
     let asked = Arc::new(AtomicBool::new(false));
     let first = asked.clone();
     let service = service_fn(move |request| {
-        let (inner, peer) = (inner.clone(), Peer::Remote(certificate.clone()));
+        let (inner, peer) = (inner.clone(), Peer::Remote(certificate.clone(), slot.clone()));
         first.store(true, Ordering::Relaxed);
         let request_open = open.request();
         async move {
@@ -304,9 +314,17 @@ struct Open {
     answers: Arc<Mutex<Vec<Weak<Answering>>>>,
 }
 
-/// Since when an answer waits for its client; none while it waits for the server.
+/// How far an answer is sent.
 #[derive(Default)]
-struct Answering(Mutex<Option<Instant>>);
+struct Answering(Mutex<Unsent>);
+
+#[derive(Default)]
+struct Unsent {
+    /// Pieces that were handed out and wait for the client.
+    pieces: usize,
+    /// Since when the client has taken none of them.
+    since: Option<Instant>,
+}
 
 /// One of them, until it is dropped.
 struct OpenRequest {
@@ -361,14 +379,26 @@ impl Open {
 }
 
 impl Answering {
+    fn unsent(&self) -> MutexGuard<'_, Unsent> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn waited(&self) -> Duration {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).map(|since| since.elapsed()).unwrap_or_default()
+        self.unsent().since.map(|since| since.elapsed()).unwrap_or_default()
     }
 }
 
 impl body::Progress for OpenRequest {
-    fn waits_for_client(&self, waits: bool) {
-        *self.answering.0.lock().unwrap_or_else(PoisonError::into_inner) = waits.then(Instant::now);
+    fn handed_out(&self) {
+        let mut unsent = self.answering.unsent();
+        unsent.pieces += 1;
+        unsent.since.get_or_insert_with(Instant::now);
+    }
+
+    fn sent(&self) {
+        let mut unsent = self.answering.unsent();
+        unsent.pieces -= 1;
+        unsent.since = (unsent.pieces > 0).then(Instant::now);
     }
 }
 

@@ -4,13 +4,15 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD as STANDARD;
 use fleetwright_pki::{Certificate, Identity};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
-use rcgen::{CertificateParams, DistinguishedName, DnType, DnValue, SanType};
+use rcgen::{CertificateParams, DistinguishedName, DnType, DnValue, PublicKeyData, SanType, SigningKey};
 use rustls_pki_types::pem::PemObject;
 use serde_json::json;
 
@@ -21,6 +23,7 @@ pub fn attempts() -> Vec<Attempt> {
     attempts![Area::Certificates, Site;
         other_spellings_of_reserved_names_are_not_signed,
         further_subjects_in_a_request_are_not_signed,
+        a_request_that_readers_understand_differently_is_not_signed,
         a_request_under_another_signer_is_not_approved,
         a_request_cannot_name_its_own_requester,
         a_node_does_not_approve_its_own_request,
@@ -219,11 +222,96 @@ async fn further_subjects_in_a_request_are_not_signed(site: &Site) -> Result<()>
     caught_up(site, "after-claimant", "10.1.1.2").await?;
     all_denied(site, &stored).await?;
     // The subject of this one is its own: what must not come back is an authority.
-    let found = requests(&site.admin).get_opt("claimant-ca").await?.and_then(|request| request.status?.certificate);
-    if let Some(certificate) = found.filter(|found| !found.0.is_empty()) {
+    let signed = eventually("the request for an authority to be denied or signed", async || {
+        let status = requests(&site.admin).get("claimant-ca").await.ok()?.status?;
+        let denied = status.conditions.into_iter().flatten().any(|one| one.type_ == "Denied");
+        let signed = status.certificate.filter(|signed| !signed.0.is_empty());
+        (denied || signed.is_some()).then_some(signed)
+    })
+    .await;
+    if let Some(certificate) = signed {
         ensure!(!is_authority(&certificate.0).context("the certificate")?, "an authority was signed");
     }
     Ok(())
+}
+
+/// One element of DER.
+fn der(tag: u8, content: &[u8]) -> Result<Vec<u8>> {
+    let length = u16::try_from(content.len())?.to_be_bytes();
+    let length = match length {
+        [0, short @ ..=0x7f] => vec![short],
+        [0, long] => vec![0x81, long],
+        [high, low] => vec![0x82, high, low],
+    };
+    Ok([vec![tag], length, content.to_vec()].concat())
+}
+
+const SEQUENCE: u8 = 0x30;
+const SET: u8 = 0x31;
+const UTF8_STRING: u8 = 0x0c;
+const ORGANIZATION: &[u8] = &[0x06, 0x03, 0x55, 0x04, 0x0a];
+const COMMON_NAME: &[u8] = &[0x06, 0x03, 0x55, 0x04, 0x03];
+
+/// A set of one attribute of a subject.
+fn subject(id: &[u8], value: &str) -> Result<Vec<u8>> {
+    der(SET, &der(SEQUENCE, &[id, &der(UTF8_STRING, value.as_bytes())?].concat())?)
+}
+
+/// The extensions that ask for that DNS name.
+fn extensions(name: &str) -> Result<Vec<u8>> {
+    let names = der(0x04, &der(SEQUENCE, &der(0x82, name.as_bytes())?)?)?;
+    der(SEQUENCE, &der(SEQUENCE, &[&[0x06, 0x03, 0x55, 0x1d, 0x11][..], &names].concat())?)
+}
+
+/// A request with a subject and attributes that rcgen does not write, signed with its own key.
+fn crafted(subject: &[Vec<u8>], attributes: &[Vec<u8>]) -> Result<String> {
+    let key = rcgen::KeyPair::generate()?;
+    let fields = [
+        vec![2, 1, 0],
+        der(SEQUENCE, &subject.concat())?,
+        key.subject_public_key_info(),
+        der(0xa0, &attributes.concat())?,
+    ];
+    let info = der(SEQUENCE, &fields.concat())?;
+    // ecdsa-with-SHA256.
+    let algorithm = [0x30, 0x0a, 0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x02];
+    let signature = der(0x03, &[vec![0], key.sign(&info)?].concat())?;
+    let encoded = STANDARD.encode(der(SEQUENCE, &[info, algorithm.to_vec(), signature].concat())?);
+    let lines: Vec<_> = encoded.as_bytes().chunks(64).map(String::from_utf8_lossy).collect();
+    Ok(format!("-----BEGIN CERTIFICATE REQUEST-----\n{}\n-----END CERTIFICATE REQUEST-----\n", lines.join("\n")))
+}
+
+/// x509-parser, which judges requests, stops at an attribute of a subject that it cannot read and takes the first list of extensions. Go, which signs them, reads on
+/// and leaves empty sets out.
+async fn a_request_that_readers_understand_differently_is_not_signed(site: &Site) -> Result<()> {
+    site.machine("twofold", "10.1.10.1").await;
+    let token = site.with_token(&site.kubeconfig("twofold").await).await;
+    let own = [subject(ORGANIZATION, "system:nodes")?, subject(COMMON_NAME, "system:node:twofold")?];
+    let other = subject(COMMON_NAME, "system:node:victim")?;
+    let numbers = der(SET, &der(SEQUENCE, &[COMMON_NAME, &[0x1f, 0x81, 0x00, 0x00]].concat())?)?;
+    let mut stored = Vec::new();
+    for (what, between) in [("an empty set", der(SET, &[])?), ("an unknown tag", numbers)] {
+        let pem = crafted(&[own.to_vec(), vec![between, other.clone()]].concat(), &[])?;
+        let name = format!("twofold-subject-{}", stored.len());
+        let request = request(&name, CLIENT, &["digital signature", "client auth"], &pem)?;
+        if file(&token, &request).await? == 201 {
+            stored.push((what.to_owned(), name));
+        }
+    }
+    ensure!(stored.iter().any(|(what, _)| what == "an empty set"), "the attack was not made");
+    let client = joined(site, "twice", "10.1.10.2").await?;
+    let own = [subject(ORGANIZATION, "system:nodes")?, subject(COMMON_NAME, "system:node:twice")?];
+    let asks = [0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x09, 0x0e];
+    let (first, second) = (extensions("twice")?, extensions("kubernetes.default.svc")?);
+    let unread = der(SEQUENCE, &[&asks[..], &der(SET, &[])?, &first].concat())?;
+    let read = der(SEQUENCE, &[&asks[..], &der(SET, &second)?].concat())?;
+    let pem = crafted(&own, &[unread, read])?;
+    let request = request("twofold-names", SERVING, &["digital signature", "server auth"], &pem)?;
+    let code = file(&client, &request).await?;
+    ensure!(code == 201, "the request with two lists of extensions was not stored: {code}");
+    stored.push(("two lists of extensions".to_owned(), "twofold-names".to_owned()));
+    caught_up(site, "after-twofold", "10.1.10.3").await?;
+    all_denied(site, &stored).await
 }
 
 /// Whether a certificate may sign others: basicConstraints with cA TRUE, as DER writes it.

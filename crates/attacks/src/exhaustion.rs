@@ -1,21 +1,29 @@
 //! To take what others need: places, memory, time. Each ends with another user who is served.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
-use fleetwright_conformance::{Crd, Ctx, PatchType, eventually};
+use anyhow::{Context, Result, ensure};
+use fleetwright_apiserver::{Config, ConnectionLimits, InFlight};
+use fleetwright_conformance::{Crd, Ctx, Kind, PatchType, Target, eventually};
 use futures::{StreamExt, stream};
 use http::Method;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
 
-use crate::arena::{absent, account_token, attacker, attacker_everywhere, cluster_rbac, refused, rule, stored};
+use crate::arena::{
+    absent, account_token, attacker, attacker_everywhere, binding, cluster_rbac, rbac, refused, rule, stored,
+};
 use crate::{Area, Attempt, raw};
 
 pub fn attempts() -> Vec<Attempt> {
     attempts![Area::Exhaustion, Server;
         slow_bodies_of_one_user_leave_places_for_others(alone),
+        slow_bodies_of_many_tenants_leave_places_for_operators_and_administrators(alone),
         silent_and_slow_connections_leave_places_for_others(alone),
+        connections_beyond_number_keep_no_user_out(alone),
         unread_answers_leave_places_for_others(alone),
         watches_of_one_user_leave_places_for_others(alone),
         bodies_that_are_nested_too_deeply_are_refused,
@@ -28,6 +36,9 @@ pub fn attempts() -> Vec<Attempt> {
     ]
 }
 
+/// Sooner than any server ends what an attacker holds, and long enough for one that a busy machine lets wait.
+const SOON: Duration = Duration::from_secs(30);
+
 /// Another user writes and reads, soon.
 async fn others_are_served(ctx: &Ctx) -> Result<()> {
     let (_, bob) = attacker(ctx, json!([rule("", &["configmaps"], &["create", "get", "delete"])])).await?;
@@ -35,29 +46,174 @@ async fn others_are_served(ctx: &Ctx) -> Result<()> {
     let name = ctx.unique("served");
     bob.post(ctx.core("configmaps"), &json!({"metadata": {"name": name}})).await?.code(201)?;
     bob.get(ctx.core(&format!("configmaps/{name}"))).await?.ok()?;
-    ensure!(started.elapsed() < Duration::from_secs(10), "another user waited {:?}", started.elapsed());
+    ensure!(started.elapsed() < SOON, "another user waited {:?}", started.elapsed());
     Ok(())
 }
 
-async fn slow_bodies_of_one_user_leave_places_for_others(ctx: Ctx) -> Result<()> {
-    let token = account_token(&ctx, "slow").await?;
-    let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+/// A server of ours has few places, so that an attack can take all of them.
+async fn narrow(ctx: Ctx) -> Result<Ctx> {
+    if ctx.kind() == Kind::Real {
+        return Ok(ctx);
+    }
+    let config = Config {
+        in_flight: InFlight { reads: 16, watches: 16, bodies: 16, ..InFlight::default() },
+        connections: ConnectionLimits { connections: 64, ..ConnectionLimits::default() },
+        ..Config::default()
+    };
+    Ctx::new(Arc::new(Target::embedded_with(config).await?), 0).await
+}
+
+/// The number of places that one user tries to take: more than a narrow server has, or that many of kube-apiserver.
+fn places(ctx: &Ctx, of_kube_apiserver: usize) -> usize {
+    if ctx.kind() == Kind::Embedded { 24 } else { of_kube_apiserver }
+}
+
+/// A server of ours refuses whoever has a full share of its places, so that the attack was made. kube-apiserver has other limits.
+async fn attacker_is_refused<F: Future<Output = Result<u16>>>(ctx: &Ctx, ask: impl Fn() -> F) -> Result<()> {
+    if ctx.kind() == Kind::Real {
+        return Ok(());
+    }
+    eventually("the attacker has a full share", async || {
+        let status = ask().await?;
+        ensure!(status == 429, "the attack was not made: the attacker was answered with {status}");
+        Ok(())
+    })
+    .await
+}
+
+/// The attack was made: a server of ours closed connections for others. kube-apiserver limits no connections; it holds that many.
+async fn connections_were_made(ctx: &Ctx, held: usize) -> Result<()> {
+    if ctx.kind() == Kind::Real {
+        ensure!(held > 100, "the attack was not made: {held}");
+        return Ok(());
+    }
+    // It has 64 places, and counts a connection when it closes it.
+    eventually("more connections were closed than there are places", async || {
+        let page = ctx.get("/metrics").await?.text();
+        let closed = page.lines().find_map(|line| line.strip_prefix("apiserver_refused_connections_total "));
+        let closed: usize = closed.context("no such metric")?.parse()?;
+        ensure!(closed > 64, "the attack was not made: {closed}");
+        Ok(())
+    })
+    .await
+}
+
+/// A token of a service account in a namespace of its own.
+async fn tenant_token(ctx: &Ctx) -> Result<String> {
+    let mut tenant = ctx.clone();
+    tenant.ns = ctx.unique("tenant");
+    ctx.post("/api/v1/namespaces", &json!({"metadata": {"name": tenant.ns}})).await?.code(201)?;
+    account_token(&tenant, "tenant").await
+}
+
+/// A token of an account that is one of the operators'.
+async fn operator_token(ctx: &Ctx) -> Result<String> {
+    let mut system = ctx.clone();
+    system.ns = "kube-system".to_owned();
+    account_token(&system, &ctx.unique("operator")).await
+}
+
+const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+/// Every authenticated user may ask this.
+const REVIEW: &str = r#"{"spec":{"resourceAttributes":{"verb":"get","resource":"pods"}}}"#;
+
+/// A request of which the head and the first byte of the body are sent.
+async fn slow_body(ctx: &Ctx, token: &str) -> Result<TlsStream<TcpStream>> {
     let head = format!(
-        "POST {path} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{{"
+        "POST {REVIEWS} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{}",
+        REVIEW.len(),
+        &REVIEW[..1]
     );
-    // More than a server has places for writes.
-    let held = stream::iter(0..230).map(|_| async {
-        let mut stream = raw::connect(ctx.target()).await?;
-        stream.write_all(head.as_bytes()).await?;
+    let mut stream = raw::connect(ctx.target()).await?;
+    stream.write_all(head.as_bytes()).await?;
+    stream.flush().await?;
+    Ok(stream)
+}
+
+/// The status of the answer to a request whose body comes a moment after its head, as over a network.
+async fn answered_late(ctx: &Ctx, token: &str) -> Result<u16> {
+    let mut stream = slow_body(ctx, token).await?;
+    let mut said = raw::hear(&mut stream, Duration::from_millis(300)).await;
+    if said.is_empty() {
+        stream.write_all(&REVIEW.as_bytes()[1..]).await?;
         stream.flush().await?;
-        anyhow::Ok(stream)
-    });
+        said = raw::hear(&mut stream, SOON).await;
+    }
+    raw::statuses(&said).first().copied().context("no answer")
+}
+
+async fn slow_bodies_of_one_user_leave_places_for_others(ctx: Ctx) -> Result<()> {
+    let ctx = narrow(ctx).await?;
+    let token = account_token(&ctx, "slow").await?;
+    // kube-apiserver has 200 places for writes.
+    let count = places(&ctx, 230);
+    let held = stream::iter(0..count).map(|_| slow_body(&ctx, &token));
     let held: Vec<_> = held.buffer_unordered(16).collect().await;
-    ensure!(held.iter().filter(|held| held.is_ok()).count() > 200, "the attack was not made");
+    ensure!(held.iter().filter(|held| held.is_ok()).count() > count * 7 / 8, "the attack was not made");
+    attacker_is_refused(&ctx, || answered_late(&ctx, &token)).await?;
+    if ctx.kind() == Kind::Embedded {
+        let status = answered_late(&ctx, &tenant_token(&ctx).await?).await?;
+        ensure!(status == 201, "another tenant was answered with {status}");
+    }
     others_are_served(&ctx).await
 }
 
+async fn slow_bodies_of_many_tenants_leave_places_for_operators_and_administrators(ctx: Ctx) -> Result<()> {
+    let ctx = narrow(ctx).await?;
+    let mut held = Vec::new();
+    for _ in 0..16 {
+        let token = tenant_token(&ctx).await?;
+        for _ in 0..2 {
+            held.push(slow_body(&ctx, &token).await?);
+        }
+    }
+    // One more of them, when they have taken every place.
+    let token = tenant_token(&ctx).await?;
+    attacker_is_refused(&ctx, || answered_late(&ctx, &token)).await?;
+    let status = answered_late(&ctx, &operator_token(&ctx).await?).await?;
+    ensure!(status == 201, "an operator was answered with {status}");
+    // Larger than what arrives at once.
+    let large = json!({"metadata": {"name": "large"}, "data": {"a": "x".repeat(900_000)}});
+    ctx.post(ctx.core("configmaps"), &large).await?.code(201)?;
+    drop(held);
+    Ok(())
+}
+
+/// Connections that stay open, every second one after a request with that token. A server may close them.
+async fn flood(ctx: &Ctx, token: &str) -> Vec<TlsStream<TcpStream>> {
+    let head = format!("GET /version HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {token}\r\n\r\n");
+    let mut held = Vec::new();
+    for number in 0..200 {
+        let Ok(mut stream) = raw::connect(ctx.target()).await else { continue };
+        if number % 2 == 0 {
+            let _ = stream.write_all(head.as_bytes()).await;
+            let _ = stream.flush().await;
+            raw::hear(&mut stream, Duration::from_millis(20)).await;
+        }
+        held.push(stream);
+    }
+    held
+}
+
+async fn connections_beyond_number_keep_no_user_out(ctx: Ctx) -> Result<()> {
+    let ctx = narrow(ctx).await?;
+    let operator = operator_token(&ctx).await?;
+    let token = tenant_token(&ctx).await?;
+    let mut held = flood(&ctx, &token).await;
+    connections_were_made(&ctx, held.len()).await?;
+    let admin = ctx.as_user("another-administrator", &["system:masters"]).await?;
+    for _ in 0..2 {
+        admin.get("/api/v1/namespaces").await?.ok()?;
+        let status = answered_late(&ctx, &operator).await?;
+        ensure!(status == 201, "an operator was answered with {status}");
+        others_are_served(&ctx).await?;
+        held.extend(flood(&ctx, &token).await);
+    }
+    Ok(())
+}
+
 async fn silent_and_slow_connections_leave_places_for_others(ctx: Ctx) -> Result<()> {
+    let ctx = narrow(ctx).await?;
     let starts: [&[u8]; 4] = [b"", b"GET /livez HTTP/1.1\r\nX-Slow: ", b"GET", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"];
     let target = ctx.target();
     let held = stream::iter(0..200).map(|number: usize| async move { (number, raw::connect(target).await) });
@@ -68,27 +224,24 @@ async fn silent_and_slow_connections_leave_places_for_others(ctx: Ctx) -> Result
         anyhow::Ok(stream)
     });
     let held: Vec<_> = held.collect().await;
-    ensure!(held.iter().filter(|held| held.is_ok()).count() > 150, "the attack was not made");
+    connections_were_made(&ctx, held.iter().filter(|held| held.is_ok()).count()).await?;
     others_are_served(&ctx).await
 }
 
 async fn unread_answers_leave_places_for_others(ctx: Ctx) -> Result<()> {
+    let ctx = narrow(ctx).await?;
     let token = account_token(&ctx, "deaf").await?;
     let account = format!("system:serviceaccount:{}:deaf", ctx.ns);
-    let bound = json!({
-        "metadata": {"name": "deaf"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"},
-        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": account}],
-    });
-    ctx.post(crate::arena::rbac(&ctx, "rolebindings"), &bound).await?.code(201)?;
-    for number in 0..4 {
+    ctx.post(rbac(&ctx, "rolebindings"), &binding("deaf", "ClusterRole", "view", &account)).await?.code(201)?;
+    // A list of these is more than the sockets of a connection hold.
+    for number in 0..12 {
         let large = json!({"metadata": {"name": format!("large-{number}")}, "data": {"a": "x".repeat(900_000)}});
         ctx.post(ctx.core("configmaps"), &large).await?.code(201)?;
     }
     let deaf = ctx.with_token(&token).await?;
     eventually("the grant takes effect", async || deaf.get(ctx.core("configmaps?limit=1")).await?.ok()).await?;
     let head = format!("GET {} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {token}\r\n\r\n", ctx.core("configmaps"));
-    let held = stream::iter(0..40).map(|_| async {
+    let held = stream::iter(0..places(&ctx, 24)).map(|_| async {
         let mut stream = raw::connect(ctx.target()).await?;
         stream.write_all(head.as_bytes()).await?;
         stream.flush().await?;
@@ -96,22 +249,29 @@ async fn unread_answers_leave_places_for_others(ctx: Ctx) -> Result<()> {
     });
     let held: Vec<_> = held.buffer_unordered(8).collect().await;
     ensure!(held.iter().all(Result::is_ok), "the attack was not made");
+    attacker_is_refused(&ctx, || async { anyhow::Ok(deaf.get("/version").await?.status) }).await?;
     others_are_served(&ctx).await
 }
 
 async fn watches_of_one_user_leave_places_for_others(ctx: Ctx) -> Result<()> {
-    let (_, eve) = attacker(&ctx, json!([rule("", &["configmaps"], &["watch", "list", "get"])])).await?;
+    let ctx = narrow(ctx).await?;
+    let rules = json!([rule("", &["configmaps"], &["watch", "list", "get"])]);
+    let (_, eve) = attacker(&ctx, rules.clone()).await?;
+    let count = places(&ctx, 300);
     let mut held = Vec::new();
-    for _ in 0..300 {
+    for _ in 0..count {
         // A server may have enough of it.
         if let Ok(watch) = eve.watch(&ctx.core("configmaps")).await {
             held.push(watch);
         }
     }
-    ensure!(held.len() > 100, "the attack was not made: {}", held.len());
+    ensure!(held.len() >= count / 3, "the attack was not made: {}", held.len());
+    let another = ctx.core("configmaps?watch=true&timeoutSeconds=1");
+    attacker_is_refused(&ctx, || async { anyhow::Ok(eve.get(&another).await?.status) }).await?;
     others_are_served(&ctx).await?;
     // Watches that others open see what happens.
-    let mut seen = ctx.watch(&ctx.core("configmaps?resourceVersion=0")).await?;
+    let (_, bob) = attacker(&ctx, rules).await?;
+    let mut seen = bob.watch(&ctx.core("configmaps?resourceVersion=0")).await?;
     ctx.post(ctx.core("configmaps"), &json!({"metadata": {"name": "seen"}})).await?.code(201)?;
     seen.until(|_, object| object["metadata"]["name"] == "seen").await.map(drop)
 }
@@ -229,7 +389,23 @@ async fn a_hundred_roles_that_aggregate_all_roles_settle(ctx: Ctx) -> Result<()>
     })
     .await?;
     others_are_served(&ctx).await?;
-    ctx.delete(cluster_rbac(&format!("clusterroles?labelSelector={label}%3Dyes"))).await?.ok()?;
+    let selected = cluster_rbac(&format!("clusterroles?labelSelector={label}%3Dyes"));
+    // A server of ours stops writing them. kube-controller-manager needs hours for a hundred that select each other.
+    if ctx.kind() == Kind::Embedded {
+        let versions = async || -> Result<Vec<String>> {
+            let listed = ctx.get(&selected).await?.ok()?;
+            let items = listed["items"].as_array().context("a list")?;
+            Ok(items.iter().map(|role| role["metadata"]["resourceVersion"].to_string()).collect())
+        };
+        eventually("nothing is written any more", async || {
+            let before = versions().await?;
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            ensure!(before.len() == 101 && before == versions().await?, "roles are still written");
+            Ok(())
+        })
+        .await?;
+    }
+    ctx.delete(selected).await?.ok()?;
     Ok(())
 }
 

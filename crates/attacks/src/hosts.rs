@@ -1,9 +1,12 @@
 //! Hosts that lie, and what their kubelets' credentials are good for.
 
-use anyhow::{Result, ensure};
-use fleetwright_api::{Phase, Status, names};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use fleetwright_api::{ComponentState, Phase, Status, names};
 use fleetwright_rig::Stage;
-use fleetwright_sim::{Fleet, Speech, demo};
+use fleetwright_sim::{Fleet, SimHost, Speech, demo};
+use fleetwright_wire::{HOME, Method, Package};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
@@ -125,20 +128,50 @@ async fn hosts_that_lie_are_not_believed_and_hinder_no_other_host(stage: &Stage,
     Ok(())
 }
 
-async fn what_a_host_says_of_itself_is_text_and_nothing_else(stage: &Stage, fleet: &Fleet) -> Result<()> {
-    let host = fleet.host("a");
-    let hostile = r#"'; touch /pwned; $(touch /pwned) `touch /pwned` {{ 7 * 7 }} "${IFS}"#;
-    host.hands(|machine| machine.set_serial(hostile));
-    let before = host.tree();
-    stage.machine(fleet, "a", json!({ "spec": { "hardware": { "serial": "SN-1" } } })).await?;
-    let other = stage.machine(fleet, "b", json!({})).await?;
-    stage.start().await?;
-    let said = stage.says("a", names::HOST_OWNED, Status::False, "WrongHost").await?;
-    ensure!(!said.message.contains("49") && said.message.len() < 2000, "{}", said.message);
-    stage.phase("b", Phase::Ready).await?;
-    for (name, tree) in [("a", host.tree()), ("b", other.tree())] {
-        ensure!(!tree.keys().any(|path| path.contains("pwned")), "it was run on {name}");
+/// The script of a package as it reached the host.
+fn script(host: &SimHost, component: &str) -> Result<String> {
+    let machine = host.machine();
+    let folder = format!("{HOME}/packages/{component}");
+    let names = machine.list(&folder);
+    let is_package = |name: &&String| name.ends_with(".json") && name.as_str() != "state.json";
+    let kept = names.iter().find(is_package).context("no package is kept")?;
+    let bytes = machine.read(&format!("{folder}/{kept}"), 1 << 20)?.context("the package is gone")?;
+    match serde_json::from_slice::<Package>(&bytes)?.method {
+        Method::Script(script) => Ok(script.apply),
+        other => bail!("{other:?}"),
     }
-    ensure!(host.tree() == before, "the host was touched");
+}
+
+async fn what_a_host_says_of_itself_is_text_and_nothing_else(stage: &Stage, fleet: &Fleet) -> Result<()> {
+    let hostile = "'; echo pwned; $(echo pwned) `echo pwned`\necho pwned\n{{ 7 * 7 }} \"${IFS}";
+    // Simulated hosts have no shell: the first line is what they understand, and a real shell runs the rest.
+    let said = json!({
+        "component": "said", "version": "1",
+        "script": {
+            "check": "test -e /etc/said", "apply": "touch /etc/said\nprintf '%s' {{ facts.os | sh }}", "remove": "rm -f /etc/said",
+        },
+        "files": [{ "path": "/etc/os", "template": "{{ facts.os }}" }],
+    });
+    stage.package("said-1", said).await?;
+    let packages = json!({ "spec": { "packages": [{ "component": "said", "ref": "said-1" }] } });
+    let liar = stage.machine(fleet, "a", packages.clone()).await?;
+    liar.hands(|machine| Arc::make_mut(&mut machine.facts).os = hostile.to_owned());
+    let honest = stage.machine(fleet, "b", packages).await?;
+    let wrong = stage.machine(fleet, "c", json!({ "spec": { "hardware": { "serial": "SN-1" } } })).await?;
+    wrong.hands(|machine| machine.set_serial(hostile));
+    let before = wrong.tree();
+    stage.start().await?;
+    for (name, host, os) in [("a", &liar, hostile), ("b", &honest, "debian-12")] {
+        stage.component(name, "said", ComponentState::Ready).await?;
+        let file = host.machine().read("/etc/os", 1 << 20)?;
+        ensure!(file.as_deref() == Some(os.as_bytes()), "{name} has {file:?}");
+        let script = script(host, "said")?;
+        let (_, rest) = script.split_once('\n').context("it has two lines")?;
+        let ran = std::process::Command::new("/bin/sh").args(["-euc", rest]).output()?;
+        ensure!(ran.status.success() && ran.stdout == os.as_bytes(), "{name}, {rest}: {ran:?}");
+    }
+    let said = stage.says("c", names::HOST_OWNED, Status::False, "SerialMismatch").await?;
+    ensure!(!said.message.contains("49") && said.message.len() < 2000, "{}", said.message);
+    ensure!(wrong.tree() == before, "the host was touched");
     Ok(())
 }

@@ -23,7 +23,7 @@ const AT_ONCE: usize = 4;
 /// No attempt takes longer.
 const LIMIT: Duration = Duration::from_secs(120);
 /// A server that was attacked answers an administrator within this time, on a busy machine.
-const ANSWERS: Duration = Duration::from_secs(10);
+const ANSWERS: Duration = Duration::from_secs(30);
 
 thread_local! {
     /// The message of the last panic on this thread.

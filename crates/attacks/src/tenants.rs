@@ -1,7 +1,7 @@
 //! Who may write Clusters, or has got into the namespace of a control plane.
 
 use anyhow::{Result, ensure};
-use fleetwright_api::{Cluster, Status, condition, names};
+use fleetwright_api::{Cluster, names};
 use fleetwright_conformance::Ctx;
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
@@ -10,7 +10,7 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use crate::arena::{attacker, rule, stored};
-use crate::world::{FLEET, World};
+use crate::world::{FLEET, World, not_accepted};
 use crate::{Area, Attempt};
 
 pub fn attempts() -> Vec<Attempt> {
@@ -79,21 +79,6 @@ async fn a_cluster_s_status_is_not_written_with_its_spec(ctx: Ctx) -> Result<()>
     Ok(())
 }
 
-/// Waits until the operator says for that reason that it does not do what a Cluster declares.
-async fn not_accepted(world: &World, cluster: &str, reason: &str, part: &str) {
-    world
-        .until(&format!("{cluster} says {reason} with {part}"), async || {
-            let status = world.status(cluster).await;
-            match condition(&status.conditions, names::ACCEPTED) {
-                Some(one) if one.status == Status::False && one.reason == reason && one.message.contains(part) => {
-                    Ok(())
-                }
-                other => Err(format!("{other:?}")),
-            }
-        })
-        .await;
-}
-
 /// Waits until a Cluster is gone.
 async fn gone(world: &World, cluster: &str) {
     let clusters = world.clusters();
@@ -115,7 +100,7 @@ async fn a_namespace_that_belongs_to_others_is_neither_taken_nor_deleted(world: 
     let theirs: ConfigMap = serde_json::from_value(json!({"metadata": {"name": "theirs"}}))?;
     maps.create(&PostParams::default(), &theirs).await?;
     world.create("squat", |_| {}).await;
-    // It is of no Cluster, so that the reason is not NamespaceTaken.
+    // It is of no Cluster, so that the reason is not NamespaceConflict.
     not_accepted(world, "squat", "WriteRefused", "does not belong to this cluster").await;
     let untouched = async || {
         let now = namespaces.get(&place).await?;
@@ -202,6 +187,6 @@ async fn a_protected_control_plane_outlives_its_deletion(world: &World) -> Resul
     gone(world, "guarded").await;
     // Who is told of a Cluster that came later has seen that this one is gone.
     world.create("after-guarded", |spec| spec.package_version = "v1.38".to_owned()).await;
-    not_accepted(world, "after-guarded", names::reasons::NO_PACKAGE_VERSION, "v1.38").await;
+    not_accepted(world, "after-guarded", names::reasons::PACKAGE_VERSION_NOT_FOUND, "v1.38").await;
     kept().await
 }

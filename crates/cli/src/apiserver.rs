@@ -8,23 +8,23 @@ use fleetwright_apiserver::{Config, Server};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The address to listen on; port 0 takes a free one.
+    /// Listen address; port 0 selects a free port.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
 
-    /// Keep all objects in memory: they are gone when the server stops. The only kind of store there is.
+    /// Keep all objects in memory; they are lost when the server stops. Required, because no other storage is supported.
     #[arg(long, required = true)]
     memory: bool,
 
-    /// Where to write the administrator's kubeconfig (mode 0600), once the server is ready.
+    /// File for the administrator's kubeconfig (mode 0600), written when the server is ready.
     #[arg(long, value_name = "FILE")]
     kubeconfig: PathBuf,
 
-    /// A further name or address for the serving certificate; may be repeated.
+    /// Additional DNS name or IP address of the serving certificate; can be repeated.
     #[arg(long = "name", value_name = "NAME")]
     names: Vec<String>,
 
-    /// Where the cluster IPs of services come from.
+    /// CIDR of the cluster IPs of Services.
     #[arg(long, value_name = "CIDR", default_value = "10.96.0.0/16")]
     service_cidr: String,
 }

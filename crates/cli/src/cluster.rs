@@ -16,11 +16,11 @@ const ANSWER: Duration = Duration::from_secs(30);
 /// Which cluster, as kubectl has it.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct ClusterArgs {
-    /// The kubeconfig file. [default: $KUBECONFIG, then ~/.kube/config, then the pod's service account]
+    /// Path to the kubeconfig file. [default: $KUBECONFIG, then ~/.kube/config, then the pod's service account]
     #[arg(long, value_name = "FILE", help_heading = "Cluster")]
     kubeconfig: Option<PathBuf>,
 
-    /// The context of the kubeconfig. [default: its current one]
+    /// Context in the kubeconfig. [default: its current context]
     #[arg(long, value_name = "NAME", help_heading = "Cluster")]
     context: Option<String>,
 }

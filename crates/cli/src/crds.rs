@@ -7,7 +7,7 @@ use crate::output::JsonOrYaml;
   fleetwright crds | kubectl apply --server-side -f -
   fleetwright crds -o json | jq -r '.items[].metadata.name'")]
 pub(crate) struct Args {
-    /// How to print them.
+    /// Output format.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "yaml")]
     output: JsonOrYaml,
 }

@@ -46,9 +46,9 @@ pub(crate) struct LabArgs {
 
 #[derive(Subcommand)]
 enum Lab {
-    /// Start real hosts, a real control plane and the operators on this machine, and leave them running.
+    /// Start real hosts, a real control plane and the operators on this machine, in the background.
     ///
-    /// Hosts are Debian with systemd and sshd, each with an address of its own. Needs Linux and root.
+    /// Hosts run Debian with systemd and sshd, each with its own address. Requires Linux and root.
     #[command(after_help = "Examples:
   fleetwright lab up --machines 3
   fleetwright lab up --machines 1 --emulated --kubelet 1.36.4
@@ -56,47 +56,47 @@ enum Lab {
   fleetwright lab status
   fleetwright lab down")]
     Up(Up),
-    /// Show whether a lab runs, and what to try.
+    /// Show whether a lab is running, and which commands to try.
     Status(Where),
-    /// End the lab. Nothing of it is left.
+    /// Stop the lab, and remove its processes, mounts and networks.
     Down(Where),
-    /// What `up` leaves running.
+    /// Run the lab in the foreground; `up` starts this process.
     #[command(hide = true)]
     Run(Up),
 }
 
 #[derive(Args, Clone)]
 struct Where {
-    /// The folder that holds its kubeconfig and logs. [default: ~/.fleetwright/lab]
+    /// Directory of the lab's kubeconfig and logs. [default: ~/.fleetwright/lab]
     #[arg(long, value_name = "DIR", env = "FLEETWRIGHT_LAB")]
     home: Option<PathBuf>,
 }
 
 #[derive(Args, Clone)]
 struct Up {
-    /// How many hosts. [default: 3; with --meta 0]
+    /// Number of hosts. [default: 3; with --meta: 0]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=50))]
     machines: Option<u8>,
 
-    /// A meta cluster: a node that runs pods, with volumes, names and the images of control planes.
+    /// Start a meta cluster: a node that runs pods, with volumes, DNS and the images of control planes.
     ///
-    /// Other hosts are left bare then, to be workers of a business cluster: workers.yaml and machines.yaml beside the kubeconfig make them that.
+    /// Other hosts stay bare, to become workers of a business cluster: apply workers.yaml and machines.yaml, which are beside the kubeconfig.
     #[arg(long)]
     meta: bool,
 
-    /// One more machine with a kernel of its own, emulated: slow, but it can be given another kernel.
+    /// Add an emulated machine with its own kernel: slow, but its kernel can be replaced.
     #[arg(long, conflicts_with = "meta")]
     emulated: bool,
 
-    /// The kubelet that the hosts begin with.
+    /// Initial kubelet version of the hosts.
     #[arg(long, value_name = "VERSION", default_value = "1.36.4")]
     kubelet: String,
 
-    /// Start hosts, control plane and objects, but no operators.
+    /// Start hosts, control plane and objects without the operators.
     #[arg(long)]
     no_operators: bool,
 
-    /// The folder with the helper for hosts. [default: that of the operators]
+    /// Directory with the helper for hosts. [default: as for `fleetwright operators`]
     #[arg(long, value_name = "DIR")]
     helpers: Option<PathBuf>,
 

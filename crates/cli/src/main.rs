@@ -38,11 +38,11 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// The namespace that a fleet lives in when nobody names another.
 pub(crate) const FLEET_NAMESPACE: &str = "fleet";
 
-/// Runs Kubernetes on Kubernetes: fleets of clusters and their machines, from a few declared objects.
+/// Run Kubernetes on Kubernetes: fleets of clusters and their machines, declared as a few objects.
 #[derive(Parser)]
 #[command(name = "fleetwright", version, propagate_version = true, arg_required_else_help = true)]
 struct Cli {
-    /// What is logged, such as `info` or `fleetwright_apiserver=debug`.
+    /// Log filter, such as `info` or `fleetwright_apiserver=debug`.
     #[arg(long, global = true, env = "FLEETWRIGHT_LOG", default_value = "warn", value_name = "FILTER")]
     log: String,
 
@@ -52,29 +52,29 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Start the whole of Fleetwright on this machine, in one process.
+    /// Start all of Fleetwright on this machine, in one process.
     Up(up::Args),
-    /// Start an embedded Kubernetes API server alone.
+    /// Start only an embedded Kubernetes API server.
     Apiserver(apiserver::Args),
-    /// Print the definitions of Fleetwright's kinds.
+    /// Print the CustomResourceDefinitions of Fleetwright.
     Crds(crds::Args),
-    /// Install the kinds and the operators into a cluster, or bring them up to date.
+    /// Install or update the CustomResourceDefinitions and the operators in a cluster.
     Install(Box<install::Args>),
-    /// Remove what `install` brought.
+    /// Remove what `install` created.
     Uninstall(install::uninstall::Args),
-    /// Run the operators against a cluster, until stopped.
+    /// Run the operators against a cluster until stopped.
     Operators(Box<operators::Args>),
-    /// Import machines, and see and steer what happens to them.
+    /// Import machines, inspect them, and control what the operator does to them.
     Machine(machine::Args),
-    /// Check package versions, and make new ones.
+    /// Check package versions, and print templates for new ones.
     Package(package::Args),
-    /// Make business clusters, see how they are, reach them, and change their version.
+    /// Create, inspect, access, upgrade and delete business clusters.
     Cluster(clusters::Args),
-    /// Tell why a machine may or may not be scheduled, or why a cluster does not work.
+    /// Show why a machine is or is not schedulable, or why a cluster does not work.
     Why(why::Args),
-    /// Say what became of an operation whose outcome nobody else can know.
+    /// Record the outcome of an Unknown operation.
     Resolve(resolve::Args),
-    /// Run a real fleet on this machine: hosts, control plane, operators.
+    /// Run a real fleet on this machine: hosts, control plane and operators.
     Lab(lab::LabArgs),
     /// Print the version.
     Version(version::Args),
@@ -82,16 +82,16 @@ enum Command {
     ///
     /// For bash: `source <(fleetwright completion bash)`.
     Completion {
-        /// The shell.
+        /// Shell to print the script for.
         shell: clap_complete::Shell,
     },
     /// Write the man pages.
     Man {
-        /// The folder to write them to; made if it does not exist.
+        /// Directory to write the man pages to; created if it does not exist.
         #[arg(long, value_name = "DIR", default_value = "man")]
         out: std::path::PathBuf,
     },
-    /// A step of a pod that takes a snapshot, and the keys of a Cluster from one.
+    /// Run a step of a snapshot or restore pod, or print the keys of a Cluster from a snapshot.
     #[command(hide = true)]
     Snapshot(snapshot::Args),
     /// Print the reference of all commands as Markdown.

@@ -17,11 +17,12 @@ const OWN_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/names
 /// How operators know the networks around them.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct NetworkArgs {
-    /// A network of the meta cluster: pods, Services or nodes. Control planes of business clusters may not connect to it. May be repeated.
+    /// CIDR of the meta cluster's pods, Services or nodes: control planes of business clusters may not connect to it. Can be repeated or
+    /// comma-separated.
     #[arg(long = "meta-network", value_name = "CIDR", value_delimiter = ',', value_parser = network)]
     pub(crate) meta: Vec<Network>,
 
-    /// A network that operators outside pods connect from: etcd of control planes lets it in. May be repeated.
+    /// CIDR from which operators outside pods connect: etcd of control planes allows it. Can be repeated or comma-separated.
     #[arg(long = "operator-network", value_name = "CIDR", value_delimiter = ',', value_parser = network)]
     operators: Vec<Network>,
 }

@@ -33,53 +33,53 @@ pub(crate) const NAME: &str = "fleetwright";
 
 #[derive(clap::Args)]
 #[command(
-    after_help = "In a pod they use its service account; `fleetwright install` sets that up. They end with status 1 when the lease is \
-lost, so that whoever supervises them starts them again. Each operator has a lease of its own.
+    after_help = "In a pod, the operators use its service account, which `fleetwright install` sets up. The process exits with status 1 \
+when a lease is lost, so that its supervisor restarts it. Each operator has its own lease.
 
 Examples:
   fleetwright operators --kubeconfig ~/.kube/config --log info
-  fleetwright operators --namespace blue --no-lease --listen 127.0.0.1:0
+  fleetwright operators --namespace blue --no-leader-election --listen 127.0.0.1:0
   curl -s http://127.0.0.1:9440/readyz"
 )]
 pub(crate) struct Args {
-    /// The namespace to serve: its machines, gates and reports.
+    /// Namespace to serve, with its machines, clusters, gates and reports.
     #[arg(long, value_name = "NAME", default_value = FLEET_NAMESPACE, value_parser = crate::install::namespace)]
     namespace: String,
 
-    /// Run only these; may be repeated. [default: all]
+    /// Operators to run; can be repeated or comma-separated. [default: all]
     #[arg(long, value_enum, value_name = "OPERATOR", value_delimiter = ',')]
     only: Vec<Which>,
 
-    /// Hold no leases. Only for a namespace that nobody else serves.
+    /// Run without leases. Use this only for a namespace that no other process serves.
     #[arg(long, conflicts_with_all = ["lease_duration", "lease_namespace", "identity"])]
-    no_lease: bool,
+    no_leader_election: bool,
 
-    /// For how long others respect a lease that is not renewed.
-    #[arg(long, value_name = "SPAN", default_value = "15s", value_parser = lease_duration)]
+    /// Time for which other processes respect a lease that is not renewed.
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = lease_duration)]
     lease_duration: Span,
 
-    /// The namespace of the leases, one for each operator. All who serve a namespace must name the same. [default: the one that is served]
+    /// Namespace of the leases, one per operator. All processes that serve the same namespace must use the same. [default: the served namespace]
     #[arg(long, value_name = "NAME", value_parser = crate::install::namespace)]
     lease_namespace: Option<String>,
 
-    /// Who this process is in the lease; no two may share it. [default: the host's name and a random part]
+    /// Identity of this process in the leases; must be unique. [default: the host name and a random part]
     #[arg(long, value_name = "NAME")]
     identity: Option<String>,
 
-    /// The ServiceAccount that the Cluster-Operator runs as. It gives it the rights of each control plane's namespace, and keeps the sealed copies of
-    /// keys in its namespace. [default: none; for an administrator's kubeconfig, which has all rights]
-    #[arg(long, value_name = "NAMESPACE/NAME", value_parser = account)]
+    /// ServiceAccount that the Cluster-Operator runs as. The operator binds it to its role in the namespace of each control plane, and keeps the
+    /// sealed copies of keys in the ServiceAccount's namespace. [default: none, for a kubeconfig of an administrator, who has all rights]
+    #[arg(long = "service-account", value_name = "NAMESPACE/NAME", value_parser = account)]
     account: Option<Account>,
 
-    /// Where to serve /metrics, /healthz and /readyz, in plain HTTP; port 0 takes a free one.
+    /// Listen address of /metrics, /healthz and /readyz, over plain HTTP; port 0 selects a free port.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9440")]
     listen: SocketAddr,
 
-    /// How log lines look.
+    /// Log format.
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
     log_format: LogFormat,
 
-    /// Send traces of passes and calls there, by OTLP over HTTP, such as http://collector:4318.
+    /// OTLP/HTTP endpoint for traces of passes and calls, such as http://collector:4318.
     #[arg(long, value_name = "URL", value_parser = otlp_endpoint)]
     otlp_endpoint: Option<String>,
 
@@ -96,17 +96,17 @@ pub(crate) struct Args {
 /// How hosts are worked on.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct HostArgs {
-    /// The folder with the helpers that run on hosts, one for each architecture: fleetwright-host-amd64, fleetwright-host-arm64.
-    /// [default: the folder of this program, helpers in it or beside it, or /usr/local/share/fleetwright]
+    /// Directory with the helpers that run on hosts, one per architecture: fleetwright-host-amd64, fleetwright-host-arm64.
+    /// [default: the directory of this program, `helpers` in or beside it, or /usr/local/share/fleetwright]
     #[arg(long, value_name = "DIR", env = "FLEETWRIGHT_HELPERS")]
     helpers: Option<PathBuf>,
 
-    /// How many hosts are worked on at the same time.
-    #[arg(long, value_name = "HOSTS", default_value = "256", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    /// Maximum number of hosts that are worked on at the same time.
+    #[arg(long, value_name = "COUNT", default_value = "256", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     concurrency: u32,
 
-    /// How often a host is looked at though nothing happens.
-    #[arg(long, value_name = "SPAN", default_value = "10m", value_parser = check_every)]
+    /// Interval at which each host is checked even if nothing changed, from 10s to 24h.
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = check_every)]
     check_every: Span,
 }
 
@@ -173,19 +173,19 @@ fn check_every(text: &str) -> Result<Span, String> {
 /// The operators that there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Which {
-    /// Decides which machines may be scheduled.
+    /// Decide which machines are schedulable.
     Readiness,
-    /// Drives hosts to their packages, over SSH, and keeps them there.
+    /// Bring hosts to their declared packages over SSH, and keep them there.
     Machines,
-    /// Makes clusters whose control planes run as pods here, and keeps them.
+    /// Create and maintain clusters whose control planes run as pods of this cluster.
     Clusters,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum LogFormat {
-    /// For people.
+    /// Human-readable lines.
     Text,
-    /// One JSON object for each line.
+    /// One JSON object per line.
     Json,
 }
 
@@ -309,7 +309,7 @@ impl Args {
         settings.metrics = metrics;
         if clusters && self.account.is_none() {
             tracing::info!(
-                "no --account: control planes get no RoleBinding, and this kubeconfig must have the rights of an administrator"
+                "no --service-account: control planes get no RoleBinding, and this kubeconfig must have the rights of an administrator"
             );
         }
         Operators::new(settings, &self.namespace, &self.only, self.account, listen, hosts, self.networks.known()).await
@@ -342,7 +342,7 @@ impl Args {
     }
 
     fn lease(&self, identity: String) -> Option<Lease> {
-        (!self.no_lease).then(|| Lease {
+        (!self.no_leader_election).then(|| Lease {
             namespace: self.lease_namespace.clone().unwrap_or_else(|| self.namespace.clone()),
             // Each operator has one of its own name.
             name: String::new(),

@@ -13,18 +13,18 @@ use crate::target::TargetArgs;
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   kubectl get operations -n fleet | grep Unknown
-  fleetwright resolve operation/drain-host-17-7f3a9c12 --outcome Failed --because 'power was lost, host checked by hand'")]
+  fleetwright resolve operation/drain-host-17-7f3a9c12 --outcome Failed --reason 'power was lost, host checked by hand'")]
 pub(crate) struct Args {
     #[command(flatten)]
     target: TargetArgs,
 
-    /// What became of it.
+    /// Outcome of the operation.
     #[arg(long, value_enum, value_name = "OUTCOME", ignore_case = true)]
     outcome: Outcome,
 
-    /// How you know. It is kept with the operation.
-    #[arg(long, value_name = "TEXT", value_parser = because)]
-    because: String,
+    /// How you know the outcome, in at most 1024 characters; stored with the operation.
+    #[arg(long, value_name = "TEXT", value_parser = reason)]
+    reason: String,
 
     #[command(flatten)]
     cluster: ClusterArgs,
@@ -37,7 +37,7 @@ enum Outcome {
     Failed,
 }
 
-fn because(text: &str) -> Result<String, String> {
+fn reason(text: &str) -> Result<String, String> {
     match text.trim() {
         "" => Err("say how you know, such as 'host checked by hand'".into()),
         long if long.chars().count() > 1024 => Err("at most 1024 characters".into()),
@@ -73,7 +73,7 @@ impl Args {
         // The version makes sure that it is still Unknown when this is written.
         let patch = json!({"metadata": {
             "resourceVersion": operation.metadata.resource_version,
-            "annotations": {names::OUTCOME: outcome, names::OUTCOME_BECAUSE: self.because},
+            "annotations": {names::OUTCOME: outcome, names::OUTCOME_REASON: self.reason},
         }});
         let api: Api<Operation> = Api::namespaced(cluster.client.clone(), self.target.namespace(&cluster));
         let params = PatchParams { field_manager: Some("fleetwright-resolve".into()), ..PatchParams::default() };

@@ -20,16 +20,16 @@ pub(crate) struct Args {
 enum Step {
     /// Take a snapshot of etcd.
     Take(FromArgs),
-    /// Compare it with what it was restored to, put it in its place, and remove old ones.
+    /// Compare a snapshot with the etcd that it was restored to, store it, and remove old snapshots.
     Keep(KeepArgs),
-    /// Print the Secrets with the keys of the Cluster that are kept with a snapshot, as YAML for `kubectl apply --server-side -f -`.
+    /// Print the Secrets with the keys of the Cluster that are stored with a snapshot, as YAML for `kubectl apply --server-side -f -`.
     Keys(KeysArgs),
-    /// Bring one that is kept to a file.
+    /// Copy a stored snapshot to a file.
     Fetch(FetchArgs),
-    /// Make what a snapshot was restored to the data of a member.
+    /// Replace the data of a member with the data that a snapshot was restored to.
     Place(DataArgs),
-    /// Remove what a member had before that.
-    Clean(DataArgs),
+    /// Remove the data that a member had before the restore.
+    Clean(CleanArgs),
 }
 
 #[derive(clap::Args)]
@@ -37,7 +37,7 @@ struct KeysArgs {
     #[command(flatten)]
     place: PlaceArgs,
 
-    /// The snapshot's name.
+    /// Name of the snapshot.
     #[arg(long)]
     name: String,
 }
@@ -47,49 +47,56 @@ struct FetchArgs {
     #[command(flatten)]
     place: PlaceArgs,
 
-    /// The folder to work in.
+    /// Working directory.
     #[arg(long)]
     work: PathBuf,
 
-    /// The snapshot's name.
+    /// Name of the snapshot.
     #[arg(long)]
     name: String,
 
-    /// Take one that is not encrypted.
+    /// Accept a snapshot that is not encrypted.
     #[arg(long)]
     allow_unencrypted: bool,
 }
 
 #[derive(clap::Args)]
 struct DataArgs {
-    /// The member's volume.
+    /// Directory of the member's volume.
     #[arg(long)]
     data: PathBuf,
 
-    /// Which restore it is.
+    /// ID of the restore.
     #[arg(long)]
     id: String,
 }
 
 #[derive(clap::Args)]
+struct CleanArgs {
+    /// Directory of the member's volume.
+    #[arg(long)]
+    data: PathBuf,
+}
+
+#[derive(clap::Args)]
 struct FromArgs {
-    /// The folder to work in.
+    /// Working directory.
     #[arg(long)]
     work: PathBuf,
 
-    /// The URLs of etcd's members.
+    /// URLs of the etcd members, comma-separated.
     #[arg(long, value_delimiter = ',', required = true)]
     endpoints: Vec<String>,
 
-    /// The folder with the client's certificate.
+    /// Directory with the client certificate.
     #[arg(long)]
     certificates: Option<PathBuf>,
 
-    /// The name that etcd shows.
+    /// Server name in the certificate of etcd.
     #[arg(long)]
     server_name: Option<String>,
 
-    /// A folder to remove first.
+    /// Directory to remove first.
     #[arg(long)]
     clear: Option<PathBuf>,
 }
@@ -103,39 +110,39 @@ impl FromArgs {
 
 #[derive(clap::Args)]
 struct PlaceArgs {
-    /// The folder that snapshots are kept in.
+    /// Directory in which snapshots are stored.
     #[arg(long, required_unless_present = "s3_endpoint")]
     volume: Option<PathBuf>,
 
-    /// Where the store answers that snapshots are kept in.
+    /// Endpoint of the S3 store in which snapshots are stored.
     #[arg(long, conflicts_with = "volume", requires_all = ["s3_bucket", "s3_region", "s3_prefix", "s3_keys"])]
     s3_endpoint: Option<String>,
 
-    /// The bucket.
+    /// Bucket of the S3 store.
     #[arg(long)]
     s3_bucket: Option<String>,
 
-    /// The region that requests are signed for.
+    /// Region for which requests are signed.
     #[arg(long)]
     s3_region: Option<String>,
 
-    /// What the names of objects begin with.
+    /// Prefix of the object names.
     #[arg(long)]
     s3_prefix: Option<String>,
 
-    /// The folder with the keys.
+    /// Directory with the access keys of the S3 store.
     #[arg(long)]
     s3_keys: Option<PathBuf>,
 
-    /// Allow a store without TLS.
+    /// Allow an S3 store without TLS.
     #[arg(long)]
     s3_insecure: bool,
 
-    /// The Cluster whose snapshots these are, as NAMESPACE/NAME.
+    /// Cluster of the snapshots, as NAMESPACE/NAME.
     #[arg(long)]
     cluster: String,
 
-    /// The folder with the keys that snapshots are encrypted with.
+    /// Directory with the keys that encrypt snapshots.
     #[arg(long)]
     encryption_keys: PathBuf,
 }
@@ -169,23 +176,23 @@ struct KeepArgs {
     #[command(flatten)]
     place: PlaceArgs,
 
-    /// The snapshot's name.
+    /// Name of the snapshot.
     #[arg(long)]
     name: String,
 
-    /// Where the etcd answers that it was restored to.
+    /// URL of the etcd that the snapshot was restored to.
     #[arg(long)]
     scratch: String,
 
-    /// How many are kept.
+    /// Number of snapshots to keep.
     #[arg(long)]
     keep: usize,
 
-    /// One that is not removed.
+    /// Snapshot that is never removed.
     #[arg(long)]
     spare: Option<String>,
 
-    /// The file with the sealed keys of the Cluster, to keep with the snapshot.
+    /// File with the sealed keys of the Cluster, to store with the snapshot.
     #[arg(long)]
     cluster_keys: Option<PathBuf>,
 }
@@ -242,7 +249,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
                 })
             }
             Step::Place(args) => fleetwright_snapshots::place(&args.data, &args.id),
-            Step::Clean(args) => fleetwright_snapshots::clean(&args.data, &args.id),
+            Step::Clean(args) => fleetwright_snapshots::clean(&args.data),
         }
     })
 }

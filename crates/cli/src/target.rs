@@ -9,12 +9,12 @@ use crate::cluster::{Cluster, is_not_found};
 /// Which object.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct TargetArgs {
-    /// The object: TYPE/NAME or TYPE NAME.
+    /// Object, as TYPE/NAME or TYPE NAME.
     #[arg(required = true, num_args = 1..=2, value_name = "TYPE/NAME")]
     target: Vec<String>,
 
-    /// The namespace it is in. [default: the context's, else fleet]
-    #[arg(short, long, value_name = "NAME", value_parser = crate::install::namespace)]
+    /// Namespace of the object. [default: that of the context, else fleet]
+    #[arg(short, long, value_name = "NAMESPACE", value_parser = crate::install::namespace)]
     namespace: Option<String>,
 }
 

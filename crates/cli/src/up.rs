@@ -19,29 +19,30 @@ use crate::{FLEET_NAMESPACE, install};
   fleetwright up
   fleetwright up --home ./fleet --listen 127.0.0.1:0 --metrics 127.0.0.1:0")]
 pub(crate) struct Args {
-    /// The folder that holds everything: keys, kubeconfig. [default: ~/.fleetwright]
+    /// Directory of all files, such as keys and the kubeconfig. [default: ~/.fleetwright]
     #[arg(long, value_name = "DIR", env = "FLEETWRIGHT_HOME")]
     home: Option<PathBuf>,
 
-    /// The address of the API server; port 0 takes a free one.
+    /// Listen address of the API server; port 0 selects a free port.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7443")]
     listen: SocketAddr,
 
-    /// The address of the operators' metrics; port 0 takes a free one.
+    /// Listen address of the operators' metrics; port 0 selects a free port.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7444")]
     metrics: SocketAddr,
 
-    /// So many simulated machines to look at, with hosts in memory behind the real operator: some converge, one drifts, one gets a version
-    /// that does not work, one is off. All hosts are then looked at every 10 seconds.
+    /// Number of simulated machines: hosts in memory that the real operator manages. Some converge, one drifts, one gets a version that does
+    /// not work, one is off. Unless 0, every host is checked every 10 seconds.
     #[arg(long, value_name = "COUNT", default_value = "100", value_parser = clap::value_parser!(u16).range(0..=10_000))]
     machines: u16,
 
-    /// So many clusters to look at: the real operator writes their control planes, and simulated nodes run them. Each has an API server of its own that
-    /// kubectl reaches.
+    /// Number of example clusters: the real operator writes their control planes, and simulated nodes run them. Each has its own API server,
+    /// which kubectl can connect to.
     #[arg(long, value_name = "COUNT", default_value = "2", value_parser = clap::value_parser!(u8).range(0..=100))]
     clusters: u8,
 
-    /// So many simulated machines for each of these clusters: the cluster's own Machine-Operator, in its pod beside the control plane, makes them nodes.
+    /// Number of simulated machines per example cluster. The Machine-Operator of the cluster, in its pod beside the control plane, joins them
+    /// as nodes.
     #[arg(long, value_name = "COUNT", default_value = "3", value_parser = clap::value_parser!(u8).range(0..=100))]
     workers: u8,
 

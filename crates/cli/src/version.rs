@@ -4,7 +4,7 @@ use crate::output::JsonOrYaml;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// How to print it.
+    /// Output format.
     #[arg(short, long, value_enum, value_name = "FORMAT")]
     output: Option<JsonOrYaml>,
 }

@@ -25,7 +25,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     target: TargetArgs,
 
-    /// How to print it.
+    /// Output format.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
     output: TextOrJson,
 

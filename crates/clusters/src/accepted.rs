@@ -1,24 +1,31 @@
 //! Which spec is acted on: the declared one if it is valid, else the last one that was accepted. So an edit that is refused changes nothing, and what runs is
 //! healed, proven, snapshotted and gets new certificates as before.
 //!
-//! The last accepted spec is written to a ConfigMap beside the control plane before anything of it is applied. `paused`, `deletionProtection` and `onDelete`
-//! are always those declared.
+//! The last accepted spec is written to a ConfigMap beside the control plane before any object of it is applied, and after the Secrets that it refers to were found. `paused`, `deletionProtection` and `onDelete`
+//! are always those declared, and nothing is restored that is not declared any more.
+//!
+//! With it are the uids of the package versions that it was accepted with. Who deletes one and creates another of the same name changes nothing either: while the declared spec is not valid, that one
+//! counts as missing.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use fleetwright_api::{Cluster, ClusterSpec, Status, condition, names};
-use fleetwright_kit::{Key, Pass, WriteError};
+use fleetwright_kit::{Key, Pass, StepError as _, WriteError};
 use fleetwright_plan::cluster::Names;
 use fleetwright_plan::cluster::arguments::unknown;
+use fleetwright_plan::cluster::borrowed::borrowed;
 use fleetwright_plan::cluster::limits::violations;
+use fleetwright_plan::cluster::networks::Network;
 use fleetwright_plan::cluster::objects::{Kind, Object};
+use fleetwright_plan::cluster::restore::is_followed;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use crate::cluster::{Clusters, Found};
 use crate::errors::Invalid;
-use crate::view::ClusterView;
+use crate::view::{ClusterView, PackageView};
+use crate::{borrow, observe};
 
 /// The ConfigMap that holds the last accepted spec, in the namespace of the control plane.
 const RECORD: &str = "accepted-spec";
@@ -26,9 +33,21 @@ const RECORD: &str = "accepted-spec";
 const SPEC: &str = "spec.json";
 /// The uid of the Cluster, in that ConfigMap: another Cluster of the same name starts with its own spec.
 const UID: &str = "uid";
+/// The uids of package versions by their names, in that ConfigMap.
+const PACKAGES: &str = "packages.json";
 
-/// Accepted specs of Clusters whose declared spec is invalid, with the uid of the Cluster: the record is recreated from here when it is deleted by hand.
-pub type Kept = HashMap<Key, (String, ClusterSpec)>;
+/// Accepted specs of Clusters whose declared spec is invalid: the record is recreated from here when it is deleted by hand.
+pub type Kept = HashMap<Key, Accepted>;
+
+/// A spec that was accepted.
+#[derive(Clone, Debug)]
+pub struct Accepted {
+    /// The uid of the Cluster.
+    uid: String,
+    spec: ClusterSpec,
+    /// The uids of the package versions that the Cluster then referred to, by their names.
+    packages: BTreeMap<String, String>,
+}
 
 /// Why the declared spec is not acted on.
 #[derive(Clone, Debug)]
@@ -49,6 +68,11 @@ pub enum Instead {
 }
 
 impl Refused {
+    /// Whether a Secret of a person is missing: no cache has those.
+    pub fn awaits_secret(&self) -> bool {
+        matches!(self.why, Invalid::Secret { .. })
+    }
+
     /// For people: what is wrong, and what that means for the cluster.
     pub fn message(&self) -> String {
         let more = match self.instead {
@@ -73,25 +97,53 @@ impl Clusters {
         self.kept().remove(key);
     }
 
-    /// The Cluster with the spec that is acted on, and why that is not the declared one.
+    /// A Secret that the declared spec refers to and that is missing or not shared, if pods would wait for it. Nothing is looked up for a Cluster that is paused or
+    /// being deleted.
+    pub(crate) async fn lacks(&self, pass: &Pass, names: &Names, declared: &Cluster) -> Option<Invalid> {
+        if declared.spec.paused || declared.metadata.deletion_timestamp.is_some() {
+            return None;
+        }
+        let error = borrow::missing(&self.eyes, pass, names, &borrowed(&declared.spec)).await?;
+        Some(Invalid::Secret { reason: error.reason(), message: error.to_string() })
+    }
+
+    /// The Cluster with the spec that is acted on, the uids of the package versions that it is accepted with, and why it is not the declared one. `lacks` is the Secret that pods of the declared one would wait for.
     pub(crate) fn acted_on(
         &self,
         key: &Key,
         names: &Names,
         declared: Arc<ClusterView>,
-    ) -> (Arc<ClusterView>, Option<Refused>) {
-        let Some(why) = self.invalid(key, &declared.0) else {
+        lacks: Option<Invalid>,
+    ) -> (Arc<ClusterView>, BTreeMap<String, String>, Option<Refused>) {
+        // Read before they are judged: one that is replaced meanwhile, or later in the pass, was not accepted.
+        let packages = self.uids(names, &declared.0.spec, &declared.0);
+        let Some(why) = self.invalid(key, &declared.0).or(lacks) else {
             self.kept().remove(key);
-            return (declared, None);
+            return (declared, packages, None);
         };
-        let Some(accepted) = self.accepted(key, names, &declared.0) else {
-            return (declared, Some(Refused { why, instead: None }));
+        let Some(Accepted { spec, packages, .. }) = self.accepted(key, names, &declared.0, &packages) else {
+            // What needs no Secret is made all the same.
+            let refused = Some(Refused { why, instead: None }).filter(|refused| !refused.awaits_secret());
+            return (declared, packages, refused);
         };
-        let spec = self.in_force(names, accepted, &declared.0);
+        let spec = self.in_force(names, spec, &declared.0);
+        let package = spec.package_version.clone();
+        let exists = self.eyes.packages.get(&Key::new(&key.namespace, &package)).is_some();
+        let why = match exists && self.package(key, &package).is_none() {
+            true => Invalid::Replaced { package, why: Box::new(why) },
+            false => why,
+        };
         let instead = if spec == declared.0.spec { Instead::Same } else { Instead::Earlier };
         let mut cluster = declared.0.clone();
         cluster.spec = spec;
-        (Arc::new(ClusterView(cluster)), Some(Refused { why, instead: Some(instead) }))
+        (Arc::new(ClusterView(cluster)), packages, Some(Refused { why, instead: Some(instead) }))
+    }
+
+    /// The package version of that name. If the declared spec of the Cluster is not valid, only one that the Cluster was accepted with.
+    pub(crate) fn package(&self, key: &Key, name: &str) -> Option<Arc<PackageView>> {
+        let package = self.eyes.packages.get(&Key::new(&key.namespace, name))?;
+        let accepted = self.kept().get(key).and_then(|kept| kept.packages.get(name).cloned());
+        accepted.is_none_or(|uid| *uid == *package.uid).then_some(package)
     }
 
     /// What is wrong with what is declared.
@@ -99,7 +151,8 @@ impl Clusters {
         let spec = &cluster.spec;
         let all: Vec<_> = self.eyes.limits.keys().into_iter().filter_map(|key| self.eyes.limits.get(&key)).collect();
         let limits = all.iter().filter_map(|one| Some((one.0.metadata.name.as_deref()?, &one.0.spec)));
-        let violations = violations(spec, &key.name, limits);
+        let package = self.eyes.packages.get(&Key::new(&key.namespace, &spec.package_version));
+        let violations = violations(spec, &key.name, package.as_ref().map(|package| &*package.spec), limits);
         if !violations.is_empty() {
             return Some(Invalid::Limits(violations));
         }
@@ -107,7 +160,7 @@ impl Clusters {
         if overlap.is_some() {
             return overlap;
         }
-        let Some(package) = self.eyes.packages.get(&Key::new(&key.namespace, &spec.package_version)) else {
+        let Some(package) = package else {
             return Some(Invalid::NoPackage(spec.package_version.clone()));
         };
         let has = cluster.status.as_ref().and_then(|status| status.package_version.as_ref());
@@ -118,8 +171,12 @@ impl Clusters {
         unknown(spec, (&spec.package_version, &package.spec)).into_iter().next().map(Invalid::Argument)
     }
 
-    /// A network of a new cluster that is one of the meta cluster as well. One that is there already is kept: its networks cannot be changed, and its
-    /// API servers do not reach the meta cluster by them.
+    /// A network of pods of a new cluster that overlaps a network of the meta cluster. API servers connect to pods by routes of the meta cluster's nodes, and there can be no
+    /// routes to addresses that these nodes have themselves. A cluster that exists is kept: its networks cannot be changed, and policies keep its API servers from the meta
+    /// cluster.
+    ///
+    /// Services may overlap, as they do by default where kubeadm made the meta cluster: kube-proxy on nodes of the business cluster gives their addresses a meaning, and API
+    /// servers, which run elsewhere, do not reach them without further means.
     fn overlap(&self, names: &Names, cluster: &Cluster) -> Option<Invalid> {
         let status = cluster.status.as_ref();
         let made = status.is_some_and(|status| status.package_version.is_some());
@@ -127,42 +184,57 @@ impl Clusters {
             return None;
         }
         let network = &cluster.spec.network;
-        let own = [("spec.network.pods", &network.pods), ("spec.network.services", &network.services)];
-        own.into_iter().find_map(|(field, own)| {
-            let meta = self.networks.overlapped(own)?;
-            let all = (64..=127).map(|number| format!("10.{number}.0.0/16"));
-            let mut free = all.filter(|one| *one != network.pods && *one != network.services);
-            let free = free.find(|one| self.networks.overlapped(one).is_none());
-            let free = free.unwrap_or_else(|| "one that you use nowhere else".to_owned());
-            Some(Invalid::Overlap { field, network: own.clone(), meta, free })
-        })
+        let meta = self.networks.overlapped(&network.pods)?;
+        let services = network.services.parse::<Network>().ok();
+        let mut all = (64..=127).filter_map(|number| format!("10.{number}.0.0/16").parse::<Network>().ok());
+        let free = all.find(|one| !self.networks.networks.iter().chain(&services).any(|taken| taken.overlaps(one)));
+        let free = free.map_or_else(|| "a network that you use nowhere else".to_owned(), |free| free.to_string());
+        Some(Invalid::Overlap { network: network.pods.clone(), meta, free })
     }
 
     /// The last accepted spec of a Cluster whose declared spec is not valid.
-    fn accepted(&self, key: &Key, names: &Names, cluster: &Cluster) -> Option<ClusterSpec> {
+    fn accepted(
+        &self,
+        key: &Key,
+        names: &Names,
+        cluster: &Cluster,
+        packages: &BTreeMap<String, String>,
+    ) -> Option<Accepted> {
         let uid = cluster.uid()?;
-        let kept = self.kept().get(key).filter(|(of, _)| *of == uid).map(|(_, spec)| spec.clone());
-        let spec = kept
-            .or_else(|| self.recorded(names, &uid))
+        let kept = self.kept().get(key).filter(|kept| kept.uid == uid).cloned();
+        let accepted = kept
+            .or_else(|| self.recorded(names, cluster, &uid))
             // There is no record of a cluster that an earlier version of the operator made: the status tells whether this spec was acted on.
-            .or_else(|| was_acted_on(cluster).then(|| cluster.spec.clone()))?;
-        self.kept().insert(key.clone(), (uid, spec.clone()));
-        Some(spec)
+            .or_else(|| was_acted_on(cluster).then(|| accept(cluster, packages)))?;
+        self.kept().insert(key.clone(), accepted.clone());
+        Some(accepted)
     }
 
-    fn recorded(&self, names: &Names, uid: &str) -> Option<ClusterSpec> {
+    fn recorded(&self, names: &Names, cluster: &Cluster, uid: &str) -> Option<Accepted> {
         let record = self.eyes.object(&names.namespace, Kind::ConfigMap, RECORD)?;
-        if record["data"][UID] != uid {
+        let data = &record["data"];
+        if data[UID] != uid {
             return None;
         }
-        serde_json::from_str(record["data"][SPEC].as_str()?).ok()
+        let spec: ClusterSpec = serde_json::from_str(data[SPEC].as_str()?).ok()?;
+        // An earlier version recorded none: those that exist now count.
+        let packages = data[PACKAGES].as_str().and_then(|packages| serde_json::from_str(packages).ok());
+        let packages = packages.unwrap_or_else(|| self.uids(names, &spec, cluster));
+        Some(Accepted { uid: uid.to_owned(), spec, packages })
+    }
+
+    /// The uids of the package versions that the spec and the status of the Cluster refer to, by their names.
+    fn uids(&self, names: &Names, spec: &ClusterSpec, cluster: &Cluster) -> BTreeMap<String, String> {
+        let all = cluster.status.iter().flat_map(observe::recorded).chain([&spec.package_version]);
+        let uid = |name: &String| Some(self.eyes.packages.get(&Key::new(&names.fleet, name))?.uid.to_string());
+        all.filter_map(|name| Some((name.clone(), uid(name)?))).collect()
     }
 
     /// The accepted spec with what is always as declared. A change of the version that has not begun does not begin.
     fn in_force(&self, names: &Names, mut spec: ClusterSpec, declared: &Cluster) -> ClusterSpec {
-        spec.paused = declared.spec.paused;
-        spec.deletion_protection = declared.spec.deletion_protection;
-        spec.on_delete = declared.spec.on_delete;
+        // A followed restore that is forgotten would count as a new one when it is declared again, and replace all data.
+        let followed = declared.status.as_ref().is_some_and(|status| is_followed(&spec, &names.name, status));
+        as_declared(&mut spec, &declared.spec, followed);
         let has = declared.status.as_ref().and_then(|status| status.package_version.as_ref());
         if let Some(has) = has.filter(|has| **has != spec.package_version) {
             let workloads = self.eyes.workloads(&names.namespace);
@@ -174,14 +246,10 @@ impl Clusters {
         spec
     }
 
-    /// Writes the accepted spec down, before anything of it is applied.
+    /// Writes the accepted spec down, before any object of it is applied.
     pub(crate) async fn record_accepted(&self, pass: &Pass, found: &Found) -> Result<(), WriteError> {
-        let kept = self.kept().get(pass.key()).map(|(_, spec)| spec.clone());
-        let spec = match (&found.refused, &kept) {
-            (Some(_), Some(kept)) => kept,
-            _ => found.spec(),
-        };
-        let object = record(&found.names, found.uid(), spec);
+        let kept = self.kept().get(pass.key()).cloned().filter(|_| found.refused.is_some());
+        let object = record(&found.names, &kept.unwrap_or_else(|| accept(&found.cluster.0, &found.packages)));
         let live = self.eyes.object(&found.names.namespace, Kind::ConfigMap, RECORD);
         if live.is_some_and(|live| live["data"] == object.body["data"]) {
             return Ok(());
@@ -190,19 +258,58 @@ impl Clusters {
     }
 }
 
+/// Takes over what is always as declared. A restore that was taken out and not `followed` yet is withdrawn, whatever is wrong with the rest: it would replace all data.
+fn as_declared(spec: &mut ClusterSpec, declared: &ClusterSpec, followed: bool) {
+    spec.paused = declared.paused;
+    spec.deletion_protection = declared.deletion_protection;
+    spec.on_delete = declared.on_delete;
+    if declared.restore.is_none() && !followed {
+        spec.restore = None;
+    }
+}
+
+/// What is accepted now, with these package versions.
+fn accept(cluster: &Cluster, packages: &BTreeMap<String, String>) -> Accepted {
+    Accepted { uid: cluster.uid().unwrap_or_default(), spec: cluster.spec.clone(), packages: packages.clone() }
+}
+
 /// Whether the operator said of this generation that it is acted on.
 fn was_acted_on(cluster: &Cluster) -> bool {
     let conditions = cluster.status.as_ref().map(|status| &status.conditions[..]).unwrap_or_default();
     condition(conditions, names::ACCEPTED).is_some_and(|accepted| {
         accepted.status == Status::True
-            && accepted.reason == names::reasons::UNDERSTOOD
+            && accepted.reason == names::reasons::ACCEPTED
             && accepted.observed_generation == cluster.metadata.generation
     })
 }
 
-fn record(names: &Names, uid: &str, spec: &ClusterSpec) -> Object {
-    let data = json!({ UID: uid, SPEC: json!(spec).to_string() });
+fn record(names: &Names, accepted: &Accepted) -> Object {
+    let Accepted { uid, spec, packages } = accepted;
+    let data = json!({ UID: uid, SPEC: json!(spec).to_string(), PACKAGES: json!(packages).to_string() });
     let metadata: Value = json!({ "name": RECORD, "namespace": names.namespace, "labels": names.labels() });
     let body = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data });
     Object { kind: Kind::ConfigMap, name: RECORD.to_owned(), body }
+}
+
+#[cfg(test)]
+mod tests {
+    use fleetwright_api::ClusterStatus;
+
+    use super::*;
+
+    #[test]
+    fn a_restore_is_withdrawn_by_a_spec_that_is_not_valid_and_not_exchanged() {
+        let restore = |snapshot: &str| Some(serde_json::from_value(json!({ "snapshot": snapshot })).unwrap());
+        let accepted = ClusterSpec { restore: restore("a"), ..ClusterSpec::of("v1") };
+        for (declared, expected) in [(None, None), (restore("b"), restore("a")), (restore("a"), restore("a"))] {
+            let mut spec = accepted.clone();
+            as_declared(&mut spec, &ClusterSpec { restore: declared, paused: true, ..ClusterSpec::of("typo") }, false);
+            assert_eq!((&spec.restore, spec.paused, &*spec.package_version), (&expected, true, "v1"));
+        }
+        let mut spec = accepted.clone();
+        let status = ClusterStatus { restore_followed: Some("a".to_owned()), ..ClusterStatus::default() };
+        let followed = is_followed(&spec, "pay", &status);
+        as_declared(&mut spec, &ClusterSpec::of("typo"), followed);
+        assert_eq!(spec.restore, restore("a"), "what was done is not done again when the edit is taken back");
+    }
 }

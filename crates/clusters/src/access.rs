@@ -1,4 +1,4 @@
-//! The operator's rights in the namespaces of control planes: a RoleBinding that is created together with each of them.
+//! The operator's rights in the namespaces of control planes: a RoleBinding that is created in each of them as soon as the Cluster's status records it.
 //!
 //! So the account can read Secrets and create pods where control planes are, and nowhere else.
 
@@ -35,7 +35,8 @@ pub fn is_admitted(eyes: &Eyes, names: &Names) -> bool {
     is_bound(eyes, names) && eyes.secrets.covers(&names.namespace)
 }
 
-fn is_bound(eyes: &Eyes, names: &Names) -> bool {
+/// Whether the operator has its rights there.
+pub fn is_bound(eyes: &Eyes, names: &Names) -> bool {
     let key = Key::new(&names.namespace, BINDING);
     eyes.bindings.as_ref().is_none_or(|bindings| bindings.get(&key).is_some())
 }
@@ -72,7 +73,8 @@ pub async fn bind(eyes: &Eyes, pass: &Pass, names: &Names, account: Option<Accou
 pub fn admission_policy(namespace: &str, name: &str, fleet: &str) -> [Value; 2] {
     const VERSION: &str = "admissionregistration.k8s.io/v1";
     const RESTRICTED: &str = "pod-security.kubernetes.io/enforce";
-    let (label, role, policy) = (names::FLEET, control_plane_role(namespace), format!("{name}.{namespace}"));
+    let (label, role, policy) =
+        (names::CLUSTER_NAMESPACE, control_plane_role(namespace), format!("{name}.{namespace}"));
     let labelled = |object: &str, label: &str, value: &str| {
         let labels = format!("{object}.metadata.labels");
         format!("has({labels}) && '{label}' in {labels} && {labels}['{label}'] == '{value}'")

@@ -16,10 +16,9 @@ use serde_json::json;
 use crate::cluster::{Clusters, Found, Rested};
 use crate::errors::{ActError, Refusal};
 use crate::secrets::{Authorities, Maker, SecretError};
-use crate::{access, borrow, snapshots};
+use crate::{borrow, claim, snapshots};
 
 /// What came of doing what was decided.
-#[derive(Default)]
 pub(crate) struct Acted {
     /// A Secret that the cluster refers to cannot be read: that stops what needs it, and nothing else.
     pub(crate) trouble: Option<SecretError>,
@@ -60,12 +59,7 @@ impl Clusters {
     /// Does what was decided. A write that the API server refuses stops nothing else.
     pub(crate) async fn keep(&self, pass: &Pass, found: &Found, decision: &Decision) -> Result<Acted, ActError> {
         let names = &found.names;
-        if decision.namespace {
-            self.namespace(pass, names).await?;
-            return Ok(Acted::default());
-        }
         let mut refusal = Refusal::default();
-        refusal.noted(self.record_accepted(pass, found).await)?;
         let recorded = found.cluster.0.status.as_ref().map(|status| &status.keys[..]).unwrap_or_default();
         let maker = Maker { eyes: &self.eyes, pass, names, spec: &found.cluster.0.spec, recorded };
         let done = refusal.noted(maker.keys(&decision.keys).await)?;
@@ -78,7 +72,14 @@ impl Clusters {
             self.tell(pass, found, Level::Warning, "KeyRestored", &message).await;
         }
         let copied = borrow::copy(&self.eyes, pass, names, &borrowed(&found.cluster.0.spec)).await;
-        let mut trouble = refusal.noted(copied)?.flatten();
+        // New pods would wait for what they do not get: those that run stay as they are, and all that needs no new pod goes on.
+        let (mut trouble, lacks) = match copied {
+            Err(error) if error.needs_person() => (Some(error), true),
+            copied => (refusal.noted(copied)?.flatten(), false),
+        };
+        if !lacks {
+            refusal.noted(self.record_accepted(pass, found).await)?;
+        }
         refusal.noted(maker.turn(&decision.rotate).await)?;
         let mut authorities = Authorities::new();
         for (wanted, why) in &decision.certificates {
@@ -87,12 +88,15 @@ impl Clusters {
             }
             self.meters.certificate(why.as_str());
             if *why != certificates::Due::Missing {
-                let message = format!("the certificate {} was made anew: {}", wanted.secret, why.as_str());
+                let message = format!("the certificate {} was reissued: {}", wanted.secret, why.as_str());
                 self.tell(pass, found, Level::Normal, "CertificateReplaced", &message).await;
             }
         }
-        for (object, place) in &decision.apply {
+        // Members that are deleted come back with the template that is there: the same one again, if the new one was refused.
+        let mut replaces = !lacks;
+        for (object, place) in decision.apply.iter().filter(|_| !lacks) {
             let applied = refusal.noted(self.apply(pass, names, object).await)?;
+            replaces &= applied.is_some() || object.kind != Kind::StatefulSet;
             if let (Some(()), Some(place)) = (applied, place)
                 && found
                     .cluster
@@ -102,7 +106,7 @@ impl Clusters {
                     .is_some_and(|status| status.observed_generation == found.cluster.0.metadata.generation)
             {
                 let message = format!(
-                    "{} {} was not as declared at {place}, and was put right",
+                    "{} {} was not as declared at {place}, and was corrected",
                     object.kind.as_str(),
                     object.name
                 );
@@ -110,7 +114,7 @@ impl Clusters {
                 self.tell(pass, found, Level::Normal, "Repaired", &message).await;
             }
         }
-        if let Some(replica) = &decision.replace {
+        if let Some(replica) = decision.replace.as_ref().filter(|_| replaces) {
             let key = Key::new(&names.namespace, &replica.name);
             match pass.writer().delete(&self.eyes.pods, &key, &replica.uid, &replica.version).await {
                 Err(WriteError::Gone(_)) => {}
@@ -119,7 +123,7 @@ impl Clusters {
                 }
             }
         }
-        if let Some(uid) = &decision.orphan {
+        if let Some(uid) = decision.orphan.as_ref().filter(|_| !lacks) {
             let etcd = Key::new(&names.namespace, ControlPlaneComponent::Etcd.binary());
             refusal.noted(pass.writer().delete_uid::<StatefulSet>(&etcd, uid, PropagationPolicy::Orphan).await)?;
         }
@@ -188,7 +192,7 @@ impl Clusters {
             let applied = refusal.noted(self.apply(pass, names, object).await)?;
             if let (Some(()), Some(place)) = (applied, place) {
                 let (kind, name) = (object.kind.as_str(), &object.name);
-                let message = format!("{kind} {name} was not as its extension says at {place}, and was put right");
+                let message = format!("{kind} {name} was not as its extension says at {place}, and was corrected");
                 self.tell(pass, found, Level::Normal, "Repaired", &message).await;
             }
         }
@@ -218,31 +222,44 @@ impl Clusters {
         .map(drop)
     }
 
-    async fn namespace(&self, pass: &Pass, names: &Names) -> Result<(), WriteError> {
+    /// Creates the namespace, and answers its uid. Nothing is written into it before that is recorded.
+    pub(crate) async fn namespace(&self, pass: &Pass, found: &Found) -> Result<Option<String>, ActError> {
+        let names = &found.names;
+        let proof = claim::prove(&self.eyes, pass, names, &found.cluster.0).await?;
         let mut labels = names.labels();
         for level in ["enforce", "audit", "warn"] {
             labels.insert(format!("pod-security.kubernetes.io/{level}"), "restricted".to_owned());
         }
         let namespace = Namespace {
-            metadata: ObjectMeta { name: Some(names.namespace.clone()), labels: Some(labels), ..ObjectMeta::default() },
+            metadata: ObjectMeta {
+                name: Some(names.namespace.clone()),
+                labels: Some(labels),
+                annotations: Some([(names::CREATION_PROOF.to_owned(), proof)].into()),
+                ..ObjectMeta::default()
+            },
             ..Namespace::default()
         };
-        let created = pass.writer().create_in(&self.eyes.namespaces, &namespace).await?;
-        if created && self.account.is_none() {
-            self.eyes.secrets.begins_empty(&names.namespace);
-        }
-        if !created && self.eyes.namespace(names).is_none() {
+        let Some(uid) = pass.writer().create_for_uid(&self.eyes.namespaces, &namespace).await? else {
+            // It is terminating, or was created a moment ago: what becomes of it wakes us.
+            if self.eyes.labelled(names).is_some() {
+                return Ok(None);
+            }
             let what = format!("Namespace {}", names.namespace);
             let message = format!(
-                "it is there and does not belong to this cluster: rename the Cluster, or label the namespace {}={} and {}={} to give it up to it",
-                names::FLEET,
+                "it exists and does not belong to this cluster: rename the Cluster or delete the namespace; to give the namespace to the Cluster, label it {}={} and {}={}, and record its uid: {}",
+                names::CLUSTER_NAMESPACE,
                 names.fleet,
                 names::CLUSTER,
-                names.name
+                names.name,
+                claim::adopt(names, "UID")
             );
-            return Err(WriteError::Refused { what, code: 409, message });
+            return Err(WriteError::Refused { what, code: 409, message }.into());
+        };
+        self.created().insert(pass.key().clone(), (found.uid().to_owned(), uid.clone()));
+        if self.account.is_none() {
+            self.eyes.secrets.begins_empty(&names.namespace);
         }
-        access::bind(&self.eyes, pass, names, self.account).await
+        Ok(Some(uid))
     }
 
     pub(crate) async fn apply(&self, pass: &Pass, names: &Names, object: &Object) -> Result<(), WriteError> {

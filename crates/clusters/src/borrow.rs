@@ -23,10 +23,31 @@ enum Source {
     Found { annotations: BTreeMap<String, String>, data: Data },
 }
 
-/// Brings copies up to date. What they are made from is read each time: nobody watches Secrets that are not the operator's.
+/// Why pods would wait for a copy: a source is missing or not shared, and there is no copy yet that has all that is wanted. What else goes wrong is reported by [`copy`].
+pub async fn missing(eyes: &Eyes, pass: &Pass, names: &Names, copies: &[Borrowed]) -> Option<SecretError> {
+    let mut sources = BTreeMap::new();
+    for copy in copies.iter().filter(|copy| !copy.parts.is_empty() && !is_whole(eyes, names, copy)) {
+        let gathered = gather(&mut sources, pass, names, copy).await;
+        if let Some(error) = gathered.err().filter(SecretError::needs_person) {
+            return Some(error);
+        }
+    }
+    None
+}
+
+/// Whether there is a copy that has all that pods need of it.
+fn is_whole(eyes: &Eyes, names: &Names, copy: &Borrowed) -> bool {
+    let live = eyes.secrets.get(&Key::new(&names.namespace, &copy.secret));
+    live.is_some_and(|live| {
+        let has = |part: &Part| live.keys.iter().any(|key| **key == *part.to);
+        live.copy.is_some() && copy.parts.iter().filter(|part| part.needed).all(has)
+    })
+}
+
+/// Brings copies up to date. What they are made from is read each time: there is no watch on Secrets that are not the operator's.
 ///
-/// A source that is missing or not shared stops the pass, because pods would wait for what they do not get. Where the copy has all that is wanted
-/// already, the pods have it too: then the copy stays as it is, the rest of the pass goes on, and the error is returned for the status.
+/// A source that is missing or not shared is an error, because pods would wait for what they do not get. Where the copy has all that is wanted
+/// already, the pods have it too: then the copy stays as it is, and the error is returned for the status.
 pub async fn copy(
     eyes: &Eyes,
     pass: &Pass,
@@ -36,18 +57,13 @@ pub async fn copy(
     let (mut sources, mut trouble) = (BTreeMap::new(), None);
     for copy in copies {
         let key = Key::new(&names.namespace, &copy.secret);
-        let live = eyes.secrets.get(&key);
-        let is = live.as_ref().and_then(|there| there.copy.clone());
+        let is = eyes.secrets.get(&key).and_then(|there| there.copy.clone());
         if is.is_none() && copy.parts.is_empty() {
             continue;
         }
         let data = match gather(&mut sources, pass, names, copy).await {
             Ok(data) => data,
-            Err(error) if error.needs_person() => {
-                let has = |part: &Part| live.as_ref().is_some_and(|live| live.keys.iter().any(|key| **key == *part.to));
-                if is.is_none() || !copy.parts.iter().filter(|part| part.needed).all(has) {
-                    return Err(error);
-                }
+            Err(error) if error.needs_person() && is_whole(eyes, names, copy) => {
                 trouble = trouble.or(Some(error));
                 continue;
             }
@@ -61,7 +77,7 @@ pub async fn copy(
             "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
             "metadata": {
                 "name": copy.secret, "namespace": names.namespace, "labels": names.labels(),
-                "annotations": { names::COPY: wanted },
+                "annotations": { names::SOURCE_HASH: wanted },
             },
             "data": data,
         });

@@ -17,6 +17,8 @@ use serde_json::json;
 
 use crate::accepted::{Kept, Refused};
 use crate::access::{self, Account};
+use crate::act::Acted;
+use crate::claim::Created;
 use crate::ending::{self, Ending};
 use crate::errors::{ActError, Invalid};
 use crate::extend::Extenders;
@@ -28,7 +30,7 @@ use crate::meters::Meters;
 use crate::prove::Provers;
 use crate::secrets::SecretError;
 use crate::survey::Surveys;
-use crate::view::ClusterView;
+use crate::view::{ClusterView, NamespaceView};
 
 /// A Secret that could not be had is asked for again after this long.
 const SECRETS_AGAIN: Duration = Duration::from_secs(30);
@@ -59,6 +61,8 @@ pub struct Clusters {
     pub wrote: Mutex<HashMap<Key, Timestamp>>,
     /// Accepted specs of Clusters whose declared spec is invalid.
     pub kept: Mutex<Kept>,
+    /// Namespaces that this process created.
+    pub created: Mutex<Created>,
 }
 
 /// Components of a cluster whose objects are all as declared.
@@ -68,6 +72,8 @@ pub type Rested = BTreeMap<ControlPlaneComponent, AtRest>;
 pub struct Found {
     pub(crate) cluster: Arc<ClusterView>,
     pub(crate) names: Names,
+    /// The uids of the package versions that the spec is accepted with, by their names.
+    pub(crate) packages: BTreeMap<String, String>,
     /// The package version that the spec names exists.
     packaged: bool,
     /// What a decision about its control plane is made from; none if none can be made: there is no package version, the cluster is being deleted, its
@@ -77,6 +83,8 @@ pub struct Found {
     certificates: Vec<CertificateStatus>,
     /// The other Cluster whose namespace this one would have.
     taken_by: Option<String>,
+    /// A namespace with the labels of this Cluster's that is not recorded as its own.
+    unrecorded: Option<Arc<NamespaceView>>,
     ending: Option<Ending>,
     hold: Option<Hold>,
     /// Why the spec of `cluster` is not the declared one.
@@ -94,6 +102,8 @@ pub struct Valid {
 pub enum Done {
     /// The cluster is gone.
     Gone,
+    /// Its namespace, with that uid, is the one that this process created.
+    Recorded(String),
     /// It is still there.
     Kept {
         /// Why the gate does not let its machines be released, if it does not.
@@ -106,7 +116,7 @@ pub enum Done {
 }
 
 impl Done {
-    const KEPT: Self = Self::Kept { waits: None, next: None, trouble: None };
+    pub(crate) const KEPT: Self = Self::Kept { waits: None, next: None, trouble: None };
 }
 
 /// What was decided: what to do with a cluster, or with its end.
@@ -128,6 +138,8 @@ pub enum Choice {
     End(Ending),
     /// First of all it must be ours to end.
     Finalize,
+    /// The namespace has the labels of the cluster's, and is not recorded.
+    Claim(Arc<NamespaceView>),
     /// The operator has not its rights in the cluster's namespace yet, or has not read the Secrets there.
     Admit,
 }
@@ -135,12 +147,12 @@ pub enum Choice {
 impl Controller for Clusters {
     const NAME: &'static str = crate::NAME;
     /// Reads: authorities that sign, the sealed copy of keys and what seals it, a namespace that may be there, the keys of a store and of snapshots, and
-    /// Secrets that it refers to. For a snapshot, its key, the sealed keys that go into it, and the copy that these are of with what opens it. Writes:
+    /// Secrets that it refers to, new ones twice. For a snapshot, its key, the sealed keys that go into it, and the copy that these are of with what opens it. Writes:
     /// everything of a new cluster's step, the key of its snapshots with its copy, the sealed keys for snapshots, the Operation that releases machines,
     /// the accepted spec, and the status. And what the journal needs for an act on a member of etcd, a restore, objects of an extension and machines, each with its policy,
     /// with reads of the operator's certificate and of a pod. And volumes that grow, with their StatefulSet. Of the writes, 9 are policies that came after the one of etcd.
     const BUDGET: Budget =
-        Budget { reads: 24 + 4 * Journal::BUDGET.reads + 5, writes: 44 + 4 * Journal::BUDGET.writes + 12 };
+        Budget { reads: 28 + 4 * Journal::BUDGET.reads + 5, writes: 44 + 4 * Journal::BUDGET.writes + 12 };
 
     type Found = Arc<Found>;
     type Valid = Valid;
@@ -167,18 +179,21 @@ impl Controller for Clusters {
             self.rested().remove(key);
             self.wrote().remove(key);
             self.forget_accepted(key);
+            self.created().remove(key);
             return Ok(None);
         };
         let names = self.eyes.names(&cluster);
-        let (cluster, refused) = self.acted_on(key, &names, cluster);
-        let package = self.eyes.packages.get(&Key::new(&key.namespace, &cluster.0.spec.package_version));
+        let here = self.eyes.namespace(&names).is_some_and(|namespace| !namespace.ending);
+        let admitted = !here || access::is_admitted(&self.eyes, &names);
+        // Which copies there are is known only there.
+        let lacks = if here && admitted { self.lacks(pass, &names, &cluster.0).await } else { None };
+        let (cluster, packages, refused) = self.acted_on(key, &names, cluster, lacks);
+        let package = self.package(key, &cluster.0.spec.package_version);
         // Nothing is made of a spec that was never accepted.
         let package = package.filter(|_| refused.as_ref().is_none_or(|refused| refused.instead.is_some()));
         let hold = ending::hold(&self.eyes, self.askers.answer(key).as_ref(), &names, &cluster, pass.now());
         let ending = ending::ending(&self.eyes, &names, &cluster).filter(|_| hold.is_none());
-        let here = self.eyes.namespace(&names).is_some_and(|namespace| !namespace.ending);
-        let admitted = !here || access::is_admitted(&self.eyes, &names);
-        let taken_by = self.eyes.taken_by(&names);
+        let (taken_by, unrecorded) = (self.eyes.taken_by(&names), self.eyes.unrecorded(&names));
         let packaged = package.is_some();
         let observable = package.filter(|_| admitted && ending.is_none() && taken_by.is_none());
         let (observed, certificates) = match observable {
@@ -188,9 +203,20 @@ impl Controller for Clusters {
             }
             None => (None, Vec::new()),
         };
-        let found =
-            Found { cluster, names, packaged, observed, certificates, taken_by, ending, hold, refused, admitted };
-        Ok(Some(Arc::new(found)))
+        Ok(Some(Arc::new(Found {
+            cluster,
+            names,
+            packages,
+            packaged,
+            observed,
+            certificates,
+            taken_by,
+            unrecorded,
+            ending,
+            hold,
+            refused,
+            admitted,
+        })))
     }
 
     fn validate(&self, found: &Arc<Found>) -> Result<Valid, Invalid> {
@@ -211,14 +237,15 @@ impl Controller for Clusters {
 
     fn decide(&self, valid: &Valid, now: Timestamp) -> Choice {
         let found = &valid.found;
-        if !found.admitted {
+        // Nothing is read or done there while its deletion is paused.
+        if !found.admitted && !ending::paused(&found.cluster) {
             return Choice::Admit;
         }
         if let Some(ending) = &found.ending {
             return Choice::End(ending.clone());
         }
         if ending::paused(&found.cluster) {
-            return match found.observed.as_ref().filter(|observed| observed.namespace) {
+            return match found.observed.as_ref().filter(|observed| observed.namespace.is_some()) {
                 Some(observed) => choose(found, observed, now),
                 None => {
                     let generation = found.cluster.0.metadata.generation;
@@ -233,6 +260,9 @@ impl Controller for Clusters {
         if !finalized && !found.cluster.0.spec.paused {
             return Choice::Finalize;
         }
+        if let Some(namespace) = found.unrecorded.as_ref().filter(|_| !found.cluster.0.spec.paused) {
+            return Choice::Claim(Arc::clone(namespace));
+        }
         match (&found.observed, &found.hold) {
             (Some(observed), _) => choose(found, observed, now),
             (None, Some(hold)) => Choice::Held(hold.clone()),
@@ -245,7 +275,7 @@ impl Controller for Clusters {
         match choice {
             Choice::End(ending) => {
                 self.close_all(pass, self.askers.none_joined(pass.key())).await?;
-                let gone = ending::end(&self.eyes, pass, &found.names, &found.cluster, ending).await?;
+                let gone = ending::end(&self.eyes, pass, found, self.account, ending).await?;
                 Ok(if gone { Done::Gone } else { Done::KEPT })
             }
             Choice::Finalize => {
@@ -260,6 +290,7 @@ impl Controller for Clusters {
                 pass.writer().json_patch(&self.eyes.clusters, pass.key(), json!([test, add])).await?;
                 Ok(Done::KEPT)
             }
+            Choice::Claim(namespace) => self.claim(pass, found, namespace).await,
             Choice::Admit => {
                 if !found.cluster.0.spec.paused {
                     access::bind(&self.eyes, pass, &found.names, self.account).await?;
@@ -273,11 +304,18 @@ impl Controller for Clusters {
             }
             Choice::Keep(decision, _) => {
                 self.remember_rested(pass.key(), found, Some(&decision.rested));
+                if decision.namespace {
+                    return Ok(self.namespace(pass, found).await?.map_or(Done::KEPT, Done::Recorded));
+                }
                 let kept = self.keep(pass, found, decision).await?;
                 let waits = self.held(pass, found, found.hold.as_ref()).await?;
-                match kept.refusal.0 {
-                    Some(error) => Err(error),
-                    None => Ok(Done::Kept { waits, next: kept.next, trouble: kept.trouble }),
+                let Acted { trouble, next, refusal } = kept;
+                match refusal.0 {
+                    Some(refusal) => {
+                        let (refusal, trouble) = (Box::new(refusal), trouble.map(Box::new));
+                        Err(ActError::Partly { refusal, next, trouble })
+                    }
+                    None => Ok(Done::Kept { waits, next, trouble }),
                 }
             }
             Choice::Held(hold) => {
@@ -290,6 +328,10 @@ impl Controller for Clusters {
     async fn report(&self, pass: &Pass, found: &Arc<Found>, outcome: Outcome<'_, Self>) -> Result<Next, WriteError> {
         let (status, next) = match outcome {
             Outcome::Done { done: Done::Gone, .. } => return Ok(Next::Rest),
+            Outcome::Done { done: Done::Recorded(uid), .. } => {
+                let (namespace, namespace_uid) = (Some(found.names.namespace.clone()), Some(uid.clone()));
+                (ClusterStatus { namespace, namespace_uid, ..found.status() }, None)
+            }
             Outcome::Done {
                 decision: Choice::Keep(decision, status),
                 done: Done::Kept { waits, next, trouble },
@@ -298,7 +340,8 @@ impl Controller for Clusters {
                 let status = waits.as_ref().map_or_else(|| (**status).clone(), |why| gated(status, why));
                 let next = decision.next.into_iter().chain(*next).min();
                 // No cache has the Secrets of people.
-                let again = trouble.as_ref().and_then(|_| pass.now().checked_add(SECRETS_AGAIN).ok());
+                let awaits = trouble.is_some() || found.refused.as_ref().is_some_and(Refused::awaits_secret);
+                let again = pass.now().checked_add(SECRETS_AGAIN).ok().filter(|_| awaits);
                 let next = next.into_iter().chain(again).min();
                 match (found.refusal(), trouble) {
                     (Some((reason, why)), _) => (found.not_accepted(&status, reason, &why, pass.now()), next),
@@ -321,14 +364,21 @@ impl Controller for Clusters {
             },
             Outcome::Done { decision: Choice::End(_), .. } => (ending::status(&found.cluster, pass.now()), None),
             Outcome::Done { decision: Choice::Finalize, .. } => return Ok(Next::Rest),
+            Outcome::Done { decision: Choice::Claim(_), done: Done::Kept { next, .. }, .. } => {
+                return Ok(next.map_or(Next::Rest, Next::At));
+            }
             Outcome::Done { decision: Choice::Admit, .. } => {
-                return Ok(pass.now().checked_add(ADMITTED_AGAIN).map_or(Next::Rest, Next::At));
+                // The end of a pause wakes it, and so does a RoleBinding that somebody creates.
+                let waits = found.cluster.0.spec.paused && !access::is_bound(&self.eyes, &found.names);
+                let again = if waits { None } else { pass.now().checked_add(ADMITTED_AGAIN).ok() };
+                return Ok(again.map_or(Next::Rest, Next::At));
             }
             // All the rest was done: what was found and decided is written down beside the refusal.
             Outcome::Failed { trouble, decision: Some(Choice::Keep(decision, status)), .. }
                 if trouble.source.downcast_ref::<ActError>().is_some_and(ActError::is_refusal) =>
             {
-                (self.troubled(found, status, trouble, pass.now()), decision.next)
+                let again = trouble.source.downcast_ref::<ActError>().and_then(ActError::next);
+                (self.troubled(found, status, trouble, pass.now()), decision.next.into_iter().chain(again).min())
             }
             Outcome::Failed { trouble, .. } => {
                 let before = found.cluster.0.status.clone().unwrap_or_default();

@@ -1,5 +1,7 @@
 //! Clients of what runs in pods of a cluster, with the operator's own certificates.
 
+use std::fmt;
+use std::marker::PhantomData;
 use std::time::Duration;
 
 use fleetwright_kit::Clock;
@@ -8,12 +10,18 @@ use fleetwright_kit::client::{Fence, fenced};
 use fleetwright_plan::cluster::Names;
 use fleetwright_plan::cluster::certificates::OPERATOR_ETCD;
 use fleetwright_plan::cluster::objects::ETCD_PORT;
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use futures::StreamExt as _;
+use http_body_util::{BodyStream, LengthLimitError, Limited, StreamBody};
 use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
+use kube::api::ListParams;
 use kube::client::{Body, ClientBuilder, DynBody};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client};
+use kube::core::Request;
+use kube::{Api, Client, Resource};
 use prometheus_client::metrics::counter::Counter;
+use serde::de::{DeserializeOwned, Error as _, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 use tower::BoxError;
 use tower::util::{MapRequestLayer, MapResponseLayer};
@@ -23,6 +31,11 @@ use crate::words::said;
 /// The largest answer that is read; the largest that is asked for are metrics. All of a watch is one answer: the only one there is, in a proof, is of one quota
 /// and short.
 const LARGEST_ANSWER: usize = 16 * 1024 * 1024;
+
+/// The most objects, lists and values that an answer has. An empty one is two bytes of the answer and up to two thousand in memory, and a tenant can serve any
+/// kind with a server of their own. 500 Nodes by their metadata have about 60,000 objects, and 16 MiB of metrics about 150,000 labels in braces.
+const MOST_OBJECTS: usize = 200_000;
+const MOST_VALUES: usize = 1_000_000;
 
 /// Why there is no client.
 #[derive(Debug, thiserror::Error)]
@@ -104,13 +117,46 @@ async fn build(meta: &Meta, names: &Names, door: &Door<'_>, secret: &Secret) -> 
 #[error("the answer of the business cluster is larger than {} MiB", LARGEST_ANSWER / (1024 * 1024))]
 struct TooLarge;
 
-/// Ends an answer in an error where it becomes too large.
+/// A tenant decides what is in it, too.
+#[derive(Debug, thiserror::Error)]
+#[error("the answer of the business cluster has more than {} objects or {} values", MOST_OBJECTS, MOST_VALUES)]
+struct TooMany;
+
+/// How much of an answer was counted. What is in texts counts as well.
+#[derive(Default)]
+struct Count {
+    objects: usize,
+    values: usize,
+}
+
+impl Count {
+    fn add(&mut self, bytes: &[u8]) -> Result<(), TooMany> {
+        for byte in bytes {
+            match byte {
+                b'{' | b'[' => self.objects += 1,
+                b',' => self.values += 1,
+                _ => {}
+            }
+        }
+        if self.objects > MOST_OBJECTS || self.values > MOST_VALUES { Err(TooMany) } else { Ok(()) }
+    }
+}
+
+/// Ends an answer in an error where it becomes too large, or would in memory.
 fn limited(answer: http::Response<Box<DynBody>>) -> http::Response<Box<DynBody>> {
     let plainly = |error: BoxError| match error.is::<LengthLimitError>() {
         true => BoxError::from(TooLarge),
         false => error,
     };
-    answer.map(|body| Box::new(Limited::new(body, LARGEST_ANSWER).map_err(plainly)) as Box<DynBody>)
+    answer.map(|body| {
+        let mut count = Count::default();
+        let body = BodyStream::new(Limited::new(body, LARGEST_ANSWER)).map(move |frame| {
+            let frame = frame.map_err(plainly)?;
+            frame.data_ref().map_or(Ok(()), |bytes| count.add(bytes))?;
+            Ok::<_, BoxError>(frame)
+        });
+        Box::new(StreamBody::new(body)) as Box<DynBody>
+    })
 }
 
 /// Counts its calls, reads no answer that is too large, and sends nothing that could change something once the lease could have ended.
@@ -126,6 +172,58 @@ fn client(meta: &Meta, config: kube::Config) -> Result<Client, ConnectError> {
     let builder = ClientBuilder::try_from(config).map_err(|error| ConnectError::Client(error.to_string()))?;
     let builder = builder.with_layer(&counted).with_layer(&MapResponseLayer::new(limited));
     Ok(fenced(builder.build(), meta.fence.clone(), meta.clock.clone()))
+}
+
+/// The objects of a page, which are read whole.
+pub const PAGE: u32 = 50;
+
+/// A page as it was asked for. Whoever serves the kind may send more: those are an error, before they are in memory.
+#[derive(Deserialize)]
+#[serde(bound = "K: Deserialize<'de>")]
+pub struct Page<K> {
+    #[serde(default)]
+    pub metadata: ListMeta,
+    #[serde(deserialize_with = "few")]
+    pub items: Vec<K>,
+}
+
+fn few<'de, D: Deserializer<'de>, K: Deserialize<'de>>(deserializer: D) -> Result<Vec<K>, D::Error> {
+    struct Few<K>(PhantomData<K>);
+
+    impl<'de, K: Deserialize<'de>> Visitor<'de> for Few<K> {
+        type Value = Vec<K>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "at most {PAGE} objects")
+        }
+
+        fn visit_unit<E>(self) -> Result<Vec<K>, E> {
+            Ok(Vec::new())
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Vec<K>, A::Error> {
+            let mut all = Vec::new();
+            while let Some(item) = items.next_element()? {
+                if all.len() == PAGE as usize {
+                    return Err(A::Error::invalid_length(all.len() + 1, &self));
+                }
+                all.push(item);
+            }
+            Ok(all)
+        }
+    }
+
+    deserializer.deserialize_any(Few(PhantomData))
+}
+
+/// Lists a page of the objects of a kind, in all namespaces, after the one with that token.
+pub async fn page<K>(client: &Client, after: Option<&str>) -> kube::Result<Page<K>>
+where
+    K: Resource<DynamicType = ()> + DeserializeOwned,
+{
+    let params = ListParams { continue_token: after.map(str::to_owned), ..ListParams::default().limit(PAGE) };
+    let request = Request::new(K::url_path(&(), None)).list(&params).map_err(kube::Error::BuildRequest)?;
+    client.request(request).await
 }
 
 /// What it takes to reach members of etcd.
@@ -246,6 +344,11 @@ mod tests {
 
     /// A server that answers once, with so many bytes.
     async fn talkative(length: usize) -> kube::Config {
+        answering(vec![b'a'; length]).await
+    }
+
+    /// A server that answers once, with that.
+    async fn answering(body: Vec<u8>) -> kube::Config {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(async move {
@@ -256,8 +359,8 @@ mod tests {
                     return;
                 }
             }
-            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n");
-            let answer = [head.into_bytes(), vec![b'a'; length]].concat();
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
+            let answer = [head.into_bytes(), body].concat();
             let _gone = stream.write_all(&answer).await;
         });
         kube::Config::new(format!("http://{address}").parse().unwrap())
@@ -277,6 +380,32 @@ mod tests {
                         !fits && told.ends_with("the answer of the business cluster is larger than 16 MiB"),
                         "{told}"
                     );
+                }
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_would_be_much_larger_in_memory_is_an_error_that_says_so() {
+        let meta = meta(&Fence::open());
+        let of = |what: &str, many: usize| vec![what; many].join(",");
+        for (items, fits) in [
+            (of(r#"{"metadata":{"name":"a"}}"#, 50), true),
+            // Three bytes each: more than five million Nodes are in 16 MiB.
+            (of("{}", MOST_OBJECTS), false),
+            (of("{}", 51), false),
+            (format!(r#"{{"status":{{"images":[{}]}}}}"#, of("{}", MOST_OBJECTS)), false),
+            (format!(r#"{{"metadata":{{"finalizers":[{}]}}}}"#, of(r#""""#, MOST_VALUES + 2)), false),
+        ] {
+            let body = format!(r#"{{"apiVersion":"v1","kind":"NodeList","metadata":{{}},"items":[{items}]}}"#);
+            assert!(body.len() < LARGEST_ANSWER);
+            let client = client(&meta, answering(body.into_bytes()).await).unwrap();
+            match page::<k8s_openapi::api::core::v1::Node>(&client, None).await {
+                Ok(page) => assert!(fits && page.items.len() == 50, "{} Nodes", page.items.len()),
+                Err(error) => {
+                    let told = said(&error);
+                    let why = ["has more than 200000 objects or 1000000 values", "expected at most 50 objects"];
+                    assert!(!fits && why.iter().any(|why| told.contains(why)), "{told}");
                 }
             }
         }

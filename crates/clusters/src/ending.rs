@@ -2,19 +2,23 @@
 
 use std::sync::Arc;
 
-use fleetwright_api::{ClusterPhase, ClusterStatus, Condition, ControlPlaneComponent, Status, names};
-use fleetwright_kit::{Key, Pass, WriteError};
+use fleetwright_api::{ClusterPhase, ClusterStatus, Condition, ControlPlaneComponent, RestoreStage, Status, names};
+use fleetwright_kit::{Key, Pass, View as _, WriteError};
 use fleetwright_plan::cluster::Names;
 use fleetwright_plan::cluster::release::{self, Answer, Hold};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim, Pod, Secret};
-use kube::Resource;
+use kube::ResourceExt as _;
 use kube::api::PropagationPolicy;
 use serde_json::json;
 
+use crate::access::Account;
+use crate::claim;
+use crate::cluster::Found;
+use crate::errors::ActError;
 use crate::eyes::{BY_NAMESPACE, Eyes};
-use crate::view::{ClusterView, PodView};
+use crate::view::{ClusterView, NamespaceView, PodView};
 use crate::words::said;
 
 /// Nobody needs its pods any more: so many seconds are left to them.
@@ -74,7 +78,10 @@ pub fn hold(
     if protected(cluster) || cluster.0.spec.paused || !here || !served {
         return None;
     }
-    release::hold(cluster.0.spec.on_delete, answer, now)
+    let stage = cluster.0.status.as_ref().and_then(|status| status.restoring.as_ref()).map(|restoring| restoring.stage);
+    let stopped = stage.is_some_and(|stage| !matches!(stage, RestoreStage::Checking | RestoreStage::Cleaning));
+    let answer = answer.cloned().map(|answer| if stopped { answer.while_restoring() } else { answer });
+    release::hold(cluster.0.spec.on_delete, answer.as_ref(), now)
 }
 
 fn workloads_left(eyes: &Eyes, names: &Names) -> bool {
@@ -94,10 +101,11 @@ fn slow(eyes: &Eyes, names: &Names) -> impl Iterator<Item = (Key, Arc<PodView>)>
 pub async fn end(
     eyes: &Eyes,
     pass: &Pass,
-    names: &Names,
-    cluster: &ClusterView,
+    found: &Found,
+    account: Option<Account>,
     ending: &Ending,
-) -> Result<bool, WriteError> {
+) -> Result<bool, ActError> {
+    let (names, cluster) = (&found.names, &found.cluster);
     match ending {
         Ending::Waits => Ok(false),
         Ending::Pods => {
@@ -116,7 +124,7 @@ pub async fn end(
             for (key, pod) in slow(eyes, names).take(AT_ONCE) {
                 match pass.writer().hurry::<Pod>(&key, &pod.replica.uid, GRACE).await {
                     Ok(_) | Err(WriteError::Conflict { .. }) => {}
-                    Err(error) => return Err(error),
+                    Err(error) => return Err(error.into()),
                 }
             }
             Ok(false)
@@ -126,7 +134,7 @@ pub async fn end(
             if let Some(namespace) = eyes.namespace(names) {
                 match pass.writer().delete(&eyes.namespaces, &key, &namespace.uid, &namespace.version).await {
                     Ok(()) | Err(WriteError::Gone(_)) => {}
-                    Err(error) => return Err(error),
+                    Err(error) => return Err(error.into()),
                 }
             }
             Ok(false)
@@ -136,10 +144,12 @@ pub async fn end(
             let api: kube::Api<Namespace> = kube::Api::all(pass.client());
             // A read that failed says nothing: what is deleted from here on is needed if the namespace exists.
             let there = api.get_opt(&names.namespace).await.map_err(|error| unread(names, &error))?;
-            let owned = |one: &Namespace| one.meta().labels.as_ref().is_some_and(|labels| names.owns(labels));
-            if let Some(namespace) = there.filter(owned) {
-                let (key, uid) = (Key::cluster(&names.namespace), namespace.metadata.uid.unwrap_or_default());
-                pass.writer().delete_uid::<Namespace>(&key, &uid, PropagationPolicy::Background).await?;
+            let labelled = there.filter(|one| names.owns(one.labels())).map(NamespaceView::of);
+            if let Some(namespace) = labelled
+                && (names.is_recorded(cluster.0.status.as_ref(), &namespace.uid)
+                    || claim::is_proven(eyes, pass, names, &cluster.0, &namespace).await?)
+            {
+                claim::discard(eyes, pass, names, account, &namespace).await?;
                 return Ok(false);
             }
             // A cluster of the same name that comes after it gets keys of its own.
@@ -158,7 +168,7 @@ pub async fn end(
             ]);
             match pass.writer().json_patch(&eyes.clusters, pass.key(), patch).await {
                 Ok(()) | Err(WriteError::Gone(_)) => Ok(true),
-                Err(error) => Err(error),
+                Err(error) => Err(error.into()),
             }
         }
     }

@@ -5,10 +5,13 @@ use std::time::Duration;
 use fleetwright_api::names;
 use fleetwright_kit::journal::JournalError;
 use fleetwright_kit::{Remedy, StepError, WriteError};
+use fleetwright_plan::cluster::Names;
 use fleetwright_plan::cluster::arguments::Unknown;
 use fleetwright_plan::cluster::limits::{Violation, summary};
 use fleetwright_plan::cluster::networks::Network;
+use jiff::Timestamp;
 
+use crate::claim::adopt;
 use crate::secrets::SecretError;
 
 /// What is wrong with what is declared.
@@ -19,6 +22,11 @@ pub enum Invalid {
         "spec.packageVersion names {0}, which is not in the namespace: make that ClusterPackageVersion, or name another"
     )]
     NoPackage(String),
+    /// The spec that is acted on instead names a package version that is another one than when the spec was accepted.
+    #[error(
+        "{why}. ClusterPackageVersion {package} was deleted and created again since it was accepted: the control plane stays as it is, without repairs, until all of spec is allowed"
+    )]
+    Replaced { package: String, why: Box<Self> },
     /// An argument that the component does not know in this version. A component that has it does not start.
     #[error("{0}")]
     Argument(Unknown),
@@ -30,14 +38,20 @@ pub enum Invalid {
     /// ClusterLimits of the namespace do not allow it.
     #[error("{}", summary(.0))]
     Limits(Vec<Violation>),
-    /// What its API servers connect to at these addresses would be in the meta cluster.
+    /// A Secret that it refers to is missing or not shared, and its pods would wait for it.
+    #[error("{message}")]
+    Secret {
+        /// Which of both.
+        reason: &'static str,
+        /// Which Secret, by which field, and what to do.
+        message: String,
+    },
+    /// Its API servers could not reach its pods: their addresses are in the meta cluster.
     #[error(
-        "{field} {network} overlaps {meta}, a network of the meta cluster: delete this Cluster, of which nothing was made, and create it with another network, such as {free}"
+        "spec.network.pods {network} overlaps {meta}, a network of the meta cluster, so that API servers could not reach these pods: delete this Cluster, of which nothing was made, and create it with spec.network.pods: {free}"
     )]
     Overlap {
-        /// Which field.
-        field: &'static str,
-        /// What it says.
+        /// The network of pods.
         network: String,
         /// The network of the meta cluster.
         meta: Network,
@@ -49,10 +63,12 @@ pub enum Invalid {
 impl StepError for Invalid {
     fn reason(&self) -> &'static str {
         match self {
-            Self::NoPackage(_) => names::reasons::NO_PACKAGE_VERSION,
-            Self::Argument(_) => names::reasons::BAD_ARGUMENT,
-            Self::Taken { .. } => names::reasons::NAMESPACE_TAKEN,
+            Self::NoPackage(_) => names::reasons::PACKAGE_VERSION_NOT_FOUND,
+            Self::Replaced { why, .. } => why.reason(),
+            Self::Argument(_) => names::reasons::INVALID_ARGUMENT,
+            Self::Taken { .. } => names::reasons::NAMESPACE_CONFLICT,
             Self::Limits(_) => names::reasons::LIMIT_EXCEEDED,
+            Self::Secret { reason, .. } => reason,
             Self::Overlap { .. } => names::reasons::NETWORK_OVERLAPS,
         }
     }
@@ -60,8 +76,9 @@ impl StepError for Invalid {
     fn remedy(&self) -> Remedy {
         match self {
             Self::NoPackage(_) | Self::Argument(_) | Self::Limits(_) | Self::Overlap { .. } => Remedy::Person,
-            // What happens to that namespace wakes the other Cluster.
-            Self::Taken { .. } => Remedy::Wait(Duration::from_secs(30)),
+            Self::Replaced { why, .. } => why.remedy(),
+            // What happens to that namespace wakes the other Cluster, and there is no watch on Secrets of people.
+            Self::Taken { .. } | Self::Secret { .. } => Remedy::Wait(Duration::from_secs(30)),
         }
     }
 }
@@ -78,6 +95,22 @@ pub enum ActError {
     /// An Operation was not driven on.
     #[error("{0}")]
     Journal(#[from] JournalError),
+    /// The namespace has the labels of the Cluster, and the operator did not create it, or somebody put something into it before it was recorded.
+    #[error(
+        "Namespace {} has the labels of this Cluster, but the status does not record it and the operator did not create it with what is in it, and nothing was done there: who created it may have rights in it, or pods that wait for the cluster's keys. Delete the namespace; or, if you trust everybody who has rights in it, record it, which takes the right to write clusters/status: {}",
+        .names.namespace, adopt(.names, .uid)
+    )]
+    Unproven { names: Names, uid: String },
+    /// The API server refused a write, and everything else of the pass was done.
+    #[error("{refusal}{}", .trouble.as_ref().map(|trouble| format!(". Also: {trouble}")).unwrap_or_default())]
+    Partly {
+        /// The first write that was refused.
+        refusal: Box<ActError>,
+        /// When to look again for what else was done.
+        next: Option<Timestamp>,
+        /// A Secret that the cluster refers to cannot be had.
+        trouble: Option<Box<SecretError>>,
+    },
 }
 
 impl StepError for ActError {
@@ -86,6 +119,8 @@ impl StepError for ActError {
             Self::Write(error) => error.reason(),
             Self::Secret(error) => error.reason(),
             Self::Journal(error) => error.reason(),
+            Self::Unproven { .. } => names::reasons::NAMESPACE_CONFLICT,
+            Self::Partly { refusal, .. } => refusal.reason(),
         }
     }
 
@@ -94,6 +129,8 @@ impl StepError for ActError {
             Self::Write(error) => error.remedy(),
             Self::Secret(error) => error.remedy(),
             Self::Journal(error) => error.remedy(),
+            Self::Unproven { .. } => Remedy::Person,
+            Self::Partly { refusal, .. } => refusal.remedy(),
         };
         match remedy {
             // A role or a quota may end the refusal, and the operator watches neither.
@@ -111,7 +148,16 @@ impl ActError {
             Self::Write(error)
             | Self::Secret(SecretError::Write(error))
             | Self::Journal(JournalError::Write(error)) => refused(error),
-            Self::Secret(_) | Self::Journal(_) => false,
+            Self::Partly { .. } => true,
+            Self::Secret(_) | Self::Journal(_) | Self::Unproven { .. } => false,
+        }
+    }
+
+    /// When to look again for what was done in spite of it.
+    pub(crate) fn next(&self) -> Option<Timestamp> {
+        match self {
+            Self::Partly { next, .. } => *next,
+            _ => None,
         }
     }
 }
@@ -131,5 +177,23 @@ impl Refusal {
             }
             Err(error) => Err(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_write_hides_neither_a_missing_secret_nor_when_to_look_again() {
+        let (what, message) = ("PodDisruptionBudget etcd".to_owned(), "exceeded quota".to_owned());
+        let refusal = Box::new(ActError::Write(WriteError::Refused { what, code: 403, message }));
+        let trouble = Some(Box::new(SecretError::KeyLost { secret: "fleet/pay-snapshot-key".to_owned() }));
+        let error = ActError::Partly { refusal, next: Some(Timestamp::UNIX_EPOCH), trouble };
+        assert!(error.is_refusal());
+        assert_eq!((error.reason(), error.remedy()), ("WriteRefused", Remedy::Wait(Duration::from_secs(30))));
+        assert_eq!(error.next(), Some(Timestamp::UNIX_EPOCH));
+        let said = error.to_string();
+        assert!(said.contains("exceeded quota. Also: Secret fleet/pay-snapshot-key"), "{said}");
     }
 }

@@ -283,7 +283,7 @@ impl Place {
         match before {
             Some(None) => done.repaired.push(format!("{this} was gone, and is there again")),
             Some(Some(before)) if changed(&before.metadata, &applied.metadata) => {
-                done.repaired.push(format!("{this} was not as it should be, and was put right"));
+                done.repaired.push(format!("{this} was not as it should be, and was corrected"));
             }
             _ => {}
         }

@@ -20,6 +20,7 @@ use kube::ResourceExt as _;
 use serde_json::Value;
 
 use crate::keys::NEXT_KEY;
+use crate::observe::recorded;
 use crate::view::{
     Belongs, BindingView, ClaimView, ClassView, ClusterView, Content, NamespaceView, PackageView, PodView, Said,
     SecretView,
@@ -27,7 +28,7 @@ use crate::view::{
 
 /// Objects by their namespace.
 pub const BY_NAMESPACE: &str = "namespace";
-/// Clusters by their package version.
+/// Clusters by their package versions.
 pub const BY_PACKAGE: &str = "package";
 
 /// All caches; cheap to clone.
@@ -53,10 +54,25 @@ pub struct Eyes {
     pub classes: Cache<ClassView>,
 }
 
+/// The package versions that a cluster refers to, and those that are recorded of it: it is looked at when one of them comes or goes.
+pub fn packages(cluster: &ClusterView) -> Vec<String> {
+    let recorded = cluster.0.status.iter().flat_map(recorded);
+    let mut names: Vec<_> = recorded.chain([&cluster.0.spec.package_version]).cloned().collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
 /// The cluster that a change concerns.
 pub fn of_cluster<V: View + Belongs>(fleet: &str, change: &Change<'_, V>) -> Option<Key> {
     let name = change.new.or(change.old)?.cluster()?;
     Some(Key::new(fleet, name))
+}
+
+/// Whether the key that seals copies of keys was created, deleted or replaced. It has no label of a cluster, and every copy of the fleet depends on it.
+pub fn seal_changed(change: &Change<'_, SecretView>) -> bool {
+    let id = |one: Option<&Arc<SecretView>>| one.and_then(|one| one.seal.clone());
+    id(change.old) != id(change.new)
 }
 
 /// The workload of each component, of the package versions of its objects, and of the pods of its namespace.
@@ -104,10 +120,35 @@ impl Eyes {
     }
 
     /// The namespace of the control plane, if it exists and is this Cluster's. Every look-up of it is made here: a namespace of that name can be another
-    /// Cluster's.
+    /// Cluster's, or one that somebody prepared.
     pub fn namespace(&self, names: &Names) -> Option<Arc<NamespaceView>> {
+        self.labelled(names).filter(|namespace| self.is_recorded(names, namespace))
+    }
+
+    /// A namespace with the name and the labels of this Cluster's that its status does not record.
+    pub fn unrecorded(&self, names: &Names) -> Option<Arc<NamespaceView>> {
+        self.labelled(names).filter(|namespace| !namespace.ending && !self.is_recorded(names, namespace))
+    }
+
+    /// A namespace with the name and the labels of this Cluster's, whoever created it.
+    pub fn labelled(&self, names: &Names) -> Option<Arc<NamespaceView>> {
         let namespace = self.namespaces.get(&Key::cluster(&names.namespace))?;
         (namespace.cluster() == Some(&names.name)).then_some(namespace)
+    }
+
+    fn is_recorded(&self, names: &Names, namespace: &NamespaceView) -> bool {
+        let cluster = self.clusters.get(&Key::new(&names.fleet, &names.name));
+        cluster.is_some_and(|cluster| names.is_recorded(cluster.0.status.as_ref(), &namespace.uid))
+    }
+
+    /// Whether nothing of a control plane is in that namespace.
+    pub fn is_empty(&self, namespace: &str) -> bool {
+        let counts = [
+            self.secrets.count(BY_NAMESPACE, namespace),
+            self.pods.count(BY_NAMESPACE, namespace),
+            self.claims.count(BY_NAMESPACE, namespace),
+        ];
+        counts == [0; 3] && self.objects(namespace).is_empty()
     }
 
     /// The Cluster of this fleet that has the namespace which this one would have.
@@ -201,7 +242,7 @@ impl Eyes {
         let (host, port) = match endpoint.type_ {
             EndpointType::ClusterIP => (endpoint.host.clone().or_else(|| given.clone()), Some(API_PORT)),
             EndpointType::LoadBalancer => (endpoint.host.clone().or_else(|| balancer.clone()), Some(API_PORT)),
-            EndpointType::Given => (endpoint.host.clone(), Some(endpoint.port.unwrap_or(API_PORT))),
+            EndpointType::External => (endpoint.host.clone(), Some(endpoint.port.unwrap_or(API_PORT))),
             EndpointType::NodePort => {
                 let port = spec["ports"][0]["nodePort"].as_u64().and_then(|port| u16::try_from(port).ok());
                 (endpoint.host.clone(), port.or(endpoint.port))
@@ -239,6 +280,7 @@ impl Eyes {
             papers.keys.held.insert(key, there);
         }
         papers.keys.sealed = self.sealed(names);
+        papers.keys.sealed_in = self.keys.to_string();
         for one in wanted {
             let (held, signer) = (secret(one.secret), secret(one.authority.secret()));
             let signed = held.as_ref().zip(signer.as_ref()).is_some_and(|(held, signer)| {
@@ -251,7 +293,7 @@ impl Eyes {
             papers.ends.extend(held.as_ref().and_then(|held| ends(one.secret, held)));
             match certificates::due(&one, known.as_ref(), signed, lifetime, now) {
                 // There, but nothing that can be used.
-                Some(Due::Missing) if held.is_some() => papers.due.push((one, Due::Broken)),
+                Some(Due::Missing) if held.is_some() => papers.due.push((one, Due::Invalid)),
                 Some(why) => papers.due.push((one, why)),
                 None => {
                     let next = known.as_ref().map(|known| certificates::replace_at(known, lifetime));
@@ -287,11 +329,17 @@ fn ends(name: &str, held: &SecretView) -> Option<(String, Timestamp)> {
 
 fn anchor(authority: Authority, held: &SecretView) -> Anchor {
     let trusted = held.trusts.as_deref().unwrap_or_default();
+    let at = |seconds: Option<i64>| seconds.and_then(|seconds| Timestamp::from_second(seconds).ok());
+    let certificate = held.certificate.as_ref();
+    let ends = at(certificate.map(|one| one.not_after)).unwrap_or(Timestamp::MAX);
     Anchor {
         authority,
         next: held.keys.iter().any(|key| &**key == NEXT_KEY),
         trusted: trusted.matches("BEGIN CERTIFICATE").count(),
-        digest: anchor_digest(trusted, &format!("{:?}", held.certificate.as_ref().and_then(|one| one.key_id.as_ref()))),
+        digest: anchor_digest(trusted, &format!("{:?}", certificate.and_then(|one| one.key_id.as_ref()))),
+        begins: at(certificate.map(|one| one.not_before)).unwrap_or(Timestamp::MIN),
+        ends,
+        first_end: at(held.first_end).unwrap_or(ends),
     }
 }
 

@@ -5,18 +5,16 @@ use std::time::Duration;
 use fleetwright_api::Machine;
 use fleetwright_kit::{Clock, Key};
 use fleetwright_plan::cluster::{Follow, Followers, Names};
-use kube::api::ListParams;
-use kube::{Api, ResourceExt};
+use kube::ResourceExt;
 
-use crate::connect::Meta;
+use crate::connect::{Meta, PAGE, page};
 use crate::errands::Errands;
 use crate::prove::client_of;
 use crate::words::{bounded, said};
 
 /// An API server that does not tell within this time is not waited for.
 const WITHIN: Duration = Duration::from_secs(60);
-/// The Machines of a page, and the most that are read. They are read whole, and a tenant can make them large.
-const PAGE: u32 = 50;
+/// The most Machines that are read.
 const MOST_MACHINES: usize = 20_000;
 
 /// What was answered, and what is being asked.
@@ -51,10 +49,9 @@ impl Askers {
 async fn behind(meta: &Meta, names: &Names, follow: &Follow) -> Result<Vec<String>, String> {
     let ip = follow.servers.first().ok_or("no API server is proven to work")?;
     let client = client_of(meta, names, ip).await.map_err(|error| bounded(&error.to_string()))?;
-    let machines: Api<Machine> = Api::all(client);
-    let (mut params, mut behind, mut read) = (ListParams::default().limit(PAGE), Vec::new(), 0);
+    let (mut after, mut behind, mut read) = (None::<String>, Vec::new(), 0);
     loop {
-        let page = match machines.list(&params).await {
+        let page = match page::<Machine>(&client, after.as_deref()).await {
             Ok(page) => page,
             // A cluster that does not know the kind has none. It says so in plain words.
             Err(kube::Error::Api(status)) if status.code == 404 => return Ok(Vec::new()),
@@ -68,7 +65,7 @@ async fn behind(meta: &Meta, names: &Names, follow: &Follow) -> Result<Vec<Strin
         match more {
             // A tenant can make any number of Machines, or serve them with a server of their own.
             Some(_) if read >= MOST_MACHINES => return Err(format!("there are more than {MOST_MACHINES} Machines")),
-            Some(more) => params = params.continue_token(&more),
+            Some(more) => after = Some(more),
             None => return Ok(behind),
         }
     }

@@ -18,8 +18,8 @@ impl Clusters {
         let key = Key::new(&found.names.namespace, &replica.name);
         match pass.writer().delete(&self.eyes.pods, &key, &replica.uid, &replica.version).await {
             Ok(()) => {
-                let message = format!("{} is made anew: {why}", replica.name);
-                self.tell(pass, found, Level::Warning, "ReplicaReplaced", &message).await;
+                let message = format!("{} is recreated: {why}", replica.name);
+                self.tell(pass, found, Level::Warning, "ReplicaRecreated", &message).await;
                 Ok(())
             }
             Err(WriteError::Gone(_)) => Ok(()),
@@ -32,7 +32,7 @@ impl Clusters {
         let key = Key::new(&found.names.namespace, &replica.name);
         let patch = json!([
             { "op": "test", "path": "/metadata/uid", "value": replica.uid },
-            { "op": "add", "path": format!("/metadata/labels/{}", names::SERVES.replace('/', "~1")), "value": serves.to_string() },
+            { "op": "add", "path": format!("/metadata/labels/{}", names::SERVING.replace('/', "~1")), "value": serves.to_string() },
         ]);
         match pass.writer().json_patch(&self.eyes.pods, &key, patch).await {
             Ok(()) => {}
@@ -40,9 +40,13 @@ impl Clusters {
             Err(error) => return Err(error),
         }
         let (level, reason, message) = match serves {
-            false => (Level::Warning, "ReplicaTakenOut", format!("{} gets no clients any more: {why}", replica.name)),
+            false => (
+                Level::Warning,
+                "ReplicaRemovedFromEndpoints",
+                format!("{} gets no clients any more: {why}", replica.name),
+            ),
             true if replica.serves.is_some() => {
-                (Level::Normal, "ReplicaPutBack", format!("{} gets clients again: {why}", replica.name))
+                (Level::Normal, "ReplicaAddedToEndpoints", format!("{} gets clients again: {why}", replica.name))
             }
             // Its label was missing.
             true => return Ok(()),

@@ -189,13 +189,13 @@ impl Maker<'_> {
     /// Reads and opens the copy. One that was sealed with a key that is gone counts as none.
     async fn copy(&self) -> Result<Copy, SecretError> {
         let api: Api<Secret> = Api::namespaced(self.pass.client(), &self.eyes.keys);
-        let seal = self.seal(&api).await?;
+        let seal = seal(self.eyes, self.pass, self.names).await?;
         let name = self.names.sealed_keys();
         let broken = |why: &str| SecretError::Broken(name.clone(), why.to_owned());
         let found = api.get_opt(&name).await.map_err(|error| SecretError::Read(name.clone(), error))?;
         let Some(secret) = found else { return Ok(Copy { seal, version: None, keys: BTreeMap::new() }) };
         let is = |label: &str, value: &String| secret.labels().get(label) == Some(value);
-        if !is(names::CLUSTER, &self.names.name) || !is(names::FLEET, &self.names.fleet) {
+        if !is(names::CLUSTER, &self.names.name) || !is(names::CLUSTER_NAMESPACE, &self.names.fleet) {
             return Err(broken(
                 "it does not belong to this cluster: rename it, the copy of the cluster's keys has that name",
             ));
@@ -206,38 +206,6 @@ impl Maker<'_> {
             .and_then(|plain| serde_json::from_slice(&plain).ok())
             .unwrap_or_default();
         Ok(Copy { seal, version: secret.resource_version(), keys })
-    }
-
-    /// The key that seals copies. It is made when the first copy is.
-    async fn seal(&self, api: &Api<Secret>) -> Result<SealKey, SecretError> {
-        let failed = |error: fleetwright_pki::Error| SecretError::Broken(SEAL.to_owned(), error.to_string());
-        for _ in 0..2 {
-            let found = api.get_opt(SEAL).await.map_err(|error| SecretError::Read(SEAL.to_owned(), error))?;
-            if let Some(secret) = found {
-                let bytes = secret.data.as_ref().and_then(|data| data.get(SEAL_DATA));
-                return bytes.and_then(|bytes| SealKey::from_bytes(&bytes.0)).ok_or_else(|| {
-                    let why = format!("its {SEAL_DATA} is no key of 32 bytes: restore the Secret from a backup, or delete it to have all copies sealed again");
-                    SecretError::Broken(SEAL.to_owned(), why)
-                });
-            }
-            let made = SealKey::generate().map_err(failed)?;
-            let labels = [(names::FLEET, self.names.fleet.as_str()), ("app.kubernetes.io/managed-by", "fleetwright")];
-            let secret = Secret {
-                metadata: ObjectMeta {
-                    name: Some(SEAL.to_owned()),
-                    namespace: Some(self.eyes.keys.to_string()),
-                    labels: Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
-                    ..ObjectMeta::default()
-                },
-                type_: Some("Opaque".to_owned()),
-                data: Some([(SEAL_DATA.to_owned(), ByteString(made.as_bytes().to_vec()))].into()),
-                ..Secret::default()
-            };
-            if self.pass.writer().create_in(&self.eyes.secrets, &secret).await? {
-                return Ok(made);
-            }
-        }
-        Err(SecretError::Broken(SEAL.to_owned(), "it was created and deleted in the same moment".to_owned()))
     }
 
     /// Writes the copy on top of the version that was read.
@@ -281,6 +249,40 @@ impl Maker<'_> {
         }
         Ok(())
     }
+}
+
+/// The key that seals copies and [proofs](crate::claim). It is made when it is first used.
+pub async fn seal(eyes: &Eyes, pass: &Pass, names: &Names) -> Result<SealKey, SecretError> {
+    let api: Api<Secret> = Api::namespaced(pass.client(), &eyes.keys);
+    let failed = |error: fleetwright_pki::Error| SecretError::Broken(SEAL.to_owned(), error.to_string());
+    for _ in 0..2 {
+        let found = api.get_opt(SEAL).await.map_err(|error| SecretError::Read(SEAL.to_owned(), error))?;
+        if let Some(secret) = found {
+            let bytes = secret.data.as_ref().and_then(|data| data.get(SEAL_DATA));
+            return bytes.and_then(|bytes| SealKey::from_bytes(&bytes.0)).ok_or_else(|| {
+                let why = format!("its {SEAL_DATA} is no key of 32 bytes: restore the Secret from a backup, or delete it to have all copies sealed again");
+                SecretError::Broken(SEAL.to_owned(), why)
+            });
+        }
+        let made = SealKey::generate().map_err(failed)?;
+        let labels =
+            [(names::CLUSTER_NAMESPACE, names.fleet.as_str()), ("app.kubernetes.io/managed-by", "fleetwright")];
+        let secret = Secret {
+            metadata: ObjectMeta {
+                name: Some(SEAL.to_owned()),
+                namespace: Some(eyes.keys.to_string()),
+                labels: Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
+                ..ObjectMeta::default()
+            },
+            type_: Some("Opaque".to_owned()),
+            data: Some([(SEAL_DATA.to_owned(), ByteString(made.as_bytes().to_vec()))].into()),
+            ..Secret::default()
+        };
+        if pass.writer().create_in(&eyes.secrets, &secret).await? {
+            return Ok(made);
+        }
+    }
+    Err(SecretError::Broken(SEAL.to_owned(), "it was created and deleted in the same moment".to_owned()))
 }
 
 /// What the sealed copy of a cluster's keys holds: the data of each Secret, by its name. Nothing is created; a copy that cannot be opened counts as empty.

@@ -14,6 +14,7 @@ mod accepted;
 mod access;
 mod act;
 mod borrow;
+mod claim;
 mod cluster;
 mod connect;
 mod ending;
@@ -108,7 +109,7 @@ impl Default for Options {
 /// Adds the caches and the controller that keep the clusters of one namespace.
 pub fn add(operator: &mut Operator, namespace: &str, options: Options) {
     let client = operator.client();
-    let labels = format!("{}={namespace}", fleetwright_api::names::FLEET);
+    let labels = format!("{}={namespace}", fleetwright_api::names::CLUSTER_NAMESPACE);
     macro_rules! cache {
         () => {
             operator.cache(
@@ -131,7 +132,7 @@ pub fn add(operator: &mut Operator, namespace: &str, options: Options) {
             .map(|_| operator.cache(Source::<view::BindingView>::new(Api::all(client.clone())).labels(&labels))),
         clusters: operator.cache(
             Source::new(Api::<Cluster>::namespaced(client.clone(), namespace))
-                .index(eyes::BY_PACKAGE, |_, cluster: &view::ClusterView| vec![cluster.0.spec.package_version.clone()]),
+                .index(eyes::BY_PACKAGE, |_, cluster: &view::ClusterView| eyes::packages(cluster)),
         ),
         packages: operator.cache(Source::<view::PackageView>::new(Api::namespaced(client.clone(), namespace))),
         limits: operator.cache(Source::<Whole<ClusterLimits>>::new(Api::namespaced(client.clone(), namespace))),
@@ -169,11 +170,11 @@ pub fn add(operator: &mut Operator, namespace: &str, options: Options) {
     }
     let members = Members(errands!("members", options.provers));
     let journal = Journal::add(operator, namespace, ());
-    let provers = Provers::new(errands!("proofs", options.provers), meters.clone());
+    let provers = Provers::new(errands!("probes", options.provers), meters.clone());
     let extenders = Extenders::new(errands!("extensions", options.extenders), meters.clone());
     let askers = Askers(errands!("machines", options.extenders));
     let followers = follow::Askers(errands!("followers", options.provers));
-    let surveys = Surveys(errands!("survey", options.provers));
+    let surveys = Surveys(errands!("preflight", options.provers));
     let controller = Clusters {
         eyes: eyes.clone(),
         provers,
@@ -191,9 +192,10 @@ pub fn add(operator: &mut Operator, namespace: &str, options: Options) {
         rested: Mutex::default(),
         wrote: Mutex::default(),
         kept: Mutex::default(),
+        created: Mutex::default(),
     };
     let fleet = namespace.to_owned();
-    let (by_package, limited) = (eyes.clone(), eyes.clusters.clone());
+    let (by_package, limited, sealed) = (eyes.clone(), eyes.clusters.clone(), eyes.clusters.clone());
     let mut wakes = operator
         .controller(controller, options.clusters)
         .on(&eyes.clusters, |change: &Change<'_, view::ClusterView>| vec![change.key.clone()])
@@ -205,7 +207,8 @@ pub fn add(operator: &mut Operator, namespace: &str, options: Options) {
             let concerns =
                 |key: &Key| change.old.into_iter().chain(change.new).any(|one| one.0.spec.applies_to(&key.name));
             limited.keys().into_iter().filter(concerns).collect()
-        });
+        })
+        .on(&eyes.secrets, move |change| if eyes::seal_changed(change) { sealed.keys() } else { Vec::new() });
     macro_rules! on {
         ($($cache:ident),*) => {
             $(

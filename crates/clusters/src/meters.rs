@@ -46,13 +46,17 @@ impl Meters {
             let Self { changes, certificates, repairs, proofs, proof_seconds, proving, extended, calls } =
                 meters.clone();
             page.register("fleetwright_cluster_changes", "Changes of package versions that begun or ended", changes);
-            page.register("fleetwright_cluster_certificates_made", "Certificates that were made", certificates);
-            page.register("fleetwright_cluster_repairs", "Objects that were not as declared and put right", repairs);
-            page.register("fleetwright_cluster_proofs", "Proofs of API servers that ended", proofs);
-            page.register("fleetwright_cluster_proof_seconds", "Time that a proof took", proof_seconds);
-            page.register("fleetwright_cluster_proving", "Proofs under way, and those that wait for a turn", proving);
+            page.register("fleetwright_cluster_certificates_issued", "Certificates that were made", certificates);
+            page.register("fleetwright_cluster_repairs", "Objects that were not as declared and corrected", repairs);
+            page.register("fleetwright_cluster_probes", "Proofs of API servers that ended", proofs);
+            page.register("fleetwright_cluster_probe_duration_seconds", "Time that a proof took", proof_seconds);
             page.register(
-                "fleetwright_cluster_extensions",
+                "fleetwright_cluster_probes_in_progress",
+                "Proofs under way, and those that wait for a turn",
+                proving,
+            );
+            page.register(
+                "fleetwright_cluster_extension_reconciles",
                 "Times that extensions were put in place or looked at",
                 extended,
             );
@@ -101,8 +105,8 @@ impl Meters {
             _ => None,
         };
         match (of(old.phase), of(new.phase)) {
-            (before, Some(now)) if before != Some(now) => change(now, "begun"),
-            (Some(before), None) if new.phase != Some(ClusterPhase::Deleting) => change(before, "finished"),
+            (before, Some(now)) if before != Some(now) => change(now, "started"),
+            (Some(before), None) if new.phase != Some(ClusterPhase::Deleting) => change(before, "completed"),
             _ => {}
         }
         if new.failed.is_some() && new.failed != old.failed {
@@ -112,7 +116,7 @@ impl Meters {
 
     /// A certificate was made, in one word why.
     pub fn certificate(&self, why: &'static str) {
-        self.certificates.get_or_create(&[("why", why)]).inc();
+        self.certificates.get_or_create(&[("reason", why)]).inc();
     }
 
     /// An object was put right.
@@ -128,7 +132,7 @@ impl Meters {
 
     /// A proof ended.
     pub fn proven(&self, well: bool, took: Duration) {
-        self.proofs.get_or_create(&[("outcome", if well { "proven" } else { "failed" })]).inc();
+        self.proofs.get_or_create(&[("outcome", if well { "succeeded" } else { "failed" })]).inc();
         self.proof_seconds.observe(took.as_secs_f64());
     }
 
@@ -136,7 +140,7 @@ impl Meters {
     pub fn extended(&self, outcome: &Outcome) {
         let outcome = match outcome {
             Outcome::Healthy => "healthy",
-            Outcome::Waits(_) => "waits",
+            Outcome::Waits(_) => "waiting",
             Outcome::Failed(_) => "failed",
         };
         self.extended.get_or_create(&[("outcome", outcome)]).inc();
@@ -144,7 +148,7 @@ impl Meters {
 
     /// Counts what is asked of business clusters for that work.
     pub fn calls(&self, work: &'static str) -> Counter {
-        self.calls.get_or_create(&[("work", work)]).clone()
+        self.calls.get_or_create(&[("purpose", work)]).clone()
     }
 }
 
@@ -223,20 +227,20 @@ impl Counted {
         let mut ready = READY.map(Status::as_str).into_iter().zip(self.ready);
         gauges("fleetwright_clusters_ready", "Clusters by their condition Ready", "status", &mut ready)?;
         gauges(
-            "fleetwright_clusters_certificates_end",
+            "fleetwright_clusters_certificate_expiring",
             "Clusters with a certificate that ends within that time",
             "within",
             &mut spans(self.ends),
         )?;
         gauges(
-            "fleetwright_clusters_snapshot_older",
+            "fleetwright_clusters_snapshot_stale",
             "Clusters whose last snapshot is older than that; and those that should have one and have none",
-            "than",
+            "older_than",
             &mut spans(self.older).chain([("never", self.unsaved)]),
         )?;
         if let Some(first) = self.first_end {
             let first = ConstGauge::new(first.as_second());
-            let name = "fleetwright_clusters_first_certificate_end_timestamp_seconds";
+            let name = "fleetwright_clusters_earliest_certificate_expiry_timestamp_seconds";
             let help = "When the first certificate of all clusters ends";
             first.encode(encoder.encode_descriptor(name, help, None, first.metric_type())?)?;
         }
@@ -310,10 +314,10 @@ mod tests {
         phases.windows(2).for_each(|two| meters.told(&at(two[0]), &at(two[1])));
         let page = operator.encode();
         let says = |line: &str| assert!(page.contains(line), "{line} is not in\n{page}");
-        says("changes_total{change=\"upgrade\",outcome=\"begun\"} 2\n");
-        says("changes_total{change=\"rollback\",outcome=\"begun\"} 1\n");
-        says("changes_total{change=\"rollback\",outcome=\"finished\"} 1\n");
-        assert!(!page.contains("change=\"upgrade\",outcome=\"finished\""), "{page}");
+        says("changes_total{change=\"upgrade\",outcome=\"started\"} 2\n");
+        says("changes_total{change=\"rollback\",outcome=\"started\"} 1\n");
+        says("changes_total{change=\"rollback\",outcome=\"completed\"} 1\n");
+        assert!(!page.contains("change=\"upgrade\",outcome=\"completed\""), "{page}");
     }
 
     #[test]
@@ -324,7 +328,7 @@ mod tests {
         let outcomes = [Outcome::Waits(why()), Outcome::Failed(why()), Outcome::Waits(why()), Outcome::Healthy];
         outcomes.iter().for_each(|outcome| meters.extended(outcome));
         let page = operator.encode();
-        for (outcome, times) in [("healthy", 1), ("waits", 2), ("failed", 1)] {
+        for (outcome, times) in [("healthy", 1), ("waiting", 2), ("failed", 1)] {
             let line = format!("extensions_total{{outcome=\"{outcome}\"}} {times}\n");
             assert!(page.contains(&line), "{line} is not in\n{page}");
         }

@@ -49,8 +49,8 @@ impl Clusters {
             generation: metadata.generation,
             retry: annotation(names::RETRY),
             target: Arc::clone(&package.spec),
-            packages: self.packages(&names.fleet, &status, &workloads),
-            namespace: self.eyes.namespace(names).is_some_and(|namespace| !namespace.ending),
+            packages: self.packages(&key, &status, &workloads),
+            namespace: self.eyes.namespace(names).filter(|one| !one.ending).map(|one| one.uid.to_string()),
             keys: Some(keys),
             anchors,
             due,
@@ -83,14 +83,14 @@ impl Clusters {
     /// The package versions that the cluster and its components have or had: while it changes from one to another, they are not the one it refers to.
     fn packages(
         &self,
-        fleet: &str,
+        key: &Key,
         status: &ClusterStatus,
         workloads: &BTreeMap<ControlPlaneComponent, Workload>,
     ) -> BTreeMap<String, Arc<ClusterPackageVersionSpec>> {
         let running = workloads.values().filter_map(|workload| workload.package.clone());
-        let recorded = status.package_version.iter().chain(&status.previous).cloned();
+        let recorded = recorded(status).cloned();
         let known = |name: String| {
-            let package = self.eyes.packages.get(&Key::new(fleet, &name))?;
+            let package = self.package(key, &name)?;
             Some((name, Arc::clone(&package.spec)))
         };
         running.chain(recorded).filter_map(known).collect()
@@ -107,6 +107,13 @@ impl Clusters {
             reports,
         }
     }
+}
+
+/// The package versions that a cluster has, had before, has its etcd of, and starts with after a restore.
+pub(crate) fn recorded(status: &ClusterStatus) -> impl Iterator<Item = &String> {
+    let etcd = status.etcd.as_ref().and_then(|etcd| etcd.package_version.as_ref());
+    let restored = status.restoring.as_ref().and_then(|restoring| restoring.package_version.as_ref());
+    status.package_version.iter().chain(&status.previous).chain(etcd).chain(restored)
 }
 
 /// The spec with as many members of etcd as run: members that are not declared any more need their names in the certificates until they are removed.

@@ -33,8 +33,9 @@ impl Clusters {
         let key = pass.key();
         let intent =
             choice.remove.as_ref().map(|removal| operations::attempt(&self.journal, intent(removal, &key.name)));
-        // Until the business cluster answers, the same objects may still be wanted gone: an Operation that waits for the gate keeps its place in the queue.
-        if choice.work.is_empty() || intent.is_some() {
+        // Until the business cluster answers, the same objects may still be wanted gone: an Operation that waits for the gate keeps its place in the queue, and of
+        // one that was started the outcome is unknown.
+        if choice.all_removed || intent.is_some() {
             let wanted = intent.as_ref().map(|intent| self.journal.key(intent));
             // Of one that was started and whose outcome was not heard, the business cluster tells.
             let outcome = match &intent {

@@ -34,7 +34,8 @@ use crate::view::{Content, PodView, package};
 pub struct Present {
     cluster: Cluster,
     names: Names,
-    namespace: bool,
+    /// The uid of the namespace of its control plane.
+    namespace: Option<String>,
     packages: BTreeMap<String, Arc<ClusterPackageVersionSpec>>,
     limits: Option<Vec<ClusterLimits>>,
     objects: Objects,
@@ -51,11 +52,13 @@ impl Present {
         let packages: Api<ClusterPackageVersion> = Api::namespaced(client.clone(), &names.fleet);
         let packages = packages.list(&ListParams::default()).await?.items;
         let limits = limits(client, &names.fleet).await?;
-        let own = own(client, &cluster, &names).await?;
-        let (names, namespace) = (own.clone().unwrap_or(names), own.is_some());
+        let (names, namespace) = match own(client, &cluster, &names).await? {
+            Some((own, uid)) => (own, Some(uid)),
+            None => (names, None),
+        };
         let (mut objects, mut pods) = (Objects::default(), Vec::new());
         // What is in a namespace of another Cluster is nothing of this one.
-        if namespace {
+        if namespace.is_some() {
             list::<ConfigMap>(client, &names, Kind::ConfigMap, &mut objects).await?;
             list::<Service>(client, &names, Kind::Service, &mut objects).await?;
             list::<NetworkPolicy>(client, &names, Kind::NetworkPolicy, &mut objects).await?;
@@ -78,9 +81,9 @@ impl Present {
             to.clone_into(&mut spec.package_version);
         }
         let target = Arc::clone(self.packages.get(&spec.package_version)?);
-        let mut rehearsal = rehearse(&self.observed(spec.clone(), target, now), now);
+        let mut rehearsal = rehearse(&self.observed(spec.clone(), Arc::clone(&target), now), now);
         match &self.limits {
-            Some(limits) => rehearsal.violations = beyond(&spec, &self.names.name, limits),
+            Some(limits) => rehearsal.violations = beyond(&spec, &self.names.name, Some(&target), limits),
             None => rehearsal.later.push("ClusterLimits are checked, which you may not list".to_owned()),
         }
         Some(rehearsal)
@@ -107,7 +110,7 @@ impl Present {
             retry: annotation(names::RETRY),
             target,
             packages: self.packages.clone(),
-            namespace: self.namespace,
+            namespace: self.namespace.clone(),
             keys: None,
             anchors: Vec::new(),
             due: Vec::new(),
@@ -132,15 +135,16 @@ impl Present {
     }
 }
 
-/// The names with the namespace of its control plane, if there is one that is this Cluster's: the one that is recorded, or else the one that it gets.
-async fn own(client: &Client, cluster: &Cluster, names: &Names) -> kube::Result<Option<Names>> {
+/// The names with the namespace of its control plane and its uid, if there is one that is this Cluster's: the one that is recorded, or else the one that it gets.
+async fn own(client: &Client, cluster: &Cluster, names: &Names) -> kube::Result<Option<(Names, String)>> {
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let recorded = cluster.status.as_ref().and_then(|status| status.namespace.as_deref());
     let recorded = recorded.filter(|recorded| *recorded != names.namespace).map(|recorded| names.within(recorded));
     for one in recorded.into_iter().chain([names.clone()]) {
-        let namespace = namespaces.get_opt(&one.namespace).await?;
-        if namespace.is_some_and(|namespace| one.owns(namespace.labels())) {
-            return Ok(Some(one));
+        let Some(namespace) = namespaces.get_opt(&one.namespace).await? else { continue };
+        let uid = namespace.uid().unwrap_or_default();
+        if one.owns(namespace.labels()) && one.is_recorded(cluster.status.as_ref(), &uid) {
+            return Ok(Some((one, uid)));
         }
     }
     Ok(None)
@@ -160,9 +164,15 @@ pub async fn limits(client: &Client, namespace: &str) -> kube::Result<Option<Vec
     }
 }
 
-/// What these limits do not allow of that Cluster.
-pub fn beyond(spec: &ClusterSpec, cluster: &str, limits: &[ClusterLimits]) -> Vec<Violation> {
-    violations(spec, cluster, limits.iter().filter_map(|one| Some((one.metadata.name.as_deref()?, &one.spec))))
+/// What these limits do not allow of that Cluster, which refers to that package version.
+pub fn beyond(
+    spec: &ClusterSpec,
+    cluster: &str,
+    package: Option<&ClusterPackageVersionSpec>,
+    limits: &[ClusterLimits],
+) -> Vec<Violation> {
+    let limits = limits.iter().filter_map(|one| Some((one.metadata.name.as_deref()?, &one.spec)));
+    violations(spec, cluster, package, limits)
 }
 
 async fn list<K>(client: &Client, names: &Names, kind: Kind, objects: &mut Objects) -> kube::Result<()>

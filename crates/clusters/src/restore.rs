@@ -57,7 +57,12 @@ impl Clusters {
                 let started = operation.status.as_ref().and_then(|status| status.started_at);
                 match status.restored.as_ref().filter(|restored| started.is_some_and(|at| restored.at >= at)) {
                     Some(restored) => Probed::Succeeded(format!("snapshot {} is restored", restored.snapshot)),
-                    None => Probed::Failed("the restore was withdrawn before anything was stopped".to_owned()),
+                    None => Probed::Failed(match under_way.filter(|one| one.stage != RestoreStage::Checking) {
+                        Some(other) => {
+                            format!("it was left for snapshot {}, which is restored instead", other.snapshot)
+                        }
+                        None => "the restore was withdrawn before anything was stopped".to_owned(),
+                    }),
                 }
             },
         )

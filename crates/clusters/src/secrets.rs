@@ -51,9 +51,9 @@ impl StepError for SecretError {
     fn reason(&self) -> &'static str {
         match self {
             Self::Write(error) => error.reason(),
-            Self::Read(..) => "NoAnswer",
-            Self::Broken(..) => "BrokenAuthority",
-            Self::Lacks { .. } | Self::KeyLost { .. } => fleetwright_api::names::reasons::NO_SECRET,
+            Self::Read(..) => "NoResponse",
+            Self::Broken(..) => "InvalidAuthority",
+            Self::Lacks { .. } | Self::KeyLost { .. } => fleetwright_api::names::reasons::SECRET_NOT_FOUND,
             Self::NotShared { .. } => fleetwright_api::names::reasons::SECRET_NOT_SHARED,
         }
     }

@@ -91,6 +91,7 @@ impl Supplies<'_> {
         let cluster = format!("{}/{}", self.names.fleet, self.names.name);
         let found = api.get_opt(CLUSTER_KEYS).await.map_err(|error| read(CLUSTER_KEYS, error))?;
         let says = found.as_ref().and_then(|secret| secret.annotations().get(names::SEALED).cloned());
+        let version = found.as_ref().and_then(|secret| secret.resource_version());
         let held = value(found, SEALED_DATA).and_then(|sealed| ClusterKeys::open(&key, &cluster, &sealed.0));
         let held = held.filter(|held| held.namespace == self.names.namespace).unwrap_or_default();
         let digests = held.digests();
@@ -107,7 +108,7 @@ impl Supplies<'_> {
         let broken = |why: String| SecretError::Broken(CLUSTER_KEYS.to_owned(), why);
         let sealed = kept.seal(&key, &cluster).map_err(broken)?;
         let says = json!(Sealed { by: key.id(), keys: kept.digests() }).to_string();
-        let body = json!({
+        let mut body = json!({
             "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
             "metadata": {
                 "name": CLUSTER_KEYS, "namespace": self.names.namespace, "labels": self.names.labels(),
@@ -115,6 +116,10 @@ impl Supplies<'_> {
             },
             "data": { SEALED_DATA: ByteString(sealed) },
         });
+        // What was read is part of it: whoever restores a key into it at this moment must not be overwritten.
+        if let Some(version) = version {
+            body["metadata"]["resourceVersion"] = version.into();
+        }
         let at = Key::new(&self.names.namespace, CLUSTER_KEYS);
         self.pass.writer().apply(&self.eyes.secrets, &at, &body).await?;
         Ok(())

@@ -87,7 +87,7 @@ impl Clusters {
             (Some(finishing), None) => {
                 let message =
                     format!("{} works without emulation of {}", finishing.package_version, finishing.emulated);
-                self.tell(pass, found, Level::Normal, "UpgradeFinished", &message).await;
+                self.tell(pass, found, Level::Normal, "UpgradeCompleted", &message).await;
             }
             _ => {}
         }
@@ -102,7 +102,7 @@ impl Clusters {
             && old.failed != new.failed
         {
             let message = format!("{} is taken back: {}", failed.package_version, failed.message);
-            self.tell(pass, found, Level::Warning, "TakenBack", &message).await;
+            self.tell(pass, found, Level::Warning, "UpgradeRolledBack", &message).await;
         }
         Ok(None)
     }
@@ -132,6 +132,7 @@ fn overtaken(decided_on: &ClusterStatus, now: Option<&ClusterStatus>) -> Option<
     let none = ClusterStatus::default();
     let (old, now) = (decided_on, now.unwrap_or(&none));
     let fields = [
+        ("namespaceUid", old.namespace_uid != now.namespace_uid),
         ("packageVersion", old.package_version != now.package_version),
         ("previous", old.previous != now.previous),
         ("emulates", old.emulates != now.emulates),
@@ -155,10 +156,10 @@ fn overtaken(decided_on: &ClusterStatus, now: Option<&ClusterStatus>) -> Option<
 }
 
 /// The event about a soak that does not end though its time is over, or would not.
-const SOAK_HELD_BACK: &str = "SoakEndHeldBack";
+const COMPLETION_BLOCKED: &str = "UpgradeCompletionBlocked";
 
 /// Conditions that are told by an event when they become false: for which reason, and that of the event.
-const TOLD: [(&str, Option<&str>, &str); 17] = [
+const TOLD: [(&str, Option<&str>, &str); 19] = [
     (names::ACCEPTED, Some(names::reasons::MACHINES_JOINED), names::reasons::MACHINES_JOINED),
     (names::ACCEPTED, Some(names::reasons::LIMIT_EXCEEDED), names::reasons::LIMIT_EXCEEDED),
     (names::CERTIFICATES_VALID, Some(names::reasons::AUTHORITY_LOST), names::reasons::AUTHORITY_LOST),
@@ -173,15 +174,21 @@ const TOLD: [(&str, Option<&str>, &str); 17] = [
         Some(names::reasons::SERVICE_ACCOUNT_KEY_CHANGED),
         names::reasons::SERVICE_ACCOUNT_KEY_CHANGED,
     ),
-    (names::UPGRADABLE, None, "UpgradeHeldBack"),
-    (names::FINISHABLE, Some(names::reasons::FINISH_FAILED), names::reasons::FINISH_FAILED),
-    (names::FINISHABLE, Some(names::reasons::REMOVED_APIS_IN_USE), SOAK_HELD_BACK),
-    (names::FINISHABLE, Some(names::reasons::CALLERS_UNKNOWN), SOAK_HELD_BACK),
-    (names::FINISHABLE, Some(names::reasons::KUBELET_TOO_OLD), SOAK_HELD_BACK),
-    (names::FINISHABLE, Some(names::reasons::KUBELET_TOO_NEW), SOAK_HELD_BACK),
-    (names::FINISHABLE, Some(names::reasons::KUBELETS_UNKNOWN), SOAK_HELD_BACK),
-    (names::FINISHABLE, Some(names::reasons::NO_ROOM), SOAK_HELD_BACK),
-    (names::FINISHABLE, Some(names::reasons::NO_SNAPSHOT), SOAK_HELD_BACK),
+    (names::CERTIFICATES_VALID, Some(names::reasons::AUTHORITY_EXPIRING), names::reasons::AUTHORITY_EXPIRING),
+    (names::CERTIFICATES_VALID, Some(names::reasons::AUTHORITY_EXPIRED), names::reasons::AUTHORITY_EXPIRED),
+    (names::UPGRADABLE, None, "UpgradeBlocked"),
+    (
+        names::UPGRADE_COMPLETABLE,
+        Some(names::reasons::UPGRADE_COMPLETION_FAILED),
+        names::reasons::UPGRADE_COMPLETION_FAILED,
+    ),
+    (names::UPGRADE_COMPLETABLE, Some(names::reasons::REMOVED_APIS_IN_USE), COMPLETION_BLOCKED),
+    (names::UPGRADE_COMPLETABLE, Some(names::reasons::API_USAGE_UNKNOWN), COMPLETION_BLOCKED),
+    (names::UPGRADE_COMPLETABLE, Some(names::reasons::KUBELET_TOO_OLD), COMPLETION_BLOCKED),
+    (names::UPGRADE_COMPLETABLE, Some(names::reasons::KUBELET_TOO_NEW), COMPLETION_BLOCKED),
+    (names::UPGRADE_COMPLETABLE, Some(names::reasons::KUBELET_VERSIONS_UNKNOWN), COMPLETION_BLOCKED),
+    (names::UPGRADE_COMPLETABLE, Some(names::reasons::INSUFFICIENT_RESOURCES), COMPLETION_BLOCKED),
+    (names::UPGRADE_COMPLETABLE, Some(names::reasons::SNAPSHOT_REQUIRED), COMPLETION_BLOCKED),
     (names::SNAPSHOTS_RECENT, Some(names::reasons::SNAPSHOT_FAILED), names::reasons::SNAPSHOT_FAILED),
     (names::SNAPSHOTS_RECENT, Some(names::reasons::OVERDUE), names::reasons::OVERDUE),
 ];

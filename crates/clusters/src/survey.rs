@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
 
-use crate::connect::Meta;
+use crate::connect::{Meta, page};
 use crate::errands::Errands;
 use crate::prove::client_of;
 use crate::words::{bounded, said};
@@ -19,8 +19,7 @@ use crate::words::{bounded, said};
 /// An API server that does not tell within this time is not waited for.
 const WITHIN: Duration = Duration::from_secs(30);
 
-/// The Nodes of a page, and the most that are read. They are read whole, and a tenant can make them large.
-const PAGE: u32 = 50;
+/// The most Nodes that are read.
 const MOST_NODES: usize = 20_000;
 
 /// What was found out, and what is being found out.
@@ -89,13 +88,11 @@ async fn kubelets(
 }
 
 async fn versions(client: &Client) -> Result<BTreeMap<String, String>, String> {
-    let api: Api<Node> = Api::all(client.clone());
-    let mut params = ListParams::default().limit(PAGE);
-    let mut all = BTreeMap::new();
+    let (mut after, mut all) = (None::<String>, BTreeMap::new());
     loop {
-        let page = api.list(&params).await.map_err(|error| said(&error))?;
-        let next = page.metadata.continue_.clone().filter(|next| !next.is_empty());
-        for node in page {
+        let page = page::<Node>(client, after.as_deref()).await.map_err(|error| said(&error))?;
+        let next = page.metadata.continue_.filter(|next| !next.is_empty());
+        for node in page.items {
             let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
             // A node writes this itself.
             let version = bounded(info.map_or("", |info| info.kubelet_version.as_str()));
@@ -104,7 +101,7 @@ async fn versions(client: &Client) -> Result<BTreeMap<String, String>, String> {
         match next {
             // A tenant can make any number of Nodes.
             Some(_) if all.len() >= MOST_NODES => return Err(format!("there are more than {MOST_NODES} Nodes")),
-            Some(next) => params.continue_token = Some(next),
+            Some(next) => after = Some(next),
             None => return Ok(all),
         }
     }

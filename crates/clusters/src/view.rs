@@ -11,7 +11,7 @@ use fleetwright_plan::cluster::borrowed::digest;
 use fleetwright_plan::cluster::extensions::EXTENSION;
 use fleetwright_plan::cluster::keys::{Key, SEAL, SEAL_DATA, content};
 use fleetwright_plan::cluster::members::Claim;
-use fleetwright_plan::cluster::objects::PACKAGE_VERSION;
+use fleetwright_plan::cluster::objects::{PACKAGE_VERSION, TRUST_BUNDLE_HASH};
 use fleetwright_plan::cluster::snapshots::Task;
 use fleetwright_plan::cluster::{Live, Replica, print};
 use jiff::Timestamp;
@@ -60,13 +60,15 @@ impl View for ClusterView {
 pub struct PackageView {
     /// Its spec.
     pub spec: Arc<ClusterPackageVersionSpec>,
+    /// Its uid: another one of the same name can have another spec.
+    pub uid: Box<str>,
 }
 
 impl View for PackageView {
     type Object = ClusterPackageVersion;
 
     fn of(object: ClusterPackageVersion) -> Self {
-        Self { spec: Arc::new(object.spec) }
+        Self { uid: object.uid().unwrap_or_default().into(), spec: Arc::new(object.spec) }
     }
 }
 
@@ -78,6 +80,10 @@ pub struct NamespaceView {
     pub uid: Box<str>,
     /// Its resourceVersion.
     pub version: Box<str>,
+    /// The value of [`names::CREATION_PROOF`].
+    pub proof: Option<Box<str>>,
+    /// When it was created.
+    pub created: Timestamp,
     /// It is going away.
     pub ending: bool,
 }
@@ -90,6 +96,8 @@ impl View for NamespaceView {
             cluster: owner(&object),
             uid: object.uid().unwrap_or_default().into(),
             version: object.resource_version().unwrap_or_default().into(),
+            proof: object.annotations().get(names::CREATION_PROOF).map(|proof| proof.as_str().into()),
+            created: object.creation_timestamp().map_or(Timestamp::MIN, |time| time.0),
             ending: object.metadata.deletion_timestamp.is_some(),
         }
     }
@@ -138,6 +146,8 @@ pub struct Said {
     pub print: u64,
     /// The package version that it was made from, if it is a workload.
     pub package: Option<Box<str>>,
+    /// The extension that it is of, if it is of one.
+    extension: Option<Box<str>>,
 }
 
 impl Said {
@@ -178,7 +188,8 @@ where
         }
         let text: Box<str> = value.to_string().into();
         let package = package(&value).map(Into::into);
-        Self { cluster, said: Said { print: print(&text), text, package }, kind: PhantomData }
+        let extension = value["metadata"]["labels"][EXTENSION].as_str().map(Into::into);
+        Self { cluster, said: Said { print: print(&text), text, package, extension }, kind: PhantomData }
     }
 }
 
@@ -194,6 +205,10 @@ impl<K: Debug> Live for Content<K> {
 
     fn print(&self) -> u64 {
         self.said.print
+    }
+
+    fn extension(&self) -> Option<&str> {
+        self.said.extension.as_deref()
     }
 }
 
@@ -213,6 +228,8 @@ pub struct SecretView {
     pub key_matches: bool,
     /// What is in `ca.crt`.
     pub trusts: Option<Box<str>>,
+    /// When the first of the authorities in `ca.crt` expires, in seconds since 1970, if the Secret holds an authority.
+    pub first_end: Option<i64>,
     /// The keys that it has.
     pub keys: Box<[Box<str>]>,
     /// The digest of what it holds, if it is a copy.
@@ -230,7 +247,7 @@ impl View for SecretView {
 
     fn of(object: Secret) -> Self {
         let cluster = owner(&object);
-        let copied = object.annotations().contains_key(names::COPY);
+        let copied = object.annotations().contains_key(names::SOURCE_HASH);
         let sealed = object.annotations().get(names::SEALED).and_then(|says| serde_json::from_str(says).ok());
         let name = object.name_any();
         let data = object.data.unwrap_or_default();
@@ -241,6 +258,9 @@ impl View for SecretView {
             let fingerprint = fingerprint(text(key.public())?)?;
             Some((fingerprint.into(), content(values()).into()))
         });
+        let trusted = text("ca.crt").filter(|_| Key::of(&name).is_some()).unwrap_or_default();
+        let trusted = trusted.split_inclusive("-----END CERTIFICATE-----").map(Certificate::from_pem);
+        let first_end = trusted.filter_map(Result::ok).map(|one| one.not_after).min();
         let seal = data.get(SEAL_DATA).filter(|_| name == SEAL).and_then(|bytes| SealKey::from_bytes(&bytes.0));
         let certificate = text("tls.crt").and_then(|pem| Certificate::from_pem(pem).ok());
         let key_matches =
@@ -249,6 +269,7 @@ impl View for SecretView {
             cluster,
             key_matches,
             trusts: text("ca.crt").map(Into::into),
+            first_end,
             keys: data.iter().filter(|(_, bytes)| !bytes.0.is_empty()).map(|(key, _)| key.as_str().into()).collect(),
             certificate,
             copy,
@@ -286,8 +307,9 @@ impl View for PodView {
         let cluster = owner(&object);
         let component = object.labels().get(names::COMPONENT).map(|name| name.as_str().into());
         let task = crate::snapshots::task(&object).map(Box::new);
-        let template = object.annotations().get(names::APPLIED).cloned();
-        let serves = object.labels().get(names::SERVES).map(|value| value != "false");
+        let template = object.annotations().get(names::APPLIED_HASH).cloned();
+        let trusts = object.annotations().get(TRUST_BUNDLE_HASH).cloned();
+        let serves = object.labels().get(names::SERVING).map(|value| value != "false");
         let (uid, version) = (object.uid().unwrap_or_default(), object.resource_version().unwrap_or_default());
         let grace = object.metadata.deletion_grace_period_seconds;
         let (name, ending) = (object.name_any(), object.metadata.deletion_timestamp.is_some());
@@ -315,9 +337,11 @@ impl View for PodView {
             ip: status.pod_ip.filter(|ip| !ip.is_empty()),
             node,
             template,
+            trusts,
             runs: image.and_then(|image| fleetwright_api::ComponentPackage::of(image).version().map(str::to_owned)),
             ready,
             ending,
+            has_run: container.is_some_and(has_run),
             restarts: container.map_or(0, |container| container.restart_count),
             message,
             lost: !ready && container.is_some_and(lost),
@@ -397,6 +421,12 @@ fn lost(container: &ContainerStatus) -> bool {
     last.and_then(|end| end.message.as_deref()).is_some_and(fleetwright_plan::cluster::datastore::lost)
 }
 
+/// Whether the container was started at least once.
+fn has_run(container: &ContainerStatus) -> bool {
+    let mut states = [container.state.as_ref(), container.last_state.as_ref()].into_iter().flatten();
+    container.restart_count > 0 || states.any(|state| state.running.is_some() || state.terminated.is_some())
+}
+
 /// Whether a container that is unready since then was ready before it ended the last time: otherwise it is unready since an earlier end.
 fn was_ready(container: &ContainerStatus, unready_since: Option<Timestamp>) -> bool {
     let states = [container.state.as_ref(), container.last_state.as_ref()];
@@ -445,6 +475,24 @@ mod tests {
         assert!(!of(json!({ "terminated": { "exitCode": 137, "message": "killed" } })));
         assert!(!of(json!({ "terminated": { "exitCode": 137 } })));
         assert!(!of(json!({ "running": { "startedAt": "2026-11-18T00:00:00Z" } })));
+    }
+
+    #[test]
+    fn a_container_whose_image_cannot_be_pulled_has_never_run() {
+        let of = |restarts: i32, state: serde_json::Value, last: serde_json::Value| {
+            let container: ContainerStatus = serde_json::from_value(json!({
+                "name": "etcd", "image": "", "imageID": "", "ready": false, "restartCount": restarts, "state": state, "lastState": last,
+            }))
+            .unwrap();
+            has_run(&container)
+        };
+        let ended = || json!({ "terminated": { "exitCode": 1 } });
+        for reason in ["ContainerCreating", "ImagePullBackOff", "CreateContainerConfigError"] {
+            assert!(!of(0, json!({ "waiting": { "reason": reason } }), json!({})), "{reason}");
+        }
+        assert!(of(0, json!({ "running": { "startedAt": "2026-11-18T00:00:00Z" } }), json!({})));
+        assert!(of(0, ended(), json!({})) && of(0, json!({ "waiting": { "reason": "CrashLoopBackOff" } }), ended()));
+        assert!(of(1, json!({ "waiting": { "reason": "ImagePullBackOff" } }), json!({})), "it ran before");
     }
 
     #[test]

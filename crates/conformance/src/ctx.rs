@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::{Kind, Reply, Target, Watch};
 
 /// How long something may take that happens by itself, on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a case works with: one of the servers, a namespace of its own, and an identity, the administrator's at first.
 #[derive(Clone)]

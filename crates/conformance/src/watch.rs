@@ -7,7 +7,7 @@ use kube::client::Body;
 use serde_json::Value;
 
 /// How long an event may take to arrive.
-const PATIENCE: Duration = Duration::from_secs(15);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running watch that hands out its frames as they came.
 pub struct Watch {

@@ -140,7 +140,11 @@ fn content_found(
     if wanted.secret {
         return Ok(("something else".to_owned(), None));
     }
-    let digest = system.sha256(&wanted.path).map_err(MethodError::io(&wanted.path))?.unwrap_or_default();
+    // One that its owner made huge, such as with holes, is not read.
+    let digest = match stat.size {
+        0..=LARGEST_ASIDE => system.sha256(&wanted.path).map_err(MethodError::io(&wanted.path))?.unwrap_or_default(),
+        _ => "not computed".to_owned(),
+    };
     let found = format!("{} bytes, sha256 {}", stat.size, digest.get(..12).unwrap_or(&digest));
     let small = stat.size <= SMALL && wanted.content.len() as u64 <= SMALL;
     let there = if small { system.read(&wanted.path, SMALL).map_err(MethodError::io(&wanted.path))? } else { None };
@@ -243,7 +247,11 @@ pub(crate) fn put_back(
                 system.remove(path).map_err(failed)?;
             }
         }
-        Some(Was { target: Some(target), .. }) => system.link(path, target).map_err(failed)?,
+        Some(Was { target: Some(target), mode, owner, group }) => {
+            system.link(path, target).map_err(failed)?;
+            // As root's it would be followed, though a user made it.
+            system.set_mode(path, *mode, owner, group).map_err(failed)?;
+        }
         Some(was) => {
             let content = system.read(&aside, LARGEST_ASIDE).map_err(failed)?;
             let Some(content) = content else {

@@ -42,15 +42,31 @@ pub fn tidy(system: &mut dyn System) -> io::Result<()> {
     let mut left = known.clone();
     // The deepest first: a folder may be empty once the one in it is gone.
     for folder in known.iter().rev() {
-        let there = system.stat(folder)?.is_some_and(|stat| stat.kind == Kind::Folder);
-        if there && system.list(folder)?.is_empty() {
-            system.remove(folder)?;
-            left.remove(folder);
-        } else if !there {
-            left.remove(folder);
+        match removed(system, folder) {
+            Ok(false) => {}
+            Ok(true) => {
+                left.remove(folder);
+            }
+            // A user leads the way elsewhere: the folder is not ours any more, and no step of other components fails because of it.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                left.remove(folder);
+            }
+            Err(error) => return Err(error),
         }
     }
     if left.len() < known.len() { keep(system, &left) } else { Ok(()) }
+}
+
+/// Removes a folder if it is empty; false if it stays.
+fn removed(system: &mut dyn System, folder: &str) -> io::Result<bool> {
+    if system.stat(folder)?.is_none_or(|stat| stat.kind != Kind::Folder) {
+        return Ok(true);
+    }
+    if !system.list(folder)?.is_empty() {
+        return Ok(false);
+    }
+    system.remove(folder)?;
+    Ok(true)
 }
 
 /// One that cannot be read costs folders that stay, nothing else.

@@ -203,7 +203,9 @@ impl<S: System> Host<S> {
             touched: false,
         };
         let ended = match &apply.step {
-            Step::Install(package) => doing.install(package, &package.digest(), How::Install),
+            Step::Install(package) => {
+                doing.install(package, &package.digest(), How::Install { unproven: apply.unproven })
+            }
             Step::Repair(package) => doing.install(package, &package.digest(), How::Repair),
             Step::Remove { component } => doing.remove(component),
             Step::Back { component, to } => doing.back(component, to),

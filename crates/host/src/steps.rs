@@ -16,7 +16,10 @@ use crate::{System, files, folders, observe, store, units};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum How {
     /// From the operator.
-    Install,
+    Install {
+        /// What is there has not proven itself: it is nothing to go back to.
+        unproven: bool,
+    },
     /// It is there already; only what differs is put right.
     Repair,
     /// From what is kept on the host.
@@ -140,7 +143,7 @@ impl Doing<'_> {
             done.push(format!("wrote {wrote} files"));
         }
         let what = match how {
-            How::Install => "installed",
+            How::Install { .. } => "installed",
             How::Repair => "repaired",
             How::Back => "went back to",
         };
@@ -307,9 +310,9 @@ fn finished(state: &mut State, entry: Installed, keep: u32, how: How) {
     let old = state.installed.replace(entry).filter(|old| old.digest != digest);
     match how {
         How::Repair => {}
-        How::Install => {
+        How::Install { unproven } => {
             state.previous.retain(|previous| previous.digest != digest);
-            state.previous.splice(0..0, old);
+            state.previous.splice(0..0, old.filter(|_| !unproven));
             state.previous.truncate(keep as usize);
         }
         // What was gone back from did not do: only what is older is kept.

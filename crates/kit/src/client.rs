@@ -12,7 +12,7 @@
 //! # What the fence promises
 //! A request that writes is handed on only while the fence holds, and each time that it could make progress (a connection was
 //! made, a token was renewed, its body is put on the wire) the fence is asked again. What was put on the wire before can still arrive late: for that, the lease
-//! has a margin, and every write a precondition.
+//! has a margin, and writes have preconditions or are safe without one ([`crate::write`]).
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -194,7 +194,7 @@ impl Edge {
             code = tracing::field::Empty,
             otel.status_code = tracing::field::Empty,
         );
-        let mut tally = Tally { edge: self, call: &call, started: self.clock.monotonic(), code: "dropped".into() };
+        let mut tally = Tally { edge: self, call: &call, started: self.clock.monotonic(), code: "cancelled".into() };
         let answer = self.send(&call, request).instrument(span.clone()).await;
         tally.code = match &answer {
             Ok(answer) => answer.status().as_str().to_owned(),
@@ -258,7 +258,7 @@ impl Drop for Tally<'_> {
 fn word(error: &kube::Error) -> &'static str {
     match CallError::of(error) {
         Some(CallError::Fenced) => "fenced",
-        Some(CallError::Overtaken) => "overtaken",
+        Some(CallError::Overtaken) => "lease_expired",
         Some(CallError::TimedOut(_)) => "timeout",
         None => "error",
     }

@@ -167,8 +167,11 @@ fn holder(record: &Record) -> Option<&str> {
     record.spec.as_ref()?.holder_identity.as_deref().filter(|holder| !holder.is_empty())
 }
 
-/// The longest pause before the lease is looked at again, and the longest that giving it back may take.
+/// The longest pause before the lease is looked at again.
 const SHORT: Duration = Duration::from_secs(1);
+
+/// The longest that each call to give the lease back may take.
+const GIVE_BACK: Duration = Duration::from_secs(5);
 
 impl fmt::Display for Leader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -410,13 +413,13 @@ impl Leader {
         for _ in 0..2 {
             let mut spec = held.spec.clone().unwrap_or_default();
             spec.holder_identity = Some(String::new());
-            let given = self.limited(SHORT, self.put(Some(held.metadata), spec)).await;
+            let given = self.limited(GIVE_BACK, self.put(Some(held.metadata), spec)).await;
             let error = match given {
                 Ok(_) => return tracing::info!(lease = %self, "the lease is given back"),
                 Err(error) => error,
             };
             // The renewal that was under way may have been faster.
-            let again = self.limited(SHORT, self.api.get_opt(&self.lease.name)).await;
+            let again = self.limited(GIVE_BACK, self.api.get_opt(&self.lease.name)).await;
             match again {
                 Ok(Some(record)) if holder(&record) == Some(&self.lease.identity) => held = record,
                 _ => return tracing::warn!(lease = %self, %error, "the lease is not given back; it will run out"),

@@ -79,12 +79,12 @@ impl Metrics {
         let r = &mut registry;
         let inner = Inner {
             calls: add(r, "api_calls", "Calls to the API server; the code is the HTTP status or why there is none"),
-            call_seconds: add_seconds(r, "api_call_seconds", "Time until the API server's answer began"),
-            passes: add(r, "passes", "Passes of a controller over an object"),
-            pass_seconds: add_seconds(r, "pass_seconds", "Time that a pass took"),
+            call_seconds: add_seconds(r, "api_call_duration_seconds", "Time until the API server's answer began"),
+            passes: add(r, "reconciles", "Passes of a controller over an object"),
+            pass_seconds: add_seconds(r, "reconcile_duration_seconds", "Time that a pass took"),
             queue_depth: add(r, "queue_depth", "Objects that wait for a pass"),
             queue_wait: add_seconds(r, "queue_wait_seconds", "Time that an object waited for its pass"),
-            troubles: add(r, "troubles", "Passes that ended with an error"),
+            troubles: add(r, "reconcile_errors", "Passes that ended with an error"),
             cache_objects: add(r, "cache_objects", "Objects in the caches"),
             cache_synced: add(r, "cache_synced", "1 when the cache holds what the API server holds"),
             watch_restarts: add(r, "watch_restarts", "Watches that were opened anew"),
@@ -149,7 +149,7 @@ impl Metrics {
     /// A watch was opened anew, with one word for why.
     pub fn watch_restart(&self, kind: &str, why: &'static str) {
         let kind = self.inner.kinds.bounded(kind);
-        self.inner.watch_restarts.get_or_create(&[("kind", kind), ("why", why.into())]).inc();
+        self.inner.watch_restarts.get_or_create(&[("kind", kind), ("reason", why.into())]).inc();
     }
 
     /// Whether this process leads. Beginning and ceasing are counted.
@@ -243,9 +243,9 @@ mod tests {
         let page = metrics.encode();
         for line in [
             "fleetwright_api_calls_total{verb=\"patch\",resource=\"machines.fleetwright.io/status\",code=\"409\"} 1",
-            "fleetwright_troubles_total{controller=\"readiness\",step=\"act\",reason=\"WriteConflict\"} 1",
+            "fleetwright_reconcile_errors_total{controller=\"readiness\",step=\"act\",reason=\"WriteConflict\"} 1",
             "fleetwright_queue_depth{controller=\"readiness\",priority=\"high\"} 7",
-            "fleetwright_api_call_seconds_bucket{le=\"0.005\",verb=\"patch\",resource=\"machines.fleetwright.io/status\"} 1",
+            "fleetwright_api_call_duration_seconds_bucket{le=\"0.005\",verb=\"patch\",resource=\"machines.fleetwright.io/status\"} 1",
         ] {
             assert!(page.lines().any(|l| l == line), "{line} is missing in\n{page}");
         }

@@ -100,11 +100,11 @@ impl Ending {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Done => "done",
-            Self::Gone => "gone",
-            Self::Waits => "waits",
-            Self::Retries => "retries",
-            Self::Again => "again",
-            Self::NeedsPerson => "person",
+            Self::Gone => "deleted",
+            Self::Waits => "waiting",
+            Self::Retries => "backoff",
+            Self::Again => "conflict",
+            Self::NeedsPerson => "action_required",
             Self::Fenced => "fenced",
             Self::Panicked => "panicked",
         }

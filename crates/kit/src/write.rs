@@ -1,4 +1,13 @@
-//! Writes that never overwrite what they did not see.
+//! Writes to the API server, with preconditions that refuse a decision on stale data.
+//!
+//! | call | precondition |
+//! |---|---|
+//! | [`Writer::apply_status`], [`Writer::merge_status`], [`Writer::merge_subresource`] | resourceVersion |
+//! | [`Writer::json_patch`] | the `test` operations of the patch |
+//! | [`Writer::create`], [`Writer::create_in`], [`Writer::create_for_uid`] | no object has that name |
+//! | [`Writer::delete`] | uid and resourceVersion |
+//! | [`Writer::delete_uid`], [`Writer::hurry`] | uid |
+//! | [`Writer::apply`], [`Writer::delete_all`], [`Writer::delete_by_name`] | none: their docs say when that is safe |
 
 use std::time::Duration;
 
@@ -12,10 +21,10 @@ use serde_json::{Value, json};
 use crate::client::{CallError, retry_after};
 use crate::{Cache, Key, Remedy, View};
 
-/// Why a write did not happen, or may not have.
+/// Why a write failed, or may have failed.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// Somebody else wrote in between: decide again.
+    /// The object changed after the decision, or a precondition failed: decide again.
     #[error("{what}: {message}")]
     Conflict {
         /// What was written.
@@ -23,10 +32,10 @@ pub enum WriteError {
         /// What the API server said.
         message: String,
     },
-    /// The object is gone.
+    /// The object does not exist.
     #[error("{0} is gone")]
     Gone(String),
-    /// The API server refuses it, and will again.
+    /// The API server rejects the request, and would reject it again.
     #[error("{what}: the API server refuses it ({code}): {message}")]
     Refused {
         /// What was written.
@@ -44,7 +53,7 @@ pub enum WriteError {
         /// For how long.
         after: Duration,
     },
-    /// No answer came: it may have been written.
+    /// No answer arrived: the object may have been written.
     #[error("{what}: no answer, it may have been written: {message}")]
     Unknown {
         /// What was written.
@@ -52,7 +61,7 @@ pub enum WriteError {
         /// What happened.
         message: String,
     },
-    /// We do not lead, or could have stopped leading: nothing was sent.
+    /// This process does not hold the lease, or the lease could have expired: nothing was sent.
     #[error("{0}: not sent, the lease could have ended")]
     Fenced(String),
 }
@@ -72,15 +81,15 @@ impl WriteError {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Conflict { .. } => "WriteConflict",
-            Self::Gone(_) => "ObjectGone",
+            Self::Gone(_) => "ObjectNotFound",
             Self::Refused { .. } => "WriteRefused",
             Self::Later { .. } => "ServerBusy",
-            Self::Unknown { .. } => "NoAnswer",
+            Self::Unknown { .. } => "NoResponse",
             Self::Fenced(_) => "NotLeading",
         }
     }
 
-    /// What a client's error means for what was written.
+    /// Classifies the error of a client.
     fn of(what: String, error: kube::Error) -> Self {
         match CallError::of(&error) {
             Some(CallError::Fenced) => return Self::Fenced(what),
@@ -90,11 +99,11 @@ impl WriteError {
         let after = retry_after(&error);
         let status = match error {
             kube::Error::Api(status) => status,
-            // The request could not even be made: it will not be the next time either.
+            // The request could not be built, and a retry would not change that.
             kube::Error::BuildRequest(_) | kube::Error::HttpError(_) => {
                 return Self::Refused { what, code: 0, message: error.to_string() };
             }
-            // No answer, or one that cannot be read.
+            // No answer, or an answer that cannot be parsed.
             error => return Self::Unknown { what, message: error.to_string() },
         };
         match (status.code, after) {
@@ -103,7 +112,7 @@ impl WriteError {
             (429, after) => Self::Later { what, after: after.unwrap_or(Duration::from_secs(1)) },
             (503 | 504, Some(after)) => Self::Later { what, after },
             (code @ 400..500, _) => Self::Refused { what, code, message: status.message },
-            // What does not fit the schema is a mistake of the one who applies, but the API servers say 500.
+            // An object that does not match the schema is the mistake of the client, but API servers answer 500.
             (code, _) if status.message.starts_with("failed to create typed patch object") => {
                 Self::Refused { what, code, message: status.message }
             }
@@ -112,7 +121,7 @@ impl WriteError {
     }
 }
 
-/// For controllers whose step fails in no other way than that a write does.
+/// For controllers with steps in which only writes can fail.
 impl crate::StepError for WriteError {
     fn reason(&self) -> &'static str {
         Self::reason(self)
@@ -123,9 +132,9 @@ impl crate::StepError for WriteError {
     }
 }
 
-/// Writes for one controller, under its field manager `fleetwright-NAME`, and tells the caches.
+/// Writes for one controller as field manager `fleetwright-NAME`, and stores the answers in the caches.
 ///
-/// Every write has a precondition, so that one decided on stale data is refused by the server instead of undoing another's.
+/// [The module](self) lists the precondition of each call. The client sends a write only while the lease is certain to be held.
 /// Status and the rest of an object have different owners: no call writes both.
 #[derive(Clone)]
 pub struct Writer {
@@ -138,7 +147,7 @@ impl Writer {
         Self { client, manager: format!("fleetwright-{controller}") }
     }
 
-    /// The field manager under which is written.
+    /// The name of the field manager.
     pub fn manager(&self) -> &str {
         &self.manager
     }
@@ -176,8 +185,8 @@ impl Writer {
         Ok(true)
     }
 
-    /// A merge patch of the status, provided that the object still has that resourceVersion: the fields that `status` names get
-    /// these values whole, lists too, whoever wrote them before. For status that several controllers write in turn,
+    /// Merge-patches the status, provided that the object still has that resourceVersion: each field in `status` is replaced as a whole,
+    /// lists too, whichever manager owns it. For status that several controllers write in turn,
     /// such as the holders of an OperationPolicy.
     ///
     /// # Errors
@@ -196,7 +205,7 @@ impl Writer {
         self.patch(cache, key, "/status", "application/merge-patch+json", "", &body).await
     }
 
-    /// A JSON patch, which should begin with `test` operations on what the decision relied on. A failed test is a conflict.
+    /// Applies a JSON patch, which should start with `test` operations on what the decision relied on. A failed test is a conflict.
     /// An empty patch is not sent.
     ///
     /// # Errors
@@ -216,7 +225,7 @@ impl Writer {
         })
     }
 
-    /// Creates an object with a name of its own; `Ok(false)` if one with that name exists already.
+    /// Creates an object; `Ok(false)` if an object of that name exists.
     ///
     /// # Errors
     /// See [`WriteError`].
@@ -227,7 +236,7 @@ impl Writer {
         Ok(self.create_object(object).await?.is_some())
     }
 
-    /// As [`Writer::create`], and the cache has it at once. It must have the labels that the cache selects.
+    /// Like [`Writer::create`], and stores the object in the cache. It must have the labels that the cache selects.
     ///
     /// # Errors
     /// See [`WriteError`].
@@ -236,8 +245,22 @@ impl Writer {
         V: View,
         V::Object: Serialize,
     {
-        let created = self.create_object(object).await?;
-        Ok(created.map(|object| cache.created(object)).is_some())
+        Ok(self.create_for_uid(cache, object).await?.is_some())
+    }
+
+    /// Like [`Writer::create_in`], and returns the uid of the object if it was created. A cache or a later read can have another object of that name.
+    ///
+    /// # Errors
+    /// See [`WriteError`].
+    pub async fn create_for_uid<V>(&self, cache: &Cache<V>, object: &V::Object) -> Result<Option<String>, WriteError>
+    where
+        V: View,
+        V::Object: Serialize,
+    {
+        let Some(created) = self.create_object(object).await? else { return Ok(None) };
+        let uid = created.meta().uid.clone().unwrap_or_default();
+        cache.created(created);
+        Ok(Some(uid))
     }
 
     async fn create_object<K>(&self, object: &K) -> Result<Option<K>, WriteError>
@@ -266,8 +289,13 @@ impl Writer {
         }
     }
 
-    /// Applies an object of ours, server-side: it is made, or what differs in the fields that `body` names is put right. What others added beside them stays.
-    /// It must have the labels that the cache selects.
+    /// Creates an object, or sets the fields in `body`, by server-side apply with force. Fields of other managers that `body` does not have stay, and fields
+    /// that this manager set before and `body` leaves out are removed. The object must have the labels that the cache selects.
+    ///
+    /// There is no precondition: `body` replaces values of other writers that this process has not seen. That is safe for objects of this controller whose
+    /// content each pass computes again, such as the workloads of a control plane: overwriting is how drift is repaired, and an apply that arrives late is drift
+    /// too, which the watch reports. The caller must know that the namespace is its own. A `body` that keeps values of the live object needs
+    /// `metadata.resourceVersion`.
     ///
     /// # Errors
     /// See [`WriteError`].
@@ -298,7 +326,7 @@ impl Writer {
         let held = meta["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty());
         let graced = meta["deletionGracePeriodSeconds"].as_i64().is_some_and(|seconds| seconds > 0);
         match answer["kind"].as_str() {
-            // Finalizers hold it, or a pod has its grace: it was only marked.
+            // It has finalizers, or is a pod with a grace period: it is only terminating.
             Some(kind) if kind == V::Object::kind(&()) && (held || graced) => {
                 if let Ok(object) = serde_json::from_value(answer) {
                     cache.written(object);
@@ -309,8 +337,11 @@ impl Writer {
         Ok(())
     }
 
-    /// Deletes all objects of a namespace with these labels. With [`PropagationPolicy::Orphan`] nothing that belongs to them: who owned it does not make it anew, and it is left
-    /// to the caller to take it away.
+    /// Deletes all objects of a kind with these labels in a namespace. With [`PropagationPolicy::Orphan`] their dependents stay, and the caller has to delete them.
+    ///
+    /// There is no precondition: objects that were created or changed since the decision are deleted as well. That is safe only when everything with these labels
+    /// in that namespace has to be deleted, and the decision for it cannot be reverted: for a Cluster with a deletionTimestamp, in the namespace that its status
+    /// records by uid.
     ///
     /// # Errors
     /// See [`WriteError`].
@@ -333,7 +364,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Shortens the grace of a pod that is going down; `Ok(false)` if it is gone.
+    /// Deletes the pod with that uid with a grace period of `seconds`, also if it is terminating with a longer one; `Ok(false)` if there is none.
     ///
     /// # Errors
     /// See [`WriteError`].
@@ -346,7 +377,7 @@ impl Writer {
         self.delete_with::<K>(key, &params.preconditions(preconditions)).await
     }
 
-    /// A merge patch of a subresource, such as the approval of a CertificateSigningRequest, provided that the object still has that
+    /// Merge-patches a subresource, such as the approval of a CertificateSigningRequest, provided that the object still has that
     /// resourceVersion.
     ///
     /// # Errors
@@ -363,8 +394,8 @@ impl Writer {
         self.patch(cache, key, &format!("/{subresource}"), "application/merge-patch+json", "", &patch).await
     }
 
-    /// Deletes the object with that uid, whatever else became of it since; `Ok(false)` if there is none. With [`PropagationPolicy::Orphan`] nothing that
-    /// belongs to it.
+    /// Deletes the object with that uid, even if it changed since the decision; `Ok(false)` if no object has that name. With [`PropagationPolicy::Orphan`] its
+    /// dependents stay.
     ///
     /// # Errors
     /// See [`WriteError`]; another object of that name is a conflict.
@@ -377,8 +408,11 @@ impl Writer {
         self.delete_with::<K>(key, &params.preconditions(preconditions)).await
     }
 
-    /// Deletes an object whose name alone says whose it is, without having read it; `Ok(false)` if there is none. For Secrets that the operator must not read or
-    /// keeps no uid of: bootstrap tokens, whose name stands for the uid of a Machine, and sealed copies of keys. Everything else is deleted by its uid.
+    /// Deletes the object of that name, whatever its uid; `Ok(false)` if there is none. Everything whose uid is known is deleted with [`Writer::delete_uid`].
+    ///
+    /// There is no precondition. That is safe only if the name identifies the owner. It is meant for two Secrets: a bootstrap token, which the operator may not
+    /// read and whose random name is not reused; and the sealed copy of the keys of a deleted cluster, whose finalizer still prevents another Cluster of that
+    /// name. The operator seals the keys again if a copy is missing.
     ///
     /// # Errors
     /// See [`WriteError`].
@@ -423,7 +457,7 @@ impl Writer {
     }
 }
 
-/// Whether two values say the same: numbers by value, and a field that is null like one that is not there.
+/// Whether two values are equal: numbers by value, and a field that is null equals one that is missing.
 pub fn same(one: &Value, two: &Value) -> bool {
     match (one, two) {
         (Value::Object(one), Value::Object(two)) => {
@@ -440,7 +474,7 @@ pub fn same(one: &Value, two: &Value) -> bool {
     }
 }
 
-/// Whether a JSON patch was refused because a `test` in it failed, as the servers say it.
+/// Whether the message of an API server says that a `test` of a JSON patch failed.
 fn failed_test(message: &str) -> bool {
     message.contains("testing")
         || message.contains("test failed")

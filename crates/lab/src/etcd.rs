@@ -17,7 +17,7 @@ use crate::{Binaries, DEFAULT_MINOR};
 
 /// How often a start is repeated when somebody else takes the port in between.
 const ATTEMPTS: usize = 5;
-const READY: Duration = Duration::from_secs(30);
+const READY: Duration = Duration::from_secs(120);
 
 /// An etcd of one member that is nobody's in particular, as somebody would run one for several clusters: it speaks TLS only, and only with those
 /// who show a certificate of its authority. It ends when it is dropped.

@@ -20,7 +20,7 @@ use crate::{Binaries, DEFAULT_MINOR};
 
 /// How often a start is repeated when somebody else takes a port between our finding it free and a process binding it.
 const ATTEMPTS: usize = 5;
-const READY: Duration = Duration::from_secs(60);
+const READY: Duration = Duration::from_secs(240);
 const CLUSTER: &str = "fleetwright-lab";
 /// The issuer of service-account tokens, as most clusters have it.
 const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";

@@ -151,7 +151,8 @@ mod tests {
     #[test]
     fn a_process_that_ends_by_itself_tells_its_status_and_leaves_nothing() {
         let logs = tempfile::tempdir().unwrap();
-        let mut process = shell("echo marker-of-its-own; exit 7", logs.path());
+        let marker = format!("marker-of-{}", std::process::id());
+        let mut process = shell(&format!("echo {marker}; exit 7"), logs.path());
         let deadline = Instant::now() + END;
         let status = loop {
             if let Some(status) = process.ended().unwrap() {
@@ -161,19 +162,20 @@ mod tests {
             thread::sleep(Duration::from_millis(5));
         };
         assert_eq!(status.code(), Some(7));
-        assert_eq!(process.tail(), "marker-of-its-own");
-        assert!(!running("echo marker-of-its-own; exit 7"));
+        assert_eq!(process.tail(), marker);
+        assert!(!running(&marker));
     }
 
     #[test]
     fn a_process_that_ignores_sigterm_is_killed() {
         let logs = tempfile::tempdir().unwrap();
-        let script = "trap '' TERM; echo up; while :; do sleep 0.05; done # deaf-process";
-        let mut process = shell(script, logs.path());
+        let marker = format!("deaf-process-of-{}", std::process::id());
+        let script = format!("trap '' TERM; echo up; while :; do sleep 0.05; done # {marker}");
+        let mut process = shell(&script, logs.path());
         while process.tail() != "up" {
             thread::sleep(Duration::from_millis(5));
         }
         process.end();
-        assert!(!running("deaf-process"));
+        assert!(!running(&marker));
     }
 }

@@ -292,7 +292,7 @@ pub async fn drain(
     let overdue = |after: &fleetwright_api::Span| {
         SignedDuration::try_from(after.0).is_ok_and(|after| now.duration_since(since) >= after)
     };
-    let delete = options.delete_after.as_ref().is_some_and(overdue);
+    let overdue = options.delete_after.as_ref().is_some_and(overdue);
     let (pods, all) = pods(&client, node).await?;
     let mut left = Vec::new();
     let mut asked = 0;
@@ -323,6 +323,8 @@ pub async fn drain(
             }
             Verdict::Holds(why) => left.push((name, Some(why))),
             Verdict::Evict => {
+                // After a pause or a restart the time may be over before any eviction was tried.
+                let delete = overdue && tries.held.contains_key(&name);
                 let held = tries.held.get(&name).filter(|(_, at, _)| *at > now && !delete).map(|(why, ..)| why.clone());
                 if held.is_some() || asked == MOST {
                     left.push((name, held));
@@ -415,6 +417,9 @@ fn budget(cause: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+    use kube::api::{Patch, PatchParams};
+
     use super::*;
 
     fn pod(metadata: Value, phase: &str) -> Pod {
@@ -464,7 +469,10 @@ mod tests {
         assert_eq!(judged(&pod(mirror, "Running")), Verdict::Stays);
         let mut leaving = owned("ReplicaSet");
         leaving["deletionTimestamp"] = json!("2030-01-01T00:00:00Z");
-        assert_eq!(judged(&pod(leaving, "Running")), Verdict::Leaving);
+        assert_eq!(judged(&pod(leaving.clone(), "Running")), Verdict::Leaving);
+        // A kubelet gives a pod that was deleted its final phase when its containers ended: what is left of it is an object.
+        leaving["finalizers"] = json!(["example.com/volume"]);
+        assert_eq!(judged(&pod(leaving, "Failed")), Verdict::Stays);
         let Verdict::Holds(why) = judged(&pod(json!({ "name": "p" }), "Running")) else { panic!("it holds") };
         assert!(why.contains(names::EVICT), "{why}");
         let allowed = json!({ "name": "p", "annotations": { names::EVICT: "true" } });
@@ -501,6 +509,39 @@ mod tests {
         assert_eq!(eviction(&pod, &how), expected);
         let read: k8s_openapi::api::policy::v1::Eviction = serde_json::from_value(expected).unwrap();
         assert_eq!(read.delete_options.and_then(|options| options.grace_period_seconds), Some(7));
+    }
+
+    #[tokio::test]
+    async fn a_pod_is_deleted_only_after_its_eviction_was_refused() {
+        let server = fleetwright_apiserver::Server::start(fleetwright_apiserver::Config::default()).await.unwrap();
+        let client = server.client();
+        let pods = Api::<v1::Pod>::namespaced(client.clone(), "default");
+        let web = json!({
+            "metadata": { "name": "web", "labels": { "app": "web" } },
+            "spec": { "nodeName": "n", "containers": [{ "name": "c", "image": "i" }] },
+        });
+        pods.create(&PostParams::default(), &serde_json::from_value(web).unwrap()).await.unwrap();
+        let running = Patch::Merge(json!({ "status": { "phase": "Running" } }));
+        pods.patch_status("web", &PatchParams::default(), &running).await.unwrap();
+        // A budget refuses every eviction until a controller wrote its status, and here no controller does.
+        let budget = json!({
+            "metadata": { "name": "web" },
+            "spec": { "minAvailable": 1, "selector": { "matchLabels": { "app": "web" } } },
+        });
+        let budgets = Api::<PodDisruptionBudget>::namespaced(client.clone(), "default");
+        budgets.create(&PostParams::default(), &serde_json::from_value(budget).unwrap()).await.unwrap();
+
+        let delete_after = Some(fleetwright_api::Span::minutes(5));
+        let options = DrainOptions { force: true, delete_after, ..DrainOptions::default() };
+        let now: Timestamp = "2030-01-01T00:00:00Z".parse().unwrap();
+        let (since, mut tries) = (now - SignedDuration::from_hours(1), Tries::default());
+        for deleted in [false, true] {
+            let left = drain(client.clone(), "n", &options, since, &mut tries, now).await.unwrap().left;
+            let pod = pods.get("web").await.unwrap();
+            assert_eq!(pod.metadata.deletion_timestamp.is_some(), deleted, "{left:?}");
+            assert_eq!(left[0].1.is_some(), !deleted, "{left:?}");
+        }
+        server.stop().await;
     }
 
     #[test]

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fleetwright_api::{Disruption, MachinePackageVersion, OperationPhase, Phase as MachinePhase, condition, names};
+use fleetwright_api::{
+    Disruption, MachinePackageVersion, OperationPhase, Phase as MachinePhase, Status, condition, names,
+};
 use fleetwright_kit::{Cache, Key, Source, Whole};
 use fleetwright_plan::join::Binding;
 use fleetwright_plan::machine::{self, Doing, Host, Known, Left, Node, Phase, Seen, Unreachable, Wanted, Window};
@@ -53,7 +55,7 @@ pub const PHASES: [(MachinePhase, &str); 8] = [
     (MachinePhase::Ready, "Ready"),
     (MachinePhase::Degraded, "Degraded"),
     (MachinePhase::Repairing, "Repairing"),
-    (MachinePhase::Leaving, "Leaving"),
+    (MachinePhase::Deleting, "Deleting"),
     (MachinePhase::Lost, "Lost"),
 ];
 
@@ -166,7 +168,7 @@ impl Eyes {
                      correct the reference",
                     machine.0.metadata.name.as_deref().unwrap_or_default()
                 );
-                return Err(NotReady { reason: "PackageMissing", message });
+                return Err(NotReady { reason: "PackageVersionNotFound", message });
             };
             if found.0.spec.component != package.component {
                 let message = format!(
@@ -175,12 +177,12 @@ impl Eyes {
                     found.0.spec.component,
                     package.component
                 );
-                return Err(NotReady { reason: "PackageOfAnotherComponent", message });
+                return Err(NotReady { reason: "ComponentMismatch", message });
             }
             let rendered = render(&found.0, &values, &contents).map_err(|error| {
                 let reason = match error.kind {
                     RenderErrorKind::NotShared => names::reasons::SECRET_NOT_SHARED,
-                    _ => "NotRendered",
+                    _ => "RenderFailed",
                 };
                 NotReady { reason, message: error.to_string() }
             })?;
@@ -302,12 +304,16 @@ impl Look {
             asked: &self.memory.asked,
             current: self.memory.answered(observation),
         });
+        let reached = machine.status.as_ref().and_then(|status| condition(&status.conditions, names::REACHABLE));
         let unreachable = match (&self.route, &self.host.unreachable) {
             (Err(message), _) if machine.spec.ssh.is_some() => Some(Unreachable {
-                since: now,
+                // Every pass finds that the key is missing: only the condition has since when.
+                since: reached
+                    .filter(|said| said.status == Status::False)
+                    .map_or(now, |said| said.last_transition_time),
                 attempts: 2,
                 not_before: now + MISSING,
-                why: machine::Why::Refused("SshKeyMissing", message),
+                why: machine::Why::Refused("SSHKeyNotFound", message),
             }),
             (_, Some(known)) => Some(Unreachable {
                 since: known.since,
@@ -334,13 +340,17 @@ impl Look {
             unreachable,
             key: self.host.host_key.as_deref(),
         };
+        let taints = self.node.as_ref().map(|node| node.typed_taints()).unwrap_or_default();
         let node = self.node.as_ref().map(|node| Node {
             name: self.machine.node(),
             uid: &node.uid,
             closed: node.closed.as_deref(),
             conditions: &node.conditions,
             boot_id: node.boot_id.as_deref(),
-            labelled: node.labelled(machine),
+            labels: &node.labels,
+            annotated: node.annotated,
+            taints: &taints,
+            provider_id: node.provider_id.as_deref(),
         });
         let gate = self.windows.open.as_ref().map(|(_, operation, _)| {
             let granted = operation.0.status.as_ref().and_then(|s| condition(&s.conditions, names::GRANTED));
@@ -409,10 +419,10 @@ impl Texts {
         match why {
             Why::Reach(ReachError::HostKeyChanged { .. }) => machine::Why::HostKeyChanged(text),
             Why::Reach(ReachError::Unsupported(_)) => machine::Why::Unsupported(text),
-            Why::Reach(ReachError::LoginRefused(_)) => machine::Why::Refused("LoginRefused", text),
-            Why::Reach(ReachError::NoRoot(_)) => machine::Why::Refused("NoRoot", text),
-            Why::Reach(ReachError::BadLogin(_)) => machine::Why::Refused("BadLogin", text),
-            Why::Reach(ReachError::NoHelper(_)) => machine::Why::Refused("NoHelper", text),
+            Why::Reach(ReachError::LoginRefused(_)) => machine::Why::Refused("SSHAuthenticationFailed", text),
+            Why::Reach(ReachError::NoRoot(_)) => machine::Why::Refused("SudoDenied", text),
+            Why::Reach(ReachError::BadLogin(_)) => machine::Why::Refused("InvalidSSHCredentials", text),
+            Why::Reach(ReachError::NoHelper(_)) => machine::Why::Refused("HelperInstallFailed", text),
             Why::Reach(ReachError::Unreachable(_)) | Why::Lost(_) => machine::Why::Silent(text),
         }
     }

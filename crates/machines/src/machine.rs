@@ -177,6 +177,17 @@ impl Controller for Machines {
             self.memories.forget(key);
             return Ok(None);
         };
+        // A task that still waits for its turn and was decided on before an edit is withdrawn: a pause, a deletion and a reverted change stop it.
+        if self.memories.change(key, |memory| memory.asked_for != machine.edition()) {
+            self.hosts.recall(key);
+        }
+        // What was seen at another address, or why another way failed, says nothing of the host that is declared now. A visit that goes on ends first.
+        let declared = route::declared(&machine.0);
+        let moved = |memory: &mut crate::memory::Memory| memory.declared.is_some() && memory.declared != declared;
+        if self.memories.change(key, moved) && self.hosts.state(key).doing.is_none() {
+            self.hosts.forget(key);
+            self.memories.change(key, |memory| memory.declared = None);
+        }
         let host = self.hosts.state(key);
         let (memory, news) = self.memories.with(key, &host, pass.now());
         if let Some(step) = news.step {
@@ -236,6 +247,9 @@ impl Controller for Machines {
         {
             self.journal.withdraw(pass, key, "it is not needed any more").await?;
         }
+        if let Some(wish) = &decision.also_ask {
+            self.wish(pass, look, wish).await?;
+        }
         match &decision.act {
             Act::Rest => Ok(Done::Wakes),
             Act::Finalize => self.finalize(pass, look).await,
@@ -271,6 +285,13 @@ impl Controller for Machines {
                 let window = look.windows.open.as_ref().and_then(|(_, op, _)| op.0.metadata.uid.as_deref());
                 let patch = look.node.as_ref().zip(window).map(|(node, window)| node.close_patch(window));
                 let closed = self.patch_node(pass, look, patch).await;
+                if closed.is_ok() {
+                    // Pods may have come while it was open: also in a window that closed and drained it before. Those that are known to be left are
+                    // listed again anyway, and must not be forgotten: with them goes the end of the drain's time.
+                    self.memories.change(pass.key(), |memory| {
+                        memory.pods.take_if(|(_, pods)| pods.left.is_empty() && pods.hindered.is_none());
+                    });
+                }
                 closed.inspect_err(|error| self.hindered(pass, look, error))
             }
             Act::Drain => {
@@ -278,8 +299,17 @@ impl Controller for Machines {
                 drained.inspect_err(|error| self.hindered(pass, look, error))
             }
             Act::Open => self.patch_node(pass, look, look.node.as_ref().map(|node| node.open_patch())).await,
-            Act::Label => {
-                let patch = look.node.as_ref().map(|node| node.label_patch(&look.machine.0));
+            Act::Label { set, remove } => {
+                let patch = look.node.as_ref().map(|node| node.label_patch(set, remove));
+                self.patch_node(pass, look, patch).await
+            }
+            Act::Taint { set, remove } => {
+                let patch = look.node.as_ref().map(|node| node.taint_patch(set, remove));
+                self.patch_node(pass, look, patch).await
+            }
+            Act::SetProviderId => {
+                let provider_id = look.machine.0.spec.provider_id.as_deref();
+                let patch = look.node.as_ref().zip(provider_id).map(|(node, id)| node.provider_patch(id));
                 self.patch_node(pass, look, patch).await
             }
             Act::End { open, well, text } => {
@@ -370,7 +400,11 @@ impl Machines {
         if !took {
             return Done::Again(BUSY);
         }
-        self.memories.change(pass.key(), |memory| memory.ask(asked, &look.host, pass.now()));
+        let edition = look.machine.edition();
+        self.memories.change(pass.key(), |memory| {
+            memory.ask(asked, edition, &look.host, pass.now());
+            memory.declared = route::declared(&look.machine.0);
+        });
         Done::Wakes
     }
 
@@ -395,7 +429,7 @@ impl Machines {
             });
         }
         let (claim, within) = (claim(pass, look), run.within.as_secs().max(1));
-        let apply = wire::Apply { id: run.id.clone(), claim, step, within };
+        let apply = wire::Apply { id: run.id.clone(), claim, step, within, unproven: run.unproven };
         tracing::info!(step = run.id, verb = ?apply.step.verb(), component = apply.step.component(), "run");
         let task = Task::Apply { apply: Box::new(apply), then: run.then.clone() };
         Ok(self.ask(pass, look, Asked::of(&run.then), task))
@@ -528,7 +562,7 @@ impl Machines {
                 machine::Level::Warning => Level::Warning,
             };
             match told.reason {
-                "Drifted" | "FightsBack" => self.meters.drift("found"),
+                "Drifted" | "DriftRecurring" => self.meters.drift("detected"),
                 "Repaired" => self.meters.drift("repaired"),
                 _ => {}
             }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use fleetwright_api::Ssh;
 use fleetwright_kit::Key;
 use fleetwright_plan::machine::{Asked, Pods};
 use fleetwright_wire::{ComponentSeen, Observation, StepRecord};
@@ -11,6 +12,7 @@ use jiff::Timestamp;
 
 use crate::drain::Tries;
 use crate::hosts::HostState;
+use crate::view::Edition;
 
 /// What is remembered of each machine. Cheap to clone.
 #[derive(Clone, Default)]
@@ -34,6 +36,10 @@ pub struct Memory {
     pub asked: Asked,
     /// When.
     pub asked_at: Option<Timestamp>,
+    /// The edition of the Machine for which it was asked.
+    pub asked_for: Edition,
+    /// How its host was reached when it was asked last, as it was declared.
+    pub declared: Option<(String, Ssh)>,
     /// The observation that there was when it was asked: an answer is another one.
     before: Option<Arc<Observation>>,
     /// The observation that the streaks count.
@@ -111,9 +117,10 @@ impl Memory {
     }
 
     /// Remembers what is asked.
-    pub fn ask(&mut self, asked: Asked, host: &HostState, now: Timestamp) {
+    pub fn ask(&mut self, asked: Asked, edition: Edition, host: &HostState, now: Timestamp) {
         self.asked = asked;
         self.asked_at = Some(now);
+        self.asked_for = edition;
         self.before = host.seen.as_ref().map(|(_, seen)| Arc::clone(seen));
     }
 

@@ -39,14 +39,18 @@ impl Meters {
             let Self { phases, steps, step_seconds, observe_seconds, drift, held } = meters.clone();
             page.register("fleetwright_machines", "Machines by phase", phases);
             page.register("fleetwright_host_steps", "Steps that ended on hosts", steps);
-            page.register("fleetwright_host_step_seconds", "Time that a step took, by the host's clock", step_seconds);
             page.register(
-                "fleetwright_host_observe_seconds",
+                "fleetwright_host_step_duration_seconds",
+                "Time that a step took, by the host's clock",
+                step_seconds,
+            );
+            page.register(
+                "fleetwright_host_observe_duration_seconds",
                 "Time from asking a host how it is to its answer, waiting for a turn included",
                 observe_seconds,
             );
             page.register("fleetwright_host_drift", "Hosts that were found not to be as declared, or put right", drift);
-            page.register("fleetwright_evictions_held", "Evictions that were refused", held);
+            page.register("fleetwright_evictions_blocked", "Evictions that were refused", held);
         });
         meters
     }
@@ -62,7 +66,7 @@ impl Meters {
             Verb::Install => "install",
             Verb::Repair => "repair",
             Verb::Remove => "remove",
-            Verb::Back => "back",
+            Verb::Back => "rollback",
             Verb::Reboot => "reboot",
         };
         let outcome = match record.outcome {
@@ -86,7 +90,7 @@ impl Meters {
 
     /// A host was found not to be as declared, or was put right.
     pub fn drift(&self, what: &'static str) {
-        self.drift.get_or_create(&[("what", what)]).inc();
+        self.drift.get_or_create(&[("event", what)]).inc();
     }
 
     /// Evictions were refused.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fleetwright_api::{HostKeyPolicy, Machine};
+use fleetwright_api::{HostKeyPolicy, Machine, Ssh};
 use fleetwright_transport::{Hop, Limits, Login, Route, Trust};
 
 use crate::hosts::Place;
@@ -38,6 +38,11 @@ pub fn login(name: &str, secret: Option<&SecretView>) -> Result<Login, String> {
 fn address(machine: &Machine) -> &str {
     let name = machine.metadata.name.as_deref().unwrap_or_default();
     machine.spec.addresses.first().map(String::as_str).or(machine.spec.hostname.as_deref()).unwrap_or(name)
+}
+
+/// How a machine's host is reached, as it is declared. With another one, nothing is known of the host.
+pub(crate) fn declared(machine: &Machine) -> Option<(String, Ssh)> {
+    Some((address(machine).to_owned(), machine.spec.ssh.clone()?))
 }
 
 /// How a machine's host is reached, for comparing: two machines with the same are the same host. None if it is not reached at all.
@@ -94,4 +99,60 @@ pub(crate) fn place(machine: &Machine) -> Place {
     let hardware = &machine.spec.hardware;
     let word = |text: &Option<String>| text.as_deref().map(Arc::from);
     Place { zone: word(&hardware.zone), rack: word(&hardware.rack) }
+}
+
+#[cfg(test)]
+mod tests {
+    use fleetwright_kit::View;
+    use k8s_openapi::ByteString;
+    use k8s_openapi::api::core::v1::Secret;
+    use serde_json::json;
+
+    use super::*;
+
+    fn secret(data: &[(&str, &str)]) -> Arc<SecretView> {
+        let bytes = |text: &str| ByteString(text.as_bytes().to_vec());
+        let data = data.iter().map(|(key, value)| ((*key).to_owned(), bytes(value))).collect();
+        Arc::new(SecretView::of(Secret { data: Some(data), ..Secret::default() }))
+    }
+
+    fn machine() -> Machine {
+        let jump =
+            |name: &str| json!({ "address": "10.0.0.1", "keyRef": { "name": name }, "hostKeys": ["ssh-ed25519 AAAA"] });
+        serde_json::from_value(json!({
+            "apiVersion": "fleetwright.io/v1alpha1", "kind": "Machine", "metadata": { "name": "a" },
+            "spec": { "ssh": { "keyRef": { "name": "own" }, "jumps": [jump("way")] } },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn of_a_secret_the_ssh_key_and_its_certificate_are_read_and_nothing_else() {
+        let machine = machine();
+        let found = |name: &str| match name {
+            "own" => Some(secret(&[(PRIVATE_KEY, "k"), (CERTIFICATE, "c"), ("token", "hidden")])),
+            "way" => Some(secret(&[(PRIVATE_KEY, "of the way"), ("tls.key", "hidden")])),
+            _ => None,
+        };
+        let route = route(&machine, found).unwrap();
+        assert_eq!(route.host.login, Login { key: "k".into(), certificate: Some("c".into()) });
+        assert_eq!(route.jumps[0].login, Login { key: "of the way".into(), certificate: None });
+        assert!(!format!("{route:?}").contains("of the way"), "keys are not printed");
+    }
+
+    #[test]
+    fn a_secret_without_an_ssh_key_is_refused_and_none_of_it_is_shown() {
+        let machine = machine();
+        for (bad, field) in [("own", "spec.ssh.keyRef"), ("way", "spec.ssh.jumps[0].keyRef")] {
+            let found = |name: &str| match name == bad {
+                true => Some(secret(&[("token", "hidden"), ("password", "hidden")])),
+                false => Some(secret(&[(PRIVATE_KEY, "k")])),
+            };
+            let why = route(&machine, found).unwrap_err();
+            assert!(why.contains(field) && why.contains(bad) && why.contains(PRIVATE_KEY), "{why}");
+            assert!(!why.contains("hidden") && !why.contains("token"), "{why}");
+            let why = route(&machine, |name| Some(secret(&[(PRIVATE_KEY, "k")])).filter(|_| name != bad)).unwrap_err();
+            assert!(why.contains(field) && why.contains(&format!("no Secret {bad}")), "{why}");
+        }
+    }
 }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fleetwright_api::{Machine, is_shared, names};
+use fleetwright_api::{Machine, Taint, is_shared, names};
 use fleetwright_kit::View;
 use fleetwright_plan::join::{Binding, Joiner, RegisteredNode, bind};
 use fleetwright_plan::package::NoSecret;
@@ -20,6 +20,9 @@ use crate::join::view::address;
 
 /// What kubectl leaves behind, which is as large as the object itself.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// The generation of a Machine's spec, and whether the Machine is being deleted.
+pub type Edition = (Option<i64>, bool);
 
 /// A Machine, without what nobody reads.
 #[derive(Clone, Debug)]
@@ -42,6 +45,11 @@ impl MachineView {
     pub fn node(&self) -> &str {
         let name = self.0.metadata.name.as_deref().unwrap_or_default();
         self.0.spec.hostname.as_deref().unwrap_or(name)
+    }
+
+    /// What of it a person edits.
+    pub fn edition(&self) -> Edition {
+        (self.0.metadata.generation, self.0.metadata.deletion_timestamp.is_some())
     }
 
     /// Whether the host that it was last seen on has its owner mark.
@@ -104,12 +112,12 @@ pub struct NodeView {
     pub kubelet: Option<Box<str>>,
     /// Its labels.
     pub labels: Box<[(Box<str>, Box<str>)]>,
-    /// The labels that we gave it.
-    pub given: Option<Box<str>>,
-    /// It has no annotations at all.
-    pub bare: bool,
+    /// It has the annotation in which earlier versions recorded the labels that they gave it.
+    pub annotated: bool,
     /// Its addresses, as its kubelet reports them, in the one form in which they are compared.
     pub addresses: Box<[Box<str>]>,
+    /// The provider's name for its host.
+    pub provider_id: Option<Box<str>>,
 }
 
 impl View for NodeView {
@@ -122,9 +130,8 @@ impl View for NodeView {
 
 impl From<RawNode> for NodeView {
     fn from(RawNode { metadata, spec, status }: RawNode) -> Self {
-        let annotations = metadata.annotations.unwrap_or_default();
         let labels = metadata.labels.unwrap_or_default();
-        let taints = spec.unwrap_or_default().taints;
+        let RawSpec { taints, provider_id } = spec.unwrap_or_default();
         let taints = taints.filter(|taints| taints.as_array().is_some_and(|list| !list.is_empty()));
         let list = taints.as_ref().and_then(Value::as_array);
         let ours = list.and_then(|list| list.iter().find(|taint| taint["key"] == names::MAINTENANCE_TAINT));
@@ -142,10 +149,10 @@ impl From<RawNode> for NodeView {
             boot_id: said(info.boot_id),
             kubelet: said(info.kubelet_version),
             labels: labels.into_iter().map(|(key, value)| (key.into(), value.into())).collect(),
-            given: annotations.get(names::NODE_LABELS).map(|text| text.as_str().into()),
-            bare: annotations.is_empty(),
+            annotated: metadata.annotations.is_some_and(|all| all.contains_key(names::NODE_LABELS)),
             addresses: status.addresses.into_iter().flatten().map(|one| address(&one.address).into()).collect(),
             taints: taints.map(Box::new),
+            provider_id: said(provider_id),
         }
     }
 }
@@ -224,6 +231,8 @@ struct RawMeta {
 #[derive(Default, Deserialize)]
 struct RawSpec {
     taints: Option<Value>,
+    #[serde(default, rename = "providerID")]
+    provider_id: String,
 }
 
 #[derive(Default, Deserialize)]
@@ -274,28 +283,12 @@ impl NodeView {
             || self.boot_id != other.boot_id
             || self.kubelet != other.kubelet
             || self.labels != other.labels
-            || self.given != other.given
+            || self.annotated != other.annotated
+            || self.provider_id != other.provider_id
     }
 
-    fn label(&self, key: &str) -> Option<&str> {
-        self.labels.iter().find(|(name, _)| &**name == key).map(|(_, value)| &**value)
-    }
-
-    /// Whether it has the labels that its machine declares, and none that we gave it and that it should not have any more.
-    pub fn labelled(&self, machine: &Machine) -> bool {
-        let wanted = &machine.spec.node_labels;
-        wanted.iter().all(|(key, value)| self.label(key) == Some(value))
-            && self.given().all(|key| wanted.contains_key(key))
-            && (wanted.is_empty() || self.given.as_deref() == Some(&*names_of(wanted)))
-    }
-
-    fn given(&self) -> impl Iterator<Item = &str> {
-        self.given.as_deref().unwrap_or_default().split(',').filter(|key| !key.is_empty())
-    }
-
-    /// The patch that gives it the labels that its machine declares, and takes back what we gave it before.
-    pub fn label_patch(&self, machine: &Machine) -> Value {
-        let wanted = &machine.spec.node_labels;
+    /// The patch that gives it these labels and removes those, by their keys. Others stay.
+    pub fn label_patch(&self, set: &BTreeMap<String, String>, remove: &[String]) -> Value {
         let mut patch = vec![
             json!({ "op": "test", "path": "/metadata/uid", "value": &*self.uid }),
             json!({ "op": "test", "path": "/metadata/resourceVersion", "value": &*self.version }),
@@ -303,22 +296,15 @@ impl NodeView {
         if self.labels.is_empty() {
             patch.push(json!({ "op": "add", "path": "/metadata/labels", "value": {} }));
         }
-        for key in self.given().filter(|key| !wanted.contains_key(*key) && self.label(key).is_some()) {
+        for key in remove {
             patch.push(json!({ "op": "remove", "path": format!("/metadata/labels/{}", pointer(key)) }));
         }
-        for (key, value) in wanted {
+        for (key, value) in set {
             patch.push(json!({ "op": "add", "path": format!("/metadata/labels/{}", pointer(key)), "value": value }));
         }
-        let path = format!("/metadata/annotations/{}", pointer(names::NODE_LABELS));
-        if wanted.is_empty() {
-            if self.given.is_some() {
-                patch.push(json!({ "op": "remove", "path": path }));
-            }
-        } else if self.bare {
-            let annotations = json!({ names::NODE_LABELS: names_of(wanted) });
-            patch.push(json!({ "op": "add", "path": "/metadata/annotations", "value": annotations }));
-        } else {
-            patch.push(json!({ "op": "add", "path": path, "value": names_of(wanted) }));
+        if self.annotated {
+            let path = format!("/metadata/annotations/{}", pointer(names::NODE_LABELS));
+            patch.push(json!({ "op": "remove", "path": path }));
         }
         Value::Array(patch)
     }
@@ -352,6 +338,34 @@ impl NodeView {
         Value::Array(patch)
     }
 
+    /// The patch that gives it these taints and removes those, by [`Taint::id`]. Others stay, in their order.
+    pub fn taint_patch(&self, set: &[Taint], remove: &[String]) -> Value {
+        let mut patch = self.tests();
+        let stale = |taint: Taint| {
+            let id = taint.id();
+            remove.contains(&id) || set.iter().any(|declared| declared.id() == id && *declared != taint)
+        };
+        let kept = |taint: &&Value| !Taint::deserialize(*taint).is_ok_and(stale);
+        let mut taints: Vec<Value> = self.list().filter(kept).cloned().collect();
+        let has = self.typed_taints();
+        taints.extend(set.iter().filter(|declared| !has.contains(declared)).map(|taint| json!(taint)));
+        patch.push(json!({ "op": "add", "path": "/spec/taints", "value": taints }));
+        Value::Array(patch)
+    }
+
+    /// The patch that gives it a provider's name, which it does not have.
+    pub fn provider_patch(&self, id: &str) -> Value {
+        json!([
+            { "op": "test", "path": "/metadata/uid", "value": &*self.uid },
+            { "op": "add", "path": "/spec/providerID", "value": id },
+        ])
+    }
+
+    /// Its taints, without those whose effect is not known.
+    pub fn typed_taints(&self) -> Vec<Taint> {
+        self.list().filter_map(|taint| Taint::deserialize(taint).ok()).collect()
+    }
+
     fn tests(&self) -> Vec<Value> {
         let mut patch = vec![json!({ "op": "test", "path": "/metadata/uid", "value": &*self.uid })];
         match &self.taints {
@@ -362,14 +376,13 @@ impl NodeView {
         patch
     }
 
-    fn ours(&self) -> impl Iterator<Item = usize> {
-        let list = self.taints.as_deref().and_then(Value::as_array).into_iter().flatten();
-        list.enumerate().filter(|(_, taint)| taint["key"] == names::MAINTENANCE_TAINT).map(|(index, _)| index)
+    fn list(&self) -> impl Iterator<Item = &Value> {
+        self.taints.as_deref().and_then(Value::as_array).into_iter().flatten()
     }
-}
 
-fn names_of(labels: &BTreeMap<String, String>) -> String {
-    labels.keys().map(String::as_str).collect::<Vec<_>>().join(",")
+    fn ours(&self) -> impl Iterator<Item = usize> {
+        self.list().enumerate().filter(|(_, taint)| taint["key"] == names::MAINTENANCE_TAINT).map(|(index, _)| index)
+    }
 }
 
 /// A key as it is written in a JSON pointer.
@@ -473,14 +486,71 @@ mod tests {
         assert!(node.conditions.iter().any(|(name, holds)| &**name == "Ready" && *holds));
         assert_eq!((node.boot_id.as_deref(), node.kubelet.as_deref()), (Some("b"), Some("v1.36.0")));
         assert_eq!(node.addresses.iter().map(|one| &**one).collect::<Vec<_>>(), ["10.0.0.1"]);
-        assert_eq!((node.label("a"), node.given.as_deref(), node.bare), (Some("b"), Some("a"), false));
+        assert!(node.labels.iter().any(|(key, value)| (&**key, &**value) == ("a", "b")) && node.annotated);
         assert_eq!(node.open_patch().as_array().map(Vec::len), Some(3), "two tests and what they allow");
+    }
+
+    #[test]
+    fn a_patch_of_labels_changes_those_of_the_machine_alone() {
+        let of = |metadata: Value| {
+            NodeView::of(serde_json::from_value::<ThinNode>(json!({ "metadata": metadata })).unwrap())
+        };
+        let set = BTreeMap::from([("example.com/pool".to_owned(), "gpu".to_owned())]);
+        let node = of(json!({
+            "name": "n", "uid": "u", "resourceVersion": "7", "labels": { "old": "", "node-restriction.kubernetes.io/tier": "1" },
+            "annotations": { names::NODE_LABELS: "node-restriction.kubernetes.io/tier" },
+        }));
+        let tests = json!([
+            { "op": "test", "path": "/metadata/uid", "value": "u" },
+            { "op": "test", "path": "/metadata/resourceVersion", "value": "7" },
+        ]);
+        let expected = json!([
+            tests[0], tests[1],
+            { "op": "remove", "path": "/metadata/labels/old" },
+            { "op": "add", "path": "/metadata/labels/example.com~1pool", "value": "gpu" },
+            { "op": "remove", "path": "/metadata/annotations/fleetwright.io~1node-labels" },
+        ]);
+        assert_eq!(node.label_patch(&set, &["old".to_owned()]), expected);
+        let expected = json!([
+            tests[0], tests[1],
+            { "op": "add", "path": "/metadata/labels", "value": {} },
+            { "op": "add", "path": "/metadata/labels/example.com~1pool", "value": "gpu" },
+        ]);
+        let node = of(json!({ "name": "n", "uid": "u", "resourceVersion": "7" }));
+        assert_eq!(node.label_patch(&set, &[]), expected);
+    }
+
+    #[test]
+    fn a_patch_of_taints_changes_those_of_the_machine_alone() {
+        let taints = json!([
+            { "key": "node.kubernetes.io/not-ready", "effect": "NoSchedule" },
+            { "key": "gpu", "value": "no", "effect": "NoSchedule" },
+            { "key": "gpu", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z" },
+            { "key": "old", "effect": "NoSchedule" },
+            { "key": "odd", "effect": "NoSuchEffect" },
+        ]);
+        let node: ThinNode = serde_json::from_value(json!({
+            "metadata": { "name": "n", "uid": "u", "resourceVersion": "7" },
+            "spec": { "taints": taints, "providerID": "bare://n" },
+        }))
+        .unwrap();
+        let node = NodeView::of(node);
+        assert_eq!(node.provider_id.as_deref(), Some("bare://n"));
+        let set: Vec<Taint> = serde_json::from_value(json!([
+            { "key": "gpu", "value": "yes", "effect": "NoSchedule" },
+            { "key": "gpu", "effect": "NoExecute" },
+        ]))
+        .unwrap();
+        let patch = node.taint_patch(&set, &["old:NoSchedule".to_owned()]);
+        let after = json!([taints[0], taints[2], taints[4], { "key": "gpu", "value": "yes", "effect": "NoSchedule" }]);
+        assert_eq!(patch[1], json!({ "op": "test", "path": "/spec/taints", "value": taints }));
+        assert_eq!(patch[2], json!({ "op": "add", "path": "/spec/taints", "value": after }));
     }
 
     #[test]
     fn a_node_with_hardly_anything_in_it_is_read() {
         let node: ThinNode = serde_json::from_value(json!({ "metadata": { "name": "n" } })).unwrap();
         let node = NodeView::of(node);
-        assert!(node.bare && node.taints.is_none() && node.conditions.is_empty() && node.boot_id.is_none());
+        assert!(!node.annotated && node.taints.is_none() && node.conditions.is_empty() && node.boot_id.is_none());
     }
 }

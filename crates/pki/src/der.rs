@@ -14,6 +14,12 @@ const SET: u8 = 0x31;
 const OBJECT_ID: u8 = 0x06;
 const UTF8_STRING: u8 = 0x0c;
 const BIT_STRING: u8 = 0x03;
+/// The attributes of a certificate request.
+const ATTRIBUTES: u8 = 0xa0;
+/// The attribute with the extensions that a request asks for: 1.2.840.113549.1.9.14.
+const EXTENSION_REQUEST: [u8; 9] = [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x09, 0x0e];
+/// The extension `subjectAltName`: 2.5.29.17.
+const ALTERNATIVE_NAMES: [u8; 3] = [0x55, 0x1d, 0x11];
 const ORGANIZATION: [u8; 3] = [0x55, 0x04, 0x0a];
 const COMMON_NAME: [u8; 3] = [0x55, 0x04, 0x03];
 /// Where the subject stands in a TBSCertificate: after version, serial, algorithm, issuer and validity.
@@ -57,6 +63,62 @@ pub(crate) fn to_pem(label: &str, der: &[u8]) -> String {
     }
     pem.push_str(&format!("-----END {label}-----\n"));
     pem
+}
+
+/// How much a certificate request says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// The attributes of its subject.
+    pub subject: usize,
+    /// The names of its extension `subjectAltName`.
+    pub names: usize,
+}
+
+/// Counts what a certificate request says; `None` if it has a form that readers understand differently. x509-parser stops at an attribute of a subject that it
+/// cannot read, leaves the rest out, and takes the first of several lists of extensions; others read on, or take another list. So all elements are here in
+/// their shortest form, no set is empty, nothing follows what is expected, and there is one list of extensions at most.
+pub(crate) fn counts(request: &[u8]) -> Option<Counts> {
+    let whole = only(elements(request)?)?;
+    let [info, _algorithm, _signature] = children(whole, SEQUENCE)?[..] else { return None };
+    let [_version, subject, _key, attributes] = children(info, SEQUENCE)?[..] else { return None };
+    let mut counts = Counts::default();
+    for set in children(subject, SEQUENCE)? {
+        let pairs = children(set, SET).filter(|pairs| !pairs.is_empty())?;
+        for pair in &pairs {
+            let [_id, _value] = children(pair, SEQUENCE)?[..] else { return None };
+        }
+        counts.subject += pairs.len();
+    }
+    let mut lists = 0;
+    for attribute in children(attributes, ATTRIBUTES)? {
+        let [id, values] = children(attribute, SEQUENCE)?[..] else { return None };
+        let value = only(children(values, SET)?)?;
+        if content(id) != EXTENSION_REQUEST {
+            continue;
+        }
+        lists += 1;
+        for extension in children(value, SEQUENCE)? {
+            let [id, .., value] = children(extension, SEQUENCE)?[..] else { return None };
+            if content(id) == ALTERNATIVE_NAMES {
+                counts.names += children(only(elements(content(value))?)?, SEQUENCE)?.len();
+            }
+        }
+    }
+    (lists <= 1).then_some(counts)
+}
+
+fn only<T>(mut all: Vec<T>) -> Option<T> {
+    all.pop().filter(|_| all.is_empty())
+}
+
+/// What is in an element with that tag, if all is in its shortest form.
+fn children(whole: &[u8], tag: u8) -> Option<Vec<&[u8]>> {
+    let shortest = |one: &&[u8]| {
+        // The tags of requests have one byte.
+        one.first().is_some_and(|tag| tag & 0x1f != 0x1f && element(*tag, content(one)) == **one)
+    };
+    let all = elements(content(whole))?;
+    (whole.first() == Some(&tag) && shortest(&whole) && all.iter().all(shortest)).then_some(all)
 }
 
 fn element(tag: u8, content: &[u8]) -> Vec<u8> {
@@ -103,7 +165,76 @@ fn header(element: &[u8]) -> Option<(usize, usize)> {
 
 #[cfg(test)]
 mod tests {
+    use rcgen::{CertificateParams, PublicKeyData};
+
     use super::*;
+    use crate::Request;
+
+    /// A request with that subject and those attributes, signed with its own key.
+    fn request(subject: &[Vec<u8>], attributes: &[Vec<u8>]) -> Result<Request, Error> {
+        let key = KeyPair::generate()?;
+        let honest = CertificateParams::default().serialize_request(&key)?;
+        let algorithm = elements(content(honest.der())).unwrap()[1].to_vec();
+        let subject = element(SEQUENCE, &subject.concat());
+        let fields = [vec![2, 1, 0], subject, key.subject_public_key_info(), element(ATTRIBUTES, &attributes.concat())];
+        let info = element(SEQUENCE, &fields.concat());
+        let bits = [vec![0], key.sign(&info)?].concat();
+        let whole = element(SEQUENCE, &[info, algorithm, element(BIT_STRING, &bits)].concat());
+        Request::from_pem(to_pem("CERTIFICATE REQUEST", &whole).as_bytes())
+    }
+
+    fn pair(id: [u8; 3], value: &str) -> Vec<u8> {
+        element(SEQUENCE, &[element(OBJECT_ID, &id), element(UTF8_STRING, value.as_bytes())].concat())
+    }
+
+    fn extensions(dns: &str) -> Vec<u8> {
+        let names = element(SEQUENCE, &element(0x82, dns.as_bytes()));
+        element(SEQUENCE, &element(SEQUENCE, &[element(OBJECT_ID, &ALTERNATIVE_NAMES), element(0x04, &names)].concat()))
+    }
+
+    fn asks(values: &[Vec<u8>]) -> Vec<u8> {
+        element(SEQUENCE, &[vec![element(OBJECT_ID, &EXTENSION_REQUEST)], values.to_vec()].concat().concat())
+    }
+
+    #[test]
+    fn a_subject_that_goes_on_behind_what_cannot_be_read_is_refused() {
+        let (nodes, own) = (pair(ORGANIZATION, "system:nodes"), pair(COMMON_NAME, "system:node:host-17"));
+        let set = |one: &[u8]| element(SET, one);
+        let honest = [set(&nodes), set(&own)];
+        let read = request(&honest, &[]).unwrap();
+        assert!(read.common_names == ["system:node:host-17"] && !read.has_names());
+        // Go takes the last common name, and has no objection to what is before it.
+        let other = pair(COMMON_NAME, "system:node:control-plane-1");
+        let number = element(SEQUENCE, &[element(OBJECT_ID, &COMMON_NAME), vec![0x1f, 0x81]].concat());
+        for rest in [
+            vec![set(&[]), set(&other)],
+            vec![set(&number), set(&other)],
+            vec![element(0x30, &[]), set(&other)],
+            vec![vec![SET, 0x81, other.len() as u8], other.clone()],
+        ] {
+            assert!(request(&[honest.to_vec(), rest].concat(), &[]).is_err());
+        }
+        assert!(request(&[set(&nodes), set(&[own.clone(), number, other.clone()].concat())], &[]).is_err());
+        let both = request(&[set(&nodes), set(&[own, other].concat())], &[]).unwrap();
+        assert_eq!(both.common_names, ["system:node:host-17", "system:node:control-plane-1"]);
+    }
+
+    #[test]
+    fn extensions_that_not_every_reader_takes_are_refused() {
+        let subject = [element(SET, &pair(COMMON_NAME, "system:node:host-17"))];
+        let (own, api) = (extensions("host-17"), extensions("kubernetes.default.svc"));
+        let plain = |list: &[u8]| asks(&[element(SET, list)]);
+        assert_eq!(request(&subject, &[plain(&own)]).unwrap().dns_names, ["host-17"]);
+        // Go leaves an attribute out whose set is empty, and takes the extensions of the next one.
+        let empty = asks(&[element(SET, &[]), own.clone()]);
+        let long = asks(&[vec![SET, 0x81, own.len() as u8], own.clone()]);
+        let odd = asks(&[element(0xb1, &own)]);
+        for first in [&empty, &long, &odd, &plain(&own)] {
+            assert!(request(&subject, &[first.clone(), plain(&api)]).is_err());
+        }
+        assert!(request(&subject, &[empty]).is_err() && request(&subject, &[long]).is_err());
+        assert!(request(&subject, &[plain(&[own, api].concat())]).is_err());
+    }
 
     #[test]
     fn elements_of_every_length_form_are_read_as_they_were_written() {

@@ -5,7 +5,7 @@ use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::oid_registry::{OID_X509_COMMON_NAME, OID_X509_ORGANIZATION_NAME};
 use x509_parser::prelude::FromDer;
 
-use crate::Error;
+use crate::{Error, der};
 
 /// What a certificate signing request asks for, its own signature proven: who sent it holds the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ impl Request {
     /// Reads a request.
     ///
     /// # Errors
-    /// When it is not well-formed, or not signed with the key that it is for.
+    /// When it is not well-formed, not signed with the key that it is for, or if others could read it as a request for something else.
     pub fn from_pem(pem: &[u8]) -> Result<Self, Error> {
         let malformed = |error: String| Error::Malformed(error);
         let (rest, pem) = x509_parser::pem::parse_x509_pem(pem).map_err(|error| malformed(error.to_string()))?;
@@ -69,6 +69,12 @@ impl Request {
             if let ParsedExtension::SubjectAlternativeName(names) = extension {
                 names.general_names.iter().for_each(|name| request.name(name));
             }
+        }
+        let counts = der::counts(&pem.contents);
+        let subject = info.subject.iter_attributes().count();
+        let names = request.dns_names.len() + request.ips.len() + request.other_names.len();
+        if counts != Some(der::Counts { subject, names }) {
+            return Err(malformed("it has a form that readers understand differently".to_owned()));
         }
         Ok(request)
     }

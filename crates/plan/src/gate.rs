@@ -101,15 +101,15 @@ pub struct Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
     /// No policy names its type.
-    NoPolicy,
+    NoMatchingPolicy,
     /// The policy is new or changed, and its counts do not follow yet.
     PolicyNotObserved,
     /// The policy is not understood.
     PolicyNotAccepted,
     /// The target lacks the label that the policy counts by.
-    NoScopeLabel,
+    ScopeLabelMissing,
     /// The policy has a percentage, and nobody knows of how many.
-    PopulationUnknown,
+    TargetCountUnknown,
     /// As many as may be are under way.
     LimitReached,
 }
@@ -118,11 +118,11 @@ impl Why {
     /// As a condition's reason.
     pub fn as_str(self) -> &'static str {
         match self {
-            Self::NoPolicy => "NoPolicy",
+            Self::NoMatchingPolicy => "NoMatchingPolicy",
             Self::PolicyNotObserved => "PolicyNotObserved",
             Self::PolicyNotAccepted => "PolicyNotAccepted",
-            Self::NoScopeLabel => "NoScopeLabel",
-            Self::PopulationUnknown => "PopulationUnknown",
+            Self::ScopeLabelMissing => "ScopeLabelMissing",
+            Self::TargetCountUnknown => "TargetCountUnknown",
             Self::LimitReached => "LimitReached",
         }
     }
@@ -156,7 +156,14 @@ pub fn judge<'a>(
     if policies.is_empty() {
         let rule =
             format!("no OperationPolicy names {0}: write one that says how many {0} may be under way", request.type_);
-        return Verdict::Refused(Refusal { why: Why::NoPolicy, by: None, rule, count: 0, limit: 0, until: None });
+        return Verdict::Refused(Refusal {
+            why: Why::NoMatchingPolicy,
+            by: None,
+            rule,
+            count: 0,
+            limit: 0,
+            until: None,
+        });
     }
     let mut places = Vec::new();
     let mut by = Vec::new();
@@ -194,7 +201,7 @@ fn ask(request: Request<'_>, policy: Policy<'_>, population: &dyn Population) ->
                      change the policy",
                     scope.by
                 );
-                return Err(refuse(Why::NoScopeLabel, rule, 0, 0));
+                return Err(refuse(Why::ScopeLabelMissing, rule, 0, 0));
             }
         },
     };
@@ -210,10 +217,10 @@ fn ask(request: Request<'_>, policy: Policy<'_>, population: &dyn Population) ->
             Some(total) => policy.spec.max.of(total, policy.spec.at_least),
             None => {
                 let rule = format!(
-                    "OperationPolicy {name} allows {} of the machines{inside}, and nobody knows how many those are",
+                    "OperationPolicy {name} allows {} of the machines{inside}, and their number is not known",
                     policy.spec.max
                 );
-                return Err(refuse(Why::PopulationUnknown, rule, 0, 0));
+                return Err(refuse(Why::TargetCountUnknown, rule, 0, 0));
             }
         },
     };

@@ -166,7 +166,7 @@ pub fn decide(requestor: &Requestor, asked: &Asked<'_>, around: &Around<'_>) -> 
         (Requestor::Node { .. }, None) => return LeftAlone,
         (Requestor::Token { .. }, None) => {
             return denied(
-                "MachineGone",
+                "MachineNotFound",
                 "the machine that this token was made for does not exist any more".to_owned(),
             );
         }
@@ -178,7 +178,7 @@ pub fn decide(requestor: &Requestor, asked: &Asked<'_>, around: &Around<'_>) -> 
         Requestor::Other => false,
     };
     if !known {
-        return denied("OtherMachine", format!("it was not asked for by Machine {}", machine.name));
+        return denied("MachineMismatch", format!("it was not asked for by Machine {}", machine.name));
     }
     if machine.deleted {
         return denied("MachineDeleted", format!("Machine {} is being deleted and joins no more", machine.name));
@@ -237,10 +237,10 @@ fn refuse(
     if serving && matches!(requestor, Requestor::Token { .. }) {
         let message =
             "a bootstrap token gets a client certificate only: the node asks for its serving certificate itself";
-        return Some(denied("WrongSigner", message.to_owned()));
+        return Some(denied("SignerNotAllowed", message.to_owned()));
     }
     if let Some(message) = wrong_usages(asked.usages, serving) {
-        return Some(denied("WrongUsages", message));
+        return Some(denied("InvalidUsages", message));
     }
     if asked.request.len() > LONGEST_REQUEST {
         return Some(denied("RequestInvalid", format!("the request has more than {LONGEST_REQUEST} bytes")));
@@ -257,7 +257,7 @@ fn refuse(
             shown(&request.common_names),
             if request.more_subject { " and more" } else { "" }
         );
-        return Some(denied("WrongSubject", message));
+        return Some(denied("InvalidSubject", message));
     }
     if serving { wrong_names(&request, machine, around) } else { unwanted_names(&request) }
 }
@@ -283,7 +283,7 @@ fn wrong_usages(usages: &[String], serving: bool) -> Option<String> {
 fn unwanted_names(request: &Request) -> Option<Verdict> {
     let message =
         "a client certificate carries no names besides its subject: leave DNS names, addresses and others out";
-    request.has_names().then(|| denied("WrongNames", message.to_owned()))
+    request.has_names().then(|| denied("InvalidSubjectAltNames", message.to_owned()))
 }
 
 /// A serving certificate names the machine's Node and the addresses that the machine declares. What the Node says of itself in
@@ -292,21 +292,22 @@ fn unwanted_names(request: &Request) -> Option<Verdict> {
 fn wrong_names(request: &Request, machine: &Joiner, around: &Around<'_>) -> Option<Verdict> {
     if !request.other_names.is_empty() {
         let message = format!("only DNS names and IP addresses are allowed, not {}", shown(&request.other_names));
-        return Some(denied("WrongNames", message));
+        return Some(denied("InvalidSubjectAltNames", message));
     }
     if !request.has_names() {
         let message = "a serving certificate must name at least one DNS name or IP address of the machine";
-        return Some(denied("WrongNames", message.to_owned()));
+        return Some(denied("InvalidSubjectAltNames", message.to_owned()));
     }
     let declared = |name: &str| machine.addresses.iter().any(|address| same(address, name));
     let dns = request.dns_names.iter().map(|name| (name.clone(), *name == machine.node || declared(name)));
     let ips = request.ips.iter().map(IpAddr::to_string).map(|ip| (ip.clone(), declared(&ip)));
-    let (mut undeclared, mut spelled, mut refused, mut reason) = (Vec::new(), Vec::new(), Vec::new(), "WrongNames");
+    let (mut undeclared, mut spelled, mut refused, mut reason) =
+        (Vec::new(), Vec::new(), Vec::new(), "InvalidSubjectAltNames");
     for (name, own) in dns.chain(ips) {
         match (around.reserved)(&name) {
             Some(whose) => {
                 if own {
-                    reason = "ReservedNames";
+                    reason = "ReservedSubjectAltNames";
                 }
                 refused.push(format!("{name} ({whose})"));
             }

@@ -70,7 +70,7 @@ pub enum Said {
 impl Said {
     /// Reads the annotations of an operation.
     pub fn read(annotations: &BTreeMap<String, String>) -> Self {
-        let because = || match annotations.get(names::OUTCOME_BECAUSE).map(|text| text.trim()) {
+        let because = || match annotations.get(names::OUTCOME_REASON).map(|text| text.trim()) {
             None | Some("") => "a person says so".to_owned(),
             Some(text) => format!("a person says so: {}", cut(text)),
         };
@@ -83,7 +83,7 @@ impl Said {
                 Self::Nonsense(format!(
                     "the annotation {} is {other:?}: write Succeeded or Failed (and why in {})",
                     names::OUTCOME,
-                    names::OUTCOME_BECAUSE
+                    names::OUTCOME_REASON
                 ))
             }
         }
@@ -129,11 +129,11 @@ pub fn next(status: &OperationStatus, memory: &Memory, said: &Said, now: Timesta
         (OperationPhase::Running, Memory::Ended(Ending::Done(text))) => record(OperationPhase::Succeeded, text),
         (OperationPhase::Running, Memory::Ended(Ending::Failed(text))) => record(OperationPhase::Failed, text),
         (OperationPhase::Running | OperationPhase::Unknown, memory) => match said {
-            Said::Succeeded(because) => hear(end(status, OperationPhase::Succeeded, PERSON, because, now)),
-            Said::Failed(because) => hear(end(status, OperationPhase::Failed, PERSON, because, now)),
+            Said::Succeeded(because) => hear(end(status, OperationPhase::Succeeded, MANUALLY_RESOLVED, because, now)),
+            Said::Failed(because) => hear(end(status, OperationPhase::Failed, MANUALLY_RESOLVED, because, now)),
             _ if status.phase == OperationPhase::Running && *memory == Memory::Claimed => Step::Start,
             _ if status.phase == OperationPhase::Running => Step::Probe,
-            Said::Nonsense(wrong) => ask_person(status, NONSENSE, wrong, now).map_or(Step::WaitForPerson, hear),
+            Said::Nonsense(wrong) => ask_person(status, INVALID_OUTCOME, wrong, now).map_or(Step::WaitForPerson, hear),
             Said::Nothing => Step::WaitForPerson,
         },
     }
@@ -148,20 +148,20 @@ pub const NEVER_STARTED: &str = "NeverStarted";
 /// The reason when it was given up before it was started.
 pub const WITHDRAWN: &str = "Withdrawn";
 /// The reason when a person said it.
-pub const PERSON: &str = "PersonSaid";
+pub const MANUALLY_RESOLVED: &str = "ManuallyResolved";
 /// The reason while the world cannot be asked.
-pub const NO_ANSWER: &str = "NoAnswer";
+pub const NO_RESPONSE: &str = "NoResponse";
 /// The reason when nobody but a person can know.
-pub const CANNOT_KNOW: &str = "CannotBeKnown";
+pub const MANUAL_RESOLUTION_REQUIRED: &str = "ManualResolutionRequired";
 /// The reason when what a person wrote is not understood.
-pub const NONSENSE: &str = "OutcomeNotUnderstood";
+pub const INVALID_OUTCOME: &str = "InvalidOutcome";
 
 /// The status after the gate let it pass.
 pub fn granted(status: &OperationStatus, by: &str, now: Timestamp) -> OperationStatus {
     let mut status = status.clone();
     status.phase = OperationPhase::Granted;
     status.granted_by = Some(cut(by));
-    put(&mut status.conditions, names::GRANTED, Status::True, "RoomInAllPolicies", cut(by), None, now);
+    put(&mut status.conditions, names::GRANTED, Status::True, "WithinPolicyLimits", cut(by), None, now);
     status
 }
 
@@ -204,15 +204,15 @@ pub fn probed(status: &OperationStatus, probed: &Probed, now: Timestamp) -> Opti
         Probed::StillRunning => None,
         Probed::NoAnswer(text) => {
             // Once, not for each time that it is asked: the text may differ a little each time.
-            let said = condition(&status.conditions, names::OUTCOME_KNOWN).is_some_and(|old| old.reason == NO_ANSWER);
+            let said = condition(&status.conditions, names::OUTCOME_KNOWN).is_some_and(|old| old.reason == NO_RESPONSE);
             (!said).then(|| {
                 let mut status = status.clone();
                 let message = format!("the target does not tell what became of it, it is asked again: {}", cut(text));
-                put(&mut status.conditions, names::OUTCOME_KNOWN, Status::Unknown, NO_ANSWER, message, None, now);
+                put(&mut status.conditions, names::OUTCOME_KNOWN, Status::Unknown, NO_RESPONSE, message, None, now);
                 status
             })
         }
-        Probed::CannotKnow(text) => ask_person(status, CANNOT_KNOW, text, now),
+        Probed::CannotKnow(text) => ask_person(status, MANUAL_RESOLUTION_REQUIRED, text, now),
     }
 }
 
@@ -258,7 +258,7 @@ fn ask_person(status: &OperationStatus, reason: &str, text: &str, now: Timestamp
         cut(text).trim_end_matches('.'),
         names::OUTCOME,
         names::OUTCOME,
-        names::OUTCOME_BECAUSE
+        names::OUTCOME_REASON
     );
     let mut new = status.clone();
     new.phase = OperationPhase::Unknown;

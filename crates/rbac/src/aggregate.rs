@@ -244,6 +244,12 @@ mod tests {
         assert_eq!(resources(&settled, "r0"), ["pods"]);
     }
 
+    /// What this thread has had of a CPU, in which other processes do not show. Linux knows it.
+    fn cpu_seconds() -> f64 {
+        let known = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+        known.split(' ').next().and_then(|nanoseconds| nanoseconds.parse::<f64>().ok()).unwrap_or_default() / 1e9
+    }
+
     #[test]
     fn a_thousand_roles_that_select_all_roles_settle_in_seconds() {
         let all = json!({"matchExpressions": [{"key": "x", "operator": "DoesNotExist"}]});
@@ -256,13 +262,13 @@ mod tests {
         };
         let mut roles: Vec<Value> = (0..1500).map(greedy).collect();
         roles.extend([plain("source-a", &["pods"]), plain("source-b", &["secrets", "pods"])]);
-        let started = std::time::Instant::now();
+        let before = cpu_seconds();
         let stale = aggregate(&roles);
-        let took = started.elapsed();
+        let took = cpu_seconds() - before;
         assert_eq!(stale.len(), 1500);
         assert!(stale.iter().all(|(_, rules)| rules.len() == 2), "each gathers both rules once");
         // Walking all edges for each role takes minutes.
-        assert!(took < std::time::Duration::from_secs(20), "{took:?}");
+        assert!(took < 20.0, "{took} s");
     }
 
     #[test]

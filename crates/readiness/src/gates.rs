@@ -98,8 +98,9 @@ impl Controller for Summaries {
             Outcome::Failed { trouble, .. } => (Status::False, trouble.reason, trouble.source.to_string()),
         };
         let holding = tell_holding(found);
-        let before = condition(&found.view.status.conditions, names::HOLDING).map(|condition| condition.status);
-        let conditions = [(names::ACCEPTED, accepted), (names::HOLDING, holding.clone())]
+        let before =
+            condition(&found.view.status.conditions, names::SAFETY_NET_ACTIVE).map(|condition| condition.status);
+        let conditions = [(names::ACCEPTED, accepted), (names::SAFETY_NET_ACTIVE, holding.clone())]
             .map(|(type_, (status, reason, message))| found.condition(type_, status, reason, message, pass.now()));
         let began = conditions[1].last_transition_time.to_string();
         let desired = status(found.view.generation, found.totals, &conditions);
@@ -109,13 +110,13 @@ impl Controller for Summaries {
         match (before, holding.0) {
             (Some(Status::True), Status::False) => {
                 tracing::info!("the safety net lets go: {}", holding.2);
-                pass.events().publish(&about, Level::Normal, "SafetyNetReleased", &holding.2, &began).await;
+                pass.events().publish(&about, Level::Normal, "SafetyNetDeactivated", &holding.2, &began).await;
             }
             (Some(Status::True), _) | (_, Status::False | Status::Unknown) => {}
             (_, Status::True) => {
                 tracing::warn!("the safety net holds: {}", holding.2);
                 let message = format!("{}; look for a cause that they share", holding.2);
-                pass.events().publish(&about, Level::Warning, "SafetyNetHolding", &message, &began).await;
+                pass.events().publish(&about, Level::Warning, "SafetyNetActivated", &message, &began).await;
             }
         }
         Ok(Next::Rest)
@@ -159,7 +160,7 @@ fn tell_holding(found: &Found) -> (Status, &'static str, String) {
         .collect();
     let more = found.holding.len().saturating_sub(TOLD);
     let more = if more > 0 { format!("; and {more} more scopes") } else { String::new() };
-    (Status::True, "TooManyWouldClose", format!("{}{more}", told.join("; ")))
+    (Status::True, "ClosureLimitReached", format!("{}{more}", told.join("; ")))
 }
 
 fn status(generation: i64, totals: Totals, conditions: &[Condition]) -> Value {
@@ -176,7 +177,7 @@ fn status(generation: i64, totals: Totals, conditions: &[Condition]) -> Value {
 fn current(view: &GatesView) -> Value {
     let kept = &view.status;
     let mut conditions: Vec<&Condition> = kept.conditions.iter().collect();
-    conditions.retain(|condition| [names::ACCEPTED, names::HOLDING].contains(&&*condition.type_));
+    conditions.retain(|condition| [names::ACCEPTED, names::SAFETY_NET_ACTIVE].contains(&&*condition.type_));
     conditions.sort_by(|a, b| a.type_.cmp(&b.type_));
     json!({
         "observedGeneration": kept.observed_generation,

@@ -296,5 +296,5 @@ fn reports_valid(refused: &[Refused]) -> (Status, &'static str, String) {
     let told: Vec<String> = refused.iter().take(TOLD).map(|refused| cut(&refused.why, 400)).collect();
     let more = refused.len().saturating_sub(TOLD);
     let more = if more > 0 { format!("; and {more} more") } else { String::new() };
-    (Status::False, "ReportBroken", format!("{}{more}", told.join("; ")))
+    (Status::False, "ReportInvalid", format!("{}{more}", told.join("; ")))
 }

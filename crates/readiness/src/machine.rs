@@ -218,7 +218,7 @@ impl Machines {
                 key.namespace,
                 names::MACHINE
             );
-            pass.events().publish(&about, Level::Normal, "MachineMissing", &message, "").await;
+            pass.events().publish(&about, Level::Normal, "MachineNotFound", &message, "").await;
         }
     }
 
@@ -229,11 +229,11 @@ impl Machines {
             let Some((name, view)) = look.reports.iter().find(|(name, _)| **name == *refused.name) else { continue };
             let key = Key { namespace: Arc::clone(&pass.key().namespace), name: Arc::clone(name) };
             let about = reference::<ConfigMap>(&key, Some(&view.uid));
-            pass.events().publish(&about, Level::Warning, "ReportBroken", &refused.why, &since).await;
+            pass.events().publish(&about, Level::Warning, "ReportInvalid", &refused.why, &since).await;
         }
         if let NodeLook::Taken(by) = &look.node {
             let about = reference::<Machine>(pass.key(), Some(&look.machine.uid));
-            pass.events().publish(&about, Level::Warning, reason::NODE_TAKEN, &outcome.decision.message, by).await;
+            pass.events().publish(&about, Level::Warning, reason::NODE_CONFLICT, &outcome.decision.message, by).await;
         }
         if let NodeLook::NotBound = &look.node {
             let about = reference::<Machine>(pass.key(), Some(&look.machine.uid));

@@ -18,15 +18,15 @@ impl Meters {
         let meters = Self::default();
         metrics.register(|page| {
             let Self { held, broken, orphans, behind } = meters.clone();
-            page.register("fleetwright_readiness_held", "Machines that a safety net keeps open", held);
+            page.register("fleetwright_readiness_kept_open", "Machines that a safety net keeps open", held);
             page.register(
-                "fleetwright_readiness_broken_reports",
+                "fleetwright_readiness_invalid_reports",
                 "Reports, or parts of them, that do not count",
                 broken,
             );
             page.register("fleetwright_readiness_orphan_reports", "Reports on machines that do not exist", orphans);
             page.register(
-                "fleetwright_readiness_behind",
+                "fleetwright_readiness_stale_cache",
                 "Objects of which a deep check found the cache to be behind",
                 behind,
             );

@@ -223,7 +223,9 @@ fn nets(out: &mut String, input: &WhyInput, look: &Look) {
     for (name, _) in &look.gates {
         let Some(object) = input.gates.iter().find(|object| object.name_any() == **name) else { continue };
         let Some(status) = &object.status else { continue };
-        if let Some(holding) = condition(&status.conditions, names::HOLDING).filter(|it| it.status == Status::True) {
+        if let Some(holding) =
+            condition(&status.conditions, names::SAFETY_NET_ACTIVE).filter(|it| it.status == Status::True)
+        {
             let _ = writeln!(out, "\nSafety net in force since {}:", stamp(holding.last_transition_time));
             let _ = writeln!(out, "  {}", cut(&holding.message, 600));
         }
@@ -280,7 +282,7 @@ fn to_do(
             ),
         });
     }
-    if decision.reason == reason::NO_GATES {
+    if decision.reason == reason::NO_READINESS_GATES {
         add(format!("kubectl get readinessgates -n {namespace}    # whose selector should match this machine?"));
     }
     let turn = judgement.turn.is_some() && !seen.paused && !decision.held;
@@ -334,7 +336,7 @@ mod tests {
             "spec": {},
             "status": { "bootstrapped": { "at": time, "nodeUid": "u1" },
                 "nodeRef": { "name": "host-17", "uid": "u1", "binding": "Joined" }, "conditions": [
-                { "type": "Schedulable", "status": "False", "reason": "GatesFail", "message": "", "lastTransitionTime": "2026-11-16T09:00:00Z" },
+                { "type": "Schedulable", "status": "False", "reason": "GatesFailing", "message": "", "lastTransitionTime": "2026-11-16T09:00:00Z" },
                 { "type": "LogAgentReady", "status": "False", "reason": "DaemonSetNotReady", "message": "0 of 1 pods", "reporter": "log-agent",
                   "lastTransitionTime": "2026-11-16T09:00:00Z" },
             ] },
@@ -373,7 +375,7 @@ mod tests {
     fn the_reason_comes_first_and_everything_fits_one_screen() {
         let text = why(&input(), now());
         let expected = "\
-machine/host-17 is NOT schedulable: GatesFail, for 5m
+machine/host-17 is NOT schedulable: GatesFailing, for 5m
   1 of 2 gates fails: LogAgentReady (reporter log-agent) False since 2026-11-16T09:00:00Z: DaemonSetNotReady: 0 of 1 pods
 
 Gates:
@@ -396,7 +398,7 @@ What to do:
         input.reports[0].data =
             Some([("conditions".to_owned(), "[{\"type\":\"LogAgentReady\",\"status\":\"True\"}]".to_owned())].into());
         let text = why(&input, now());
-        assert!(text.contains("The operator last wrote False (GatesFail): it has not caught up"), "{text}");
+        assert!(text.contains("The operator last wrote False (GatesFailing): it has not caught up"), "{text}");
         assert!(text.contains("look at the operator"), "{text}");
     }
 
@@ -410,7 +412,7 @@ What to do:
 
         let mut alone = input();
         alone.node = None;
-        assert!(why(&alone, now()).contains("NodeMissing"));
+        assert!(why(&alone, now()).contains("NodeNotFound"));
 
         let mut replaced = input();
         replaced.node.as_mut().unwrap().metadata.uid = Some("u2".to_owned());

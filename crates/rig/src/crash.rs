@@ -77,7 +77,7 @@ impl Points {
     }
 
     /// Whether it happens at that call, and on which side.
-    fn meet(&mut self, call: &Call) -> Option<Side> {
+    pub(crate) fn meet(&mut self, call: &Call) -> Option<Side> {
         let word = (self.word)(call);
         let passed = self.passed.entry(word.clone()).or_default();
         let struck = self.left.get_mut(&word).is_some_and(|numbers| numbers.remove(&*passed));

@@ -42,6 +42,26 @@ pub fn acting_as(inner: Client, user: &'static str) -> Client {
     around(inner, Arc::new(ActingAs(HeaderValue::from_static(user))))
 }
 
+/// A server that does not stream lists, as older ones do not.
+struct Older;
+
+impl Layer for Older {
+    fn call(self: Arc<Self>, call: Call, request: Request<Body>, inner: Client) -> BoxFuture<'static, Answered> {
+        Box::pin(async move {
+            if call.verb == "watch" && request.uri().query().unwrap_or_default().contains("sendInitialEvents=true") {
+                let message = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled";
+                return Ok(refusal(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message));
+            }
+            forward(&inner, request).await
+        })
+    }
+}
+
+/// A client of a server that does not stream lists: only there it needs the right to list what it watches.
+pub fn not_streaming(inner: Client) -> Client {
+    around(inner, Arc::new(Older))
+}
+
 /// Puts a layer around a client.
 ///
 /// Assumptions: called in the runtime in which the client will be used, as every making of a client.

@@ -63,7 +63,7 @@ impl Process {
     /// It is gone.
     pub fn pause(&self) -> Result<()> {
         self.signal("STOP")?;
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while !self.stands_still() {
             if Instant::now() > deadline {
                 bail!("process {} does not stop", self.id());

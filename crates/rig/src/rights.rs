@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding};
 use kube::api::PostParams;
 use kube::{Api, Client, Resource};
@@ -12,6 +14,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::Call;
+
+/// How long an API server may take until it knows of a right, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One right: where, to what, and what to do with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,22 +137,47 @@ pub fn judge(
     Ok(())
 }
 
-/// Gives a user what the rules say, in one namespace. The role has the name of the user.
+/// Gives a user what the rules say, in one namespace, and waits until the server knows of it. The role has the name of the user.
 ///
 /// # Errors
-/// The server does not take the role or its binding.
+/// The server does not take the role or its binding, or does not learn of them.
 pub async fn grant_in(admin: &Client, namespace: &str, user: &str, rules: &[PolicyRule]) -> Result<()> {
     create::<Role>(Api::namespaced(admin.clone(), namespace), role(user, rules)).await?;
-    create::<RoleBinding>(Api::namespaced(admin.clone(), namespace), binding("Role", user)).await
+    create::<RoleBinding>(Api::namespaced(admin.clone(), namespace), binding("Role", user)).await?;
+    until_known(admin, namespace, user, rules).await
 }
 
-/// Gives a user what the rules say, everywhere.
+/// Gives a user what the rules say, everywhere, and waits until the server knows of it.
 ///
 /// # Errors
 /// As [`grant_in`].
 pub async fn grant_everywhere(admin: &Client, user: &str, rules: &[PolicyRule]) -> Result<()> {
     create::<ClusterRole>(Api::all(admin.clone()), role(user, rules)).await?;
-    create::<ClusterRoleBinding>(Api::all(admin.clone()), binding("ClusterRole", user)).await
+    create::<ClusterRoleBinding>(Api::all(admin.clone()), binding("ClusterRole", user)).await?;
+    until_known(admin, "", user, rules).await
+}
+
+/// Waits until the API server grants one of these. kube-apiserver learns of Roles, ClusterRoles and bindings by a watch of its own for each: until then it refuses.
+async fn until_known(admin: &Client, namespace: &str, user: &str, rules: &[PolicyRule]) -> Result<()> {
+    let whole = |rule: &&PolicyRule| rule.resource_names.is_none() && rule.resources.is_some();
+    let Some(rule) = rules.iter().find(whole) else { return Ok(()) };
+    let first = |of: &Option<Vec<String>>| of.iter().flatten().next().cloned().unwrap_or_default();
+    let (group, resource) = (first(&rule.api_groups), first(&rule.resources));
+    let (resource, subresource) = resource.split_once('/').unwrap_or((resource.as_str(), ""));
+    let attributes = json!({
+        "namespace": namespace, "verb": rule.verbs[0], "group": group, "resource": resource, "subresource": subresource,
+    });
+    let asked = json!({ "metadata": {}, "spec": { "user": user, "resourceAttributes": attributes } });
+    let asked: SubjectAccessReview = serde_json::from_value(asked)?;
+    let (reviews, begun) = (Api::<SubjectAccessReview>::all(admin.clone()), Instant::now());
+    while !reviews.create(&PostParams::default(), &asked).await?.status.is_some_and(|status| status.allowed) {
+        ensure!(
+            begun.elapsed() < PATIENCE,
+            "the API server does not know after {PATIENCE:?} that {user} may {asked:?}"
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    Ok(())
 }
 
 fn role(user: &str, rules: &[PolicyRule]) -> Value {

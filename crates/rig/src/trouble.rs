@@ -20,8 +20,8 @@ use tokio::sync::watch;
 
 pub use fault::{Fault, Rates, decide};
 
-use crate::Call;
 use crate::layer::{Answered, BoxError, Layer, around, broken, forward, refusal, reply, status_object};
+use crate::{Call, Points};
 
 /// How many answers to one question are remembered for a server that lags.
 const REMEMBERED: usize = 4;
@@ -53,6 +53,7 @@ struct Memory {
     on_the_way: usize,
     answers: HashMap<String, VecDeque<Answer>>,
     initial: HashMap<String, VecDeque<Initial>>,
+    aimed: Option<(Points, Fault)>,
 }
 
 /// An answer as it was given.
@@ -105,6 +106,12 @@ impl Trouble {
     pub fn server_gone(&self, from: Timestamp, lasts: Duration) {
         let until = from.checked_add(lasts).unwrap_or(Timestamp::MAX);
         self.state.outage.send_replace(Some(Outage { from, until }));
+    }
+
+    /// These calls meet that fault from now on, each once and whatever the seed says, and no others that were aimed at before. With [`Side::Before`](crate::Side::Before), a call that
+    /// meets it is not one that got through: the one that is made in its place is the same.
+    pub fn aim(&self, points: Points, fault: Fault) {
+        self.state.memory().aimed = Some((points, fault));
     }
 
     /// Its seed.
@@ -161,6 +168,10 @@ impl State {
     fn strike(&self, call: &Call, uri: &Uri) -> Option<Fault> {
         let mut memory = self.memory();
         memory.calls += 1;
+        if let Some(fault) = memory.aimed_at(call) {
+            memory.faults.push((call.clone(), fault.clone()));
+            return Some(fault);
+        }
         let key = format!("{call}");
         let nth = memory.counts.entry(key).or_default();
         let alike = Call {
@@ -340,6 +351,12 @@ impl Layer for State {
 }
 
 impl Memory {
+    /// What was aimed at that call.
+    fn aimed_at(&mut self, call: &Call) -> Option<Fault> {
+        let (points, fault) = self.aimed.as_mut()?;
+        points.meet(call).map(|_| fault.clone())
+    }
+
     fn recalls(&self, call: &Call, uri: &Uri) -> bool {
         let key = uri.to_string();
         if call.verb == "watch" { self.initial.contains_key(&key) } else { self.answers.contains_key(&key) }
@@ -396,4 +413,29 @@ fn going_on_from(uri: &Uri, version: &str) -> Result<Uri, BoxError> {
     let mut parts = uri.clone().into_parts();
     parts.path_and_query = Some(format!("{}?{query}", uri.path()).parse()?);
     Ok(Uri::from_parts(parts)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Side;
+
+    #[tokio::test]
+    async fn a_call_that_was_aimed_at_meets_its_fault_once_and_no_other_call_does() {
+        let server = tower::service_fn(|_: Request<Body>| async {
+            Ok::<_, BoxError>(reply(StatusCode::OK, "application/json", "{}"))
+        });
+        let trouble = Trouble::new(1, Rates::calm(), Clock::manual(Timestamp::UNIX_EPOCH), "a");
+        let client = trouble.around(Client::new(server, "default"));
+        let word = "patch configmaps a/b";
+        trouble.aim(Points::nth(Side::Before, ToString::to_string, word, 1), Fault::Conflict);
+        let mut codes = Vec::new();
+        for name in ["b", "c", "b", "b", "b"] {
+            let path = format!("/api/v1/namespaces/a/configmaps/{name}");
+            let request = Request::patch(path).body(Body::empty()).unwrap();
+            codes.push(client.send(request).await.unwrap().status().as_u16());
+        }
+        assert_eq!(codes, [200, 200, 409, 200, 200]);
+        assert_eq!(trouble.counts(), BTreeMap::from([("409", 1)]));
+    }
 }

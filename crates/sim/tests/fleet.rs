@@ -57,6 +57,7 @@ fn install(id: &str, version: &str) -> Request {
         claim: Claim::default(),
         step: Step::Install(package(version)),
         within: 600,
+        unproven: false,
     }))
 }
 
@@ -95,7 +96,7 @@ async fn ended(link: &dyn Link, request: &Request) -> StepRecord {
 /// Runs it, and lets time pass while nothing else goes on.
 async fn in_time<T>(fleet: &Fleet, what: impl Future<Output = T>) -> T {
     let mut what = std::pin::pin!(what);
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(120);
     loop {
         if let Ok(done) = tokio::time::timeout(Duration::from_millis(2), &mut what).await {
             return done;
@@ -113,7 +114,7 @@ async fn in_time<T>(fleet: &Fleet, what: impl Future<Output = T>) -> T {
 /// Lets time pass until it holds.
 async fn until(fleet: &Fleet, what: &str, holds: impl AsyncFn() -> bool) {
     in_time(fleet, async {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(120);
         while !holds().await {
             assert!(Instant::now() < deadline, "{what} did not come true");
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -187,8 +188,13 @@ async fn a_host_that_is_told_to_boot_answers_goes_down_and_comes_back() {
     let fleet = fleet();
     let host = fleet.host("a");
     let link = connect(&fleet, "a").await;
-    let boot =
-        Request::Apply(Box::new(Apply { id: "b-1".into(), claim: Claim::default(), step: Step::Reboot, within: 600 }));
+    let boot = Request::Apply(Box::new(Apply {
+        id: "b-1".into(),
+        claim: Claim::default(),
+        step: Step::Reboot,
+        within: 600,
+        unproven: false,
+    }));
     assert_eq!(ended(&*link, &boot).await.outcome, Outcome::Running);
     until(&fleet, "it is down", async || !host.is_on()).await;
     assert!(!link.open());
@@ -304,7 +310,13 @@ mod kubelets {
         let host = fleet.host("a");
         let link = connect(&fleet, "a").await;
         let step = Step::Install(kubelet());
-        let request = Request::Apply(Box::new(Apply { id: "s-1".into(), claim: Claim::default(), step, within: 600 }));
+        let request = Request::Apply(Box::new(Apply {
+            id: "s-1".into(),
+            claim: Claim::default(),
+            step,
+            within: 600,
+            unproven: false,
+        }));
         assert_eq!(ended(&*link, &request).await.outcome, Outcome::Done);
 
         let nodes: Api<Node> = Api::all(client.clone());

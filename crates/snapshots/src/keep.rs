@@ -13,6 +13,13 @@ use crate::take::Taken;
 /// The scratch etcd begins within this time.
 const BEGINS: Duration = Duration::from_secs(120);
 
+/// So many names are told, as many as the status has. The kubelet cuts what a container says at its end off after 4096 bytes, and after 3072 in a pod of four:
+/// what is cut off is no report, and each snapshot would count as failed.
+const TOLD: usize = 100;
+
+/// One snapshot was taken, so one is to go. Files of others with names of earlier times let real ones go no faster than this, and people see it coming.
+const MOST_REMOVED: usize = 2;
+
 /// What is kept, and where.
 #[derive(Clone, Debug)]
 pub struct Keep {
@@ -94,20 +101,99 @@ async fn begun(scratch: &Etcd) -> Result<i64> {
     }
 }
 
-/// Removes what is older than the newest ones; answers what is left, newest first.
+/// Removes the oldest beyond the newest ones; answers the first of what is left, newest first, and names of later times last.
 async fn prune(keep: &Keep) -> Result<Vec<String>> {
     let mut all = keep.place.list().await?;
     all.sort_unstable_by(|one, two| two.cmp(one));
-    let (mut kept, mut old) = (all.clone(), Vec::new());
-    if all.len() > keep.keep {
-        old = kept.split_off(keep.keep.max(1));
-    }
-    for name in old {
+    // The one that was just taken is the newest that there is. Who can write where snapshots are kept, but remove nothing there, could have all of them removed by
+    // names of later times.
+    let later = all.iter().take_while(|name| **name > keep.name).count();
+    let mut kept = all;
+    let mut old = kept.split_off(kept.len().min(later + keep.keep.max(1)));
+    let oldest = old.split_off(old.len().saturating_sub(MOST_REMOVED));
+    kept.append(&mut old);
+    for name in oldest {
         if keep.spare.as_ref() == Some(&name) {
             kept.push(name);
         } else {
             keep.place.remove(&name).await?;
         }
     }
+    kept.rotate_left(later);
+    kept.truncate(TOLD);
     Ok(kept)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::tests::{described, encryption};
+
+    fn keeping(folders: &[tempfile::TempDir; 3], most: usize) -> Keep {
+        let [folder, work, secret] = folders;
+        Keep {
+            name: "20260103-000000".to_owned(),
+            work: work.path().to_owned(),
+            source: Source { endpoints: Vec::new(), certificates: None, server_name: None },
+            scratch: String::new(),
+            place: Place::Folder(folder.path().to_owned()),
+            encryption: encryption(secret.path()),
+            keep: most,
+            spare: None,
+            cluster_keys: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn files_of_others_let_no_snapshot_go() {
+        let folders = [(); 3].map(|()| tempfile::tempdir().unwrap());
+        let ([folder, work, _], keep) = (&folders, keeping(&folders, 2));
+        let Keep { place, encryption, .. } = &keep;
+        let file = work.path().join(crate::FILE);
+        std::fs::write(&file, b"all of it").unwrap();
+        for name in ["20260101-000000", "20260102-000000", "20260103-000000"] {
+            place.put(encryption, &file, &described(name, b"all of it"), None, None).await.unwrap();
+        }
+        let others = ["1-report.json", "notes.json", "99990101-000000.json", "99990102-000000.json"];
+        for other in others {
+            std::fs::write(folder.path().join(other), b"{}").unwrap();
+        }
+        let kept = prune(&keep).await.unwrap();
+        assert_eq!(kept, ["20260103-000000", "20260102-000000", "99990102-000000", "99990101-000000"]);
+        for there in others.into_iter().chain(["20260103-000000.db", "20260102-000000.db"]) {
+            assert!(folder.path().join(there).exists(), "{there}");
+        }
+        assert!(!folder.path().join("20260101-000000.db").exists());
+    }
+
+    #[tokio::test]
+    async fn files_of_others_with_names_of_earlier_times_let_snapshots_go_slowly() {
+        let folders = [(); 3].map(|()| tempfile::tempdir().unwrap());
+        let keep = keeping(&folders, 28);
+        let real = ["20251231-000000", "20260101-000000", "20260102-000000", "20260103-000000"].map(str::to_owned);
+        let others = (0..27).map(|number| format!("20260102-2359{number:0>2}"));
+        for name in real.iter().cloned().chain(others) {
+            std::fs::write(folders[0].path().join(format!("{name}.json")), b"{}").unwrap();
+        }
+        let kept = prune(&keep).await.unwrap();
+        assert_eq!(kept.len(), 29);
+        let left: Vec<_> = real.iter().filter(|name| kept.contains(name)).collect();
+        assert_eq!(left, ["20260102-000000", "20260103-000000"]);
+    }
+
+    #[tokio::test]
+    async fn what_is_told_of_many_snapshots_is_not_cut_off() {
+        let folders = [(); 3].map(|()| tempfile::tempdir().unwrap());
+        let keep = keeping(&folders, 1000);
+        for number in 0..300 {
+            std::fs::write(folders[0].path().join(format!("20260102-{number:0>6}.json")), b"{}").unwrap();
+        }
+        let Described { name, taken, revision, keys } = described("20260103-000000", b"all of it");
+        let kept = prune(&keep).await.unwrap();
+        assert_eq!(kept.first().map(String::as_str), Some("20260102-000299"));
+        let report = Report { name, at: taken.at, bytes: 1 << 40, revision, keys, kept, key_id: Some("0".repeat(16)) };
+        let said = serde_json::to_string(&report).unwrap();
+        assert!(said.len() <= 12 * 1024 / 4, "{} bytes", said.len());
+        assert_eq!(std::fs::read_dir(folders[0].path()).unwrap().count(), 300, "all are kept");
+    }
 }

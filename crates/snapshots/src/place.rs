@@ -14,7 +14,8 @@ const MARK: &str = "restored";
 /// # Errors
 /// Nothing was restored there.
 pub fn place(volume: &Path, id: &str) -> Result<()> {
-    let (data, new, old) = (volume.join("data"), volume.join(format!("restored-{id}")), before(volume, id));
+    let (data, new, old) =
+        (volume.join("data"), volume.join(format!("restored-{id}")), volume.join(format!("before-{id}")));
     if fs::read_to_string(volume.join(MARK)).is_ok_and(|mark| mark == id) {
         return clear(&new);
     }
@@ -29,12 +30,20 @@ pub fn place(volume: &Path, id: &str) -> Result<()> {
     Ok(fs::File::open(volume)?.sync_all()?)
 }
 
-/// Removes what a member had before a restore.
+/// Removes what a member had before a restore, and what restores left behind that another one took the place of.
 ///
 /// # Errors
 /// It cannot be removed.
-pub fn clean(volume: &Path, id: &str) -> Result<()> {
-    clear(&before(volume, id))
+pub fn clean(volume: &Path) -> Result<()> {
+    let cannot = || format!("cannot read {}", volume.display());
+    for entry in fs::read_dir(volume).with_context(cannot)? {
+        let entry = entry.with_context(cannot)?;
+        let name = entry.file_name();
+        if ["before-", "restored-"].iter().any(|kind| name.to_string_lossy().starts_with(kind)) {
+            clear(&entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// Removes a folder, if it is there. A volume that was spoilt may have a file in its place.
@@ -49,10 +58,6 @@ pub fn clear(folder: &Path) -> Result<()> {
         }
         removed => removed.with_context(|| format!("cannot remove {}", folder.display())),
     }
-}
-
-fn before(volume: &Path, id: &str) -> std::path::PathBuf {
-    volume.join(format!("before-{id}"))
 }
 
 #[cfg(test)]
@@ -80,8 +85,8 @@ mod tests {
         place(volume.path(), "1").unwrap();
         assert_eq!(seen(), (Some("written".to_owned()), Some("old".to_owned())));
         assert_eq!(read("restored-1/member/db"), None);
-        clean(volume.path(), "1").unwrap();
-        clean(volume.path(), "1").unwrap();
+        clean(volume.path()).unwrap();
+        clean(volume.path()).unwrap();
         assert_eq!(seen(), (Some("written".to_owned()), None));
         // A volume that lost everything is restored as well.
         file("restored-2/member/db", "newer");
@@ -94,7 +99,14 @@ mod tests {
         file("data", "spoilt");
         place(volume.path(), "3").unwrap();
         assert_eq!(read("before-3").as_deref(), Some("spoilt"));
-        clean(volume.path(), "3").unwrap();
-        assert_eq!((read("data/member/db").as_deref(), read("before-3")), (Some("newest"), None));
+        file("restored-4/member/db", "of one that was left for another");
+        clean(volume.path()).unwrap();
+        let names = fs::read_dir(volume.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        let mut names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
+        names.sort();
+        assert_eq!(
+            (read("data/member/db").as_deref(), names),
+            (Some("newest"), vec!["data".to_owned(), MARK.to_owned()])
+        );
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -59,6 +60,12 @@ pub enum Place {
     Folder(PathBuf),
     /// A bucket of an S3-compatible store.
     Bucket(Bucket),
+}
+
+/// Whether snapshots are named so: `YYYYMMDD-HHMMSS`.
+fn is_name(name: &str) -> bool {
+    name.len() == 15
+        && name.bytes().enumerate().all(|(at, byte)| if at == 8 { byte == b'-' } else { byte.is_ascii_digit() })
 }
 
 fn data(name: &str) -> String {
@@ -154,16 +161,24 @@ impl Place {
         let mut all = self.list().await?;
         all.retain(|name| Some(name.as_str()) != spare);
         all.sort_unstable_by(|one, two| two.cmp(one));
-        loop {
-            let free = rustix::fs::statvfs(folder).map(|found| found.f_bavail * found.f_frsize)?;
-            if free > bytes + (1 << 20) {
-                return Ok(());
-            }
+        let files = all.iter().flat_map(|name| [data(name), cluster_keys(name), description(name)]);
+        let sizes = files.filter_map(|file| fs::symlink_metadata(folder.join(file)).ok());
+        let older: u64 = sizes.map(|found| found.blocks() * 512).sum();
+        let free = || rustix::fs::statvfs(folder).map(|found| found.f_bavail * found.f_frsize);
+        let wanted = bytes.saturating_add(1 << 20);
+        let most = free()?.saturating_add(older);
+        ensure!(
+            most > wanted,
+            "the snapshot has {bytes} bytes, and {} has room for {most} without any older snapshot: none was removed; a larger volume is needed",
+            folder.display()
+        );
+        while free()? <= wanted {
             let Some(oldest) = all.pop() else {
-                anyhow::bail!("{} has {free} bytes left, and the snapshot has {bytes}", folder.display());
+                anyhow::bail!("{} has {} bytes left, and the snapshot has {bytes}", folder.display(), free()?);
             };
             self.remove(&oldest).await?;
         }
+        Ok(())
     }
 
     /// The names of all that are there.
@@ -176,8 +191,9 @@ impl Place {
             Self::Bucket(bucket) => bucket.list().await?,
         };
         let names = files.iter().filter_map(|file| file.strip_suffix(".json").map(str::to_owned));
-        // What lies deeper belongs to another Cluster, whose prefix begins with this one.
-        Ok(names.filter(|name| !name.contains('/')).collect())
+        // What lies deeper belongs to another Cluster, whose prefix begins with this one. And a file of somebody else is neither counted among the snapshots that
+        // are kept, which would let one of these go, nor removed.
+        Ok(names.filter(|name| is_name(name)).collect())
     }
 
     /// Removes one. Its description first: without it, it does not count.
@@ -353,6 +369,18 @@ pub(crate) mod tests {
         assert!(missing.contains("there is no snapshot other; there are: 20260101-000000"), "{missing}");
         place.remove("20260101-000000").await.unwrap();
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_snapshot_that_never_fits_lets_no_other_go() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place::Folder(folder.path().to_owned());
+        for file in [data("20260101-000000"), description("20260101-000000")] {
+            fs::write(folder.path().join(file), b"x").unwrap();
+        }
+        let refused = place.room(folder.path(), u64::MAX >> 1, None).await.unwrap_err().to_string();
+        assert!(refused.contains("none was removed"), "{refused}");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
     }
 
     /// The keys of Cluster fleet/pay, sealed with the key that [`encryption`] writes.

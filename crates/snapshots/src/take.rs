@@ -1,6 +1,7 @@
 //! Takes a snapshot.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use base64::Engine as _;
@@ -14,6 +15,12 @@ use tokio::io::AsyncWriteExt as _;
 
 use crate::FILE;
 use crate::etcd::{Etcd, Source};
+
+/// Members are asked again for so long. Policies of the network let a pod through to etcd once they know its address, which may be a moment after it began;
+/// one that gave up then would fail each time, because the next pod has another address.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// So long is waited in between.
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// What is known of a snapshot when it was taken.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,21 +47,28 @@ impl Taken {
 /// Asks one member after the other for all it has, until one gave it; `work` has it as `db` then.
 ///
 /// # Errors
-/// None of them did; says why the last one did not.
+/// None of them did within a minute; says why the last one did not.
 pub async fn take(source: &Source, work: &Path) -> Result<Taken> {
-    let mut why = None;
-    for member in source.members().await? {
-        match from(&member, work).await {
-            Ok(taken) => {
-                std::fs::write(work.join("taken.json"), serde_json::to_vec(&taken)?)?;
-                return Ok(taken);
+    let deadline = Instant::now() + PATIENCE;
+    let members = source.members().await?;
+    loop {
+        let mut why = None;
+        for member in &members {
+            match from(member, work).await {
+                Ok(taken) => {
+                    std::fs::write(work.join("taken.json"), serde_json::to_vec(&taken)?)?;
+                    return Ok(taken);
+                }
+                Err(error) => why = Some(error),
             }
-            Err(error) => why = Some(error),
         }
-    }
-    match why {
-        Some(error) => Err(error.context("no member of etcd gave a snapshot")),
-        None => bail!("no member of etcd was named"),
+        match why {
+            Some(error) if Instant::now() > deadline => {
+                return Err(error.context("no member of etcd gave a snapshot"));
+            }
+            Some(_) => tokio::time::sleep(PAUSE).await,
+            None => bail!("no member of etcd was named"),
+        }
     }
 }
 
@@ -85,4 +99,57 @@ async fn from(member: &Etcd, work: &Path) -> Result<Taken> {
 
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use http::{Request, Response};
+    use http_body_util::Full;
+    use hyper::body::{Bytes, Incoming};
+    use hyper::service::service_fn;
+    use hyper_util::rt::{TokioExecutor, TokioIo};
+    use hyper_util::server::conn::auto;
+    use serde_json::json;
+    use tokio::net::TcpSocket;
+
+    use super::*;
+
+    async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+        let said = match request.uri().path() {
+            "/v3/maintenance/status" => json!({ "header": { "revision": "7" } }),
+            "/v3/maintenance/snapshot" => {
+                json!({ "result": { "blob": BASE64_STANDARD.encode("all it has"), "remaining_bytes": "0" } })
+            }
+            other => panic!("{other} is asked for"),
+        };
+        Ok(Response::new(Full::new(Bytes::from(said.to_string()))))
+    }
+
+    #[tokio::test]
+    async fn a_member_that_is_out_of_reach_at_first_is_asked_again() {
+        // Until it listens, connections are refused, as by a policy that does not know the pod yet.
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = socket.local_addr().unwrap();
+        tokio::spawn(async move {
+            tokio::time::sleep(PAUSE / 2).await;
+            let listener = socket.listen(16).unwrap();
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(async move {
+                    let server = auto::Builder::new(TokioExecutor::new());
+                    let _ = server.serve_connection(TokioIo::new(stream), service_fn(answer)).await;
+                });
+            }
+        });
+        let work = tempfile::tempdir().unwrap();
+        let source = Source { endpoints: vec![format!("http://{address}")], certificates: None, server_name: None };
+        let taken = take(&source, work.path()).await.unwrap();
+        assert_eq!((taken.revision, taken.bytes), (7, 10));
+        assert_eq!(std::fs::read(work.path().join(FILE)).unwrap(), b"all it has");
+        assert_eq!(Taken::read(work.path()).unwrap(), taken);
+        let none = Source { endpoints: Vec::new(), certificates: None, server_name: None };
+        assert!(take(&none, work.path()).await.is_err());
+    }
 }

@@ -9,7 +9,7 @@ mod owner;
 mod package;
 mod step;
 
-pub use observation::{CheckSeen, ComponentSeen, Deviation, Facts, Installed, Observation};
+pub use observation::{CheckSeen, ComponentSeen, Deviation, Facts, Installed, MOST_PARTS, Observation};
 pub use owner::{Claim, Mark, Owner};
 pub use package::{
     Boot, Bytes, Check, Content, Deb, File, Health, Kernel, Method, Package, Remove, Rpm, Script, Source, Tarball, Unit,

@@ -1,8 +1,43 @@
 //! What a host says of itself. It is not trusted: it is shown to people, compared with what is wanted, and bounded.
 
-use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{IgnoredAny, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{Mark, StepRecord};
+
+/// No list that a host tells has more parts: the others are passed over.
+pub const MOST_PARTS: usize = 1000;
+
+/// The first parts of a list. An empty part is a few bytes of a line and hundreds in memory: a list that is cut after it was read could fill the memory of
+/// an operator that has only been sent a few megabytes.
+fn first_parts<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    struct Parts<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for Parts<T> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
+            let mut parts = Vec::new();
+            while parts.len() < MOST_PARTS {
+                match list.next_element()? {
+                    Some(part) => parts.push(part),
+                    None => return Ok(parts),
+                }
+            }
+            while list.next_element::<IgnoredAny>()?.is_some() {}
+            Ok(parts)
+        }
+    }
+
+    deserializer.deserialize_seq(Parts(PhantomData))
+}
 
 /// Every managed fact of a host, at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -17,8 +52,10 @@ pub struct Observation {
     #[serde(default)]
     pub never_owned: bool,
     /// The components that were asked about, in the order of the request, and after them those that we installed and that were not asked about.
+    #[serde(deserialize_with = "first_parts")]
     pub components: Vec<ComponentSeen>,
     /// The records that were asked for, as far as they exist, and that of a step that runs now.
+    #[serde(deserialize_with = "first_parts")]
     pub records: Vec<StepRecord>,
 }
 
@@ -43,7 +80,7 @@ pub struct Facts {
     /// Stays the same until the host is installed anew.
     pub machine_id: String,
     /// The serial numbers of the machine and its board, as its firmware tells them; none if it does not, or only placeholders.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "first_parts")]
     pub serials: Vec<String>,
     /// Seconds since 1970, by its clock.
     pub clock: i64,
@@ -61,22 +98,22 @@ pub struct ComponentSeen {
     #[serde(default)]
     pub installed: Option<Installed>,
     /// What was installed before and is kept, newest first.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "first_parts")]
     pub previous: Vec<Installed>,
     /// The version that is there, whoever brought it.
     #[serde(default)]
     pub version: Option<String>,
     /// How it differs from the package that was asked about; empty if it was not asked about.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "first_parts")]
     pub deviations: Vec<Deviation>,
     /// Units that the package wants running and that do not run.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "first_parts")]
     pub down: Vec<String>,
     /// It is in place only after a boot.
     #[serde(default)]
     pub needs_reboot: bool,
     /// What its checks say, if they were asked for.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "first_parts")]
     pub health: Vec<CheckSeen>,
 }
 
@@ -117,4 +154,28 @@ pub struct CheckSeen {
     pub holds: bool,
     /// What was seen.
     pub message: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_list_of_a_host_takes_more_memory_than_its_first_parts() {
+        // Structs are read from lists as well: five bytes for each component.
+        let many = |part: &str| format!("[{}]", vec![part; 100 * MOST_PARTS].join(","));
+        let seen: ComponentSeen = serde_json::from_str(&format!(
+            r#"{{ "component": "a", "down": {}, "previous": {} }}"#,
+            many(r#""""#),
+            many(r#"["","",""]"#)
+        ))
+        .unwrap();
+        assert_eq!((seen.down.len(), seen.previous.len()), (MOST_PARTS, MOST_PARTS));
+        let facts = serde_json::to_string(&Facts::default()).unwrap();
+        let line = format!(r#"{{ "facts": {facts}, "components": {}, "records": [] }}"#, many(r#"[""]"#));
+        let seen: Observation = serde_json::from_str(&line).unwrap();
+        assert_eq!(seen.components.len(), MOST_PARTS);
+        assert!(seen.components.capacity() < 2 * MOST_PARTS, "nothing is reserved for the others");
+        assert!(serde_json::from_str::<Observation>(&line.replace("[\"\"]", "[1]")).is_err());
+    }
 }

@@ -40,13 +40,17 @@ pub struct Apply {
     pub step: Step,
     /// After so many seconds whatever the step runs is killed and the step failed.
     pub within: u64,
+    /// What is installed has not proven itself: an installation does not keep it to go back to, and drops no earlier version for it.
+    #[serde(default)]
+    pub unproven: bool,
 }
 
 /// One change of a host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Step {
-    /// Bring the component to this package, from whatever is there. What was there is kept, as far as the package says.
+    /// Bring the component to this package, from whatever is there. What was there is kept, as far as the package says, unless it is
+    /// [`Apply::unproven`].
     Install(Package),
     /// Put right what differs from this package, which is installed.
     Repair(Package),

@@ -12,6 +12,7 @@ pub async fn all(server: &Server) {
     a_cluster_keeps_its_networks(server).await;
     a_cluster_keeps_the_kind_of_its_datastore(server).await;
     volumes_grow_and_stay_what_they_are(server).await;
+    the_volume_of_snapshots_grows_and_stays_what_it_is(server).await;
     an_external_datastore_keeps_its_prefix(server).await;
     what_may_change_changes(server).await;
     a_status_is_as_operators_write_it(server).await;
@@ -73,7 +74,7 @@ async fn a_cluster_keeps_the_kind_of_its_datastore(server: &Server) {
     denied(server, &outside, None, json!({"spec": {"datastore": null}}), "spec.datastore", part).await;
     let patch = json!({"spec": {"datastore": {"external": {"endpoints": ["https://10.0.0.6:2379"]}}}});
     allowed(server, &outside, None, patch).await;
-    for members in [5, 1, 3] {
+    for members in [5, 7, 1, 3] {
         allowed(server, &own, None, json!({"spec": {"datastore": {"etcd": {"members": members}}}})).await;
     }
 }
@@ -91,6 +92,31 @@ async fn volumes_grow_and_stay_what_they_are(server: &Server) {
     let class = "spec.datastore.etcd.storage.class";
     denied(server, &cluster, None, storage(json!({"class": "slow"})), class, "keeps its class").await;
     denied(server, &cluster, None, storage(json!({"class": null})), class, "keeps its class").await;
+}
+
+async fn the_volume_of_snapshots_grows_and_stays_what_it_is(server: &Server) {
+    let snapshots = |snapshots: Value| json!({"spec": {"snapshots": snapshots}});
+    let (size, shrinks) = ("spec.snapshots.volume.size", "grows but does not shrink");
+    let (class, keeps) = ("spec.snapshots.volume.class", "keeps its class");
+    let s3 = json!({"endpoint": "https://s3.example.com", "bucket": "fleet-snapshots", "secretRef": {"name": "s3"}});
+    let given = json!({"snapshots": {"volume": {"size": "30Gi", "class": "fast"}}});
+    let given = named(cluster(given), "snapshots-given");
+    create(server, &given).await;
+    let volume = |volume: Value| snapshots(json!({"volume": volume}));
+    denied(server, &given, None, volume(json!({"size": "29Gi"})), size, shrinks).await;
+    denied(server, &given, None, volume(json!({"class": "slow"})), class, keeps).await;
+    denied(server, &given, None, volume(json!({"class": null})), class, keeps).await;
+    // Left out, it is one of 20Gi and of the default class.
+    denied(server, &given, None, volume(Value::Null), size, shrinks).await;
+    denied(server, &given, None, snapshots(Value::Null), class, keeps).await;
+    allowed(server, &given, None, volume(json!({"size": "40Gi"}))).await;
+    allowed(server, &given, None, snapshots(json!({"volume": null, "s3": s3}))).await;
+
+    let left_out = named(cluster(json!({})), "snapshots-left-out");
+    create(server, &left_out).await;
+    denied(server, &left_out, None, volume(json!({"size": "10Gi"})), size, shrinks).await;
+    denied(server, &left_out, None, volume(json!({"class": "fast"})), class, keeps).await;
+    allowed(server, &left_out, None, volume(json!({"size": "40Gi"}))).await;
 }
 
 async fn an_external_datastore_keeps_its_prefix(server: &Server) {
@@ -130,7 +156,7 @@ async fn a_status_is_as_operators_write_it(server: &Server) {
     create(server, &cluster).await;
     let status = json!({
         "observedGeneration": 1, "phase": "Soaking", "waitingFor": "the soak ends", "endpoint": "https://198.18.0.1:30443",
-        "namespace": "fleet-pay-01", "packageVersion": "k8s-1.37.1-r1", "previous": "k8s-1.36.4-r1", "emulates": "1.36",
+        "namespace": "fleet-pay-01", "namespaceUid": "9f0e8c1a-7d52-4a0b-9a55-0c8f7f6b2d31", "packageVersion": "k8s-1.37.1-r1", "previous": "k8s-1.36.4-r1", "emulates": "1.36",
         "soakSince": "2026-11-15T08:00:00Z", "soakUntil": "2026-11-16T08:00:00Z",
         "finishing": {"packageVersion": "k8s-1.37.1-r1", "emulated": "1.36", "since": "2026-11-16T08:00:00Z"},
         "progress": {"step": "kube-scheduler 1.37.1", "since": "2026-11-15T08:00:00Z", "message": ""},
@@ -143,7 +169,7 @@ async fn a_status_is_as_operators_write_it(server: &Server) {
         "authorities": "1", "snapshotted": "1", "retried": "1",
         "lastSnapshot": {"name": "pay-01-1", "at": "2026-11-15T06:00:00Z", "size": "12Mi", "checked": true, "purpose": "soak/k8s-1.37.1-r1/2026-11-16T08:00:00Z"},
         "restored": {"snapshot": "pay-01-0", "at": "2026-11-15T07:00:00Z", "dataOf": "2026-11-15T00:00:00Z"},
-        "conditions": [{"type": "Ready", "status": "True", "reason": "Proven", "message": "at 2 of 2 replicas", "lastTransitionTime": "2026-11-15T08:00:00Z"}],
+        "conditions": [{"type": "Ready", "status": "True", "reason": "Verified", "message": "at 2 of 2 replicas", "lastTransitionTime": "2026-11-15T08:00:00Z"}],
     });
     let after = allowed(server, &cluster, Some("status"), json!({"status": status})).await;
     let typed: fleetwright_api::Cluster = serde_json::from_value(after).unwrap();

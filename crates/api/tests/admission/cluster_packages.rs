@@ -120,8 +120,8 @@ pub fn refused() -> Vec<(Value, &'static str, &'static str)> {
         (component("apiserver", json!({"image": "registry.example/kube-apiserver:stable"})), api_image, "version beside a digest or another tag"),
         (component("controllerManager", json!({"image": "registry.example/kube-controller-manager:v1.37.0"})), "spec.components.controllerManager.image", "of the version that kubernetes says"),
         (component("scheduler", json!({"image": format!("registry.example/kube-scheduler@sha256:{SHA}")})), "spec.components.scheduler.image", "of the version that kubernetes says"),
-        (component("etcd", json!({"image": format!("registry.example/etcd@sha256:{SHA}")})), etcd_image, "which version of etcd that is cannot be told"),
-        (component("etcd", json!({"image": "registry.example/etcd:stable"})), etcd_image, "which version of etcd that is cannot be told"),
+        (component("etcd", json!({"image": format!("registry.example/etcd@sha256:{SHA}")})), etcd_image, "the version of etcd cannot be determined"),
+        (component("etcd", json!({"image": "registry.example/etcd:stable"})), etcd_image, "the version of etcd cannot be determined"),
         (component("etcd", json!({"version": "v3.6"})), "spec.components.etcd.version", "three numbers"),
         // Arguments
         (arg("apiserver", "--profiling", "true"), api_args, "--profiling: arguments are given without leading dashes"),

@@ -106,7 +106,7 @@ fn commands(kubectl: &Kubectl) -> Vec<String> {
         assert!(shown.lines().all(|line| line.len() <= 160), "{shown}");
     }
     kubectl.ok(
-        r#"patch cl pay-01 --subresource=status --type=merge -p {"status":{"phase":"RollingBack","endpoint":"https://198.18.0.1:30443","packageVersion":"k8s-1.36.4-r1","waitingFor":"kube-apiserver","conditions":[{"type":"Ready","status":"Unknown","reason":"NotProven","lastTransitionTime":"2026-11-15T08:00:00Z"}]}}"#,
+        r#"patch cl pay-01 --subresource=status --type=merge -p {"status":{"phase":"RollingBack","endpoint":"https://198.18.0.1:30443","packageVersion":"k8s-1.36.4-r1","waitingFor":"kube-apiserver","conditions":[{"type":"Ready","status":"Unknown","reason":"NotVerified","lastTransitionTime":"2026-11-15T08:00:00Z"}]}}"#,
     );
     let clusters = kubectl.ok("get clusters");
     assert!(clusters.lines().all(|line| line.len() <= 100) && clusters.contains("RollingBack"), "{clusters}");

@@ -44,8 +44,9 @@ pub fn allowed() -> Vec<(&'static str, Value)> {
         ),
         ("storage", limits(json!({"storage": {"classes": many, "maxSize": "50Gi"}}))),
         ("both answers to a question", limits(json!({"externalDatastore": true, "extensions": {"values": false}}))),
+        ("images by digest alone", limits(json!({"imageDigests": true}))),
         ("a store", limits(json!({"s3": {"endpoints": ["https://s3.example.com", "http://10.0.0.5:9000/"]}}))),
-        ("types of endpoints", limits(json!({"endpointTypes": ["ClusterIP", "NodePort", "LoadBalancer", "Given"]}))),
+        ("types of endpoints", limits(json!({"endpointTypes": ["ClusterIP", "NodePort", "LoadBalancer", "External"]}))),
     ]
 }
 
@@ -117,12 +118,13 @@ pub async fn changes(server: &Server) {
         (json!({"packageVersions": ["a"]}), json!({"packageVersions": null})),
         (json!({"components": {"apiserver": {"args": {"deny": ["v"]}}}}), json!({"components": null})),
         (json!({"extensions": {"values": false}}), json!({"extensions": null})),
-        (json!({"endpointTypes": ["Given"]}), json!({"endpointTypes": null})),
+        (json!({"endpointTypes": ["External"]}), json!({"endpointTypes": null})),
         (json!({"placement": {"priorityClasses": []}}), json!({"placement": null})),
         (json!({"storage": {"maxSize": "1Gi"}}), json!({"storage": null})),
         (json!({"storage": {"maxSize": "2Gi"}}), json!({"storage": {"maxSize": "1Gi"}})),
         (json!({"externalDatastore": false}), json!({"externalDatastore": true})),
         (json!({"s3": {"endpoints": []}}), json!({"s3": null})),
+        (json!({"imageDigests": true}), json!({"imageDigests": null})),
     ] {
         for spec in [there, back] {
             let patch = json!({"spec": spec});

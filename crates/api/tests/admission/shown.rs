@@ -75,7 +75,7 @@ async fn tables(server: &Server) {
     let host = machine(json!({"addresses": ["10.0.0.17"], "hardware": {"zone": "z1", "rack": "r3"}}));
     let status = json!({
         "phase": "Degraded", "nodeRef": {"name": "host-17"}, "facts": {"os": "debian-12", "kernel": "6.1.0-54-amd64"},
-        "conditions": [condition("PackagesReady", "True", "AllInPlace", ""), condition("UpToDate", "False", "RolledBack", "kubelet"), condition("Reachable", "False", "NoAnswer", "10.0.0.17: no answer within 10s"), condition("InShape", "False", "Drifted", "sysctl: vm.swappiness is 60, wanted 0"), condition("Schedulable", "False", "GateClosed", "LogAgentReady is False")],
+        "conditions": [condition("PackagesReady", "True", "AllPackagesReady", ""), condition("UpToDate", "False", "RolledBack", "kubelet"), condition("Reachable", "False", "NoResponse", "10.0.0.17: no answer within 10s"), condition("InSync", "False", "Drifted", "sysctl: vm.swappiness is 60, wanted 0"), condition("Schedulable", "False", "GateClosed", "LogAgentReady is False")],
     });
     make(server, host, status).await;
     let machines = table(server, "machines", "shown").await;
@@ -92,9 +92,9 @@ async fn tables(server: &Server) {
             ("+Zone", json!("z1")),
             ("+OS", json!("debian-12")),
             ("+Kernel", json!("6.1.0-54-amd64")),
-            ("+Reachable", json!("NoAnswer")),
+            ("+Reachable", json!("NoResponse")),
             ("+UpToDate", json!("RolledBack")),
-            ("+Shape", json!("Drifted")),
+            ("+InSync", json!("Drifted")),
         ]
     );
     assert!(machines.iter().any(|(name, age)| name == "Age" && age.is_string()), "{machines:?}");
@@ -117,7 +117,7 @@ async fn tables(server: &Server) {
     let gates = object("ReadinessGates", "shown", json!({"selector": {}, "conditions": [{"type": "A"}]}));
     let status = json!({
         "machines": 9, "schedulable": 5, "closed": 3, "held": 1,
-        "conditions": [condition("Accepted", "True", "Understood", ""), condition("Holding", "True", "TooMany", "1 of 4 is kept open")],
+        "conditions": [condition("Accepted", "True", "Accepted", ""), condition("SafetyNetActive", "True", "TooMany", "1 of 4 is kept open")],
     });
     make(server, gates, status).await;
     assert_eq!(
@@ -128,7 +128,7 @@ async fn tables(server: &Server) {
             ("Schedulable", json!(5)),
             ("Closed", json!(3)),
             ("Held", json!(1)),
-            ("Holding", json!("True")),
+            ("Safety net", json!("True")),
             ("+Accepted", json!("True")),
             ("+Message", json!("1 of 4 is kept open")),
         ]
@@ -189,7 +189,7 @@ async fn tables_of_clusters(server: &Server) {
     let status = json!({
         "phase": "Soaking", "endpoint": "https://198.18.0.1:30443", "packageVersion": "k8s-1.37.1-r1", "waitingFor": "the soak ends",
         "lastSnapshot": {"name": "a", "at": "2026-11-15T08:00:00Z"},
-        "conditions": [condition("Ready", "True", "Proven", ""), condition("DatastoreHealthy", "True", "AllMembersHealthy", ""), condition("ExtensionsReady", "False", "Applying", ""), condition("Upgradable", "True", "NothingAgainstIt", "")],
+        "conditions": [condition("Ready", "True", "Verified", ""), condition("DatastoreHealthy", "True", "AllMembersHealthy", ""), condition("ExtensionsReady", "False", "Applying", ""), condition("Upgradable", "True", "NoBlockers", "")],
     });
     make(server, clusters::cluster(json!({})), status).await;
     let shown = table(server, "clusters", "shown").await;
@@ -204,7 +204,7 @@ async fn tables_of_clusters(server: &Server) {
             ("+Running", json!("k8s-1.37.1-r1")),
             ("+Datastore", json!("AllMembersHealthy")),
             ("+Extensions", json!("Applying")),
-            ("+Upgradable", json!("NothingAgainstIt")),
+            ("+Upgradable", json!("NoBlockers")),
             ("+Waiting for", json!("the soak ends")),
         ]
     );

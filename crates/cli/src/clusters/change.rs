@@ -21,17 +21,17 @@ use crate::shown::{ago, line};
   fleetwright cluster upgrade pay-01 k8s-1.37.1-r1 --wait
   fleetwright cluster upgrade pay-01 k8s-1.37.1-r1 --retry
 
-A control plane goes up by one minor at a time, from where spec.reachableFrom of the package version allows. A new minor emulates the old one for
-spec.upgrade.soak of the cluster; until then `fleetwright cluster rollback` keeps every write.")]
+A control plane is upgraded by one minor at a time, from the versions that spec.reachableFrom of the package version allows. A new minor emulates the
+old one for spec.upgrade.soak of the cluster; during that time, `fleetwright cluster rollback` keeps every write.")]
 pub(crate) struct Upgrade {
     #[command(flatten)]
     one: One,
 
-    /// The ClusterPackageVersion, in the same namespace.
+    /// ClusterPackageVersion to upgrade to, in the same namespace.
     #[arg(value_name = "PACKAGE-VERSION", value_parser = super::packages::name)]
     package: String,
 
-    /// Try it again, if it was tried before, did not work and was taken back.
+    /// Retry an upgrade that failed and was rolled back.
     #[arg(long)]
     retry: bool,
 
@@ -44,12 +44,13 @@ pub(crate) struct Upgrade {
   fleetwright cluster rollback pay-01 --wait
   fleetwright cluster rollback pay-01 k8s-1.36.4-r1 --dry-run
 
-Possible at any stage of an upgrade; after it within the same minor and, as long as the cluster emulates the minor before (status.emulates), across it.")]
+A rollback is possible at any stage of an upgrade. After the upgrade it is possible within the same minor and, while the cluster emulates the previous
+minor (status.emulates), to that minor.")]
 pub(crate) struct Rollback {
     #[command(flatten)]
     one: One,
 
-    /// The ClusterPackageVersion, in the same namespace. [default: the one that the cluster had before]
+    /// ClusterPackageVersion to roll back to, in the same namespace. [default: the previous one of the cluster]
     #[arg(value_name = "PACKAGE-VERSION", value_parser = super::packages::name)]
     package: Option<String>,
 
@@ -59,7 +60,7 @@ pub(crate) struct Rollback {
 
 #[derive(clap::Args)]
 struct How {
-    /// Ask the server without changing anything.
+    /// Send the requests as a server-side dry run, without changing anything.
     #[arg(long, conflicts_with = "wait")]
     dry_run: bool,
 

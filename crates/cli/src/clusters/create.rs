@@ -23,57 +23,57 @@ use crate::package::source;
   fleetwright cluster create pay-01 --package-version k8s-1.36.4-r1 --endpoint LoadBalancer:pay-01.example.com -l tier=prod
   fleetwright cluster create pay-02 -f pay-01.yaml --dry-run -o yaml
 
-What is not said has a default that is safe: two replicas, three members of etcd, snapshots, protection from being deleted. With -f, what is said on the
-command line wins over the file. All fields: docs/reference/kinds.md.")]
+The defaults are safe: two replicas, three etcd members, snapshots, deletion protection. With -f, command-line flags take precedence over the file.
+All fields: docs/reference/kinds.md.")]
 pub(crate) struct Args {
-    /// What it is called. [default: as in the file]
+    /// Name of the cluster. [default: the name in the file]
     #[arg(value_name = "NAME", value_parser = super::name, required_unless_present = "file")]
     name: Option<String>,
 
-    /// The ClusterPackageVersion, in the same namespace.
+    /// ClusterPackageVersion of the cluster, in the same namespace.
     #[arg(long, value_name = "NAME", value_parser = packages::name, required_unless_present = "file")]
     package_version: Option<String>,
 
-    /// How many of each of kube-apiserver, kube-controller-manager and kube-scheduler run. [default: 2]
+    /// Number of replicas of kube-apiserver, kube-controller-manager and kube-scheduler, each. [default: 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=9))]
     replicas: Option<u32>,
 
-    /// How many members its etcd has: 1, 3, 5 or 7. [default: 3]
+    /// Number of etcd members: 1, 3, 5 or 7. [default: 3]
     #[arg(long, value_name = "N", value_parser = members)]
     members: Option<u32>,
 
-    /// How clients reach it: ClusterIP, NodePort, LoadBalancer or Given, with the host and port that they use. [default: ClusterIP]
+    /// Endpoint for clients: ClusterIP, NodePort, LoadBalancer or External, with the host and port that they use. [default: ClusterIP]
     #[arg(long, value_name = "TYPE[:HOST[:PORT]]", value_parser = endpoint)]
     endpoint: Option<Value>,
 
-    /// The network of pods, such as 10.244.0.0/16. It cannot be changed later.
+    /// CIDR of pods, such as 10.244.0.0/16. Immutable.
     #[arg(long, value_name = "CIDR")]
     pods: Option<String>,
 
-    /// The network of Services, such as 10.96.0.0/16. It cannot be changed later.
+    /// CIDR of Services, such as 10.96.0.0/16. Immutable.
     #[arg(long, value_name = "CIDR")]
     services: Option<String>,
 
-    /// A label that it gets. Can be given more than once.
+    /// Label of the cluster; can be repeated.
     #[arg(short = 'l', long, value_name = "KEY=VALUE", value_parser = label)]
     label: Vec<(String, String)>,
 
-    /// A file with a Cluster to begin with; `-` is standard input.
+    /// File with a Cluster to start from; `-` reads standard input.
     #[arg(short, long, value_name = "FILE")]
     file: Option<String>,
 
-    /// Change nothing. With -o yaml or json no meta cluster is needed.
+    /// Check the cluster without creating it. With -o json or yaml, needs no meta cluster.
     #[arg(long, conflicts_with = "wait")]
     dry_run: bool,
 
-    /// Print the cluster instead of a line.
+    /// Output format; json and yaml print the object instead of a line.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
     output: Output,
 
     #[command(flatten)]
     wait: WaitArgs,
 
-    /// The namespace it is made in. [default: the file's, the context's, else fleet]
+    /// Namespace to create the Cluster object in. [default: that of the file, else of the context, else fleet]
     #[arg(short, long, value_name = "NAMESPACE", value_parser = crate::install::namespace)]
     namespace: Option<String>,
 
@@ -91,19 +91,19 @@ fn members(text: &str) -> Result<u32, String> {
     }
 }
 
-/// An endpoint as people write it in one word: `LoadBalancer`, `Given:api.example.com`, `NodePort::30443`, `Given:[2001:db8::1]:443`.
+/// An endpoint as people write it in one word: `LoadBalancer`, `External:api.example.com`, `NodePort::30443`, `External:[2001:db8::1]:443`.
 fn endpoint(text: &str) -> Result<Value, String> {
     const TYPES: [EndpointType; 4] =
-        [EndpointType::ClusterIP, EndpointType::NodePort, EndpointType::LoadBalancer, EndpointType::Given];
+        [EndpointType::ClusterIP, EndpointType::NodePort, EndpointType::LoadBalancer, EndpointType::External];
     let (type_, rest) = text.split_once(':').unwrap_or((text, ""));
     let type_ = TYPES
         .into_iter()
         .find(|known| format!("{known:?}").eq_ignore_ascii_case(type_))
-        .ok_or("the type is ClusterIP, NodePort, LoadBalancer or Given, such as LoadBalancer:pay-01.example.com")?;
+        .ok_or("the type is ClusterIP, NodePort, LoadBalancer or External, such as LoadBalancer:pay-01.example.com")?;
     let (host, port) = match rest.strip_prefix('[') {
         Some(rest) => {
             let (host, port) =
-                rest.split_once(']').ok_or("an IPv6 address ends in ], such as Given:[2001:db8::1]:443")?;
+                rest.split_once(']').ok_or("an IPv6 address ends in ], such as External:[2001:db8::1]:443")?;
             (host, port.strip_prefix(':').unwrap_or(port))
         }
         None => rest.split_once(':').unwrap_or((rest, "")),
@@ -116,12 +116,13 @@ fn endpoint(text: &str) -> Result<Value, String> {
         let port = port.parse::<u16>().ok().filter(|port| *port > 0);
         endpoint["port"] = json!(port.ok_or("the port is a number from 1 to 65535; IPv6 addresses stand in [ ]")?);
         if matches!(type_, EndpointType::ClusterIP | EndpointType::LoadBalancer) {
-            return Err(format!("{type_:?} listens on port 6443: leave the port out, or take NodePort or Given"));
+            return Err(format!("{type_:?} listens on port 6443: leave the port out, or take NodePort or External"));
         }
     }
-    if type_ == EndpointType::Given && host.is_empty() {
+    if type_ == EndpointType::External && host.is_empty() {
         return Err(
-            "a given endpoint is known to you alone: write Given:HOST, and Given:HOST:PORT unless it is 6443".into()
+            "a given endpoint is known to you alone: write External:HOST, and External:HOST:PORT unless it is 6443"
+                .into(),
         );
     }
     Ok(endpoint)
@@ -285,18 +286,18 @@ mod tests {
             ("loadbalancer:pay.example.com", json!({"type": "LoadBalancer", "host": "pay.example.com"})),
             ("NodePort::30443", json!({"type": "NodePort", "port": 30443})),
             ("NodePort:192.0.2.1:30443", json!({"type": "NodePort", "host": "192.0.2.1", "port": 30443})),
-            ("Given:[2001:db8::1]:443", json!({"type": "Given", "host": "2001:db8::1", "port": 443})),
-            ("Given:[2001:db8::1]", json!({"type": "Given", "host": "2001:db8::1"})),
+            ("External:[2001:db8::1]:443", json!({"type": "External", "host": "2001:db8::1", "port": 443})),
+            ("External:[2001:db8::1]", json!({"type": "External", "host": "2001:db8::1"})),
         ] {
             assert_eq!(endpoint(text), Ok(value), "{text}");
         }
         for (text, said) in [
-            ("Ingress", "ClusterIP, NodePort, LoadBalancer or Given"),
-            ("Given", "Given:HOST"),
+            ("Ingress", "ClusterIP, NodePort, LoadBalancer or External"),
+            ("External", "External:HOST"),
             ("LoadBalancer:a:443", "leave the port out"),
             ("NodePort:a:0", "from 1 to 65535"),
-            ("Given:2001:db8::1", "IPv6 addresses stand in [ ]"),
-            ("Given:[2001:db8::1", "ends in ]"),
+            ("External:2001:db8::1", "IPv6 addresses stand in [ ]"),
+            ("External:[2001:db8::1", "ends in ]"),
         ] {
             let refused = endpoint(text).expect_err(text);
             assert!(refused.contains(said), "{text}: {refused}");

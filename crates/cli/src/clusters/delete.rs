@@ -18,17 +18,17 @@ use crate::cluster::{Cluster as Meta, is_not_found};
   fleetwright cluster delete dev-01 --dry-run
   fleetwright cluster delete dev-01 --unprotect --wait
 
-Clusters are protected unless they say otherwise (spec.deletionProtection): a protected one is not deleted, and --unprotect takes the protection off.
-Everything in it is lost, its etcd and volumes, too.")]
+Clusters are protected by default (spec.deletionProtection): a protected cluster is not deleted, and --unprotect removes the protection. Everything in
+the cluster is lost, including its etcd and volumes.")]
 pub(crate) struct Args {
     #[command(flatten)]
     one: One,
 
-    /// Take the protection off first.
+    /// Remove the deletion protection first.
     #[arg(long)]
     unprotect: bool,
 
-    /// Ask the server without changing anything.
+    /// Send the requests as a server-side dry run, without changing anything.
     #[arg(long, conflicts_with = "wait")]
     dry_run: bool,
 

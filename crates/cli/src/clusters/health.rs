@@ -97,7 +97,7 @@ const ASKED: [&str; 7] = [
     names::CERTIFICATES_VALID,
     names::EXTENSIONS_READY,
     names::SNAPSHOTS_RECENT,
-    names::FINISHABLE,
+    names::UPGRADE_COMPLETABLE,
 ];
 
 /// It was deleted, and goes on because it is protected.
@@ -120,7 +120,7 @@ pub(super) fn emulates(cluster: &Cluster) -> Option<&str> {
 pub(super) fn soak_left(status: &ClusterStatus, now: Timestamp) -> String {
     match status.soak_until {
         Some(until) if until > now => format!(", for another {}", ago(now, until)),
-        Some(_) => ", until nothing stands against the end of its soak (condition Finishable)".to_owned(),
+        Some(_) => ", until nothing stands against the end of its soak (condition UpgradeCompletable)".to_owned(),
         None => String::new(),
     }
 }
@@ -226,14 +226,14 @@ mod tests {
     #[test]
     fn the_worst_comes_first() {
         let ordered = [
-            json!({"phase": "Degraded", "conditions": [not("DatastoreHealthy", "QuorumLost"), not("Ready", "NotProven")]}),
-            json!({"phase": "Degraded", "conditions": [not("DatastoreHealthy", "MembersMissing"), not("Ready", "NotProven")]}),
+            json!({"phase": "Degraded", "conditions": [not("DatastoreHealthy", "QuorumLost"), not("Ready", "NotVerified")]}),
+            json!({"phase": "Degraded", "conditions": [not("DatastoreHealthy", "MembersMissing"), not("Ready", "NotVerified")]}),
             json!({"phase": "Ready", "failed": {"packageVersion": "k8s-1", "at": "2026-11-16T08:00:00Z", "message": "m"}}),
-            json!({"phase": "Creating", "conditions": [not("Accepted", "NoPackageVersion"), not("Ready", "Creating")]}),
-            json!({"phase": "Ready", "packageVersion": "k8s-0", "conditions": [not("Upgradable", "NotReachable")]}),
+            json!({"phase": "Creating", "conditions": [not("Accepted", "PackageVersionNotFound"), not("Ready", "Creating")]}),
+            json!({"phase": "Ready", "packageVersion": "k8s-0", "conditions": [not("Upgradable", "UnsupportedUpgradePath")]}),
             json!({"phase": "Deleting", "conditions": [not("Ready", "Deleting"), not("DatastoreHealthy", "QuorumLost")]}),
             json!({"phase": "Upgrading", "conditions": [not("DatastoreHealthy", "MembersMissing")]}),
-            json!({"phase": "Ready", "conditions": [not("Reversible", "SoakOver"), not("Upgradable", "NotReachable")]}),
+            json!({"phase": "Ready", "conditions": [not("RollbackPossible", "SoakEnded"), not("Upgradable", "UnsupportedUpgradePath")]}),
         ];
         let ranks: Vec<_> = ordered.iter().map(|status| rank(&cluster(status.clone()))).collect();
         assert!(ranks.is_sorted() && ranks.windows(2).all(|pair| pair[0] < pair[1]), "{ranks:?}");

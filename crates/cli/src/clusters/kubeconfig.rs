@@ -26,41 +26,42 @@ const EVERYTHING: &str = "system:masters";
 #[command(after_help = "Examples:
   fleetwright cluster kubeconfig pay-01
   fleetwright cluster kubeconfig pay-01 --merge && kubectl --context pay-01 get nodes
-  fleetwright cluster kubeconfig pay-01 --user ann --group auditors --for 1h --output ann.kubeconfig
+  fleetwright cluster kubeconfig pay-01 --user ann --group auditors --duration 1h --output ann.kubeconfig
   kubectl -n fleet-pay-01 port-forward service/kube-apiserver 6443 &
   fleetwright cluster kubeconfig pay-01 --server https://127.0.0.1:6443 --merge
 
-It holds a client certificate that is signed here with the cluster's authority (Secret `ca`), which you must be allowed to read. A certificate cannot be
-taken back before it ends, so keep --for short. Keys are printed with --output - only; files are readable by their owner alone.")]
+The kubeconfig contains a client certificate that this command signs with the cluster's authority (Secret `ca`), which you must be allowed to read.
+A certificate cannot be revoked before it expires, so keep --duration short. Keys are printed only with --output -; files are readable only by their
+owner.")]
 pub(crate) struct Args {
     #[command(flatten)]
     one: One,
 
-    /// Who it is for. [default: who you are at the meta cluster, else $USER]
+    /// User name in the certificate. [default: your user name at the meta cluster, else $USER]
     #[arg(long, value_name = "NAME", value_parser = subject)]
     user: Option<String>,
 
-    /// A group that they are in. Can be given more than once. [default: system:masters, who may do anything]
+    /// Group in the certificate; can be repeated. [default: system:masters, which has all rights]
     #[arg(long, value_name = "NAME", value_parser = subject)]
     group: Vec<String>,
 
-    /// How long it is good for, from 1m to 720h.
-    #[arg(long = "for", value_name = "DURATION", default_value = "8h", value_parser = lifetime)]
+    /// Validity of the certificate, from 1m to 720h.
+    #[arg(long = "duration", value_name = "DURATION", default_value = "8h", value_parser = lifetime)]
     lifetime: Span,
 
-    /// The file to write; `-` is standard output. [default: NAME.kubeconfig]
+    /// File to write; `-` writes to standard output. [default: NAME.kubeconfig]
     #[arg(short, long, value_name = "FILE", conflicts_with = "merge")]
     output: Option<PathBuf>,
 
-    /// Put it into $KUBECONFIG or ~/.kube/config, beside what is there.
+    /// Merge into $KUBECONFIG or ~/.kube/config, and keep its other entries.
     #[arg(long)]
     merge: bool,
 
-    /// Where the cluster is reached, if not at its endpoint.
+    /// URL of the API server, if it is not the cluster's endpoint.
     #[arg(long, value_name = "URL", value_parser = server)]
     server: Option<String>,
 
-    /// What the context is called. [default: as the cluster]
+    /// Name of the context. [default: the name of the cluster]
     #[arg(long, value_name = "NAME", value_parser = subject)]
     context_name: Option<String>,
 }

@@ -1,7 +1,8 @@
 //! What the fleet's owner allows Clusters to set, checked before something is asked for of which nothing would be applied.
 
 use anyhow::bail;
-use fleetwright_api::ClusterSpec;
+use fleetwright_api::{ClusterPackageVersion, ClusterSpec};
+use kube::Api;
 
 use crate::cluster::Cluster as Meta;
 use crate::shown::line;
@@ -12,7 +13,11 @@ use crate::shown::line;
 /// Names each ClusterLimits, the field, and what is allowed.
 pub(super) async fn refuse(meta: &Meta, namespace: &str, name: &str, spec: &ClusterSpec) -> anyhow::Result<()> {
     let limits = fleetwright_clusters::limits(&meta.client, namespace).await.map_err(|error| meta.explain(error))?;
-    let found = fleetwright_clusters::beyond(spec, name, &limits.unwrap_or_default());
+    let packages: Api<ClusterPackageVersion> = Api::namespaced(meta.client.clone(), namespace);
+    // Who may not read it finds the operator's answer in the status, too.
+    let package = packages.get_opt(&spec.package_version).await.ok().flatten();
+    let package = package.as_ref().map(|package| &package.spec);
+    let found = fleetwright_clusters::beyond(spec, name, package, &limits.unwrap_or_default());
     if found.is_empty() {
         return Ok(());
     }

@@ -19,7 +19,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     which: Which,
 
-    /// How to print it.
+    /// Output format.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
     output: Format,
 
@@ -30,16 +30,16 @@ pub(crate) struct Args {
 /// Several clusters.
 #[derive(clap::Args)]
 pub(super) struct Which {
-    /// Those with these labels, such as `tier=prod,region!=east`.
+    /// Label selector, such as `tier=prod,region!=east`.
     #[arg(short = 'l', long, value_name = "SELECTOR")]
     selector: Option<String>,
 
-    /// Only those with a problem.
+    /// Show only clusters with a problem.
     #[arg(long)]
     problems: bool,
 
-    /// The namespace they are in. [default: the context's, else fleet]
-    #[arg(short, long, value_name = "NAME", value_parser = crate::install::namespace)]
+    /// Namespace of the Cluster objects. [default: that of the context, else fleet]
+    #[arg(short, long, value_name = "NAMESPACE", value_parser = crate::install::namespace)]
     pub(super) namespace: Option<String>,
 }
 
@@ -79,11 +79,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn list(clusters: &[Cluster], wide: bool, now: Timestamp) -> String {
-    let mut head = vec!["NAME", "PHASE", "PACKAGE VERSION", "PROVEN", "READY", "AGE"];
+    let mut head = vec!["NAME", "PHASE", "PACKAGE VERSION", "VERIFIED", "READY", "AGE"];
     if wide {
-        head.extend(["ENDPOINT", "NAMESPACE", "RUNS", "BEFORE", "SNAPSHOT", "CERTIFICATES"]);
+        head.extend(["ENDPOINT", "NAMESPACE", "RUNNING", "PREVIOUS", "SNAPSHOT", "CERTIFICATES"]);
     }
-    head.push("WHAT");
+    head.push("MESSAGE");
     let mut rows = vec![head.into_iter().map(str::to_owned).collect::<Vec<_>>()];
     for cluster in clusters {
         let status = cluster.status.clone().unwrap_or_default();

@@ -30,23 +30,23 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Make a cluster.
+    /// Create a cluster.
     Create(create::Args),
     /// List clusters, those with problems first.
     List(list::Args),
-    /// Tell everything about one cluster: what it waits for, its components, certificates, snapshots and news.
+    /// Show one cluster in detail: what it waits for, its components, certificates, snapshots and recent events.
     Status(status::Args),
-    /// Show clusters with their components and replicas as a tree, what is wrong first.
+    /// Show clusters with their components and replicas as a tree, problems first.
     Tree(tree::Args),
-    /// Get a short-lived way into a cluster, for kubectl and others.
+    /// Create a kubeconfig with a short-lived certificate for a cluster, for kubectl and other clients.
     Kubeconfig(kubeconfig::Args),
-    /// Tell what bringing a cluster to a package version would do: stages, what restarts, what is risky, the objects' diff.
+    /// Show what changing a cluster to a package version would do: stages, restarts, risks, and the diff of its objects.
     Plan(plan::Args),
-    /// Bring a cluster to another package version.
+    /// Upgrade a cluster to another package version.
     Upgrade(change::Upgrade),
-    /// Bring a cluster back to a package version that it had.
+    /// Roll a cluster back to a package version that it had before.
     Rollback(change::Rollback),
-    /// Take a snapshot of a cluster's etcd, now.
+    /// Take a snapshot of the etcd of a cluster now.
     Snapshot(snapshot::Args),
     /// Delete a cluster and everything in it.
     Delete(delete::Args),
@@ -78,11 +78,11 @@ const FIELD_MANAGER: &str = "fleetwright-cluster";
 /// One cluster that there is.
 #[derive(clap::Args)]
 struct One {
-    /// The cluster.
+    /// Name of the cluster.
     #[arg(value_name = "NAME", value_parser = name)]
     name: String,
 
-    /// The namespace it is in. [default: the context's, else fleet]
+    /// Namespace of the Cluster object. [default: that of the context, else fleet]
     #[arg(short, long, value_name = "NAMESPACE", value_parser = crate::install::namespace)]
     namespace: Option<String>,
 

@@ -57,9 +57,11 @@ impl Packages {
 
     /// What the cluster has and a change begins with, as the operator sees it; nothing if that is not known.
     pub(super) fn present<'a>(&'a self, cluster: &'a Cluster) -> Option<Stop<'a>> {
-        let has = cluster.status.as_ref().and_then(|status| status.package_version.as_deref());
+        let status = cluster.status.as_ref();
+        let has = status.and_then(|status| status.package_version.as_deref());
         let name = has.unwrap_or(&cluster.spec.package_version);
-        self.find(name).or_else(|| seen(cluster).map(|version| Stop::gone(name, version)))
+        let version = || status.and_then(|status| status.kubernetes.as_deref()).or_else(|| seen(cluster));
+        self.find(name).or_else(|| version().map(|version| Stop::gone(name, version)))
     }
 
     /// Why there is no way, with the ways that there are.
@@ -98,8 +100,8 @@ fn seen(cluster: &Cluster) -> Option<&str> {
 /// The way back when no other is left.
 fn restoring(cluster: &Cluster) -> String {
     let status = cluster.status.clone().unwrap_or_default();
-    let said = condition(&status.conditions, names::REVERSIBLE)
-        .filter(|reversible| reversible.status == Status::False && reversible.reason == reasons::SOAK_OVER)
+    let said = condition(&status.conditions, names::ROLLBACK_POSSIBLE)
+        .filter(|reversible| reversible.status == Status::False && reversible.reason == reasons::SOAK_ENDED)
         .map_or(String::new(), |reversible| format!("{}\n", line(&reversible.message)));
     match &status.last_snapshot {
         Some(snapshot) => format!(

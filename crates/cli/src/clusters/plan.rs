@@ -23,17 +23,17 @@ use crate::shown::{ago, line, lines, table};
   fleetwright cluster plan pay-01 --to k8s-1.37.1-r1
   fleetwright cluster plan pay-01 --to k8s-1.37.1-r1 -o json | jq '.stages[] | {component, restarts}'
 
-It is decided by what decides for the operator, from what the meta cluster holds; nothing is changed and no Secret is read. Which APIs callers use is
-known only when the change is asked for: the operator asks the API servers then, before it touches anything.")]
+The plan is made by the decision code of the operator, from the objects in the meta cluster; nothing is changed and no Secret is read. Which APIs
+clients use is known only after the change is requested: the operator then asks the API servers, before it changes anything.")]
 pub(crate) struct Args {
     #[command(flatten)]
     one: One,
 
-    /// The ClusterPackageVersion, in the same namespace. [default: the one that the cluster refers to]
+    /// ClusterPackageVersion to plan for, in the same namespace. [default: the one that the cluster refers to]
     #[arg(long, value_name = "PACKAGE-VERSION", value_parser = super::packages::name)]
     to: Option<String>,
 
-    /// How to print it.
+    /// Output format.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
     output: Output,
 }
@@ -167,7 +167,7 @@ fn risks(plan: &Rehearsal) -> String {
 /// The way back past the soak.
 fn restore(out: &mut String, cluster: &Cluster, plan: &Rehearsal, now: Timestamp) {
     let Some(restore) = &plan.restore else {
-        if plan.refused.as_ref().is_some_and(|refused| refused.reason == reasons::SOAK_OVER) {
+        if plan.refused.as_ref().is_some_and(|refused| refused.reason == reasons::SOAK_ENDED) {
             let _ = writeln!(out, "\nRestoring:\n  there is no snapshot that would lead back");
         }
         return;

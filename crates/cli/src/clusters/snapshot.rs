@@ -17,8 +17,8 @@ use crate::shown::line;
   fleetwright cluster snapshot pay-01 --wait
   kubectl annotate cluster pay-01 -n fleet --overwrite fleetwright.io/snapshot=$(date +%s)
 
-It is taken by a pod beside the control plane, restored into a scratch etcd, compared, and kept as spec.snapshots says. Snapshots are also taken on the
-cluster's schedule, and before each upgrade.")]
+A pod beside the control plane takes the snapshot, restores it into a scratch etcd, compares the two, and stores the snapshot as spec.snapshots
+declares. Snapshots are also taken on the schedule of the cluster, and before each upgrade.")]
 pub(crate) struct Args {
     #[command(flatten)]
     one: One,

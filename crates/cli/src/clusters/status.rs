@@ -20,16 +20,16 @@ use crate::watch::{self, Telling};
   fleetwright cluster status pay-01 -w
   fleetwright cluster status pay-01 -o json | jq .status.components
 
-All clusters in a line each: fleetwright cluster list. Why one does not work: fleetwright why cluster/pay-01.")]
+`fleetwright cluster list` lists all clusters, one per line. `fleetwright why cluster/pay-01` shows why a cluster does not work.")]
 pub(crate) struct Args {
     #[command(flatten)]
     one: One,
 
-    /// Go on, with a line for each change.
+    /// Keep running, and print a line for each change.
     #[arg(short, long)]
     watch: bool,
 
-    /// How to print it.
+    /// Output format.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
     output: Format,
 }

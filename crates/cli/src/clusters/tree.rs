@@ -20,16 +20,16 @@ use crate::target;
   fleetwright cluster tree pay-01
   fleetwright cluster tree -l tier=prod --full
 
-What is wrong comes first, at every level. Without a name, only what is not as it should be is unfolded; --full unfolds all.")]
+Problems come first, at every level. Without a name, only branches with a problem are expanded; --full expands all.")]
 pub(crate) struct Args {
-    /// One cluster, unfolded; all of them without it.
+    /// Cluster to show, expanded. [default: all clusters]
     #[arg(value_name = "NAME", value_parser = super::name, conflicts_with_all = ["selector", "problems"])]
     name: Option<String>,
 
     #[command(flatten)]
     which: Which,
 
-    /// Unfold what is as it should be, too.
+    /// Expand all branches, also those without a problem.
     #[arg(long)]
     full: bool,
 

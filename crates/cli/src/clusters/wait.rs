@@ -17,11 +17,11 @@ const LOOK: Duration = Duration::from_millis(200);
 /// Whether and how long to wait.
 #[derive(clap::Args)]
 pub(super) struct WaitArgs {
-    /// Wait until it is done, and say how far it is.
+    /// Wait until the request is complete, and print the progress.
     #[arg(long)]
     pub(super) wait: bool,
 
-    /// With --wait: how long at most. What was begun goes on after that.
+    /// With --wait: maximum time to wait. The change continues after a timeout.
     #[arg(long, value_name = "DURATION", default_value = "15m", requires = "wait")]
     pub(super) timeout: Span,
 }
@@ -120,11 +120,11 @@ impl Asked<'_> {
         }
         // What else stands against it may go away by itself.
         let final_ = [
-            reasons::NOT_REACHABLE,
-            reasons::SOAK_OVER,
-            reasons::BAD_ARGUMENT,
+            reasons::UNSUPPORTED_UPGRADE_PATH,
+            reasons::SOAK_ENDED,
+            reasons::INVALID_ARGUMENT,
             reasons::REMOVED_APIS_IN_USE,
-            reasons::NO_ROOM,
+            reasons::INSUFFICIENT_RESOURCES,
         ];
         let refused = condition(&status.conditions, names::UPGRADABLE)
             .filter(|upgradable| upgradable.status == Status::False && final_.contains(&upgradable.reason.as_str()))

@@ -133,12 +133,15 @@ fn about(condition: &Condition, cluster: &Cluster, status: &ClusterStatus, of: &
     let edit = format!("kubectl edit cluster {of}    # what is wrong is said above");
     let external = cluster.spec.datastore.external.is_some();
     match condition.reason.as_str() {
-        reasons::NO_PACKAGE_VERSION => vec![
+        reasons::PACKAGE_VERSION_NOT_FOUND => vec![
             format!(
                 "kubectl get clusterpackageversions -n {}    # which ones there are",
                 cluster.namespace().unwrap_or_default()
             ),
-            format!("make {}, or fleetwright cluster upgrade {of} ANOTHER", cluster.spec.package_version),
+            match condition.type_ == names::ACCEPTED {
+                true => format!("make {}, or fleetwright cluster upgrade {of} ANOTHER", cluster.spec.package_version),
+                false => "make the one again that is named above".to_owned(),
+            },
         ],
         reasons::LIMIT_EXCEEDED => vec![
             format!(
@@ -147,7 +150,10 @@ fn about(condition: &Condition, cluster: &Cluster, status: &ClusterStatus, of: &
             ),
             edit,
         ],
-        reasons::BAD_ARGUMENT | reasons::BAD_EXTENSION | reasons::NO_SECRET => vec![edit],
+        reasons::INVALID_ARGUMENT
+        | reasons::INVALID_EXTENSION
+        | reasons::SECRET_NOT_FOUND
+        | reasons::SNAPSHOT_UNUSABLE => vec![edit],
         reasons::NETWORK_OVERLAPS => {
             vec![format!("kubectl delete cluster {of}    # and create it with a network that is said above")]
         }
@@ -167,15 +173,14 @@ fn about(condition: &Condition, cluster: &Cluster, status: &ClusterStatus, of: &
             lines
         }
         reasons::MEMBERS_MISSING => vec![format!("{etcd}    # a missing member is replaced by itself")],
-        reasons::EXPIRING => vec![
-            "certificates are replaced by the operators: see that they run, and what they log about this cluster"
-                .to_owned(),
-        ],
+        reasons::AUTHORITY_EXPIRING | reasons::AUTHORITY_EXPIRED => vec![format!(
+            "kubectl patch cluster {of} --type=merge -p '{{\"spec\":{{\"certificates\":{{\"rotateAuthorities\":\"'$(date +%F)'\"}}}}}}'    # replaces them"
+        )],
         reasons::UNHEALTHY => vec![
             "see what the extension's pods say; another package version or other spec.extensions values replace it"
                 .to_owned(),
         ],
-        reasons::NOT_REACHABLE | reasons::SOAK_OVER => vec![
+        reasons::UNSUPPORTED_UPGRADE_PATH | reasons::SOAK_ENDED => vec![
             format!(
                 "kubectl get clusterpackageversions -n {} -o wide    # ask for one that is reachable from {}",
                 cluster.namespace().unwrap_or_default(),
@@ -194,13 +199,15 @@ fn about(condition: &Condition, cluster: &Cluster, status: &ClusterStatus, of: &
             "bring the kubelets of the Nodes that are named to a minor that is supported".to_owned(),
             overrides(condition, cluster, of),
         ],
-        reasons::CALLERS_UNKNOWN | reasons::KUBELETS_UNKNOWN => vec![overrides(condition, cluster, of)],
-        reasons::NO_ROOM => vec!["make room in the meta cluster for one more replica: kubectl get nodes".to_owned()],
-        reasons::NO_SNAPSHOT | reasons::OVERDUE | reasons::SNAPSHOT_FAILED => vec![format!(
+        reasons::API_USAGE_UNKNOWN | reasons::KUBELET_VERSIONS_UNKNOWN => vec![overrides(condition, cluster, of)],
+        reasons::INSUFFICIENT_RESOURCES => {
+            vec!["make room in the meta cluster for one more replica: kubectl get nodes".to_owned()]
+        }
+        reasons::SNAPSHOT_REQUIRED | reasons::OVERDUE | reasons::SNAPSHOT_FAILED => vec![format!(
             "see that the place of spec.snapshots has room and answers; kubectl annotate cluster {of} {}=$(date +%s) --overwrite asks for one now",
             names::SNAPSHOT
         )],
-        reasons::FINISH_FAILED => vec![
+        reasons::UPGRADE_COMPLETION_FAILED => vec![
             format!("kubectl get pods -n {own} -o wide    # what keeps the components from working without emulation"),
             format!("fleetwright cluster upgrade {of} ANOTHER    # a package version of the same minor that works"),
         ],
@@ -211,7 +218,7 @@ fn about(condition: &Condition, cluster: &Cluster, status: &ClusterStatus, of: &
 /// How a person says that it does not matter for this change.
 fn overrides(condition: &Condition, cluster: &Cluster, of: &str) -> String {
     // The end of a soak is of the package version that it has.
-    let ends = condition.type_ == names::FINISHABLE;
+    let ends = condition.type_ == names::UPGRADE_COMPLETABLE;
     let has = cluster.status.as_ref().and_then(|status| status.package_version.as_ref()).filter(|_| ends);
     let (name, package) = (names::OVERRIDE, has.unwrap_or(&cluster.spec.package_version));
     let step = if ends { "/soak" } else { "" };

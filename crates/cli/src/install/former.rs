@@ -104,7 +104,7 @@ impl<'a> Former<'a> {
     async fn keys(&self) -> anyhow::Result<Vec<Secret>> {
         let fleet = &self.choices.fleet_namespace;
         let secrets: Api<Secret> = Api::namespaced(self.cluster.client.clone(), fleet);
-        let params = ListParams::default().labels(&format!("{}={fleet}", names::FLEET));
+        let params = ListParams::default().labels(&format!("{}={fleet}", names::CLUSTER_NAMESPACE));
         let all = secrets.list(&params).await.map_err(|error| self.cluster.explain(error))?;
         let is_key = |secret: &Secret| secret.name_any() == SEAL || secret.name_any().ends_with(SEALED_KEYS);
         Ok(all.items.into_iter().filter(is_key).collect())

@@ -339,7 +339,7 @@ fn deployment(choices: &Choices, which: Which) -> Value {
         "--log=info".to_owned(),
     ];
     if which == Which::Clusters {
-        args.push(format!("--account={}/{}", choices.namespace, which.object()));
+        args.push(format!("--service-account={}/{}", choices.namespace, which.object()));
     }
     let mut pod = json!({
         "serviceAccountName": which.object(),

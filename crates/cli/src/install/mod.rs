@@ -8,7 +8,7 @@ pub(crate) mod uninstall;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
-use fleetwright_api::Span;
+use fleetwright_api::{Span, is_digest};
 use fleetwright_plan::cluster::networks::Network;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -26,55 +26,55 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Which installation.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Where {
-    /// The namespace that the operators run in.
+    /// Namespace that the operators run in.
     #[arg(long, value_name = "NAME", default_value = "fleetwright-system", value_parser = namespace)]
     namespace: String,
 
-    /// The namespace that the operators serve: machines, gates and reports live in it.
+    /// Namespace that the operators serve, with its machines, clusters, gates and reports.
     #[arg(long, value_name = "NAME", default_value = crate::FLEET_NAMESPACE, value_parser = namespace)]
     fleet_namespace: String,
 }
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  fleetwright install --image registry.example.com/fleetwright:0.1.0 --wait
-  fleetwright install --dry-run                 what would be created or configured
+  fleetwright install --image registry.example.com/fleetwright@sha256:… --wait
+  fleetwright install --dry-run                 # print what would be created or configured
   fleetwright install --print | kubectl diff -f -
   fleetwright install --namespace blue-system --fleet-namespace blue")]
 pub(crate) struct Args {
     #[command(flatten)]
     place: Where,
 
-    /// The image of the operators.
+    /// Image of the operators. Use a digest (NAME@sha256:…): a tag can be moved to another image.
     #[arg(long, value_name = "IMAGE", default_value = concat!("ghcr.io/fleetwright/fleetwright:v", env!("CARGO_PKG_VERSION")), value_parser = image)]
     image: String,
 
-    /// How many of each operator run: one leads, the others take over.
+    /// Number of replicas of each operator: one leads, the others take over.
     #[arg(long, value_name = "COUNT", default_value = "2", value_parser = clap::value_parser!(u32).range(1..=9))]
     replicas: u32,
 
-    /// The priority class of the operators' pods, such as `system-cluster-critical`.
+    /// PriorityClass of the operators' pods, such as `system-cluster-critical`.
     #[arg(long, value_name = "NAME")]
     priority_class: Option<String>,
 
-    /// A network of the cluster: pods, Services or nodes. Control planes of business clusters may not connect to it. May be repeated.
-    /// [default: what its ServiceCIDRs and Nodes tell, and what was given before]
+    /// CIDR of the cluster's pods, Services or nodes: control planes of business clusters may not connect to it. Can be repeated or
+    /// comma-separated. [default: the networks of its ServiceCIDRs and Nodes, and those of earlier installs]
     #[arg(long, value_name = "CIDR", value_delimiter = ',', value_parser = crate::networks::network)]
     meta_network: Vec<Network>,
 
-    /// Ask the server what would be done, and change nothing.
+    /// Send the requests as a server-side dry run, and print what would change.
     #[arg(long, conflicts_with_all = ["print", "wait"])]
     dry_run: bool,
 
-    /// Print the objects as YAML; no cluster is needed.
+    /// Print the objects as YAML; needs no cluster.
     #[arg(long, conflicts_with = "wait")]
     print: bool,
 
-    /// Print the rights of the operators as a table, for the guide.
+    /// Print the RBAC rules of the operators as a table, for the guide.
     #[arg(long, hide = true, conflicts_with_all = ["print", "wait", "dry_run"])]
     print_rights: bool,
 
-    /// Take over fields that somebody else set.
+    /// Take over fields that another field manager owns.
     #[arg(long)]
     force_conflicts: bool,
 
@@ -82,8 +82,8 @@ pub(crate) struct Args {
     #[arg(long)]
     wait: bool,
 
-    /// How long to wait for the definitions to be served, and with --wait for the operators.
-    #[arg(long, value_name = "SPAN", default_value = "2m")]
+    /// Maximum time to wait until the definitions are served and, with --wait, until the operators are available.
+    #[arg(long, value_name = "DURATION", default_value = "2m")]
     timeout: Span,
 
     #[command(flatten)]
@@ -158,6 +158,12 @@ impl Args {
             objects.retain(|object| !object.is_policy());
             eprintln!(
                 "note: this API server has no ValidatingAdmissionPolicies: the Cluster-Operator is confined by its roles alone, which let it create RoleBindings in any namespace"
+            );
+        }
+        if !is_digest(&self.image) {
+            eprintln!(
+                "note: {} is named by a tag, and is another image when the registry serves another one by it: give --image NAME@sha256:…",
+                self.image
             );
         }
         manifest::confine(&mut objects, &self.networks(&cluster).await?);

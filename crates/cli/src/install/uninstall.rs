@@ -18,8 +18,8 @@ use crate::operators::Which;
 
 #[derive(clap::Args)]
 #[command(
-    after_help = "It refuses while objects of Fleetwright's kinds exist: removing a kind removes its objects. Namespaces are removed \
-only if `install` made them and nothing else is in them.
+    after_help = "The command is refused while objects of Fleetwright's kinds exist, because removing a CustomResourceDefinition removes its \
+objects. Namespaces are removed only if `install` created them and they contain nothing else.
 
 Examples:
   fleetwright uninstall --dry-run
@@ -29,12 +29,12 @@ pub(crate) struct Args {
     #[command(flatten)]
     place: Where,
 
-    /// Ask the server what would be removed, and change nothing.
+    /// Print what would be removed, without changing anything.
     #[arg(long)]
     dry_run: bool,
 
-    /// How long to wait until what was removed is gone.
-    #[arg(long, value_name = "SPAN", default_value = "2m")]
+    /// Maximum time to wait until the removed objects are gone.
+    #[arg(long, value_name = "DURATION", default_value = "2m")]
     timeout: Span,
 
     #[command(flatten)]

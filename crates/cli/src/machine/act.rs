@@ -1,4 +1,4 @@
-//! `fleetwright machine retry`, `pause`, `resume`, `adopt` and `let-go`: what a person says about machines.
+//! `fleetwright machine retry`, `pause`, `resume`, `adopt` and `force-release`: what a person says about machines.
 
 use anyhow::bail;
 use fleetwright_api::{GROUP, HostOwner, Machine, names};
@@ -27,14 +27,14 @@ pub(crate) struct Args {
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   kubectl delete machine host-17 --wait=false
-  fleetwright machine let-go host-17")]
-pub(crate) struct LetGo {
-    /// The machine. It must have been deleted already.
+  fleetwright machine force-release host-17")]
+pub(crate) struct ForceRelease {
+    /// Name of the machine. It must be deleted already.
     #[arg(value_name = "NAME", value_parser = select::name)]
     name: String,
 
-    /// The namespace it is in. [default: the context's, else fleet]
-    #[arg(short, long, value_name = "NAME", value_parser = crate::install::namespace)]
+    /// Namespace of the machine. [default: that of the context, else fleet]
+    #[arg(short, long, value_name = "NAMESPACE", value_parser = crate::install::namespace)]
     namespace: Option<String>,
 
     #[command(flatten)]
@@ -43,20 +43,20 @@ pub(crate) struct LetGo {
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  fleetwright machine adopt host-17                      shows whose the host is, and changes nothing
-  fleetwright machine adopt host-17 --from UID           takes it from the Machine with that uid
-  fleetwright machine adopt host-17 --from unclaimed     claims a host that an earlier version installed and that has no owner mark")]
+  fleetwright machine adopt host-17                      # show the owner of the host, without changing anything
+  fleetwright machine adopt host-17 --from UID           # take the host from the Machine with that UID
+  fleetwright machine adopt host-17 --from unclaimed     # claim a host that an earlier version installed and that has no owner mark")]
 pub(crate) struct Adopt {
-    /// The machine that is to have the host.
+    /// Name of the machine that takes over the host.
     #[arg(value_name = "NAME", value_parser = select::name)]
     name: String,
 
-    /// The uid of the Machine that the host belongs to now, as this command shows it without this option. Only from that one it is taken.
+    /// UID of the Machine that owns the host now, as this command shows it without --from. The host is taken only from this Machine.
     #[arg(long, value_name = "UID")]
     from: Option<String>,
 
-    /// The namespace it is in. [default: the context's, else fleet]
-    #[arg(short, long, value_name = "NAME", value_parser = crate::install::namespace)]
+    /// Namespace of the machine. [default: that of the context, else fleet]
+    #[arg(short, long, value_name = "NAMESPACE", value_parser = crate::install::namespace)]
     namespace: Option<String>,
 
     #[command(flatten)]
@@ -98,7 +98,7 @@ pub(crate) fn adopt(args: &Adopt) -> anyhow::Result<()> {
             "Machine {}/{} (uid {}) of the cluster {}, in epoch {}",
             owner.namespace, owner.name, owner.uid, owner.cluster, owner.epoch
         );
-        if machine.metadata.uid.as_ref() == Some(&owner.uid) && !says("Fenced") {
+        if machine.metadata.uid.as_ref() == Some(&owner.uid) && !says("StaleFencingToken") {
             println!("machine.{GROUP}/{name} has its host already");
             return Ok(());
         }
@@ -157,7 +157,7 @@ impl Args {
     }
 }
 
-pub(crate) fn let_go(args: &LetGo) -> anyhow::Result<()> {
+pub(crate) fn force_release(args: &ForceRelease) -> anyhow::Result<()> {
     crate::runtime()?.block_on(async {
         let cluster = args.cluster.connect().await?;
         let namespace = cluster.namespace_or(args.namespace.as_deref()).to_owned();
@@ -166,7 +166,7 @@ pub(crate) fn let_go(args: &LetGo) -> anyhow::Result<()> {
         if machine.metadata.deletion_timestamp.is_none() {
             bail!("machine {name} was not deleted: only one that is leaving and whose host is gone can be let go (kubectl delete machine {name} -n {namespace} --wait=false)");
         }
-        write(&cluster, &machine, &json!({"metadata": {"annotations": {names::LET_GO: "true"}}})).await?;
+        write(&cluster, &machine, &json!({"metadata": {"annotations": {names::FORCE_RELEASE: "true"}}})).await?;
         println!("machine.{GROUP}/{name} is let go: what is on its host stays there");
         Ok(())
     })

@@ -19,14 +19,14 @@ use crate::cluster::{Cluster, ClusterArgs};
   fleetwright machine bind-node host-17
   fleetwright machine bind-node -l rack=r3
 
-Nodes that join with the token of their machine are bound by themselves. This is for Nodes that existed before their Machine, that joined
-another way, or that an earlier version did not bind. From then on the operators close, drain, label, taint and delete the Node on the
-machine's account, and approve the certificates of its kubelet.")]
+Nodes that join with the token of their machine are bound automatically. Use this command for Nodes that existed before their Machine, that
+joined in another way, or that an earlier version did not bind. Once a Node is bound, the operators close, drain, label, taint and delete it on
+behalf of the machine, and approve the certificates of its kubelet.")]
 pub(crate) struct Args {
     #[command(flatten)]
     which: Which,
 
-    /// Show what would be bound, and change nothing.
+    /// Show what would be bound, without changing anything.
     #[arg(long)]
     dry_run: bool,
 

@@ -21,24 +21,24 @@ const RECENT: u32 = 32;
   fleetwright machine logs host-17 --list
   fleetwright machine logs host-17 --step 0b1c….kubelet.install.6f1c02aa.0")]
 pub(crate) struct Args {
-    /// The machine.
+    /// Name of the machine.
     #[arg(value_name = "NAME", value_parser = select::name)]
     name: String,
 
-    /// The step's id, as the status of the machine or --list has it. [default: the one that runs, else the last one]
+    /// ID of the step, from the status of the machine or from --list. [default: the running step, else the last one]
     #[arg(long, value_name = "ID", conflicts_with = "list")]
     step: Option<String>,
 
-    /// List the steps that the host remembers.
+    /// List the steps in the journal of the host, at most the last 32.
     #[arg(long)]
     list: bool,
 
-    /// At most so many bytes, from the end.
+    /// Maximum number of bytes to print, from the end.
     #[arg(long, value_name = "BYTES", default_value = "65536")]
     bytes: u64,
 
-    /// The namespace it is in. [default: the context's, else fleet]
-    #[arg(short, long, value_name = "NAME", value_parser = crate::install::namespace)]
+    /// Namespace of the machine. [default: that of the context, else fleet]
+    #[arg(short, long, value_name = "NAMESPACE", value_parser = crate::install::namespace)]
     namespace: Option<String>,
 
     #[command(flatten)]
@@ -116,7 +116,7 @@ fn head(record: &StepRecord) -> String {
 
 fn listed(records: &[StepRecord]) -> String {
     let now = Timestamp::now();
-    let mut rows = vec![["ID", "WHAT", "OUTCOME", "BEGAN", "MESSAGE"].map(str::to_owned).to_vec()];
+    let mut rows = vec![["ID", "STEP", "OUTCOME", "STARTED", "MESSAGE"].map(str::to_owned).to_vec()];
     for record in records.iter().rev() {
         let what = format!("{:?} {}", record.verb, record.component.as_deref().unwrap_or_default());
         let began = Timestamp::from_second(record.began).map_or("-".to_owned(), |at| format!("{} ago", ago(at, now)));

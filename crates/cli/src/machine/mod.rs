@@ -23,26 +23,26 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Make machines out of a list of hosts: YAML, CSV or an Ansible inventory.
+    /// Import machines from a list of hosts: YAML, CSV or an Ansible inventory.
     Import(Box<import::Args>),
-    /// Show the exact steps that are ahead of machines, and what they disrupt, without touching anything.
+    /// Show the exact next steps of machines and what they disrupt, without changing anything.
     Plan(plan::Args),
-    /// List machines, those with problems first, or tell everything about one.
+    /// List machines, those with problems first, or show one in detail.
     Status(status::Args),
-    /// Print what a step on a machine's host printed.
+    /// Print the output of a step on the host of a machine.
     Logs(logs::Args),
-    /// Try again what failed on machines.
+    /// Retry what failed on machines.
     Retry(act::Args),
-    /// Do nothing to machines until they are resumed; their status is kept up to date.
+    /// Pause machines: change nothing until they are resumed. Their status stays up to date.
     Pause(act::Args),
-    /// Go on with machines that were paused.
+    /// Resume paused machines.
     Resume(act::Args),
-    /// Take a machine's host from the Machine, of this or another cluster, that it belongs to.
+    /// Take over the host of a machine from the Machine, of this or another cluster, that owns it.
     Adopt(act::Adopt),
-    /// Bind existing Nodes to machines whose Node did not join through them; needs the right to write machines/status.
+    /// Bind existing Nodes to machines whose Node did not join through them. Requires write access to machines/status.
     BindNode(bind::Args),
-    /// Let a deleted machine go whose host is gone and can no longer be cleaned.
-    LetGo(act::LetGo),
+    /// Release a deleted machine whose host is gone and can no longer be cleaned.
+    ForceRelease(act::ForceRelease),
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
@@ -56,6 +56,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         Command::Resume(args) => act::resume(args),
         Command::Adopt(args) => act::adopt(args),
         Command::BindNode(args) => bind::run(args),
-        Command::LetGo(args) => act::let_go(args),
+        Command::ForceRelease(args) => act::force_release(args),
     }
 }

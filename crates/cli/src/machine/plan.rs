@@ -16,8 +16,9 @@ use fleetwright_wire::{Observation, Observe, Owner};
 use futures::StreamExt as _;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::api::ListParams;
-use kube::{Api, ResourceExt};
+use kube::api::{ListParams, Request};
+use kube::core::PartialObjectMeta;
+use kube::{Api, Resource, ResourceExt};
 use serde_json::{Value, json};
 
 use super::reach::{self, ReachArgs, Way};
@@ -29,6 +30,8 @@ use crate::shown::{line, table};
 
 /// So many hosts are looked at a time.
 const AT_ONCE: usize = 64;
+/// So many pods are listed at a time: each may have more than one MB.
+const PAGE: u32 = 50;
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
@@ -36,17 +39,17 @@ const AT_ONCE: usize = 64;
   fleetwright machine plan -l rack=r3 --observe
   fleetwright machine plan --all -o json | jq '.[] | select(.steps != [])'
 
-Without --observe it is planned from what the operator wrote down when it last looked at the host. With it the host is asked over SSH;
-nothing is changed either way.")]
+Without --observe, the plan is based on what the operator recorded when it last checked the host. With --observe, the host is checked now,
+over SSH. Neither changes anything.")]
 pub(crate) struct Args {
     #[command(flatten)]
     which: Which,
 
-    /// Ask the hosts themselves, over SSH.
+    /// Check the hosts now, over SSH.
     #[arg(long)]
     observe: bool,
 
-    /// How to print it.
+    /// Output format.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
     output: Output,
 
@@ -259,38 +262,39 @@ fn not_compared(wanted: &[Arc<Rendered>]) -> Vec<String> {
     secrets.map(|(one, file)| format!("{}: {}", one.package.component, file.path)).collect()
 }
 
-async fn node(cluster: &Cluster, machine: &Machine) -> Option<Node> {
+/// Its metadata alone: kubelets write times that cannot be parsed into the rest.
+async fn node(cluster: &Cluster, machine: &Machine) -> Option<PartialObjectMeta<Node>> {
     let api: Api<Node> = Api::all(cluster.client.clone());
-    api.get_opt(node_name(machine)).await.ok().flatten()
+    api.get_metadata_opt(node_name(machine)).await.ok().flatten()
 }
 
-/// Pods that a drain asks to leave.
+/// Pods that a drain asks to leave. One with a time that cannot be parsed hides no other.
 async fn pods(cluster: &Cluster, node: &str) -> Vec<String> {
-    let api: Api<Pod> = Api::all(cluster.client.clone());
-    let Ok(list) = api.list(&ListParams::default().fields(&format!("spec.nodeName={node}"))).await else {
-        return vec![];
-    };
-    let leaves = |pod: &Pod| {
-        let meta = &pod.metadata;
-        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-        let daemon = meta
-            .owner_references
-            .iter()
-            .flatten()
-            .any(|owner| owner.kind == "DaemonSet" && owner.controller == Some(true));
-        let mirror = meta.annotations.iter().flatten().any(|(key, _)| key == "kubernetes.io/config.mirror");
-        !daemon && !mirror && !matches!(phase, Some("Succeeded" | "Failed"))
-    };
-    let name = |pod: &Pod| {
-        format!(
-            "{}/{}",
-            pod.metadata.namespace.as_deref().unwrap_or_default(),
-            pod.metadata.name.as_deref().unwrap_or_default()
-        )
-    };
-    let mut pods: Vec<_> = list.items.iter().filter(|pod| leaves(pod)).map(name).collect();
+    let mut params = ListParams::default().fields(&format!("spec.nodeName={node}")).limit(PAGE);
+    let mut pods = Vec::new();
+    loop {
+        let Ok(request) = Request::new(Pod::url_path(&(), None)).list(&params) else { return vec![] };
+        let Ok(page) = cluster.client.request::<Value>(request).await else { return vec![] };
+        pods.extend(page["items"].as_array().into_iter().flatten().filter_map(leaves));
+        match page["metadata"]["continue"].as_str() {
+            None | Some("") => break,
+            Some(next) => params.continue_token = Some(next.to_owned()),
+        }
+    }
     pods.sort();
     pods
+}
+
+/// The name of a pod, if a drain asks it to leave.
+fn leaves(pod: &Value) -> Option<String> {
+    let meta = &pod["metadata"];
+    let mut owners = meta["ownerReferences"].as_array().into_iter().flatten();
+    let daemon = owners.any(|owner| owner["kind"] == "DaemonSet" && owner["controller"].as_bool() == Some(true));
+    let mirror = meta["annotations"].get("kubernetes.io/config.mirror").is_some();
+    let finished = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+    let namespace = meta["namespace"].as_str().unwrap_or_default();
+    let name = meta["name"].as_str().unwrap_or_default();
+    (!daemon && !mirror && !finished).then(|| format!("{namespace}/{name}"))
 }
 
 fn shown(planned: &[Planned]) -> String {
@@ -421,4 +425,26 @@ fn as_json(planned: &Planned) -> Value {
         "notCompared": planned.not_compared,
         "comparedByVersion": planned.by_version,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_with_times_that_nobody_can_read_leaves_like_any_other() {
+        let mut pod = json!({
+            "metadata": { "namespace": "default", "name": "web", "deletionTimestamp": "9999-12-31T23:59:59Z" },
+            "status": { "phase": "Running", "startTime": "9999-12-31T23:59:59Z" },
+        });
+        assert_eq!(leaves(&pod).as_deref(), Some("default/web"));
+        pod["metadata"]["ownerReferences"] = json!([{ "kind": "DaemonSet", "controller": true }]);
+        assert_eq!(leaves(&pod), None);
+        pod["metadata"]["ownerReferences"] = json!([{ "kind": "ReplicaSet", "controller": true }]);
+        assert!(leaves(&pod).is_some());
+        pod["metadata"]["annotations"] = json!({ "kubernetes.io/config.mirror": "x" });
+        assert_eq!(leaves(&pod), None);
+        let finished = json!({ "metadata": { "name": "job" }, "status": { "phase": "Succeeded" } });
+        assert_eq!(leaves(&finished), None);
+    }
 }

@@ -22,12 +22,12 @@ use crate::simulated::Door;
 /// How hosts are reached from here.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct ReachArgs {
-    /// The folder with the helpers that are put on hosts.
-    /// [default: the folder of this program, helpers in it or beside it, or /usr/local/share/fleetwright]
+    /// Directory with the helpers that are copied to hosts.
+    /// [default: the directory of this program, `helpers` in or beside it, or /usr/local/share/fleetwright]
     #[arg(long, value_name = "DIR", env = "FLEETWRIGHT_HELPERS", help_heading = "Hosts")]
     helpers: Option<PathBuf>,
 
-    /// How long a host may take to answer.
+    /// Maximum time to wait for the answer of a host.
     #[arg(long, value_name = "DURATION", default_value = "20s", help_heading = "Hosts")]
     timeout: fleetwright_api::Span,
 }

@@ -9,20 +9,20 @@ use crate::target;
 /// One or more machines, by name or by labels.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Which {
-    /// Machines, by name.
+    /// Names of the machines.
     #[arg(value_name = "NAME", required_unless_present_any = ["selector", "all"], conflicts_with_all = ["selector", "all"], value_parser = name)]
     names: Vec<String>,
 
-    /// Those with these labels, such as `rack=r3,tier!=test`.
+    /// Label selector, such as `rack=r3,tier!=test`.
     #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "all")]
     selector: Option<String>,
 
-    /// All of them.
+    /// Select all machines of the namespace.
     #[arg(long)]
     all: bool,
 
-    /// The namespace they are in. [default: the context's, else fleet]
-    #[arg(short, long, value_name = "NAME", value_parser = crate::install::namespace)]
+    /// Namespace of the machines. [default: that of the context, else fleet]
+    #[arg(short, long, value_name = "NAMESPACE", value_parser = crate::install::namespace)]
     namespace: Option<String>,
 }
 

@@ -22,28 +22,28 @@ use crate::watch::{self, Telling};
   fleetwright machine status host-17
   fleetwright machine status -w")]
 pub(crate) struct Args {
-    /// One machine, told in detail; all of them are listed without it.
+    /// Machine to show in detail. [default: list all machines]
     #[arg(value_name = "NAME", value_parser = select::name)]
     name: Option<String>,
 
-    /// Those with these labels, such as `rack=r3,tier!=test`.
+    /// Label selector, such as `rack=r3,tier!=test`.
     #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "name")]
     selector: Option<String>,
 
-    /// Only those with a problem.
+    /// List only machines with a problem.
     #[arg(long, conflicts_with = "name")]
     problems: bool,
 
-    /// Go on, with a line for each change.
+    /// Keep running, and print a line for each change.
     #[arg(short, long)]
     watch: bool,
 
-    /// How to print it.
+    /// Output format.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
     output: Format,
 
-    /// The namespace they are in. [default: the context's, else fleet]
-    #[arg(short, long, value_name = "NAME", value_parser = crate::install::namespace)]
+    /// Namespace of the machines. [default: that of the context, else fleet]
+    #[arg(short, long, value_name = "NAMESPACE", value_parser = crate::install::namespace)]
     namespace: Option<String>,
 
     #[command(flatten)]
@@ -111,7 +111,7 @@ fn rank(machine: &Machine) -> u8 {
         Some(Phase::Degraded | Phase::Repairing) => 3,
         _ if any(ComponentState::Drifted) => 4,
         _ if is_false(names::REACHABLE) => 5,
-        Some(Phase::Leaving) => FINE,
+        Some(Phase::Deleting) => FINE,
         Some(Phase::Converging | Phase::Claimed) | None => FINE + 1,
         Some(Phase::Ready | Phase::Idle) => FINE + 2,
     }
@@ -158,7 +158,7 @@ fn what(machine: &Machine) -> String {
         .or_else(|| said(names::REACHABLE))
         .or(progress)
         .or_else(|| said(names::PACKAGES_READY))
-        .or_else(|| said(names::IN_SHAPE))
+        .or_else(|| said(names::IN_SYNC))
         .or_else(|| said(names::SCHEDULABLE));
     line(&text.unwrap_or_default())
 }
@@ -176,7 +176,7 @@ fn list(machines: &[Machine], wide: bool, now: Timestamp) -> String {
     if wide {
         rows[0].extend(["ADDRESS", "ZONE", "OS", "KERNEL", "NEXT CHECK"].map(str::to_owned));
     }
-    rows[0].push("WHAT".to_owned());
+    rows[0].push("MESSAGE".to_owned());
     for machine in machines {
         let status = machine.status.clone().unwrap_or_default();
         let schedulable =

@@ -7,7 +7,7 @@ use std::io::Read as _;
 use std::rc::Rc;
 
 use anyhow::{Context, bail};
-use fleetwright_api::{ControlPlaneComponent, GROUP, MachinePackageVersion, VERSION};
+use fleetwright_api::{ControlPlaneComponent, GROUP, MachinePackageVersion, VERSION, is_digest};
 use fleetwright_apiserver::{Config, Server};
 use fleetwright_plan::package::{Member, check, check_set, unquoted_values};
 use kube::{Client, CustomResourceExt as _};
@@ -23,19 +23,19 @@ use crate::output::TextOrJson;
   fleetwright package lint packages/*.yaml --together
   fleetwright package new tarball | fleetwright package lint -")]
 pub(crate) struct Args {
-    /// Files with package versions, several documents each; `-` is standard input.
+    /// Files with package versions, one or more documents each; `-` reads standard input.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<String>,
 
-    /// They are meant for one machine: also check that they go together.
+    /// Check also that all of them fit together on one machine.
     #[arg(long)]
     together: bool,
 
-    /// What is doubtful is an error, too.
+    /// Treat warnings as errors.
     #[arg(long)]
     strict: bool,
 
-    /// How to print it.
+    /// Output format.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
     output: TextOrJson,
 }
@@ -220,10 +220,6 @@ fn images(document: &Document, findings: &mut Vec<Finding>) {
             findings.push(document.finding(Severity::Warning, &field, None, by_tag(&image)));
         }
     }
-}
-
-fn is_digest(image: &str) -> bool {
-    image.contains("@sha256:")
 }
 
 fn by_tag(image: &str) -> String {

@@ -14,9 +14,9 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Explain what is wrong with package versions, before a cluster sees them.
+    /// Check package versions for errors, before they are applied to a cluster.
     Lint(lint::Args),
-    /// Print a package version to start from: of a component that comes with Fleetwright, or an example of a method.
+    /// Print a package version as a template: of a component that ships with Fleetwright, or an example of a method.
     New(new::Args),
 }
 

@@ -18,31 +18,31 @@ use sha2::{Digest as _, Sha256};
   fleetwright package new script >mine.yaml && fleetwright package lint mine.yaml"
 )]
 pub(crate) struct Args {
-    /// Which: a component or a method, as --list has them.
+    /// Component or method, as listed by --list.
     #[arg(value_name = "NAME", required_unless_present = "list", value_parser = names())]
     name: Option<String>,
 
-    /// List what there is.
+    /// List the available components and methods.
     #[arg(long)]
     list: bool,
 
-    /// The version; for a kernel, what `uname -r` says of it. [default: one that is known to work]
+    /// Version of the component; for a kernel, the output of `uname -r`. [default: a version that is known to work]
     #[arg(long, value_name = "VERSION")]
     version: Option<String>,
 
-    /// The version of the package that brings a kernel.
+    /// Version of the package that contains a kernel.
     #[arg(long, value_name = "VERSION")]
     package_version: Option<String>,
 
-    /// Where hosts fetch the archive or package. Packages of Debian come from the hosts' repositories without it.
+    /// URL from which hosts fetch the archive or package. Without it, Debian packages come from the repositories of the hosts.
     #[arg(long, value_name = "URL")]
     url: Option<String>,
 
-    /// The digest of what is fetched.
+    /// SHA-256 digest of the file at --url.
     #[arg(long, value_name = "HEX", conflicts_with = "from_file", value_parser = digest)]
     sha256: Option<String>,
 
-    /// The archive or package itself: its digest is computed.
+    /// Local copy of the archive or package, to compute its digest from.
     #[arg(long, value_name = "FILE")]
     from_file: Option<PathBuf>,
 }

@@ -9,7 +9,8 @@ use base64::Engine as _;
 use fleetwright_api::{Cluster, ClusterSpec, ClusterStatus, EndpointType, EtcdDatastore, Status, condition, names};
 use fleetwright_lab::hosts::Image;
 use fleetwright_lab::meta::{Meta, Options};
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, ResourceQuota, Secret};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, ResourceQuota, Secret};
 use kube::api::{DeleteParams, LogParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, ResourceExt as _};
@@ -20,6 +21,8 @@ use crate::support::BINARY;
 /// Seconds, on a machine that does nothing else.
 const LONG: Duration = Duration::from_secs(420);
 const IMAGE: &str = "fleetwright.local/fleetwright:test";
+/// Data of the cluster that must not be readable where snapshots are kept.
+const MARKER: &str = "readable-data-of-the-cluster";
 
 struct World {
     meta: Meta,
@@ -113,7 +116,8 @@ fn ready(cluster: &Cluster, status: &ClusterStatus) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_without_a_quorum_comes_back_to_a_snapshot_and_to_nothing_that_came_after_on_hosts() -> Result<()> {
-    let meta = Meta::start(Options::default()).await?;
+    // With policies enforced, for the networks that `install` finds.
+    let meta = Meta::start(Options { enforce: true, ..Options::default() }).await?;
     meta.import(&Image::program(IMAGE, BINARY)?).await?;
     let client = meta.client();
     let mut world = World { meta, client };
@@ -139,12 +143,12 @@ async fn story(world: &World) -> Result<()> {
     spec.endpoint.type_ = EndpointType::NodePort;
     spec.endpoint.host = Some(world.meta.address().to_string());
     spec.deletion_protection = false;
-    // The default is a network of this meta cluster, as the installation found out.
-    spec.network.services = "10.97.0.0/16".to_owned();
+    // Its networks are the default ones. Services of this meta cluster have the same addresses, as the installation found out.
     world.clusters().create(&PostParams::default(), &Cluster::new("pay", spec)).await?;
     let status = world.until("it to be ready", ready).await?;
     let maps = world.maps(&status.endpoint.context("it has an endpoint")?).await?;
-    maps.create(&PostParams::default(), &map("before")).await?;
+    let marked = BTreeMap::from([("text".to_owned(), MARKER.to_owned())]);
+    maps.create(&PostParams::default(), &ConfigMap { data: Some(marked), ..map("before") }).await?;
 
     let begun = Instant::now();
     let said = world.run(&["cluster", "snapshot", "pay", "-n", "fleet", "--wait"])?;
@@ -156,6 +160,7 @@ async fn story(world: &World) -> Result<()> {
     let keys: Api<Secret> = Api::namespaced(world.client.clone(), "fleet");
     let key = keys.get("pay-snapshot-key").await?.data.unwrap_or_default();
     ensure!(key.get("key").is_some_and(|key| key.0.len() == 32), "its key is not in the fleet's namespace");
+    encrypted(world, &last.name).await?;
     keys_of_snapshot(world, &last.name).await?;
     maps.create(&PostParams::default(), &map("after")).await?;
     held_back(world, package, next).await?;
@@ -174,13 +179,54 @@ async fn story(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// The snapshot has the keys of the cluster: the pod of the guide prints the Secrets that exist.
-async fn keys_of_snapshot(world: &World, snapshot: &str) -> Result<()> {
+/// The folder of a claim's volume on the node.
+async fn folder(world: &World, claim: &str) -> Result<String> {
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(world.client.clone(), "fleet-pay");
+    let volume = claims.get(claim).await?.spec.and_then(|spec| spec.volume_name).context("it has a volume")?;
+    let volume = Api::<PersistentVolume>::all(world.client.clone()).get(&volume).await?;
+    volume.spec.and_then(|spec| Some(spec.local?.path)).context("it is a folder of the node")
+}
+
+/// What etcd holds in plain text is in no file where snapshots are kept.
+async fn encrypted(world: &World, snapshot: &str) -> Result<()> {
+    let (etcd, kept) = (folder(world, "data-etcd-0").await?, folder(world, "snapshots").await?);
+    let look = format!("test -s {kept}/{snapshot}.db && {{ grep -rlaF {MARKER} {etcd} {kept} || true; }}");
+    let found = world.meta.node().run(&look).await?;
+    ensure!(found.lines().any(|file| file.starts_with(&etcd)), "etcd does not hold the marker: {found}");
+    ensure!(!found.lines().any(|file| file.starts_with(&kept)), "a snapshot is not encrypted: {found}");
+    Ok(())
+}
+
+/// The guide's manifest of the pod that prints the keys of a snapshot.
+fn manifest_of_keys_pod() -> Result<&'static str> {
     let guide = include_str!("../../../../docs/guide/backup.md");
     let mut blocks = guide.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
-    let manifest = blocks.find(|block| block.contains("name: snapshot-keys"));
-    let manifest = manifest.context("the guide has the manifest of the pod")?;
-    let manifest = manifest.replace("pay-01", "pay").replace("20261116-120000", snapshot).replace("IMAGE", IMAGE);
+    blocks.find(|block| block.contains("name: snapshot-keys")).context("the guide has the manifest of the pod")
+}
+
+/// The Deployment that the guide takes the image of that pod from.
+fn deployment_with_image() -> Result<&'static str> {
+    let command = manifest_of_keys_pod()?.split_once("kubectl get deployment ");
+    command.and_then(|(_, rest)| rest.split_whitespace().next()).context("the guide names a Deployment")
+}
+
+#[test]
+fn the_guide_takes_the_image_for_keys_from_a_deployment_that_is_installed() -> Result<()> {
+    let named = format!("\n  name: {}\n  namespace: fleetwright-system\n", deployment_with_image()?);
+    let mut objects = include_str!("../../../../deploy/install.yaml").split("---\n");
+    let installed = objects.any(|object| object.contains("\nkind: Deployment\n") && object.contains(&named));
+    ensure!(installed, "deploy/install.yaml has no Deployment with{named}");
+    Ok(())
+}
+
+/// The snapshot has the keys of the cluster: the pod of the guide prints the Secrets that exist.
+async fn keys_of_snapshot(world: &World, snapshot: &str) -> Result<()> {
+    let deployments: Api<Deployment> = Api::namespaced(world.client.clone(), "fleetwright-system");
+    let deployment = deployments.get(deployment_with_image()?).await?.spec;
+    let image = deployment.template.spec.and_then(|spec| spec.containers.into_iter().next()?.image);
+    let image = image.context("it has an image")?;
+    let manifest = manifest_of_keys_pod()?.replace("pay-01", "pay").replace("20261116-120000", snapshot);
+    let manifest = manifest.replace("IMAGE", &image);
     let manifest: serde_json::Value =
         serde_saphyr::from_str(&manifest).map_err(|error| anyhow::anyhow!("{error}: {manifest}"))?;
     let pod: Pod = serde_json::from_value(manifest)?;
@@ -222,7 +268,7 @@ async fn held_back(world: &World, package: &str, next: &str) -> Result<()> {
     })
     .await?;
     world.refer(next).await?;
-    let why = world.says(names::UPGRADABLE, names::reasons::NO_ROOM).await?;
+    let why = world.says(names::UPGRADABLE, names::reasons::INSUFFICIENT_RESOURCES).await?;
     ensure!(why.contains(&format!("ResourceQuota small allows pods {pods}")), "{why}");
     world.refer(package).await?;
     let status = world.until("it to be ready", ready).await?;

@@ -66,7 +66,7 @@ fn well(name: &str) -> Value {
         "components": [component("etcd", "3.6.16"), component("apiserver", "1.36.4"), component("controllerManager", "1.36.4"), component("scheduler", "1.36.4")],
         "certificates": [{"name": "ca", "notAfter": "2036-11-16T08:00:00Z"}, {"name": "apiserver-tls", "notAfter": "2036-02-16T08:00:00Z"}],
         "lastSnapshot": {"name": "pay-01-2026", "at": "2026-11-16T08:00:00Z", "size": "12Mi", "checked": true},
-        "conditions": [condition("Ready", "True", "Proven", "it works"), condition("Reversible", "False", "NothingBefore", "m")],
+        "conditions": [condition("Ready", "True", "Verified", "it works"), condition("RollbackPossible", "False", "NoPreviousVersion", "m")],
     })
 }
 
@@ -81,7 +81,7 @@ fn broken() -> Value {
             {"component": "etcd", "desired": "3.6.16", "observed": "3.6.16", "replicas": replicas(&["etcd-0"], "3.6.16")},
             {"component": "apiserver", "desired": "1.36.4", "observed": "1.36.4", "replicas": servers},
         ],
-        "conditions": [condition("Ready", "False", "NotProven", "1 of 2 API servers are proven to work")],
+        "conditions": [condition("Ready", "False", "NotVerified", "1 of 2 API servers are proven to work")],
         "lastSnapshot": {"name": "s-1", "at": "2026-11-16T08:00:00Z"},
     })
 }
@@ -95,7 +95,7 @@ async fn clusters_are_told(target: Target) {
     cluster(&place, "bad", spec.clone(), broken()).await;
     let lost = json!({
         "phase": "Degraded", "namespace": "fleet-lost",
-        "conditions": [condition("DatastoreHealthy", "False", "QuorumLost", "1 of 3 members are ready"), condition("Ready", "False", "NotProven", "m")],
+        "conditions": [condition("DatastoreHealthy", "False", "QuorumLost", "1 of 3 members are ready"), condition("Ready", "False", "NotVerified", "m")],
         "lastSnapshot": {"name": "s-7", "at": "2026-11-16T08:00:00Z", "checked": true},
     });
     cluster(&place, "lost", spec.clone(), lost).await;
@@ -129,7 +129,7 @@ async fn clusters_are_told(target: Target) {
         "✗ kube-apiserver-2",
         "not ready, not proven",
         "✓ etcd",
-        "NotProven",
+        "NotVerified",
         "an API server does not start",
         "s-1, of ",
         "cannot be deleted",
@@ -146,7 +146,7 @@ async fn clusters_are_told(target: Target) {
     let shown: Vec<_> = out.lines().collect();
     assert!(shown[0].starts_with("✗ lost  Degraded") && shown[1].contains("✗ DatastoreHealthy: QuorumLost"), "{out}");
     let bad = shown.iter().position(|line| line.starts_with("✗ bad")).expect("it is shown");
-    assert_eq!(shown[bad + 1], "├─ ✗ Ready: NotProven: 1 of 2 API servers are proven to work", "{out}");
+    assert_eq!(shown[bad + 1], "├─ ✗ Ready: NotVerified: 1 of 2 API servers are proven to work", "{out}");
     assert_eq!(shown[bad + 2], "├─ ✗ kube-apiserver  1.36.4  1/2 ready", "{out}");
     assert!(shown[bad + 3].starts_with("│  ├─ ✗ kube-apiserver-2"), "{out}");
     assert!(shown[bad + 4].starts_with("│  │  └─ ✗ CrashLoopBackOff"), "{out}");
@@ -178,7 +178,7 @@ async fn clusters_are_told(target: Target) {
     assert!(out.contains("kubectl logs -n fleet-bad kube-apiserver-2 --previous"), "{out}");
     let out = place.run(&["why", "cluster/good", "-o", "json"]).await.ok();
     let told: Value = serde_json::from_str(&out).expect("JSON");
-    assert_eq!((&told["ready"], &told["reason"], &told["problems"]), (&json!("True"), &json!("Proven"), &json!([])));
+    assert_eq!((&told["ready"], &told["reason"], &told["problems"]), (&json!("True"), &json!("Verified"), &json!([])));
 
     for (args, said) in [
         (&["cluster", "status", "nobody"][..], "clusters.fleetwright.io \"nobody\" not found in namespace fleet"),
@@ -215,7 +215,7 @@ fn a_cluster_is_shown_without_any_meta_cluster() {
         "--members",
         "5",
         "--endpoint",
-        "Given:api.example.com:443",
+        "External:api.example.com:443",
         "--pods",
         "10.240.0.0/12",
         "--services",
@@ -237,7 +237,7 @@ fn a_cluster_is_shown_without_any_meta_cluster() {
             "metadata": {"name": "pay-01", "namespace": "blue", "labels": {"tier": "prod"}},
             "spec": {
                 "packageVersion": "k8s-1.36.4-r1", "replicas": 3, "datastore": {"etcd": {"members": 5}},
-                "endpoint": {"type": "Given", "host": "api.example.com", "port": 443},
+                "endpoint": {"type": "External", "host": "api.example.com", "port": 443},
                 "network": {"pods": "10.240.0.0/12", "services": "10.96.0.0/16"},
             },
         })
@@ -260,7 +260,7 @@ fn a_cluster_is_shown_without_any_meta_cluster() {
     for (args, said) in [
         (&["--members", "4"][..], "1, 3, 5 or 7"),
         (&["--replicas", "10"], "1..=9"),
-        (&["--endpoint", "Given"], "Given:HOST"),
+        (&["--endpoint", "External"], "External:HOST"),
         (&["-l", "tier"], "write KEY=VALUE"),
     ] {
         let ran = alone(&[&["cluster", "create", "x", "--package-version", "k"], args].concat());
@@ -453,6 +453,12 @@ async fn limits_are_told_beforehand(target: Target) {
         assert!(out.contains(said), "{out}");
     }
     api.delete("tenants", &Default::default()).await.expect("they are deleted");
+    let pinned = json!({"clusters": ["*"], "imageDigests": true});
+    let pinned = ClusterLimits::new("pinned", serde_json::from_value(pinned).expect("they are limits"));
+    api.create(&PostParams::default(), &pinned).await.expect("they are made");
+    let refused = place.run(&upgrade).await.refused();
+    assert!(refused.contains("ClusterLimits pinned") && refused.contains("NAME@sha256:"), "{refused}");
+    api.delete("pinned", &Default::default()).await.expect("they are deleted");
     place.run(&upgrade).await.ok();
     place.target.stop(false).await;
 }
@@ -520,17 +526,17 @@ async fn versions_are_changed(target: Target) {
     // The record counts, not the time: its soak does not end while something stands against that.
     let before = clusters(&place).get("pay-01").await.unwrap().status.unwrap_or_default().conditions;
     let mut conditions: Vec<Value> = before.iter().map(|one| json!(one)).collect();
-    conditions.push(condition("Finishable", "False", "RemovedApisInUse", "callers used flow.example/v1beta1"));
+    conditions.push(condition("UpgradeCompletable", "False", "RemovedAPIsInUse", "callers used flow.example/v1beta1"));
     let soaking = json!({
         "phase": "Soaking", "soakSince": "2026-11-15T08:00:00Z", "soakUntil": "2026-11-16T08:00:00Z", "conditions": conditions,
     });
     say(&place, "pay-01", soaking).await;
     let refused = place.run(&["cluster", "upgrade", "pay-01", "k8s-1.38.0-r1"]).await.refused();
-    assert!(refused.contains("emulates 1.36") && refused.contains("Finishable"), "{refused}");
+    assert!(refused.contains("emulates 1.36") && refused.contains("UpgradeCompletable"), "{refused}");
     let out = place.run(&["cluster", "rollback", "pay-01", "--dry-run"]).await.ok();
     assert!(out.contains("brought back from k8s-1.37.1-r1 to k8s-1.36.4-r1"), "{out}");
     let out = place.run(&["why", "cluster/pay-01"]).await.out;
-    assert!(out.contains("fleetwright.io/override=RemovedApisInUse@k8s-1.37.1-r1/soak"), "{out}");
+    assert!(out.contains("fleetwright.io/override=RemovedAPIsInUse@k8s-1.37.1-r1/soak"), "{out}");
     let ended = json!({"phase": "Ready", "emulates": null, "soakSince": null, "soakUntil": null, "conditions": before});
     say(&place, "pay-01", ended).await;
     let refused = place.run(&["cluster", "rollback", "pay-01"]).await.refused();

@@ -38,7 +38,7 @@ impl Running {
     }
 
     fn exit_code(&mut self) -> Option<i32> {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while Instant::now() < deadline {
             if let Some(status) = self.0.try_wait().expect("the process can be waited for") {
                 return status.code();

@@ -103,8 +103,13 @@ async fn a_person_reaches_hosts_as_the_operator_does_on_hosts() {
     let hop = Hop { address: host.address().to_string(), port: 22, user: "root".into(), login, trust: Trust::FirstUse };
     let route = Route { machine: "host-1".into(), host: hop, jumps: vec![], limits: Limits::default() };
     let link = Ssh::new(helpers()).connect(Arc::new(route)).await.expect("it is reached");
-    let apply =
-        Apply { id: "test.greeting.1".into(), claim: Claim::default(), step: Step::Install(package), within: 60 };
+    let apply = Apply {
+        id: "test.greeting.1".into(),
+        claim: Claim::default(),
+        step: Step::Install(package),
+        within: 60,
+        unproven: false,
+    };
     let answer =
         link.ask(&Request::Apply(Box::new(apply)), Duration::from_secs(60), &|_| {}).await.expect("it answers");
     assert!(matches!(&answer, Answer::Ended(record) if record.outcome == Outcome::Done), "{answer:?}");

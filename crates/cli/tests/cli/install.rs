@@ -85,7 +85,12 @@ async fn install_twice(target: Target) {
     assert!(foreseen.lines().all(|line| line.ends_with(" unchanged (server dry run)")), "{foreseen}");
     assert_eq!(everything(&client).await, installed, "no version moves");
 
-    let third = place.run(&["install", "--image", "example.com/other:2"]).await.ok();
+    let third = place.run(&["install", "--image", "example.com/other:2"]).await;
+    assert!(third.err.contains("note: example.com/other:2 is named by a tag"), "{}", third.err);
+    let pinned = format!("example.com/other@sha256:{}", "a".repeat(64));
+    let foreseen = place.run(&["install", "--dry-run", "--image", &pinned]).await;
+    assert!(!foreseen.err.contains("named by a tag"), "{}", foreseen.err);
+    let third = third.ok();
     let changed: Vec<_> = third.lines().filter(|line| !line.ends_with(" unchanged")).collect();
     let all = ["readiness", "machines", "clusters"].map(|one| format!("deployment.apps/fleetwright-{one} configured"));
     assert_eq!(changed, all);
@@ -294,9 +299,9 @@ metadata: {name: "fleetwright-operators:fleetwright-system", labels: {app.kubern
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: "fleetwright-operators:fleetwright-system"}
 subjects: [{kind: ServiceAccount, name: fleetwright-operators, namespace: fleetwright-system}]
 ---
-{apiVersion: v1, kind: Secret, metadata: {name: fleetwright-seal, namespace: fleet, labels: {fleetwright.io/fleet: fleet}}, stringData: {key: sealing}}
+{apiVersion: v1, kind: Secret, metadata: {name: fleetwright-seal, namespace: fleet, labels: {fleetwright.io/cluster-namespace: fleet}}, stringData: {key: sealing}}
 ---
-{apiVersion: v1, kind: Secret, metadata: {name: pay.sealed-keys, namespace: fleet, labels: {fleetwright.io/fleet: fleet, fleetwright.io/cluster: pay}}, stringData: {sealed: keys}}
+{apiVersion: v1, kind: Secret, metadata: {name: pay.sealed-keys, namespace: fleet, labels: {fleetwright.io/cluster-namespace: fleet, fleetwright.io/cluster: pay}}, stringData: {sealed: keys}}
 ---
 {apiVersion: v1, kind: Secret, metadata: {name: ssh, namespace: fleet}, stringData: {key: ours}}
 "#;

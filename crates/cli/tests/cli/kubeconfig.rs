@@ -81,7 +81,7 @@ async fn a_kubeconfig_leads_into_the_cluster(target: Target) {
     place.kubectl(&["--kubeconfig", path, "get", "namespaces"], None).await.ok();
 
     // For somebody else, with a group that may nothing, for an hour; printed only when asked.
-    let somebody = ["cluster", "kubeconfig", "pay-01", "--user", "ann", "--group", "auditors", "--for", "1h"];
+    let somebody = ["cluster", "kubeconfig", "pay-01", "--user", "ann", "--group", "auditors", "--duration", "1h"];
     let text = place.run(&[&somebody[..], &["--output", "-"]].concat()).await.ok();
     let as_ann = folder.path().join("ann");
     std::fs::write(&as_ann, &text).expect("it can be written");
@@ -137,7 +137,7 @@ async fn a_kubeconfig_leads_into_the_cluster(target: Target) {
     let refused = place.run(&at).await.refused();
     assert!(refused.contains("Secret ca in namespace fleet-new"), "{refused}");
     for (args, said) in [
-        (&["--for", "1000h"][..], "720h"),
+        (&["--duration", "1000h"][..], "720h"),
         (&["--server", "http://x"], "write https://HOST:PORT"),
         (&["--merge", "--output", "x"], "cannot be used with"),
     ] {

@@ -16,7 +16,7 @@ struct Operators(Child);
 
 impl Operators {
     fn start(place: &Place) -> Self {
-        let mut command = place.command(&["operators", "--no-lease", "--listen", "127.0.0.1:0"]);
+        let mut command = place.command(&["operators", "--no-leader-election", "--listen", "127.0.0.1:0"]);
         Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the binary starts"))
     }
 }

@@ -251,7 +251,7 @@ async fn machines_are_imported_told_and_steered(target: Target) {
         ],
         "conditions": [
             {"type": "PackagesReady", "status": "False", "reason": "RolledBack", "message": "kubelet", "lastTransitionTime": "2026-11-16T08:00:00Z"},
-            {"type": "Reachable", "status": "True", "reason": "Answers", "message": "", "lastTransitionTime": "2026-11-16T08:00:00Z"},
+            {"type": "Reachable", "status": "True", "reason": "Connected", "message": "", "lastTransitionTime": "2026-11-16T08:00:00Z"},
         ],
         "lastDrift": {"at": "2026-11-16T08:00:00Z", "repaired": true, "items": [
             {"component": "containerd", "what": "file /etc/x mode", "found": "0666", "wanted": "0644"},
@@ -333,14 +333,14 @@ async fn machines_are_imported_told_and_steered(target: Target) {
     place.run(&["machine", "adopt", "c", "--from", "unclaimed"]).await.ok();
     assert!(asked().await.unwrap_or_default().starts_with("unclaimed/"));
 
-    let refused = place.run(&["machine", "let-go", "a"]).await.refused();
+    let refused = place.run(&["machine", "force-release", "a"]).await.refused();
     assert!(refused.contains("was not deleted"), "{refused}");
     let hold = json!({"metadata": {"finalizers": [names::MACHINE_FINALIZER]}});
     api.patch("a", &PatchParams::default(), &Patch::Merge(&hold)).await.expect("it is held");
     api.delete("a", &DeleteParams::default()).await.expect("it is deleted");
-    place.run(&["machine", "let-go", "a"]).await.ok();
+    place.run(&["machine", "force-release", "a"]).await.ok();
     let annotations = api.get("a").await.expect("it is there").metadata.annotations.unwrap_or_default();
-    assert_eq!(annotations.get(names::LET_GO).map(String::as_str), Some("true"));
+    assert_eq!(annotations.get(names::FORCE_RELEASE).map(String::as_str), Some("true"));
 
     for (args, said) in [
         (&["machine", "status", "nobody"][..], "\"nobody\" not found in namespace fleet"),
@@ -510,4 +510,9 @@ async fn plans_are_told(target: Target) {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_steps_ahead_are_told_without_touching_anything() {
     plans_are_told(Target::embedded().await.expect("the server starts")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_steps_ahead_are_told_without_touching_anything_on_real() {
+    plans_are_told(Target::real().await.expect("the real server starts")).await;
 }

@@ -1,5 +1,6 @@
 //! The binary as a person uses it: real processes, real signals, real files, and both API servers.
 
+mod architecture;
 mod backup;
 mod clusters;
 mod commands;

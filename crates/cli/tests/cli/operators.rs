@@ -68,12 +68,12 @@ impl Operators {
 
     /// How they ended, and their log.
     async fn ended(&mut self) -> (Option<i32>, String) {
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + Duration::from_secs(120);
         let status = loop {
             if let Some(status) = self.child.try_wait().expect("the process can be waited for") {
                 break status;
             }
-            assert!(Instant::now() < deadline, "the operators did not end within 30 s");
+            assert!(Instant::now() < deadline, "the operators did not end within 120 s");
             tokio::time::sleep(Duration::from_millis(20)).await;
         };
         let mut log = String::new();
@@ -144,7 +144,7 @@ async fn works_and_hands_over(target: Target) {
     place.run(&["install"]).await.ok();
     place.speak_as("fleetwright-system", "fleetwright-readiness").await;
     let named = ["--only", "readiness", "--context", "fleetwright-readiness"];
-    let args = [&named[..], &["--lease-duration", "5s", "--log", "info", "--log-format", "json"]].concat();
+    let args = [&named[..], &["--lease-duration", "20s", "--log", "info", "--log-format", "json"]].concat();
 
     let mut first = Operators::start(&place, &[&args[..], &["--identity", "first"]].concat()).await;
     first.ready().await;
@@ -164,7 +164,7 @@ async fn works_and_hands_over(target: Target) {
     assert_eq!(told, [Some("host-1"), Some("host-1"), Some("fleet"), Some("True"), Some("Ready")]);
     assert_eq!(first.get("/healthz").await.0, 200);
     let (code, metrics) = first.get("/metrics").await;
-    assert!(code == 200 && metrics.contains("fleetwright_passes_total"), "{metrics}");
+    assert!(code == 200 && metrics.contains("fleetwright_reconciles_total"), "{metrics}");
 
     first.signal("-TERM");
     let (code, log) = first.ended().await;
@@ -184,7 +184,7 @@ async fn works_and_hands_over(target: Target) {
         let own = format!("fleetwright-system/{account}");
         let mut args = vec!["--only", operator, "--context", &account, "--identity", operator];
         if operator == "clusters" {
-            args.extend(["--account", &own]);
+            args.extend(["--service-account", &own]);
         }
         let running = Operators::start(&place, &args).await;
         running.ready().await;
@@ -213,7 +213,7 @@ async fn operators_work_with_the_rights_of_the_installation_and_hand_over_on_rea
 async fn who_loses_the_lease_ends_with_an_error() {
     let place = Place::new(Target::embedded().await.expect("the server starts"));
     place.run(&["install"]).await.ok();
-    let mut operators = Operators::start(&place, &["--lease-duration", "2s", "--identity", "mine"]).await;
+    let mut operators = Operators::start(&place, &["--lease-duration", "15s", "--identity", "mine"]).await;
     until("it leads", || async { (holder(&place).await.as_deref() == Some("mine")).then_some(()) }).await;
     let leases: Api<Lease> = Api::namespaced(place.target.admin(), "fleet");
     let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string();
@@ -282,7 +282,7 @@ async fn a_server_that_does_not_answer_keeps_nobody_from_stopping() {
 #[test]
 fn a_lease_that_is_not_held_has_no_settings() {
     for (args, part) in [
-        (vec!["operators", "--no-lease", "--identity", "x"], "cannot be used with"),
+        (vec!["operators", "--no-leader-election", "--identity", "x"], "cannot be used with"),
         (vec!["operators", "--lease-duration", "100ms"], "at least 1s"),
         (vec!["operators", "--only", "nothing"], "readiness"),
         (vec!["operators", "--otlp-endpoint", "collector:4318"], "http://"),

@@ -36,13 +36,13 @@ async fn resolves(target: Target) {
     for (name, phase) in [("lost", "Unknown"), ("waiting", "Pending"), ("running", "Running"), ("over", "Failed")] {
         operation(&api, name, phase).await;
     }
-    let says = ["--outcome", "Succeeded", "--because", "host checked by hand"];
+    let says = ["--outcome", "Succeeded", "--reason", "host checked by hand"];
 
     let out = place.run(&[&["resolve", "operation/lost"][..], &says].concat()).await.ok();
     assert_eq!(out.trim(), "operation.fleetwright.io/lost resolved as Succeeded");
     let annotations = api.get("lost").await.expect("it is there").metadata.annotations.expect("annotations");
     assert_eq!(annotations[names::OUTCOME], "Succeeded");
-    assert_eq!(annotations[names::OUTCOME_BECAUSE], "host checked by hand");
+    assert_eq!(annotations[names::OUTCOME_REASON], "host checked by hand");
 
     for (name, part) in
         [("waiting", "only an operation that is Unknown"), ("running", "is Running"), ("over", "has ended as Failed")]
@@ -81,10 +81,10 @@ async fn a_cluster_without_the_kinds_is_told_apart_from_one_without_the_object()
 #[test]
 fn mistakes_are_told_before_any_cluster_is_asked() {
     for (args, code, part) in [
-        (vec!["resolve", "op/x", "--outcome", "Perhaps", "--because", "y"], 2, "Succeeded"),
-        (vec!["resolve", "op/x", "--outcome", "Failed"], 2, "--because"),
-        (vec!["resolve", "op/x", "--outcome", "Failed", "--because", " "], 2, "say how you know"),
-        (vec!["resolve", "machine/x", "--outcome", "failed", "--because", "y"], 1, "operation/NAME"),
+        (vec!["resolve", "op/x", "--outcome", "Perhaps", "--reason", "y"], 2, "Succeeded"),
+        (vec!["resolve", "op/x", "--outcome", "Failed"], 2, "--reason"),
+        (vec!["resolve", "op/x", "--outcome", "Failed", "--reason", " "], 2, "say how you know"),
+        (vec!["resolve", "machine/x", "--outcome", "failed", "--reason", "y"], 1, "operation/NAME"),
         (vec!["why", "node/x"], 1, "machine/NAME"),
         (vec!["why", "host-1"], 1, "machine/host-1"),
         (vec!["why"], 2, "TYPE/NAME"),

@@ -1,6 +1,6 @@
 //! The runbook knows every reason that the operators can give.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -23,12 +23,12 @@ const NO_REASONS: [&str; 23] = [
     "Converging",
     "DaemonSet",
     "Degraded",
+    "Deleting",
     "Denied",
     "DiskPressure",
     "Drain",
     "Failed",
     "Idle",
-    "Leaving",
     "Lost",
     "Machine",
     "MemoryPressure",
@@ -83,12 +83,33 @@ fn the_runbook_says_what_to_do_for_every_reason_of_the_machine_operator() {
     let runbook = fs::read_to_string(Path::new(ROOT).join("docs/runbook.md")).expect("the runbook is there");
     let known = |word: &str| runbook.lines().any(|line| line.starts_with('|') && line.contains(&format!("`{word}`")));
     let words = words();
-    assert!(words.contains_key("RolledBack") && words.contains_key("NoAnswer"), "the reasons are not found any more");
+    assert!(words.contains_key("RolledBack") && words.contains_key("NoResponse"), "the reasons are not found any more");
     let idle: Vec<_> = NO_REASONS.iter().filter(|word| !words.contains_key(**word)).collect();
     assert!(idle.is_empty(), "nobody says these any more: {idle:?}");
     let missing: Vec<_> =
         words.iter().filter(|(word, _)| !NO_REASONS.contains(&word.as_str()) && !known(word)).collect();
     assert!(missing.is_empty(), "docs/runbook.md has no row with what to do for: {missing:#?}");
+}
+
+#[test]
+fn the_reference_has_every_metric_of_the_operators() {
+    let reference =
+        fs::read_to_string(Path::new(ROOT).join("docs/reference/metrics.md")).expect("the reference is there");
+    let mut paths = Vec::new();
+    for operator in ["clusters", "machines", "readiness"] {
+        files(&Path::new(ROOT).join("crates").join(operator).join("src"), &mut paths);
+    }
+    let texts: Vec<_> = paths.iter().map(|path| fs::read_to_string(path).expect("text")).collect();
+    let quoted = texts.iter().flat_map(|text| text.split('"').skip(1).step_by(2));
+    let names: BTreeSet<_> = quoted.filter(|text| text.starts_with("fleetwright_")).collect();
+    assert!(names.len() > 20 && names.contains("fleetwright_clusters"), "{names:?}");
+    let known = |name: &str| {
+        let row = |cell: String| reference.lines().any(|line| line.starts_with(&format!("| `{cell}` |")));
+        // The page names counters so.
+        row(name.to_owned()) || row(format!("{name}_total"))
+    };
+    let missing: Vec<_> = names.into_iter().filter(|name| !known(name)).collect();
+    assert!(missing.is_empty(), "docs/reference/metrics.md has no row for: {missing:?}");
 }
 
 #[test]

@@ -104,7 +104,7 @@ impl Running {
             command
         };
         assert!(fleetwright(&["install"]).status().expect("the binary starts").success());
-        let process = fleetwright(&["operators", "--no-lease", "--listen", "127.0.0.1:0"]).spawn();
+        let process = fleetwright(&["operators", "--no-leader-election", "--listen", "127.0.0.1:0"]).spawn();
         let running = Self { process: process.expect("the binary starts"), home, path: path() };
         // The service account that a pod needs is made by a controller, some moments after its namespace.
         let deadline = Instant::now() + Duration::from_secs(60);

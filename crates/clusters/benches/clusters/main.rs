@@ -1,4 +1,4 @@
-//! Thousands of clusters under one operator: all made and proven, one more, all brought to another version, nothing, all certificates made anew.
+//! Thousands of clusters under one operator: all made and proven, one more, all brought to another version, nothing, all certificates issued again.
 //!
 //! Three processes: the meta cluster (an API server, and the simulated nodes whose pods really listen and answer), the operator, and the bench that asks for changes and
 //! watches. So the operator's CPU time and memory are its own and nobody else's.
@@ -183,7 +183,7 @@ async fn measure(size: usize, idle: Duration) -> Result<Rows> {
     fleet.until_due().await;
     let spent = Spent::from(parts).await?;
     fleet.rotate().await?;
-    spent.tell(&mut rows, "certificates made anew", "all of all are", count, parts).await?;
+    spent.tell(&mut rows, "certificates issued again", "all of all are", count, parts).await?;
     subject.settled().await?;
     let memory = subject.memory()?;
     rows.add("memory of the operator for a cluster, after all that", (memory - empty) / MIB / count, "MiB");

@@ -120,9 +120,9 @@ impl Subject {
             (quantile(&buckets, 0.5) * 1000.0, quantile(&buckets, 0.99) * 1000.0)
         };
         Ok(Latency {
-            pass: of("fleetwright_pass_seconds"),
+            pass: of("fleetwright_reconcile_duration_seconds"),
             wait: of("fleetwright_queue_wait_seconds"),
-            proof: of("fleetwright_cluster_proof_seconds"),
+            proof: of("fleetwright_cluster_probe_duration_seconds"),
         })
     }
 }

@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use fleetwright_api::{Operation, OperationPhase};
 use fleetwright_plan::cluster::members::OPERATIONS;
-use fleetwright_rig::{Points, Record, Side, Stage};
+use fleetwright_rig::{Call, Points, Record, Side, Stage};
 use fleetwright_sim::meta::Step;
-use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::{ListParams, ObjectMeta, PostParams};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim};
+use kube::api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
+use serde_json::json;
 use tokio::task::JoinHandle;
 
 use crate::laps::word;
@@ -29,8 +30,10 @@ const LATE: Duration = Duration::from_secs(8);
 const TOO_LATE: Duration = Duration::from_secs(25);
 /// For what happens again and again.
 const A_LITTLE_LATE: Duration = Duration::from_secs(3);
-/// At most this many calls are held, each in a loss of its own; writes before reads.
+/// At most this many calls are held, each in a loss of its own: first those that no replacement can do without, then other writes, then reads.
 const MOST: usize = 40;
+/// How many calls no replacement can do without: the sum of what [`least`] says.
+const NEEDED: usize = 24;
 
 /// What is late outside of the operator, for how long, and how often.
 const STEPS: &[(Step, Duration, usize)] = &[
@@ -65,15 +68,18 @@ pub async fn of_the_operator(stage: &Stage, side: Side) -> Result<()> {
     let mark = stage.recorder().mark();
     losses.lose("nothing is late").await?;
     let points = points(&stage.recorder().since(mark));
-    ensure!(points.len() > 8, "the operator made {} calls: that is no replacement", points.len());
+    let needed = points.iter().filter(|point| point.needed).count();
+    ensure!(needed == NEEDED, "{needed} of {NEEDED} calls that a replacement needs were made: {points:#?}");
     let mut met = 0;
-    for (word_of, number) in &points {
-        stage.delay().hold(Points::nth(side, word(CLUSTER), word_of, *number), LATE);
-        losses.lose(&format!("held {side} call {number} of {word_of}")).await?;
-        met += stage.delay().held().len();
+    for Point { word: wanted, number, needed, .. } in &points {
+        stage.delay().hold(Points::nth(side, word(CLUSTER), wanted, *number), LATE);
+        losses.lose(&format!("held {side} call {number} of {wanted}")).await?;
+        let held = stage.delay().held().len();
+        ensure!(held > 0 || !needed, "call {number} of {wanted} was not held");
+        met += held;
     }
     stage.delay().end();
-    // The number of calls depends on how those who are asked answer: the last of many is not made every time.
+    // How many other calls there are depends on the answers of the members, and the policy of acts on members is created once: the last of many is not made every time.
     ensure!(met * 2 > points.len(), "{met} of {} calls were held", points.len());
     eprintln!("clusters: {met} of {} calls were held {side} the server did them", points.len());
     Ok(())
@@ -89,24 +95,81 @@ pub async fn of_the_others(stage: &Stage) -> Result<()> {
         ensure!(site.meta.delayed(*step) > 0, "{step:?} never happened");
         site.meta.end_delays();
     }
+    hold_claim(stage).await?;
+    tokio::try_join!(losses.lose("its old volume claim ends late"), release_claim(stage)).map(drop)
+}
+
+/// Keeps the volume claim of the member from going when it is deleted, as storage drivers and people do.
+const HOLD: &str = "example.com/detaches-late";
+
+async fn hold_claim(stage: &Stage) -> Result<()> {
+    let (claims, name) = (stage.within::<PersistentVolumeClaim>(CLUSTER), format!("data-{MEMBER}"));
+    let mut finalizers = claims.get(&name).await?.finalizers().to_vec();
+    finalizers.push(HOLD.to_owned());
+    let held = Patch::Merge(json!({ "metadata": { "finalizers": finalizers } }));
+    claims.patch(&name, &PatchParams::default(), &held).await?;
     Ok(())
 }
 
-/// The calls of a replacement that are held: their word, and how many with it came before.
-fn points(calls: &[Record]) -> Vec<(String, usize)> {
+/// Lets the claim go some time after it was deleted.
+async fn release_claim(stage: &Stage) -> Result<()> {
+    let (claims, name) = (stage.within::<PersistentVolumeClaim>(CLUSTER), format!("data-{MEMBER}"));
+    while claims.get(&name).await?.metadata.deletion_timestamp.is_none() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let due = stage.clock().monotonic() + LATE;
+    while stage.clock().monotonic() < due {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let mut finalizers = claims.get(&name).await?.finalizers().to_vec();
+    ensure!(finalizers.iter().any(|one| one == HOLD), "the old volume claim of {MEMBER} was not held");
+    finalizers.retain(|one| one != HOLD);
+    let free = Patch::Merge(json!({ "metadata": { "finalizers": finalizers } }));
+    claims.patch(&name, &PatchParams::default(), &free).await?;
+    Ok(())
+}
+
+/// A call of a replacement that is held.
+#[derive(Debug)]
+struct Point {
+    word: String,
+    /// How many with that word came before.
+    number: usize,
+    /// No replacement can do without it.
+    needed: bool,
+    writes: bool,
+}
+
+/// How many calls like this one a replacement makes at the least.
+fn least(call: &Call) -> usize {
+    let plural = call.resource.split('.').next().unwrap_or_default();
+    match (call.verb, plural, call.subresource.as_str()) {
+        ("create", "operations", "") => OPERATIONS.len(),
+        // Each is granted, claimed and ended.
+        ("patch", "operations", "status") => 3 * OPERATIONS.len(),
+        // Each takes a place.
+        ("patch", "operationpolicies", "status") if call.name == "etcd-members" => OPERATIONS.len(),
+        // The change begins, and is over.
+        ("apply", "clusters", "status") => 2,
+        ("delete", "persistentvolumeclaims" | "pods", "") => 1,
+        _ => 0,
+    }
+}
+
+fn points(calls: &[Record]) -> Vec<Point> {
     let word = word(CLUSTER);
     let mut before: BTreeMap<String, usize> = BTreeMap::new();
     let mut all = Vec::new();
     let counts = |record: &&Record| record.call.verb != "watch" && !record.call.resource.starts_with("events");
-    for record in calls.iter().filter(counts) {
-        let word = word(&record.call);
+    for Record { call, .. } in calls.iter().filter(counts) {
+        let word = word(call);
         let number = before.entry(word.clone()).or_default();
-        all.push((record.call.writes(), word, *number));
+        all.push(Point { word, number: *number, needed: *number < least(call), writes: call.writes() });
         *number += 1;
     }
-    all.sort_by_key(|(writes, ..)| !writes);
+    all.sort_by_key(|point| (!point.needed, !point.writes));
     all.truncate(MOST);
-    all.into_iter().map(|(_, word, number)| (word, number)).collect()
+    all
 }
 
 /// One cluster, whose member loses its data again and again.

@@ -1,5 +1,7 @@
 //! What happens to a cluster.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context, Result, ensure};
 use fleetwright_api::{Cluster, Machine, MachineSpec, MemberChangeType, condition, names};
 use fleetwright_lab::define;
@@ -48,6 +50,61 @@ pub async fn resize(stage: &Stage, name: &str, members: u32) -> Result<Value> {
     let claims: Vec<String> = claims.into_iter().map(|claim| claim.name_any()).collect();
     ensure!(claims.len() == members as usize, "volumes are left: {claims:?}");
     Ok(all)
+}
+
+/// Its etcd gets three members instead of one, and larger volumes. The volume of the first member cannot grow: when the others run, that member is replaced.
+pub async fn grow(stage: &Stage, name: &str) -> Result<Value> {
+    write(stage, name, "before-growth").await?;
+    let before = identities(stage, name).await?;
+    stage
+        .change(name, json!({ "spec": { "datastore": { "etcd": { "members": 3, "storage": { "size": LARGE } } } } }))
+        .await?;
+    larger(stage, name, 3).await?;
+    let all = all_of(stage, name).await?;
+    let after = identities(stage, name).await?;
+    for one in ["etcd-0", "data-etcd-0"] {
+        ensure!(before.get(one) != after.get(one), "{one} is the old one: {before:?}, {after:?}");
+    }
+    ensure!(is_there(stage, name, "before-growth").await?, "what was written before the replacement is lost");
+    Ok(all)
+}
+
+/// Its volumes grow in place: no member of etcd is restarted, and none is replaced.
+async fn expand(stage: &Stage, name: &str) -> Result<()> {
+    let before = identities(stage, name).await?;
+    stage.change(name, json!({ "spec": { "datastore": { "etcd": { "storage": { "size": LARGE } } } } })).await?;
+    larger(stage, name, site(stage)?.shape.members as usize).await?;
+    stage.ready(name).await?;
+    let after = identities(stage, name).await?;
+    ensure!(before == after, "members of etcd or their volumes were replaced: {before:?}, {after:?}");
+    Ok(())
+}
+
+/// More than volumes of etcd are made with.
+const LARGE: &str = "20Gi";
+
+/// Waits until that many members have volumes of the new size, and the StatefulSet would give it to others.
+async fn larger(stage: &Stage, name: &str, members: usize) -> Result<()> {
+    let grown = || async {
+        let text = |error: kube::Error| error.to_string();
+        let claims = stage.within::<PersistentVolumeClaim>(name).list(&ListParams::default()).await.map_err(text)?;
+        let set = stage.within::<StatefulSet>(name).get_opt("etcd").await.map_err(text)?;
+        let mut all = claims.items;
+        all.extend(set.and_then(|set| set.spec.volume_claim_templates).unwrap_or_default());
+        let sizes: Vec<Value> =
+            all.iter().map(|claim| json!(claim)["spec"]["resources"]["requests"]["storage"].clone()).collect();
+        let so = sizes.len() == members + 1 && sizes.iter().all(|size| size == LARGE);
+        if so { Ok(()) } else { Err(format!("{sizes:?}")) }
+    };
+    stage.settle(&format!("the volumes of {name} are larger"), grown).await
+}
+
+/// The uids of members of etcd and of their volumes, by name.
+async fn identities(stage: &Stage, name: &str) -> Result<BTreeMap<String, Option<String>>> {
+    let pods = stage.within::<Pod>(name).list(&ListParams::default()).await?;
+    let claims = stage.within::<PersistentVolumeClaim>(name).list(&ListParams::default()).await?;
+    let pods = pods.into_iter().map(|pod| (pod.name_any(), pod.uid())).filter(|(pod, _)| pod.starts_with("etcd-"));
+    Ok(pods.chain(claims.into_iter().map(|claim| (claim.name_any(), claim.uid()))).collect())
 }
 
 /// A member of etcd loses its data.
@@ -153,14 +210,15 @@ pub async fn prune(stage: &Stage, name: &str) -> Result<Value> {
         there.map_or(Ok(()), |there| Err(format!("{there:?}")))
     };
     stage.settle("what was beside it is gone", gone).await?;
-    once_heard(stage, name, "ExtensionPrune").await?;
+    // One for each of the two.
+    heard(stage, name, "ExtensionPrune", 2).await?;
     all_of(stage, name).await
 }
 
-/// Fails unless there was such an Operation that ended. In the lap in which nothing is disturbed it succeeded.
-async fn once_heard(stage: &Stage, name: &str, type_: &str) -> Result<()> {
+/// Fails unless there was such an Operation that ended. In the lap in which nothing is disturbed that many succeeded.
+async fn heard(stage: &Stage, name: &str, type_: &str, times: usize) -> Result<()> {
     let succeeded = stage.operated(name, type_).await?;
-    ensure!(name != UNDISTURBED || succeeded > 0, "no Operation {type_} of {name} succeeded");
+    ensure!(name != UNDISTURBED || succeeded == times, "{succeeded} Operations {type_} of {name} succeeded");
     Ok(())
 }
 
@@ -215,7 +273,7 @@ pub async fn release(stage: &Stage, name: &str) -> Result<Value> {
             .context("its machine is gone too early")?;
     }
     stage.gone(name).await?;
-    once_heard(stage, name, "ReleaseMachines").await?;
+    heard(stage, name, "ReleaseMachines", 1).await?;
     stage.of(name).await
 }
 
@@ -236,14 +294,15 @@ pub async fn laps(stage: &Stage, legs: &[Leg]) -> Result<()> {
     at_every_call(stage, legs).await
 }
 
-/// Members come, go and lose their data.
+/// Members come, go, get larger volumes and lose their data.
 pub async fn members(stage: &Stage) -> Result<()> {
     stage.declare("pay").await?;
     stage.start().await?;
     stage.ready("pay").await?;
-    for members in [5, 1, 3] {
+    for members in [5, 1] {
         resize(stage, "pay", members).await?;
     }
+    grow(stage, "pay").await?;
     lose(stage, "pay", "etcd-1").await?;
     lose(stage, "pay", "etcd-0").await?;
     // The opposite, half-way: a member is on its way out, or the first one has gone.
@@ -256,6 +315,20 @@ pub async fn members(stage: &Stage) -> Result<()> {
     };
     stage.reaches("pay", "a member is being removed", begun).await?;
     resize(stage, "pay", 3).await?;
+    Ok(())
+}
+
+/// An upgrade soaks, and its soak ends with a snapshot for that purpose.
+pub async fn soaks(stage: &Stage) -> Result<()> {
+    stage.declare("pay").await?;
+    stage.start().await?;
+    stage.ready("pay").await?;
+    write(stage, "pay", "before").await?;
+    finish(stage, "pay").await?;
+    let status = stage.api::<Cluster>().get("pay").await?.status.unwrap_or_default();
+    let purpose = status.last_snapshot.and_then(|one| one.purpose).unwrap_or_default();
+    ensure!(purpose.starts_with("soak/v1.37/"), "the last snapshot is for {purpose:?}");
+    ensure!(is_there(stage, "pay", "before").await?, "what was written before the upgrade is lost");
     Ok(())
 }
 
@@ -277,6 +350,7 @@ pub async fn life(stage: &Stage) -> Result<()> {
     stage.declare("pay").await?;
     stage.start().await?;
     stage.ready("pay").await?;
+    expand(stage, "pay").await?;
     stage.refer("pay", "v1.37").await?;
     stage.ready("pay").await?;
     stage.refer("pay", "v1.36").await?;

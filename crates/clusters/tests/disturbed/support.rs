@@ -20,6 +20,7 @@ use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Resource, ResourceExt};
@@ -44,7 +45,12 @@ pub struct Shape {
     pub soak: Duration,
     /// The package version.
     pub package: &'static str,
+    /// The StorageClass of volumes; without one they cannot grow.
+    pub class: Option<&'static str>,
 }
+
+/// A StorageClass whose volumes can grow.
+const ELASTIC: &str = "elastic";
 
 /// Objects in the business cluster, one of which stays whatever becomes of the extension.
 const NOTES: &str = r#"
@@ -94,7 +100,13 @@ impl Story {
         Self {
             play,
             twice: false,
-            shape: Shape { members: 1, replicas: 1, soak: Duration::from_secs(24 * 3600), package: "v1.36" },
+            shape: Shape {
+                members: 1,
+                replicas: 1,
+                soak: Duration::from_secs(24 * 3600),
+                package: "v1.36",
+                class: None,
+            },
             pace: 10,
         }
     }
@@ -121,6 +133,11 @@ impl Story {
     /// With three members of etcd and two replicas of the others.
     pub const fn large(self) -> Self {
         Self { shape: Shape { members: 3, replicas: 2, ..self.shape }, ..self }
+    }
+
+    /// With volumes that can grow.
+    pub const fn elastic(self) -> Self {
+        Self { shape: Shape { class: Some(ELASTIC), ..self.shape }, ..self }
     }
 
     /// With extensions.
@@ -213,6 +230,11 @@ impl Scenario for Story {
             let package = ClusterPackageVersion::new(name, spec);
             stage.api::<ClusterPackageVersion>().create(&PostParams::default(), &package).await?;
         }
+        let class = json!({
+            "metadata": { "name": ELASTIC }, "provisioner": "example.com/disks", "allowVolumeExpansion": true,
+        });
+        let class: StorageClass = serde_json::from_value(class)?;
+        Api::all(stage.admin()).create(&PostParams::default(), &class).await?;
         let limit = json!({ "operations": ["ReleaseMachines"], "max": 5 });
         let limit = OperationPolicy::new("releases", serde_json::from_value(limit)?);
         stage.api::<OperationPolicy>().create(&PostParams::default(), &limit).await?;
@@ -224,7 +246,7 @@ impl Scenario for Story {
         for cluster in stage.api::<Cluster>().list(&ListParams::default()).await? {
             clusters.insert(cluster.name_any(), stage.told(&cluster.name_any()).await?);
         }
-        let objects = objects(stage, &format!("{}={}", names::FLEET, stage.namespace())).await?;
+        let objects = objects(stage, &format!("{}={}", names::CLUSTER_NAMESPACE, stage.namespace())).await?;
         Ok(json!({ "clusters": clusters, "objects": objects }))
     }
 
@@ -283,15 +305,15 @@ where
                 spec.remove(given);
             }
         }
-        // The record of the accepted spec names its Cluster.
+        // The record of the accepted spec has the uids of its Cluster and of package versions.
         if let Some(data) = value["data"].as_object_mut() {
-            data.remove("uid");
+            data.retain(|name, _| !["uid", "packages.json"].contains(&name.as_str()));
         }
         // Digests of what has the namespace's name and the keys of this run in it.
         if let Some(template) = value["spec"]["template"]["metadata"]["annotations"].as_object_mut() {
             template.retain(|name, _| !name.starts_with("fleetwright.io/"));
         }
-        let own = |name: &str| name.starts_with("fleetwright.io/") && name != names::APPLIED;
+        let own = |name: &str| name.starts_with("fleetwright.io/") && name != names::APPLIED_HASH;
         let annotations: BTreeMap<_, _> = object.annotations().iter().filter(|(name, _)| own(name)).collect();
         all.push((name, json!([object.labels(), annotations, value["spec"], value["data"]])));
     }

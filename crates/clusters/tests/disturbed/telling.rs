@@ -52,7 +52,9 @@ impl Telling for Stage {
         let shape = site(self)?.shape;
         let mut spec = ClusterSpec::of(shape.package);
         spec.replicas = shape.replicas;
-        spec.datastore.etcd = Some(EtcdDatastore { members: shape.members, ..EtcdDatastore::default() });
+        let mut etcd = EtcdDatastore { members: shape.members, ..EtcdDatastore::default() };
+        etcd.storage.class = shape.class.map(str::to_owned);
+        spec.datastore.etcd = Some(etcd);
         spec.upgrade.soak.0 = shape.soak;
         spec.deletion_protection = false;
         self.api::<Cluster>().create(&PostParams::default(), &Cluster::new(cluster, spec)).await?;

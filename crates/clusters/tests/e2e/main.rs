@@ -5,6 +5,7 @@ mod external;
 mod leaves;
 mod members;
 mod repair;
+mod soak;
 mod stages;
 mod workers;
 
@@ -155,6 +156,16 @@ impl World {
         Ok(())
     }
 
+    /// A cluster at v1.36 that is reached at a port of the node, and may be deleted.
+    fn spec(&self, members: u32) -> ClusterSpec {
+        let mut spec = ClusterSpec::of("v1.36");
+        spec.datastore.etcd = Some(EtcdDatastore { members, ..EtcdDatastore::default() });
+        spec.endpoint.type_ = EndpointType::NodePort;
+        spec.endpoint.host = Some(self.meta.address().to_string());
+        spec.deletion_protection = false;
+        spec
+    }
+
     fn clusters(&self) -> Api<Cluster> {
         Api::namespaced(self.client.clone(), FLEET)
     }
@@ -254,65 +265,63 @@ impl Busy {
         let failed = self.task.await?;
         Ok((self.written.load(Ordering::Relaxed), failed))
     }
+
+    /// Ends it: no request failed, and all that was written is there.
+    async fn unharmed(self, client: Client) -> Result<()> {
+        let (written, failed) = self.end().await?;
+        ensure!(failed.is_empty(), "{} of {written} writes failed: {failed:#?}", failed.len());
+        ensure!(written > 10, "{written} writes in all");
+        let maps = Api::<ConfigMap>::default_namespaced(client).list(&Default::default()).await?;
+        let there = maps.iter().filter(|one| one.name_any().starts_with("busy-")).count();
+        ensure!(there == written, "{there} of {written} are there");
+        Ok(())
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_is_made_of_pods_upgraded_rolled_back_and_rotated_under_load_and_goes_without_a_trace_on_hosts()
 -> Result<()> {
-    on_meta(async |world| {
-        let mut spec = ClusterSpec::of("v1.36");
-        spec.datastore.etcd = Some(EtcdDatastore { members: 1, ..EtcdDatastore::default() });
-        spec.endpoint.type_ = EndpointType::NodePort;
-        spec.endpoint.host = Some(world.meta.address().to_string());
-        spec.deletion_protection = false;
-        let begun = Instant::now();
-        world.clusters().create(&PostParams::default(), &Cluster::new("pay", spec)).await?;
-        let status = world.ready("pay").await?;
-        eprintln!("proven Ready after {:?}", begun.elapsed());
-        let endpoint = status.endpoint.context("it has an endpoint")?;
-        let client = world.business("pay", &endpoint).await?;
+    // Both wait most of the time.
+    on_meta(async |world| tokio::try_join!(live(world), soak::ends(world)).map(drop)).await
+}
 
-        let busy = Busy::start(client.clone());
-        let begun = Instant::now();
-        world.refer("pay", "v1.37").await?;
-        let status = world.ready("pay").await?;
-        eprintln!("upgraded after {:?}", begun.elapsed());
-        // A connection of before may lead to one that still goes down.
-        let version = world.business("pay", &endpoint).await?.apiserver_version().await?.git_version;
-        ensure!(version.starts_with("v1.37."), "it says {version}");
-        ensure!(status.previous.as_deref() == Some("v1.36"), "{status:#?}");
-        ensure!(status.emulates.as_deref() == Some("1.36"), "{status:#?}");
+/// Made, upgraded, rolled back, with other certificates, and deleted.
+async fn live(world: &World) -> Result<()> {
+    let begun = Instant::now();
+    world.clusters().create(&PostParams::default(), &Cluster::new("pay", world.spec(1))).await?;
+    let status = world.ready("pay").await?;
+    eprintln!("proven Ready after {:?}", begun.elapsed());
+    let endpoint = status.endpoint.context("it has an endpoint")?;
+    let client = world.business("pay", &endpoint).await?;
 
-        let begun = Instant::now();
-        world.refer("pay", "v1.36").await?;
-        world.ready("pay").await?;
-        eprintln!("rolled back after {:?}", begun.elapsed());
-        // A connection of before may lead to one that still goes down.
-        let version = world.business("pay", &endpoint).await?.apiserver_version().await?.git_version;
-        ensure!(version.starts_with("v1.36."), "it says {version}");
+    let busy = Busy::start(client.clone());
+    let begun = Instant::now();
+    world.refer("pay", "v1.37").await?;
+    let status = world.ready("pay").await?;
+    eprintln!("upgraded after {:?}", begun.elapsed());
+    // An earlier connection may lead to a server that is shutting down.
+    let version = world.business("pay", &endpoint).await?.apiserver_version().await?.git_version;
+    ensure!(version.starts_with("v1.37."), "it says {version}");
+    ensure!(status.previous.as_deref() == Some("v1.36"), "{status:#?}");
+    ensure!(status.emulates.as_deref() == Some("1.36"), "{status:#?}");
 
-        let begun = Instant::now();
-        leaves::rotate(world).await?;
-        eprintln!("all certificates rotated after {:?}", begun.elapsed());
-        let (written, failed) = busy.end().await?;
-        ensure!(failed.is_empty(), "{} of {written} writes failed: {failed:#?}", failed.len());
-        ensure!(written > 10, "{written} writes in all");
-        let maps: Api<ConfigMap> = Api::default_namespaced(client);
-        let there = maps
-            .list(&Default::default())
-            .await?
-            .items
-            .into_iter()
-            .filter(|one| one.name_any().starts_with("busy-"))
-            .count();
-        ensure!(there == written, "{there} of {written} are there");
+    let begun = Instant::now();
+    world.refer("pay", "v1.36").await?;
+    world.ready("pay").await?;
+    eprintln!("rolled back after {:?}", begun.elapsed());
+    // An earlier connection may lead to a server that is shutting down.
+    let version = world.business("pay", &endpoint).await?.apiserver_version().await?.git_version;
+    ensure!(version.starts_with("v1.36."), "it says {version}");
 
-        let begun = Instant::now();
-        world.gone("pay").await?;
-        eprintln!("gone after {:?}", begun.elapsed());
-        Ok(())
-    })
-    .await
+    let begun = Instant::now();
+    leaves::rotate(world).await?;
+    eprintln!("all certificates rotated after {:?}", begun.elapsed());
+    busy.unharmed(client).await?;
+
+    let begun = Instant::now();
+    world.gone("pay").await?;
+    eprintln!("gone after {:?}", begun.elapsed());
+    Ok(())
 }
 
 /// Since when its datastore is healthy, if it is.
@@ -326,12 +335,7 @@ async fn healthy_since(world: &World) -> Result<Option<String>> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_of_etcd_that_lost_its_data_is_replaced_on_hosts() -> Result<()> {
     on_meta(async |world| {
-        let mut spec = ClusterSpec::of("v1.36");
-        spec.replicas = 1;
-        spec.datastore.etcd = Some(EtcdDatastore { members: 3, ..EtcdDatastore::default() });
-        spec.endpoint.type_ = EndpointType::NodePort;
-        spec.endpoint.host = Some(world.meta.address().to_string());
-        spec.deletion_protection = false;
+        let spec = ClusterSpec { replicas: 1, ..world.spec(3) };
         world.clusters().create(&PostParams::default(), &Cluster::new("pay", spec)).await?;
         let status = world.ready("pay").await?;
         let client = world.business("pay", &status.endpoint.context("it has an endpoint")?).await?;
@@ -362,7 +366,8 @@ async fn a_member_of_etcd_that_lost_its_data_is_replaced_on_hosts() -> Result<()
             ensure!(fleetwright_api::is_true(&status.conditions, names::DATASTORE_HEALTHY), "{status:#?}");
             ensure!(maps.get_opt("kept").await?.is_some(), "what was written is there");
         }
-        members::resize(world, &maps, &[1, 3]).await?;
+        // Not before: what is done to a member above is done to all members of that name.
+        tokio::try_join!(members::resize(world, &maps), members::grow(world))?;
         ensure!(maps.get_opt("kept").await?.is_some(), "what was written is there");
         Ok(())
     })

@@ -34,12 +34,7 @@ async fn what_breaks_comes_back_and_beside_it_a_cluster_lives_on_an_etcd_of_some
 
 /// A killed API server, a deleted pod, a deleted certificate and an API server that works for nobody come back.
 async fn come_back(world: &World) -> Result<()> {
-    let mut spec = ClusterSpec::of("v1.36");
-    spec.datastore.etcd = Some(EtcdDatastore { members: 1, ..EtcdDatastore::default() });
-    spec.deletion_protection = false;
-    spec.endpoint.type_ = EndpointType::NodePort;
-    spec.endpoint.host = Some(world.meta.address().to_string());
-    world.clusters().create(&PostParams::default(), &Cluster::new("pay", spec)).await?;
+    world.clusters().create(&PostParams::default(), &Cluster::new("pay", world.spec(1))).await?;
     world.ready("pay").await?;
 
     // As the kernel would, when memory is short.
@@ -165,7 +160,7 @@ async fn isolate(world: &World) -> Result<()> {
 async fn serving(world: &World, wanted: &[(&Pod, bool)]) -> Result<()> {
     eventually("the endpoint to lead to others", async || {
         let all = servers(world).await?;
-        let serves = |pod: &Pod| pod.labels().get(names::SERVES).is_none_or(|value| value == "true");
+        let serves = |pod: &Pod| pod.labels().get(names::SERVING).is_none_or(|value| value == "true");
         let now = |pod: &Pod| all.iter().find(|one| one.uid() == pod.uid()).map(serves);
         let told: Vec<_> = wanted.iter().map(|(pod, _)| (pod.name_any(), now(pod))).collect();
         let right = wanted.iter().zip(&told).all(|((_, wanted), (_, now))| *now == Some(*wanted));

@@ -39,13 +39,13 @@ pub(super) async fn taken_back(world: &World, name: &str, client: Client) -> Res
     let why = &failed.message;
     ensure!(failed.package_version == BAD && why.contains("kube-scheduler") && why.contains(GATE), "{failed:?}");
     let upgradable = fleetwright_api::condition(&status.conditions, names::UPGRADABLE);
-    ensure!(upgradable.is_some_and(|one| one.reason == names::reasons::TRIED_AND_FAILED), "{upgradable:?}");
+    ensure!(upgradable.is_some_and(|one| one.reason == names::reasons::UPGRADE_FAILED), "{upgradable:?}");
     let events: Api<Event> = Api::namespaced(world.client.clone(), FLEET);
     eventually("an event that tells why", async || {
         let all = events.list(&Default::default()).await?.items;
         let mut told = all.iter().filter(|event| event.involved_object.name.as_deref() == Some(name));
         let so = |event: &Event| {
-            event.reason.as_deref() == Some("TakenBack")
+            event.reason.as_deref() == Some("UpgradeRolledBack")
                 && event.message.as_deref().is_some_and(|text| text.contains(GATE))
         };
         Ok(if told.any(so) { Ok(()) } else { Err(format!("{all:#?}")) })

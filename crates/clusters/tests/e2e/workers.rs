@@ -1,6 +1,8 @@
 //! Workers: hosts that the Machine-Operator beside the control plane brings in, and pods on them that find each other by name.
 
-use fleetwright_api::{ExtensionChoice, ExtensionStatus, Machine, OperationPolicy, Status};
+use fleetwright_api::{
+    Extension, ExtensionChoice, ExtensionStatus, Machine, Operation, OperationPhase, OperationPolicy, Status,
+};
 use fleetwright_lab::hosts::{Described, Host, apply, images};
 use fleetwright_lab::meta::Workers;
 use fleetwright_lab::specs;
@@ -9,6 +11,7 @@ use fleetwright_plan::cluster::extensions::shipped;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::rbac::v1::ClusterRole;
 use tokio::sync::Mutex;
 use tokio::try_join;
 
@@ -16,6 +19,19 @@ use super::*;
 
 const WORKERS: [&str; 2] = ["worker-1", "worker-2"];
 const KUBELET: &str = "1.36.4";
+/// Newer than the API server.
+const NEWER_KUBELET: &str = "1.37.1";
+/// An extension of the site: its objects are deleted when it is disabled.
+const NOTES: &str = "
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: notes}
+rules: []
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: notes, namespace: kube-system}
+";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hosts_become_workers_by_the_shipped_extensions_and_their_pods_find_each_other_by_name_on_hosts() -> Result<()>
@@ -50,6 +66,8 @@ async fn create(world: &World, workers: &Workers) -> Result<()> {
     let packages: Api<ClusterPackageVersion> = Api::namespaced(world.client.clone(), FLEET);
     let mut spec = packages.get("v1.36").await?.spec;
     spec.extensions = shipped(image)?;
+    let notes = Extension { name: "notes".to_owned(), order: 60, template: NOTES.to_owned(), ..Extension::default() };
+    spec.extensions.push(notes);
     packages.create(&PostParams::default(), &ClusterPackageVersion::new("workers", spec)).await?;
     let mut spec = ClusterSpec::of("workers");
     spec.replicas = 1;
@@ -90,13 +108,9 @@ async fn story(world: &World, hosts: &[&Host; 2]) -> Result<()> {
     endpoint_is_told(&client, &endpoint).await?;
     chapter("the extensions are in place; the Machine-Operator leads");
 
-    let packages: Vec<_> = world.meta.site.worker(KUBELET)?;
-    // Images are there already, and problems are looked for elsewhere.
-    let wanted = |component: &str| !["images", "node-problem-detector"].contains(&component);
-    let packages: Vec<_> = packages.into_iter().filter(|(component, _)| wanted(component)).collect();
     apply(&client, &world.meta.site.fleet(FLEET)?).await?;
     for (number, host) in (0..).zip(hosts) {
-        apply(&client, &[Described::host(host, number).machine(FLEET, &packages)]).await?;
+        apply(&client, &[machine(world, host, number, KUBELET)?]).await?;
     }
     for name in WORKERS {
         schedulable(&client, name).await?;
@@ -106,10 +120,15 @@ async fn story(world: &World, hosts: &[&Host; 2]) -> Result<()> {
     chapter("CoreDNS answers");
     pods_find_each_other(&client).await?;
     chapter("a pod on one host was reached by the name of its Service from the other");
+    a_newer_kubelet_is_refused(world, &client, hosts[0]).await?;
+    chapter("a kubelet that is newer than the API server was refused");
     let passed = conforms(world, &endpoint).await?;
     chapter(&format!("{passed} of Kubernetes' own conformance specs passed"));
     let client = authorities_are_replaced(world, &endpoint, hosts).await?;
     chapter("all authorities were replaced; no worker was lost, and none trusts the old ones");
+
+    an_extension_is_pruned(world, &client).await?;
+    chapter("the objects of a disabled extension were deleted");
 
     // Nobody starts these elsewhere, so a drain would leave them to people. CoreDNS' disruption budget would keep the last machine.
     let pods: Api<Pod> = Api::default_namespaced(client.clone());
@@ -133,6 +152,42 @@ async fn story(world: &World, hosts: &[&Host; 2]) -> Result<()> {
     }
     chapter("the cluster is gone, and its hosts are let go");
     Ok(())
+}
+
+/// The Machine of a host, with that kubelet.
+fn machine(world: &World, host: &Host, number: u8, kubelet: &str) -> Result<Value> {
+    // Images are there already, and problems are looked for elsewhere.
+    let wanted = |component: &str| !["images", "node-problem-detector"].contains(&component);
+    let packages = world.meta.site.worker(kubelet)?;
+    let packages: Vec<_> = packages.into_iter().filter(|(component, _)| wanted(component)).collect();
+    ensure!(packages.iter().any(|(component, _)| component == "kubelet"), "there is no package of kubelet {kubelet}");
+    Ok(Described::host(host, number).machine(FLEET, &packages))
+}
+
+/// The first machine refers to a kubelet that is newer than the API server: the Machine says so, and the kubelet that runs is not touched.
+async fn a_newer_kubelet_is_refused(world: &World, client: &Client, host: &Host) -> Result<()> {
+    let machines: Api<Machine> = Api::namespaced(client.clone(), FLEET);
+    let process = "systemctl show --property=MainPID --value kubelet.service";
+    let before = host.run(process).await?;
+    apply(client, &[machine(world, host, 0, NEWER_KUBELET)?]).await?;
+    let message = eventually("the newer kubelet to be refused", async || {
+        let status = machines.get(&host.name()).await?.status.unwrap_or_default();
+        let current = fleetwright_api::condition(&status.conditions, names::UP_TO_DATE).cloned();
+        let refused = current.filter(|one| one.status == Status::False && one.reason == "KubeletTooNew");
+        Ok(refused.map(|one| one.message).ok_or_else(|| format!("{status:#?}")))
+    })
+    .await?;
+    ensure!(message.contains(NEWER_KUBELET) && message.contains("upgrade the control plane first"), "{message}");
+    schedulable(client, &host.name()).await?;
+    let after = host.run(process).await?;
+    ensure!(before == after, "the kubelet was restarted: its process was {before}, and is {after}");
+    apply(client, &[machine(world, host, 0, KUBELET)?]).await?;
+    eventually("the machine to be up to date", async || {
+        let status = machines.get(&host.name()).await?.status.unwrap_or_default();
+        let current = fleetwright_api::is_true(&status.conditions, names::UP_TO_DATE);
+        Ok(if current { Ok(()) } else { Err(format!("{status:#?}")) })
+    })
+    .await
 }
 
 /// Replaces all authorities. Workers join anew while old and new ones are trusted: none is lost, and pods run on. Answers a client that trusts the new ones.
@@ -238,6 +293,30 @@ async fn extensions(world: &World, names: &[&str], holds: impl Fn(&ExtensionStat
         Ok(if names.iter().all(so) { Ok(()) } else { Err(format!("{all:#?}")) })
     })
     .await
+}
+
+/// An extension is disabled: an Operation deletes its objects in the business cluster, and no object of another extension.
+async fn an_extension_is_pruned(world: &World, client: &Client) -> Result<()> {
+    extensions(world, &["notes"], |one| one.ready == Status::True).await?;
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "kube-system");
+    let mut choices = world.clusters().get("pay").await?.spec.extensions;
+    choices.push(ExtensionChoice { name: "notes".to_owned(), enabled: Some(false), ..ExtensionChoice::default() });
+    let disable = json!({ "spec": { "extensions": choices } });
+    world.clusters().patch("pay", &PatchParams::default(), &Patch::Merge(disable)).await?;
+
+    let operations: Api<Operation> = Api::namespaced(world.client.clone(), FLEET);
+    let roles: Api<ClusterRole> = Api::all(client.clone());
+    eventually("the objects of the extension to be deleted", async || {
+        let listed = operations.list(&Default::default()).await?.items;
+        let prunes: Vec<_> = listed.iter().filter(|one| one.spec.type_ == "ExtensionPrune").collect();
+        let phases: Vec<_> = prunes.iter().map(|one| one.status.as_ref().map(|status| status.phase)).collect();
+        let left = (roles.get_opt("notes").await?.is_some(), maps.get_opt("notes").await?.is_some());
+        let done = left == (false, false) && phases == [Some(OperationPhase::Succeeded)];
+        Ok(if done { Ok(()) } else { Err(format!("{left:?} {prunes:#?}")) })
+    })
+    .await?;
+    ensure!(maps.get_opt("coredns").await?.is_some(), "an object of another extension was deleted");
+    extensions(world, &["coredns"], |one| one.ready == Status::True).await
 }
 
 /// Waits until the pod beside the control plane has the lease in the business cluster.

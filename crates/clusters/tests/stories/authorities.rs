@@ -5,16 +5,18 @@ use std::time::Duration;
 
 use fleetwright_api::{Condition, Machine, MachineSpec, RotationPhase, Status, condition, names};
 use fleetwright_lab::define;
-use fleetwright_pki::Certificate;
+use fleetwright_pki::{Authority, Certificate};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 
-use crate::support::World;
+use crate::support::{FLEET, World};
 use crate::versions::business;
+
+const AUTHORITIES: [&str; 4] = ["ca", "etcd-ca", "front-proxy-ca", "kubelet-ca"];
 
 async fn held(world: &World, secret: &str, key: &str) -> String {
     let api: Api<Secret> = world.api("pay");
@@ -28,7 +30,7 @@ async fn authorities_are_replaced_in_phases_and_all_that_they_signed_with_them()
     world.create("pay", |spec| spec.certificates.overlap.0 = Duration::from_secs(1)).await;
     world.ready("pay").await;
     let mut before = Vec::new();
-    for authority in ["ca", "etcd-ca", "front-proxy-ca", "kubelet-ca"] {
+    for authority in AUTHORITIES {
         before.push((authority, held(&world, authority, "tls.crt").await));
     }
     let token_key = held(&world, "service-account", "sa.key").await;
@@ -152,4 +154,65 @@ async fn no_phase_ends_before_all_machines_have_what_is_trusted() {
             }
         })
         .await;
+}
+
+/// The cluster is as old as its authorities last: they have expired, and no component accepts what they signed.
+#[tokio::test(flavor = "multi_thread")]
+async fn authorities_that_have_expired_are_replaced_when_a_person_asks_for_it() {
+    let mut world = World::start().await;
+    world
+        .create("pay", |spec| {
+            spec.replicas = 1;
+            spec.certificates.overlap.0 = Duration::from_secs(1);
+        })
+        .await;
+    world.ready("pay").await;
+    world.operator_stops().await;
+    let secrets: Api<Secret> = world.api("pay");
+    for name in AUTHORITIES {
+        let old = Authority::lasting(name, Duration::ZERO).unwrap();
+        let data = json!({ "stringData": {
+            "tls.crt": old.cert_pem(), "tls.key": old.key_pem(), "ca.crt": old.cert_pem(),
+        } });
+        secrets.patch(name, &PatchParams::default(), &Patch::Merge(data)).await.unwrap();
+    }
+    // Without a record and a copy, the operator takes the authorities that it finds.
+    let fleet: Api<Secret> = Api::namespaced(world.client.clone(), FLEET);
+    fleet.delete("pay.sealed-keys", &DeleteParams::default()).await.unwrap();
+    let unrecorded = Patch::Merge(json!({ "status": { "keys": [] } }));
+    world.clusters().patch_status("pay", &PatchParams::default(), &unrecorded).await.unwrap();
+    world.operator_starts();
+
+    world.told(names::reasons::AUTHORITY_EXPIRED).await;
+    let message = world
+        .until("it waits, and says why", async || {
+            let status = world.status("pay").await;
+            let valid = condition(&status.conditions, names::CERTIFICATES_VALID).cloned();
+            let expired = valid.filter(|valid| valid.reason == names::reasons::AUTHORITY_EXPIRED);
+            match expired.filter(|_| status.waiting_for.is_some()) {
+                Some(expired) => Ok(expired.message),
+                None => Err(format!("{status:#?}")),
+            }
+        })
+        .await;
+    assert!(AUTHORITIES.iter().all(|name| message.contains(&format!("{name} expired at"))), "{message}");
+
+    let value = message.rsplit(' ').next().unwrap();
+    world.change("pay", json!({ "spec": { "certificates": { "rotateAuthorities": value } } })).await;
+    world
+        .until("all of it is replaced", async || {
+            let status = world.status("pay").await;
+            match (&status.rotation, status.authorities.as_deref()) {
+                (None, Some(done)) if done == value => Ok(()),
+                _ => Err(format!("{status:#?}")),
+            }
+        })
+        .await;
+    let status = world.ready("pay").await;
+    assert!(fleetwright_api::is_true(&status.conditions, names::CERTIFICATES_VALID), "{status:#?}");
+    for name in AUTHORITIES {
+        let new = held(&world, name, "tls.crt").await;
+        assert!(Certificate::from_pem(&new).unwrap().not_after > jiff::Timestamp::now().as_second(), "{name}");
+        assert_eq!(held(&world, name, "ca.crt").await.trim(), new.trim(), "{name}: the expired one is dropped");
+    }
 }

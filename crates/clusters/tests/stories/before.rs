@@ -1,15 +1,20 @@
 //! What stands before an upgrade: it is held back, and nothing is touched.
 
+use std::time::Duration;
+
 use fleetwright_api::{ComponentOverrides, Status, condition, names};
+use fleetwright_lab::{Kind, Target};
+use fleetwright_plan::cluster::survey::{RemovedApi, removed_apis};
 use fleetwright_sim::meta::Removal;
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
-use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota};
+use k8s_openapi::api::core::v1::{Endpoints, Node, Pod, ResourceQuota};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::PostParams;
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use crate::support::World;
+use crate::versions::{business, refer};
 
 /// Waits until the change is held back for that reason; answers what is said.
 async fn held(world: &World, reason: &str) -> String {
@@ -57,26 +62,55 @@ async fn an_api_that_callers_use_and_the_next_minor_removes_holds_an_upgrade_bac
     let packages = packages(&world).await;
     assert_eq!(packages.len(), 4);
     assert!(packages.iter().all(|package| package == "v1.36"), "nothing is touched: {packages:?}");
-    world.told("UpgradeHeldBack").await;
+    world.told("UpgradeBlocked").await;
     // Said of another change, it does not count.
     let annotate = |text: &str| json!({ "metadata": { "annotations": { names::OVERRIDE: text } } });
-    world.change("pay", annotate("RemovedApisInUse@v1.36")).await;
+    world.change("pay", annotate("RemovedAPIsInUse@v1.36")).await;
     held(&world, names::reasons::REMOVED_APIS_IN_USE).await;
-    world.change("pay", annotate("RemovedApisInUse@v1.37")).await;
+    world.change("pay", annotate("RemovedAPIsInUse@v1.37")).await;
     let status = world.ready("pay").await;
     assert_eq!(status.package_version.as_deref(), Some("v1.37"));
 }
 
+/// Endpoints are deprecated since 1.33, and no release removes them: the test writes a release into the metrics.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_would_fall_out_of_the_supported_skew_holds_an_upgrade_back() {
-    let world = World::start().await;
-    world.create("pay", |spec| spec.replicas = 1).await;
-    world.ready("pay").await;
-    let pods: Api<Pod> = world.api("pay");
-    let mut pods = pods.list(&Default::default()).await.unwrap().items.into_iter();
-    let server = pods.find(|pod| pod.name_any().starts_with("kube-apiserver")).unwrap().name_any();
-    let nodes: Api<Node> = Api::all(world.meta.client("fleet-pay", &server).unwrap());
-    for (name, version) in [("old", "v1.33.2"), ("fine", "v1.36.4")] {
+async fn an_api_that_a_release_removes_is_found_in_the_metrics_of_kube_apiserver_on_real() {
+    let server = Target::real().await.unwrap();
+    let client = server.admin();
+    Api::<Endpoints>::all(client.clone()).list(&Default::default()).await.unwrap();
+    // A request can be answered before it is counted.
+    let counted = async {
+        loop {
+            let request = http::Request::get("/metrics").body(Vec::new()).unwrap();
+            let page = client.request_text(request).await.unwrap();
+            let deprecated = page.lines().filter(|line| line.starts_with("apiserver_requested_deprecated_apis{"));
+            let deprecated: String = deprecated.map(|line| format!("{line}\n")).collect();
+            if deprecated.contains(r#"resource="endpoints""#) {
+                return (page, deprecated);
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let counted = tokio::time::timeout(Duration::from_secs(30), counted).await;
+    let (page, deprecated) = counted.expect("the metrics do not tell that Endpoints were listed");
+    let is_endpoints = |api: &RemovedApi| api.resource == "endpoints";
+    assert!(!removed_apis(&page).iter().any(is_endpoints), "no release removes them: {deprecated}");
+    let removed = page.replace(r#"removed_release="""#, r#"removed_release="1.38""#);
+    let found: Vec<_> = removed_apis(&removed).into_iter().filter(is_endpoints).collect();
+    let endpoints = RemovedApi {
+        group: String::new(),
+        version: "v1".to_owned(),
+        resource: "endpoints".to_owned(),
+        removed_release: "1.38".to_owned(),
+    };
+    assert_eq!(found, [endpoints], "{deprecated}");
+    server.stop(false).await;
+}
+
+/// Nodes of the business cluster, with the versions of their kubelets.
+async fn join(world: &World, kubelets: [(&str, &str); 2]) {
+    let nodes: Api<Node> = Api::all(business(world).await);
+    for (name, version) in kubelets {
         let node = json!({ "metadata": { "name": name } });
         nodes.create(&PostParams::default(), &serde_json::from_value(node).unwrap()).await.unwrap();
         let info = json!({
@@ -86,7 +120,14 @@ async fn a_node_that_would_fall_out_of_the_supported_skew_holds_an_upgrade_back(
         let patch = kube::api::Patch::Merge(json!({ "status": { "nodeInfo": info } }));
         nodes.patch_status(name, &Default::default(), &patch).await.unwrap();
     }
-    world.change("pay", json!({ "spec": { "packageVersion": "v1.37" } })).await;
+}
+
+async fn an_old_kubelet_holds_an_upgrade_back(kind: Kind) {
+    let world = World::on(kind).await;
+    world.create("pay", |spec| spec.replicas = 1).await;
+    world.ready("pay").await;
+    join(&world, [("old", "v1.33.2"), ("fine", "v1.36.4")]).await;
+    refer(&world, "v1.37").await;
     let message = held(&world, names::reasons::KUBELET_TOO_OLD).await;
     assert!(message.contains("old (v1.33.2)") && !message.contains("fine"), "{message}");
     assert!(packages(&world).await.iter().all(|package| package == "v1.36"), "something was touched");
@@ -94,6 +135,48 @@ async fn a_node_that_would_fall_out_of_the_supported_skew_holds_an_upgrade_back(
     world.change("pay", annotation).await;
     let status = world.ready("pay").await;
     assert_eq!(status.package_version.as_deref(), Some("v1.37"));
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_would_fall_out_of_the_supported_skew_holds_an_upgrade_back() {
+    an_old_kubelet_holds_an_upgrade_back(Kind::Embedded).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_would_fall_out_of_the_supported_skew_holds_an_upgrade_back_on_real() {
+    an_old_kubelet_holds_an_upgrade_back(Kind::Real).await;
+}
+
+/// On kube-apiserver the rollback is not carried out, to save time.
+async fn a_new_kubelet_holds_a_rollback_back(kind: Kind) {
+    let world = World::on(kind).await;
+    world.create("pay", |spec| spec.replicas = 1).await;
+    world.ready("pay").await;
+    refer(&world, "v1.37").await;
+    world.ready("pay").await;
+    join(&world, [("new", "v1.37.1"), ("fine", "v1.36.4")]).await;
+    refer(&world, "v1.36").await;
+    let message = held(&world, names::reasons::KUBELET_TOO_NEW).await;
+    assert!(message.contains("new (v1.37.1)") && !message.contains("fine"), "{message}");
+    assert!(packages(&world).await.iter().all(|package| package == "v1.37"), "something was touched");
+    if kind == Kind::Embedded {
+        let annotation = json!({ "metadata": { "annotations": { names::OVERRIDE: "KubeletTooNew@v1.36" } } });
+        world.change("pay", annotation).await;
+        let status = world.ready("pay").await;
+        assert_eq!(status.package_version.as_deref(), Some("v1.36"));
+    }
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_would_be_newer_than_its_api_server_holds_a_rollback_back() {
+    a_new_kubelet_holds_a_rollback_back(Kind::Embedded).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_would_be_newer_than_its_api_server_holds_a_rollback_back_on_real() {
+    a_new_kubelet_holds_a_rollback_back(Kind::Real).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -106,7 +189,7 @@ async fn a_quota_without_room_for_one_more_pod_holds_an_upgrade_back() {
     quotas.create(&PostParams::default(), &serde_json::from_value(quota).unwrap()).await.unwrap();
     world.seen(&quotas, "small", |quota| quota.status.as_ref().is_some_and(|status| status.used.is_some())).await;
     world.change("pay", json!({ "spec": { "packageVersion": "v1.37" } })).await;
-    let message = held(&world, names::reasons::NO_ROOM).await;
+    let message = held(&world, names::reasons::INSUFFICIENT_RESOURCES).await;
     assert!(message.contains("ResourceQuota small allows pods 3"), "{message}");
     let status = world.status("pay").await;
     assert_eq!(status.package_version.as_deref(), Some("v1.36"), "{status:#?}");
@@ -136,7 +219,7 @@ async fn an_argument_that_a_minor_does_not_know_is_refused_before_anything_is_to
         .until("it is refused", async || {
             let status = world.status("shop").await;
             match condition(&status.conditions, names::ACCEPTED) {
-                Some(one) if one.reason == names::reasons::BAD_ARGUMENT => Ok(one.message.clone()),
+                Some(one) if one.reason == names::reasons::INVALID_ARGUMENT => Ok(one.message.clone()),
                 other => Err(format!("{other:?}")),
             }
         })
@@ -147,7 +230,7 @@ async fn an_argument_that_a_minor_does_not_know_is_refused_before_anything_is_to
     world.create("pay", |spec| spec.components.controller_manager = Some(args())).await;
     world.ready("pay").await;
     world.change("pay", json!({ "spec": { "packageVersion": "v1.37" } })).await;
-    let message = held(&world, names::reasons::BAD_ARGUMENT).await;
+    let message = held(&world, names::reasons::INVALID_ARGUMENT).await;
     assert!(
         message.contains("kube-controller-manager of Kubernetes 1.37") && message.contains("concurrent-service-syncs")
     );

@@ -2,12 +2,12 @@
 
 use fleetwright_api::{Datastore, Status, condition, names};
 use k8s_openapi::ByteString;
-use k8s_openapi::api::core::v1::{Event, Pod, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Pod, Secret};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::support::{FLEET, World};
+use crate::support::{FLEET, World, not_accepted};
 
 const COPY: &str = "kube-apiserver-secret-config";
 
@@ -21,7 +21,7 @@ async fn refused(world: &World, secret: &str, field: &str) {
         match condition(&status.conditions, names::ACCEPTED) {
             Some(one)
                 if one.status == Status::False
-                    && one.reason == names::reasons::NO_SECRET
+                    && one.reason == names::reasons::SECRET_NOT_FOUND
                     && one.message.contains(secret)
                     && one.message.contains(field) =>
             {
@@ -122,19 +122,6 @@ async fn an_external_datastore_and_secret_configuration_reach_the_pods_and_nobod
     world.ready("pay").await;
 }
 
-/// Waits until `Accepted` is false for that reason; answers what it says.
-async fn not_accepted(world: &World, cluster: &str, reason: &str) -> String {
-    world
-        .until(&format!("{cluster} says {reason}"), async || {
-            let status = world.status(cluster).await;
-            match condition(&status.conditions, names::ACCEPTED) {
-                Some(one) if one.status == Status::False && one.reason == reason => Ok(one.message.clone()),
-                other => Err(format!("{other:?}")),
-            }
-        })
-        .await
-}
-
 async fn share(world: &World, secret: &str, with: Option<&str>) {
     let fleet: Api<Secret> = Api::namespaced(world.client.clone(), FLEET);
     let patch = json!({ "metadata": { "annotations": { names::READABLE_BY_CLUSTERS: with } } });
@@ -163,7 +150,7 @@ async fn a_cluster_gets_nothing_of_a_secret_that_is_not_shared_with_it() {
     ] });
     world.create("eve", |spec| spec.components.apiserver = Some(serde_json::from_value(file.clone()).unwrap())).await;
     let reason = names::reasons::SECRET_NOT_SHARED;
-    let says = not_accepted(&world, "eve", reason).await;
+    let says = not_accepted(&world, "eve", reason, "").await;
     for part in
         ["fleet/fleet-ssh", "eve", names::READABLE_BY_CLUSTERS, "spec.components.apiserver.config[notes].secret"]
     {
@@ -172,7 +159,7 @@ async fn a_cluster_gets_nothing_of_a_secret_that_is_not_shared_with_it() {
     // Shared with others is not shared with this one.
     share(&world, "fleet-ssh", Some("pay,ev,eves")).await;
     world.change("eve", json!({ "metadata": { "labels": { "look": "again" } } })).await;
-    not_accepted(&world, "eve", reason).await;
+    not_accepted(&world, "eve", reason, "").await;
     assert!(!holds_anywhere(&world, "eve", "the key of all hosts").await);
 
     // A running cluster that asks for it later keeps what it has, and gets nothing either.
@@ -180,7 +167,7 @@ async fn a_cluster_gets_nothing_of_a_secret_that_is_not_shared_with_it() {
     world.ready("pay").await;
     share(&world, "fleet-ssh", None).await;
     world.change("pay", json!({ "spec": { "components": { "apiserver": file } } })).await;
-    not_accepted(&world, "pay", reason).await;
+    not_accepted(&world, "pay", reason, "").await;
     assert!(!holds_anywhere(&world, "pay", "the key of all hosts").await);
     share(&world, "fleet-ssh", Some("*")).await;
     world.change("pay", json!({ "metadata": { "labels": { "look": "again" } } })).await;
@@ -192,9 +179,35 @@ async fn a_cluster_gets_nothing_of_a_secret_that_is_not_shared_with_it() {
     let changed = json!({ "stringData": { "ssh-privatekey": "another key" } });
     fleet.patch("fleet-ssh", &PatchParams::default(), &Patch::Merge(changed)).await.unwrap();
     world.change("pay", json!({ "metadata": { "labels": { "look": "once-more" } } })).await;
-    not_accepted(&world, "pay", reason).await;
+    not_accepted(&world, "pay", reason, "").await;
     let secrets: Api<Secret> = world.api("pay");
     secrets.delete("front-proxy-client", &Default::default()).await.unwrap();
     world.seen(&secrets, "front-proxy-client", |_| true).await;
     assert!(!holds_anywhere(&world, "pay", "another key").await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mistyped_secret_stops_nothing_of_a_cluster_that_runs() {
+    let world = World::start().await;
+    world.create("pay", |_| {}).await;
+    world.ready("pay").await;
+    let file = json!({ "config": [{ "name": "encryption.yaml", "secret": { "name": "keyz", "key": "config" } }] });
+    world.change("pay", json!({ "spec": { "components": { "apiserver": file } } })).await;
+    let says = not_accepted(&world, "pay", names::reasons::SECRET_NOT_FOUND, "").await;
+    for part in [
+        "fleet/keyz",
+        "spec.components.apiserver.config[encryption.yaml].secret",
+        "the last accepted spec stays in force",
+    ] {
+        assert!(says.contains(part), "{part} is not in {says}");
+    }
+    // What runs is kept as before, and the spec that cannot be followed is not taken for one that was accepted.
+    let secrets: Api<Secret> = world.api("pay");
+    secrets.delete("front-proxy-client", &Default::default()).await.unwrap();
+    world.seen(&secrets, "front-proxy-client", |_| true).await;
+    let records: Api<ConfigMap> = world.api("pay");
+    let record = records.get("accepted-spec").await.unwrap();
+    assert!(!json!(record.data).to_string().contains("keyz"), "{record:?}");
+    world.change("pay", json!({ "spec": { "components": { "apiserver": null } } })).await;
+    world.ready("pay").await;
 }

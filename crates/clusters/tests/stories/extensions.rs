@@ -52,7 +52,7 @@ spec:
     schema: {openAPIV3Schema: {type: object}}
 "#;
 
-const MORE: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: more, namespace: kube-system}\n";
+pub const MORE: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: more, namespace: kube-system}\n";
 
 /// A Deployment beside the control plane.
 const BESIDE: &str = r#"
@@ -71,7 +71,7 @@ spec:
         resources: {requests: {cpu: "0.1"}}
 "#;
 
-fn extension(name: &str, order: u32, template: &str) -> Extension {
+pub fn extension(name: &str, order: u32, template: &str) -> Extension {
     Extension { name: name.to_owned(), order, template: template.to_owned(), ..Extension::default() }
 }
 
@@ -89,13 +89,13 @@ fn beside() -> Extension {
 }
 
 impl World {
-    async fn package(&self, name: &str, kubernetes: &str, extensions: Vec<Extension>) {
+    pub async fn package(&self, name: &str, kubernetes: &str, extensions: Vec<Extension>) {
         let mut spec = ClusterPackageVersionSpec::of_images("registry.example", kubernetes, "3.6.16");
         spec.extensions = extensions;
         self.packages().create(&PostParams::default(), &ClusterPackageVersion::new(name, spec)).await.unwrap();
     }
 
-    async fn extended(&self) -> ClusterStatus {
+    pub async fn extended(&self) -> ClusterStatus {
         self.says(Status::True, names::reasons::ALL_READY, "").await
     }
 
@@ -127,7 +127,7 @@ async fn extensions_are_put_in_place_and_what_is_changed_or_removed_by_hand_retu
     let world = World::start().await;
     world.package("full", "1.36.4", vec![notes(), beside()]).await;
     let given = Endpoint {
-        type_: EndpointType::Given,
+        type_: EndpointType::External,
         host: Some("192.0.2.7".to_owned()),
         port: Some(30443),
         ..Endpoint::default()
@@ -142,9 +142,9 @@ async fn extensions_are_put_in_place_and_what_is_changed_or_removed_by_hand_retu
     let names: Vec<_> = status.extensions.iter().map(|one| (one.name.as_str(), one.applied.is_some())).collect();
     assert_eq!(names, [("kubernetes-endpoint", true), ("notes", true), ("beside", true)]);
     // What is beside the control plane needs nobody in the business cluster.
-    assert!(world.counted("fleetwright_cluster_extensions_total{outcome=\"healthy\"}") >= 2);
-    let calls = |work: &str| world.counted(&format!("fleetwright_cluster_calls_total{{work=\"{work}\"}}"));
-    assert!(calls("extensions") >= 4 && calls("proofs") > 0, "{}", world.metrics.encode());
+    assert!(world.counted("fleetwright_cluster_extension_reconciles_total{outcome=\"healthy\"}") >= 2);
+    let calls = |work: &str| world.counted(&format!("fleetwright_cluster_calls_total{{purpose=\"{work}\"}}"));
+    assert!(calls("extensions") >= 4 && calls("probes") > 0, "{}", world.metrics.encode());
     assert_eq!((calls("members"), calls("machines")), (0, 0));
     let client = business(&world).await;
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "notes");
@@ -301,16 +301,16 @@ async fn wrong_values_and_templates_are_named_and_what_is_there_stays() {
     let maps: Api<ConfigMap> = Api::namespaced(client, "notes");
 
     world.change("pay", json!({ "spec": { "extensions": [{ "name": "notes", "values": { "text": 7 } }] } })).await;
-    let status = world.says(Status::False, names::reasons::BAD_EXTENSION, "notes: values: text").await;
+    let status = world.says(Status::False, names::reasons::INVALID_EXTENSION, "notes: values: text").await;
     let accepted = condition(&status.conditions, names::ACCEPTED).unwrap();
-    assert_eq!((accepted.status, accepted.reason.as_str()), (Status::False, names::reasons::BAD_EXTENSION));
+    assert_eq!((accepted.status, accepted.reason.as_str()), (Status::False, names::reasons::INVALID_EXTENSION));
     assert_eq!(maps.get("notes").await.unwrap().data.unwrap()["text"], "hello");
     world.change("pay", json!({ "spec": { "extensions": [{ "name": "notes", "values": { "text": "7" } }] } })).await;
     world.extended().await;
     assert_eq!(maps.get("notes").await.unwrap().data.unwrap()["text"], "7");
 
     refer(&world, "wrong").await;
-    let status = world.says(Status::False, names::reasons::BAD_EXTENSION, "cluster.nmae is not defined").await;
+    let status = world.says(Status::False, names::reasons::INVALID_EXTENSION, "cluster.nmae is not defined").await;
     assert_eq!(status.package_version.as_deref(), Some("wrong"));
     world.api::<Deployment>("pay").get("beside").await.unwrap();
     refer(&world, "full").await;

@@ -117,5 +117,5 @@ async fn the_only_replica_is_left_to_get_well_by_itself() {
     assert_eq!(status.replaced, None);
     let now = pods(&world, "kube-apiserver").await;
     assert_eq!((now.len(), now[0].uid()), (1, victim.uid()));
-    assert_eq!(now[0].labels()[names::SERVES], "true");
+    assert_eq!(now[0].labels()[names::SERVING], "true");
 }

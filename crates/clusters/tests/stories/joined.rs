@@ -1,7 +1,9 @@
 //! Machines and nodes that are joined hold a cluster that is to be deleted.
 
-use fleetwright_api::{Condition, Machine, MachineSpec, Operation, OperationPhase, Status, condition, names};
-use fleetwright_lab::define;
+use fleetwright_api::{
+    ClusterStatus, Condition, Machine, MachineSpec, Operation, OperationPhase, Status, condition, names,
+};
+use fleetwright_lab::{Kind, define};
 use fleetwright_sim::meta::Bad;
 use k8s_openapi::api::core::v1::{Event, Namespace, Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -29,6 +31,41 @@ impl World {
             }
         })
         .await
+    }
+
+    /// Waits until it says that the pause blocks its deletion.
+    async fn blocked(&self) -> ClusterStatus {
+        self.until("it says that the pause blocks its deletion", async || {
+            let status = self.status("pay").await;
+            let accepted = condition(&status.conditions, names::ACCEPTED).cloned();
+            match accepted {
+                Some(one) if one.status == Status::False && one.reason == names::reasons::PAUSED => Ok(status),
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await
+    }
+
+    /// A cluster that releases its machines when it is deleted, with a machine and a disruption budget.
+    async fn with_a_machine(&self) -> (Api<Machine>, Api<PodDisruptionBudget>) {
+        self.create("pay", |spec| {
+            spec.replicas = 1;
+            spec.on_delete = fleetwright_api::ClusterOnDelete::ReleaseMachines;
+        })
+        .await;
+        self.ready("pay").await;
+        let client = business(self).await;
+        let kind = fleetwright_api::crds().into_iter().find(|one| one.spec.names.kind == "Machine").unwrap();
+        define(&client, &[kind]).await.unwrap();
+        let machines: Api<Machine> = Api::default_namespaced(client.clone());
+        let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(client);
+        let metadata = ObjectMeta { name: Some("keeps-the-last".to_owned()), ..ObjectMeta::default() };
+        let budget = PodDisruptionBudget { metadata, ..PodDisruptionBudget::default() };
+        budgets.create(&PostParams::default(), &budget).await.unwrap();
+        let machine =
+            Machine::new("host-17", MachineSpec { addresses: vec!["192.0.2.1".into()], ..MachineSpec::default() });
+        machines.create(&PostParams::default(), &machine).await.unwrap();
+        (machines, budgets)
     }
 
     async fn gone(&self) {
@@ -69,9 +106,8 @@ async fn a_cluster_with_nodes_is_not_deleted_until_they_are_gone() {
     world.gone().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn machines_are_let_go_first_where_that_is_wanted() {
-    let world = World::start().await;
+async fn machines_are_released(kind: Kind) {
+    let world = World::on(kind).await;
     world.create("pay", |spec| spec.replicas = 1).await;
     world.ready("pay").await;
     let client = business(&world).await;
@@ -119,74 +155,56 @@ async fn machines_are_let_go_first_where_that_is_wanted() {
     let free = json!({ "metadata": { "finalizers": null } });
     machines.patch("host-17", &PatchParams::default(), &Patch::Merge(free)).await.unwrap();
     world.gone().await;
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn machines_are_let_go_first_where_that_is_wanted() {
+    machines_are_released(Kind::Embedded).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn machines_are_let_go_first_where_that_is_wanted_on_real() {
+    machines_are_released(Kind::Real).await;
 }
 
 /// What the operator could write to: everything of the control plane and the Cluster itself, but not the Cluster's status.
-async fn written(world: &World) -> Vec<String> {
+pub async fn written(world: &World) -> Vec<String> {
     let mut all = Vec::new();
     let cluster = world.clusters().get("pay").await.unwrap().metadata;
     all.push(format!("{:?} {:?} {:?}", cluster.generation, cluster.finalizers, cluster.annotations));
-    macro_rules! versions {
-        ($($kind:ty),*) => {
+    macro_rules! each {
+        ($part:ident of $($kind:ty),*) => {
             $(
                 for object in world.api::<$kind>("pay").list(&Default::default()).await.unwrap() {
-                    all.push(format!("{} {:?}", object.name_any(), object.metadata));
+                    all.push(format!("{} {:?} {:?}", object.name_any(), object.metadata.uid, object.$part));
                 }
             )*
         };
     }
     use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
-    use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
-    versions!(ConfigMap, Secret, Service);
+    use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Secret, Service};
+    use k8s_openapi::api::networking::v1::NetworkPolicy;
+    each!(metadata of ConfigMap, Secret, Service, NetworkPolicy);
     // Their status belongs to others.
-    for set in world.api::<StatefulSet>("pay").list(&Default::default()).await.unwrap() {
-        all.push(format!("{:?} {:?}", set.metadata.uid, set.spec));
-    }
-    for deployment in world.api::<Deployment>("pay").list(&Default::default()).await.unwrap() {
-        all.push(format!("{:?} {:?}", deployment.metadata.uid, deployment.spec));
-    }
-    for pod in world.api::<Pod>("pay").list(&Default::default()).await.unwrap() {
-        all.push(format!("{:?} {:?}", pod.metadata.uid, pod.metadata.deletion_timestamp));
-    }
+    each!(spec of StatefulSet, Deployment, PodDisruptionBudget, PersistentVolumeClaim);
+    // One that is terminating already may be gone the next time.
+    let pods = world.api::<Pod>("pay").list(&Default::default()).await.unwrap().items.into_iter();
+    let pods = pods.filter(|pod| pod.metadata.deletion_timestamp.is_none());
+    all.extend(pods.map(|pod| format!("{} {:?}", pod.name_any(), pod.metadata.uid)));
+    let operations: Api<Operation> = Api::namespaced(world.client.clone(), crate::support::FLEET);
+    let operations = operations.list(&Default::default()).await.unwrap().items.into_iter();
+    all.extend(operations.filter(|one| one.spec.target.name == "pay").map(|one| one.name_any()));
     all
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_paused_cluster_is_not_deleted_and_its_machines_are_not_released() {
-    let world = World::start().await;
-    world
-        .create("pay", |spec| {
-            spec.replicas = 1;
-            spec.on_delete = fleetwright_api::ClusterOnDelete::ReleaseMachines;
-        })
-        .await;
-    world.ready("pay").await;
-    let client = business(&world).await;
-    let kind = fleetwright_api::crds().into_iter().find(|one| one.spec.names.kind == "Machine").unwrap();
-    define(&client, &[kind]).await.unwrap();
+async fn a_pause_blocks_a_deletion(kind: Kind) {
+    let world = World::on(kind).await;
+    let (machines, budgets) = world.with_a_machine().await;
     world.allow("ReleaseMachines").await;
-    let (machines, budgets) = (Api::<Machine>::default_namespaced(client.clone()), Api::default_namespaced(client));
-    let metadata = ObjectMeta { name: Some("keeps-the-last".to_owned()), ..ObjectMeta::default() };
-    let budget = PodDisruptionBudget { metadata, ..PodDisruptionBudget::default() };
-    budgets.create(&PostParams::default(), &budget).await.unwrap();
-    let machine =
-        Machine::new("host-17", MachineSpec { addresses: vec!["192.0.2.1".into()], ..MachineSpec::default() });
-    machines.create(&PostParams::default(), &machine).await.unwrap();
     world.change("pay", json!({ "spec": { "paused": true } })).await;
     world.delete("pay").await;
-    let blocked = async || {
-        world
-            .until("it says that the pause blocks its deletion", async || {
-                let status = world.status("pay").await;
-                let accepted = condition(&status.conditions, names::ACCEPTED).cloned();
-                match accepted {
-                    Some(one) if one.status == Status::False && one.reason == names::reasons::PAUSED => Ok(status),
-                    other => Err(format!("{other:?}")),
-                }
-            })
-            .await
-    };
-    let said = blocked().await.waiting_for.unwrap_or_default();
+    let said = world.blocked().await.waiting_for.unwrap_or_default();
     assert!(said.contains("spec.paused"), "{said}");
     let before = written(&world).await;
     // The operator is at work for others, and knows no package version of this one any more.
@@ -197,7 +215,7 @@ async fn a_paused_cluster_is_not_deleted_and_its_machines_are_not_released() {
     world.api::<Pod>("pay").patch("etcd-0", &PatchParams::default(), &Patch::Merge(wakes)).await.unwrap();
     world.create("late", |spec| spec.replicas = 1).await;
     world.ready("late").await;
-    blocked().await;
+    world.blocked().await;
     let (mut before, mut after) = (before, written(&world).await);
     // The annotation is the test's own.
     before.remove(0);
@@ -209,22 +227,47 @@ async fn a_paused_cluster_is_not_deleted_and_its_machines_are_not_released() {
 
     world.change("pay", json!({ "spec": { "paused": false } })).await;
     world.gone().await;
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_paused_cluster_is_not_deleted_and_its_machines_are_not_released() {
+    a_pause_blocks_a_deletion(Kind::Embedded).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_paused_cluster_is_not_deleted_and_its_machines_are_not_released_on_real() {
+    a_pause_blocks_a_deletion(Kind::Real).await;
+}
+
+/// The Operation waits for the gate when the pause comes, and the gate opens during the pause, which wakes the Cluster.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pause_holds_a_release_that_waits_for_the_gate() {
+    let world = World::start().await;
+    let (machines, budgets) = world.with_a_machine().await;
+    world.delete("pay").await;
+    world.held("OperationPolicy").await;
+    world.operations("ReleaseMachines", &[OperationPhase::Pending]).await;
+    world.change("pay", json!({ "spec": { "paused": true } })).await;
+    world.blocked().await;
+    world.allow("ReleaseMachines").await;
+    // The operator is at work meanwhile.
+    world.create("shop", |spec| spec.replicas = 1).await;
+    world.ready("shop").await;
+    world.blocked().await;
+    world.operations("ReleaseMachines", &[OperationPhase::Pending]).await;
+    assert!(machines.get("host-17").await.unwrap().metadata.deletion_timestamp.is_none());
+    assert!(budgets.get_opt("keeps-the-last").await.unwrap().is_some());
+
+    world.change("pay", json!({ "spec": { "paused": false } })).await;
+    world.gone().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_paused_cluster_that_was_never_made_goes_without_a_write_of_the_operator() {
     let world = World::start().await;
     world.create("pay", |spec| spec.paused = true).await;
-    world
-        .until("it says that it is paused", async || {
-            let status = world.status("pay").await;
-            let accepted = condition(&status.conditions, names::ACCEPTED).cloned();
-            match accepted {
-                Some(one) if one.reason == names::reasons::PAUSED => Ok(()),
-                other => Err(format!("{other:?}")),
-            }
-        })
-        .await;
+    world.paused("pay").await;
     assert_eq!(world.clusters().get("pay").await.unwrap().metadata.finalizers, None);
     assert!(Api::<Namespace>::all(world.client.clone()).get_opt("fleet-pay").await.unwrap().is_none());
     world.delete("pay").await;

@@ -7,7 +7,7 @@ use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 
-use crate::support::World;
+use crate::support::{World, not_accepted};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_is_made_and_proven_and_goes_without_a_trace() {
@@ -96,18 +96,7 @@ async fn a_protected_cluster_runs_on_until_it_is_let_go() {
 async fn a_cluster_without_its_package_version_says_so_and_goes_on_when_it_comes() {
     let world = World::start().await;
     world.create("pay", |spec| spec.package_version = "v1.38".to_owned()).await;
-    world
-        .until("it says what is missing", async || {
-            let status = world.status("pay").await;
-            let accepted = fleetwright_api::condition(&status.conditions, names::ACCEPTED).cloned();
-            match accepted {
-                Some(one) if one.reason == names::reasons::NO_PACKAGE_VERSION && one.message.contains("v1.38") => {
-                    Ok(())
-                }
-                other => Err(format!("{other:?}")),
-            }
-        })
-        .await;
+    not_accepted(&world, "pay", names::reasons::PACKAGE_VERSION_NOT_FOUND, "v1.38").await;
     world.change("pay", json!({ "spec": { "packageVersion": "v1.37" } })).await;
     world.ready("pay").await;
 }

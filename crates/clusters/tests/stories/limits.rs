@@ -1,18 +1,17 @@
 //! ClusterLimits: what the fleet's owner does not allow is not applied, and what runs goes on.
 
 use fleetwright_api::{
-    Cluster, ClusterLimits, ClusterSpec, ComponentOverrides, Condition, EtcdDatastore, Status, condition, names,
+    Cluster, ClusterLimits, ClusterPackageVersion, ClusterSpec, ComponentOverrides, Condition, EtcdDatastore, Status,
+    condition, names,
 };
 use fleetwright_lab::Kind;
-use fleetwright_rig::rights::grant_in;
-use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret};
-use k8s_openapi::api::rbac::v1::PolicyRule;
+use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, PodTemplateSpec, Secret};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::support::{FLEET, World};
+use crate::support::{FLEET, World, cluster_writer};
 
 fn limits(world: &World) -> Api<ClusterLimits> {
     Api::namespaced(world.client.clone(), FLEET)
@@ -130,14 +129,7 @@ async fn loosening_is_the_owners_to_deny(kind: Kind) {
     world.ready("good").await;
 
     // Who may write Clusters is refused ClusterLimits.
-    let rule = PolicyRule {
-        api_groups: Some(vec![fleetwright_api::GROUP.to_owned()]),
-        resources: Some(vec!["clusters".to_owned()]),
-        verbs: ["get", "list", "watch", "create", "update", "patch", "delete"].map(str::to_owned).to_vec(),
-        ..PolicyRule::default()
-    };
-    grant_in(&world.client, FLEET, "eve", &[rule]).await.unwrap();
-    let eve = world.client_as("eve").await;
+    let eve = cluster_writer(&world).await;
     let own: Api<Cluster> = Api::namespaced(eve.clone(), FLEET);
     let label = json!({ "metadata": { "labels": { "of": "eve" } } });
     own.patch("plugins-two", &PatchParams::default(), &Patch::Merge(label)).await.unwrap();
@@ -271,17 +263,135 @@ async fn a_running_cluster_that_is_narrowed_is_healed_and_not_upgraded_on_real()
     a_running_cluster_goes_on(Kind::Real).await;
 }
 
+/// A Cluster whose finalizers somebody removed leaves its control plane and the record of its spec behind. Another Cluster of that name has had nothing accepted.
+async fn a_namesake_inherits_nothing(kind: Kind) {
+    let mut world = World::on(kind).await;
+    let verbose = |spec: &mut ClusterSpec| {
+        small(spec);
+        let args = [("v".to_owned(), "3".to_owned())].into();
+        spec.components.apiserver = Some(ComponentOverrides { args, ..ComponentOverrides::default() });
+    };
+    world.create("pay", verbose).await;
+    let uid = world.ready("pay").await.namespace_uid;
+    world.operator_stops().await;
+    world.delete("pay").await;
+    world.change("pay", json!({ "metadata": { "finalizers": null } })).await;
+    world
+        .until("it is gone", async || {
+            let left = world.clusters().get_opt("pay").await.unwrap();
+            left.map_or(Ok(()), |left| Err(format!("{:?}", left.metadata)))
+        })
+        .await;
+    let records: Api<ConfigMap> = world.api("pay");
+    records.get("accepted-spec").await.expect("the record of the first one");
+    limit(&world, "narrow", json!({ "clusters": ["*"], "components": { "apiserver": { "args": { "deny": ["v"] } } } }))
+        .await;
+    world.create("pay", verbose).await;
+    let given = Patch::Merge(json!({ "status": { "namespaceUid": uid } }));
+    world.clusters().patch_status("pay", &PatchParams::default(), &given).await.unwrap();
+    world.operator_starts();
+    let said = refused(&world, "pay", &["ClusterLimits narrow", "spec.components.apiserver.args.v"]).await;
+    assert!(!said.message.contains("accepted"), "{}", said.message);
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_inherits_no_accepted_spec_of_another_one_of_its_name() {
+    a_namesake_inherits_nothing(Kind::Embedded).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_inherits_no_accepted_spec_of_another_one_of_its_name_on_real() {
+    a_namesake_inherits_nothing(Kind::Real).await;
+}
+
+fn image(template: &PodTemplateSpec) -> String {
+    template.spec.as_ref().unwrap().containers[0].image.clone().unwrap_or_default()
+}
+
+/// The images that its components are made from.
+async fn images(world: &World) -> Vec<String> {
+    let (deployments, sets): (Api<Deployment>, Api<StatefulSet>) = (world.api("pay"), world.api("pay"));
+    let all = deployments.list(&Default::default()).await.unwrap().items;
+    let mut images: Vec<_> = all.iter().map(|one| image(&one.spec.template)).collect();
+    images.push(image(&sets.get("etcd").await.unwrap().spec.template));
+    images
+}
+
+async fn images_by_tag_are_refused(kind: Kind) {
+    let mut world = World::on(kind).await;
+    limit(&world, "pinned", json!({ "clusters": ["*"], "imageDigests": true })).await;
+    world.create("pay", small).await;
+    refused(&world, "pay", &["ClusterLimits pinned", "spec.packageVersion", "registry.example/etcd:v3.6.16"]).await;
+    let namespaces: Api<Namespace> = Api::all(world.client.clone());
+    assert!(namespaces.get_opt("fleet-pay").await.unwrap().is_none(), "something was made of it");
+    let mut pinned = world.packages().get("v1.36").await.unwrap().spec;
+    let parts = &mut pinned.components;
+    for part in [&mut parts.etcd, &mut parts.apiserver, &mut parts.controller_manager, &mut parts.scheduler] {
+        part.image += &format!("@sha256:{}", "a".repeat(64));
+    }
+    let package = ClusterPackageVersion::new("v1.36-pinned", pinned);
+    world.packages().create(&PostParams::default(), &package).await.unwrap();
+    world.change("pay", json!({ "spec": { "packageVersion": "v1.36-pinned" } })).await;
+    world.ready("pay").await;
+
+    // The same name with images by tag: what runs keeps those that were accepted.
+    let before = images(&world).await;
+    assert!(before.len() == 4 && before.iter().all(|image| image.contains("@sha256:")), "{before:?}");
+    world.packages().delete("v1.36-pinned", &DeleteParams::default()).await.unwrap();
+    let mut tagged = world.packages().get("v1.36").await.unwrap().spec;
+    let parts = &mut tagged.components;
+    for part in [&mut parts.etcd, &mut parts.apiserver, &mut parts.controller_manager, &mut parts.scheduler] {
+        part.image = part.image.replace("registry.example", "registry.eve.example");
+    }
+    let again = ClusterPackageVersion::new("v1.36-pinned", tagged);
+    world.packages().create(&PostParams::default(), &again).await.unwrap();
+    for look in 1..=3 {
+        world.change("pay", json!({ "metadata": { "labels": { "look": look.to_string() } } })).await;
+        refused(&world, "pay", &["imageDigests", "registry.eve.example", "v1.36-pinned was deleted and created again"])
+            .await;
+        assert_eq!(images(&world).await, before);
+    }
+    // Nor is it rolled out when the operator is started again, or by an edit that is refused.
+    world.operator_stops().await;
+    world.change("pay", json!({ "spec": { "packageVersion": "v1.36" } })).await;
+    world.operator_starts();
+    refused(&world, "pay", &["registry.example/etcd", "v1.36-pinned was deleted and created again"]).await;
+    assert_eq!(images(&world).await, before);
+    // What is allowed is acted on, whatever was there under its name before.
+    world.packages().delete("v1.36-pinned", &DeleteParams::default()).await.unwrap();
+    let mut package = package;
+    let scheduler = &mut package.spec.components.scheduler;
+    scheduler.image = scheduler.image.replace(&"a".repeat(64), &"b".repeat(64));
+    world.packages().create(&PostParams::default(), &package).await.unwrap();
+    world.change("pay", json!({ "spec": { "packageVersion": "v1.36-pinned" } })).await;
+    let deployments: Api<Deployment> = world.api("pay");
+    let next = &package.spec.components.scheduler.image;
+    world.seen(&deployments, "kube-scheduler", |one| image(&one.spec.template) == *next).await;
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_package_version_with_images_by_tag_is_refused_where_digests_are_demanded() {
+    images_by_tag_are_refused(Kind::Embedded).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_package_version_with_images_by_tag_is_refused_where_digests_are_demanded_on_real() {
+    images_by_tag_are_refused(Kind::Real).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_running_cluster_whose_new_spec_is_invalid_is_healed_with_the_old_one() {
     let world = World::start().await;
     world.create("pay", small).await;
     world.ready("pay").await;
     for (patch, reason) in [
-        (json!({ "spec": { "packageVersion": "v9" } }), names::reasons::NO_PACKAGE_VERSION),
+        (json!({ "spec": { "packageVersion": "v9" } }), names::reasons::PACKAGE_VERSION_NOT_FOUND),
         (
             // Only 1.37 would have it.
             json!({ "spec": { "packageVersion": "v1.36", "components": { "controllerManager": { "args": { "concurrent-disruption-syncs": "2" } } } } }),
-            names::reasons::BAD_ARGUMENT,
+            names::reasons::INVALID_ARGUMENT,
         ),
     ] {
         world.change("pay", patch).await;

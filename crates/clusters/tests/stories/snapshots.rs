@@ -3,18 +3,19 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use fleetwright_api::{ClusterPhase, OperationPhase, RestoreStage, Snapshots, Span, condition, names};
+use fleetwright_api::{ClusterPhase, OperationPhase, RestoreStage, SnapshotVolume, Snapshots, Span, condition, names};
 use fleetwright_lab::Kind;
 use fleetwright_pki::SealKey;
 use fleetwright_plan::cluster::keys::{Key, SEAL};
 use fleetwright_plan::cluster::snapshots::cluster_keys::{CLUSTER_KEYS, ClusterKeys};
 use fleetwright_sim::meta::Bad;
 use k8s_openapi::ByteString;
-use k8s_openapi::api::core::v1::{Pod, Secret};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
+use crate::datastore::class;
 use crate::support::{FLEET, World};
 use crate::versions::{there, write};
 
@@ -110,7 +111,7 @@ async fn a_snapshot_that_does_not_restore_is_told_and_holds_an_upgrade_back() {
                 (Some(recent), Some(upgradable))
                     if recent.reason == names::reasons::SNAPSHOT_FAILED
                         && recent.message.contains("restore: Error: snapshot file integrity check failed")
-                        && upgradable.reason == names::reasons::NO_SNAPSHOT
+                        && upgradable.reason == names::reasons::SNAPSHOT_REQUIRED
                         && upgradable.message.contains("integrity") =>
                 {
                     Ok(())
@@ -123,8 +124,30 @@ async fn a_snapshot_that_does_not_restore_is_told_and_holds_an_upgrade_back() {
     world.told(names::reasons::SNAPSHOT_FAILED).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_volume_of_snapshots_grows_when_a_larger_one_is_declared() {
+    let world = World::start().await;
+    class(&world, "elastic", true).await;
+    world
+        .create("pay", |spec| {
+            let volume = SnapshotVolume { class: Some("elastic".to_owned()), ..SnapshotVolume::default() };
+            spec.snapshots = Some(Snapshots { volume: Some(volume), ..Snapshots::default() });
+        })
+        .await;
+    world.ready("pay").await;
+    snapshot(&world, "first").await;
+    world.change("pay", json!({ "spec": { "snapshots": { "volume": { "size": "30Gi" } } } })).await;
+    let claims: Api<PersistentVolumeClaim> = world.api("pay");
+    let requests = |claim: &PersistentVolumeClaim| {
+        let resources = claim.spec.as_ref().and_then(|spec| spec.resources.clone()).unwrap_or_default();
+        resources.requests.unwrap_or_default().get("storage").map(|size| size.0.clone())
+    };
+    world.seen(&claims, "snapshots", |claim| requests(claim).as_deref() == Some("30Gi")).await;
+    snapshot(&world, "second").await;
+}
+
 /// Asks for a snapshot, and tells its name.
-async fn snapshot(world: &World, value: &str) -> String {
+pub async fn snapshot(world: &World, value: &str) -> String {
     snapshot_of(world, "pay", value).await
 }
 
@@ -139,7 +162,8 @@ async fn snapshot_of(world: &World, cluster: &str, value: &str) -> String {
         .await
 }
 
-async fn restored(world: &World, name: &str) -> fleetwright_api::ClusterStatus {
+/// Waits until that snapshot is restored and the cluster works with its data.
+pub async fn restored(world: &World, name: &str) -> fleetwright_api::ClusterStatus {
     world
         .until("it is restored", async || {
             let status = world.status("pay").await;
@@ -248,6 +272,36 @@ async fn a_restore_stops_nothing_before_its_policy_lets_it_pass_and_can_be_withd
     world.operations("Restore", &[OperationPhase::Failed, OperationPhase::Succeeded]).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn another_snapshot_takes_the_place_of_one_that_does_not_restore_to_the_members() {
+    let world = World::start().await;
+    world.limit("Restore", 1).await;
+    world.create("pay", |_| {}).await;
+    world.ready("pay").await;
+    write(&world, "before").await;
+    let good = snapshot(&world, "first").await;
+    write(&world, "after").await;
+    let bad = snapshot(&world, "second").await;
+    let version = fleetwright_clusters::IMAGE.rsplit_once(':').unwrap().1;
+    world.meta.declare("fleetwright", version, Some(Bad::WrongAnswers));
+    world.change("pay", json!({ "spec": { "restore": { "snapshot": bad } } })).await;
+    world
+        .until("it does not restore to the members", async || {
+            let status = world.status("pay").await;
+            let stage = status.restoring.as_ref().map(|restoring| restoring.stage);
+            let fails = status.waiting_for.as_ref().is_some_and(|waits| waits.contains("integrity check failed"));
+            if stage == Some(RestoreStage::Restoring) && fails { Ok(()) } else { Err(format!("{status:#?}")) }
+        })
+        .await;
+    world.operations("Restore", &[OperationPhase::Running]).await;
+    world.meta.declare("fleetwright", version, None);
+    world.change("pay", json!({ "spec": { "restore": { "snapshot": good } } })).await;
+    restored(&world, &good).await;
+    assert!(there(&world, "before").await && !there(&world, "after").await);
+    world.operations("Restore", &[OperationPhase::Failed, OperationPhase::Succeeded]).await;
+    no_pod_left(&world).await;
+}
+
 fn secrets(world: &World) -> Api<Secret> {
     Api::namespaced(world.client.clone(), FLEET)
 }
@@ -279,7 +333,9 @@ async fn the_key_of_snapshots_is_made_once_and_brought_back_and_never_replaced()
         .until("it says that the key is lost", async || {
             let status = world.status("pay").await;
             match condition(&status.conditions, names::ACCEPTED) {
-                Some(one) if one.reason == names::reasons::NO_SECRET && one.message.contains("pay-snapshot-key") => {
+                Some(one)
+                    if one.reason == names::reasons::SECRET_NOT_FOUND && one.message.contains("pay-snapshot-key") =>
+                {
                     Ok(())
                 }
                 other => Err(format!("{other:?}")),
@@ -299,9 +355,8 @@ async fn the_key_of_snapshots_is_made_once_and_brought_back_and_never_replaced()
     assert!(there(&world, "before").await);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_reads_no_snapshot_of_another_one_unless_that_ones_key_is_shared_with_it() {
-    let world = World::start().await;
+async fn snapshots_of_others_are_not_read(kind: Kind) {
+    let world = World::on(kind).await;
     let store = json!({
         "metadata": { "name": "s3", "annotations": { names::ALLOWED_CLUSTERS: "pay" } },
         "stringData": { "accessKeyId": "id", "secretAccessKey": "hidden" },
@@ -364,6 +419,17 @@ async fn a_cluster_reads_no_snapshot_of_another_one_unless_that_ones_key_is_shar
         })
         .await;
     world.ready("eve").await;
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_reads_no_snapshot_of_another_one_unless_that_ones_key_is_shared_with_it() {
+    snapshots_of_others_are_not_read(Kind::Embedded).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_reads_no_snapshot_of_another_one_unless_that_ones_key_is_shared_with_it_on_real() {
+    snapshots_of_others_are_not_read(Kind::Real).await;
 }
 
 /// The Secrets of a cluster's keys, by their names.

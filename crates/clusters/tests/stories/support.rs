@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use fleetwright_api::{
     Cluster, ClusterPackageVersion, ClusterPackageVersionSpec, ClusterSpec, ClusterStatus, Operation, OperationPhase,
-    OperationPolicy, names,
+    OperationPolicy, Status, condition, names,
 };
 use fleetwright_apiserver::Config;
 use fleetwright_clusters::Options;
@@ -13,9 +13,11 @@ use fleetwright_kit::metrics::Metrics;
 use fleetwright_kit::{Clock, Operator, Settings};
 use fleetwright_lab::{Kind, Target, define};
 use fleetwright_plan::cluster::networks::{MetaNetworks, UNKNOWN};
+use fleetwright_rig::rights::grant_in;
 use fleetwright_sim::meta::{Manner, Meta, service_network};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Event, Namespace};
+use k8s_openapi::api::rbac::v1::PolicyRule;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
@@ -170,7 +172,7 @@ impl World {
         Api::namespaced(self.client.clone(), &format!("{FLEET}-{cluster}"))
     }
 
-    /// One that may be deleted, with one member and one replica unless said otherwise.
+    /// One that may be deleted, with the defaults of a Cluster unless said otherwise.
     pub async fn create(&self, name: &str, change: impl FnOnce(&mut ClusterSpec)) {
         let mut spec = ClusterSpec::of("v1.36");
         spec.deletion_protection = false;
@@ -202,6 +204,24 @@ impl World {
             if there { Ok(status) } else { Err(format!("{status:#?}")) }
         })
         .await
+    }
+
+    /// Waits until the cluster says of its present spec that it is paused.
+    pub async fn paused(&self, name: &str) {
+        self.until(&format!("{name} says that it is paused"), async || {
+            let cluster = self.clusters().get(name).await.unwrap();
+            let status = cluster.status.unwrap_or_default();
+            match condition(&status.conditions, names::ACCEPTED) {
+                Some(one)
+                    if one.reason == names::reasons::PAUSED
+                        && one.observed_generation == cluster.metadata.generation =>
+                {
+                    Ok(())
+                }
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await;
     }
 
     /// Waits until it holds.
@@ -238,4 +258,31 @@ impl World {
         })
         .await
     }
+}
+
+/// Somebody who may write Clusters and nothing else.
+pub async fn cluster_writer(world: &World) -> Client {
+    let rule = PolicyRule {
+        api_groups: Some(vec![fleetwright_api::GROUP.to_owned()]),
+        resources: Some(vec!["clusters".to_owned()]),
+        verbs: ["get", "list", "watch", "create", "update", "patch", "delete"].map(str::to_owned).to_vec(),
+        ..PolicyRule::default()
+    };
+    grant_in(&world.client, FLEET, "eve", &[rule]).await.unwrap();
+    world.client_as("eve").await
+}
+
+/// Waits until `Accepted` is false for that reason, with that part in its message; answers the message.
+pub async fn not_accepted(world: &World, cluster: &str, reason: &str, part: &str) -> String {
+    world
+        .until(&format!("{cluster} says {reason} with {part}"), async || {
+            let status = world.status(cluster).await;
+            match condition(&status.conditions, names::ACCEPTED) {
+                Some(one) if one.status == Status::False && one.reason == reason && one.message.contains(part) => {
+                    Ok(one.message.clone())
+                }
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use fleetwright_api::{
-    ClusterPackageVersion, ClusterPackageVersionSpec, Datastore, Extension, ExtensionPlacement, Snapshots, Status,
-    condition, names,
+    Cluster, ClusterPackageVersion, ClusterPackageVersionSpec, Datastore, Extension, ExtensionPlacement, Snapshots,
+    names,
 };
 use fleetwright_lab::Kind;
 use fleetwright_plan::cluster::Names;
@@ -15,22 +15,7 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::support::{FLEET, World};
-
-/// Waits until `Accepted` is false for that reason; answers what it says.
-async fn not_accepted(world: &World, cluster: &str, reason: &str, part: &str) -> String {
-    world
-        .until(&format!("{cluster} says {reason} with {part}"), async || {
-            let status = world.status(cluster).await;
-            match condition(&status.conditions, names::ACCEPTED) {
-                Some(one) if one.status == Status::False && one.reason == reason && one.message.contains(part) => {
-                    Ok(one.message.clone())
-                }
-                other => Err(format!("{other:?}")),
-            }
-        })
-        .await
-}
+use crate::support::{FLEET, World, cluster_writer, not_accepted};
 
 /// Everything of a control plane that another Cluster could take over: what workloads say, and contents of Secrets.
 async fn control_plane(world: &World, namespace: &str) -> BTreeMap<String, String> {
@@ -76,11 +61,11 @@ async fn a_cluster_takes_no_namespace_of_another_one(kind: Kind) {
 
     let open = json!({ "config": [{ "name": "authorization.yaml", "content": "kind: AuthorizationConfiguration\n" }] });
     world.create(&twin, |spec| spec.components.apiserver = Some(serde_json::from_value(open).unwrap())).await;
-    not_accepted(&world, &twin, names::reasons::NAMESPACE_TAKEN, &victim).await;
+    not_accepted(&world, &twin, names::reasons::NAMESPACE_CONFLICT, &victim).await;
     assert_eq!(world.status(&twin).await.namespace, None);
     world.change(&twin, json!({ "spec": { "replicas": 2 } })).await;
     let again = format!("Namespace {shortened}");
-    not_accepted(&world, &twin, names::reasons::NAMESPACE_TAKEN, &again).await;
+    not_accepted(&world, &twin, names::reasons::NAMESPACE_CONFLICT, &again).await;
     assert_eq!(control_plane(&world, &shortened).await, plane, "nothing of it was touched");
 
     world.delete(&twin).await;
@@ -115,6 +100,168 @@ async fn a_cluster_neither_uses_nor_deletes_the_namespace_of_another_one() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_neither_uses_nor_deletes_the_namespace_of_another_one_on_real() {
     a_cluster_takes_no_namespace_of_another_one(Kind::Real).await;
+}
+
+/// Creates the namespace of that cluster as who may create namespaces could, with the labels of the operator and that proof.
+async fn prepared(world: &World, cluster: &str, proof: Option<&String>) -> Namespace {
+    let names = Names::of(FLEET, cluster);
+    let annotations: BTreeMap<_, _> = proof.map(|proof| (names::CREATION_PROOF, proof)).into_iter().collect();
+    let metadata = json!({ "name": names.namespace, "labels": names.labels(), "annotations": annotations });
+    let namespaces: Api<Namespace> = Api::all(world.client.clone());
+    let made = serde_json::from_value(json!({ "metadata": metadata })).unwrap();
+    namespaces.create(&PostParams::default(), &made).await.unwrap()
+}
+
+/// Writes the namespace of that cluster into its status, as who has the right to can.
+async fn record(world: &World, cluster: &str, uid: Value) {
+    let status = Patch::Merge(json!({ "status": { "namespace": null, "namespaceUid": uid } }));
+    world.clusters().patch_status(cluster, &PatchParams::default(), &status).await.unwrap();
+}
+
+/// Labels and even the annotation of another namespace make no namespace a Cluster's own: neither before its first one, nor in place of one that was deleted.
+async fn a_prepared_namespace_is_not_used(kind: Kind) {
+    let mut world = World::on(kind).await;
+    let namespaces: Api<Namespace> = Api::all(world.client.clone());
+    let secrets = |world: &World, cluster: &str| world.api::<Secret>(cluster);
+    let keys = async |world: &World, cluster: &str| {
+        let all = secrets(world, cluster).list(&Default::default()).await.unwrap().items;
+        all.iter().map(ResourceExt::name_any).collect::<Vec<_>>()
+    };
+    world.create("base", |_| {}).await;
+    let status = world.ready("base").await;
+    let base = namespaces.get("fleet-base").await.unwrap();
+    assert_eq!((status.namespace.as_deref(), &status.namespace_uid), (Some("fleet-base"), &base.uid()));
+    let proof = base.annotations().get(names::CREATION_PROOF).cloned().unwrap();
+
+    world.operator_stops().await;
+    let (bare, copied) = (prepared(&world, "pay", None).await, prepared(&world, "shop", Some(&proof)).await);
+    for cluster in ["pay", "shop"] {
+        world.create(cluster, |_| {}).await;
+    }
+    // The uid of another one.
+    record(&world, "shop", json!(bare.uid())).await;
+    // Who may write Clusters gives them no namespace.
+    let eve: Api<Cluster> = Api::namespaced(cluster_writer(&world).await, FLEET);
+    let mine = json!({ "metadata": { "annotations": { "fleetwright.io/adopt-namespace": bare.uid() } } });
+    eve.patch("pay", &PatchParams::default(), &Patch::Merge(mine)).await.unwrap();
+    let mine = Patch::Merge(json!({ "status": { "namespaceUid": bare.uid() } }));
+    let refused = eve.patch_status("pay", &PatchParams::default(), &mine).await.unwrap_err();
+    assert!(matches!(&refused, kube::Error::Api(status) if status.code == 403), "{refused:?}");
+    world.operator_starts();
+    for (cluster, made) in [("pay", &bare), ("shop", &copied)] {
+        let uid = made.uid().unwrap();
+        let said =
+            not_accepted(&world, cluster, names::reasons::NAMESPACE_CONFLICT, "the operator did not create it").await;
+        let command = format!(
+            "kubectl patch cluster {cluster} -n {FLEET} --subresource=status --type=merge -p '{}'",
+            json!({ "status": { "namespaceUid": uid } })
+        );
+        assert!(said.contains(&command), "{said}");
+        assert_eq!(keys(&world, cluster).await, [""; 0]);
+        assert_eq!(world.status(cluster).await.namespace, None);
+    }
+    // Nor is it deleted with the Cluster.
+    world.delete("shop").await;
+    world
+        .until("shop is gone", async || match world.clusters().get_opt("shop").await.unwrap() {
+            None => Ok(()),
+            Some(there) => Err(format!("{there:?}")),
+        })
+        .await;
+    let left = namespaces.get("fleet-shop").await.unwrap();
+    assert_eq!((left.uid(), left.metadata.deletion_timestamp), (copied.uid(), None));
+    // A person gives the other one to its Cluster.
+    record(&world, "pay", json!(bare.uid())).await;
+    assert_eq!(world.ready("pay").await.namespace_uid, bare.uid());
+
+    // In place of one that had the keys, with all that was to be seen of it.
+    world.operator_stops().await;
+    namespaces.delete("fleet-base", &Default::default()).await.unwrap();
+    world
+        .until("it is gone", async || match namespaces.get_opt("fleet-base").await.unwrap() {
+            None => Ok(()),
+            Some(there) => Err(format!("{there:?}")),
+        })
+        .await;
+    let replayed = prepared(&world, "base", Some(&proof)).await;
+    world.operator_starts();
+    not_accepted(&world, "base", names::reasons::NAMESPACE_CONFLICT, "the operator did not create it").await;
+    assert_eq!(keys(&world, "base").await, [""; 0], "its keys came back into the hands of others");
+    namespaces.delete("fleet-base", &Default::default()).await.unwrap();
+    world
+        .until("the operator made one of its own", async || {
+            let status = world.status("base").await;
+            let now = namespaces.get_opt("fleet-base").await.unwrap().and_then(|one| one.uid());
+            let own = status.namespace_uid.is_some() && status.namespace_uid == now;
+            if own && now != replayed.uid() && now != base.uid() { Ok(()) } else { Err(format!("{status:#?}")) }
+        })
+        .await;
+    world.seen(&secrets(&world, "base"), "ca", |_| true).await;
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_namespace_that_somebody_prepared_is_neither_used_nor_deleted() {
+    a_prepared_namespace_is_not_used(Kind::Embedded).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_namespace_that_somebody_prepared_is_neither_used_nor_deleted_on_real() {
+    a_prepared_namespace_is_not_used(Kind::Real).await;
+}
+
+/// The operator was stopped after it created a namespace and before it recorded that: whatever is there then under that name, it may be another one with everything that was to be seen of the first.
+async fn a_copy_of_an_unrecorded_namespace_is_not_used(kind: Kind) {
+    let mut world = World::on(kind).await;
+    let namespaces: Api<Namespace> = Api::all(world.client.clone());
+    world.create("pay", |_| {}).await;
+    world.ready("pay").await;
+    let first = namespaces.get("fleet-pay").await.unwrap();
+    let proof = first.annotations().get(names::CREATION_PROOF).cloned().unwrap();
+
+    // What has a control plane in it is neither used nor deleted, whatever proof it has.
+    world.operator_stops().await;
+    record(&world, "pay", Value::Null).await;
+    world.operator_starts();
+    not_accepted(&world, "pay", names::reasons::NAMESPACE_CONFLICT, "the operator did not create it").await;
+    let now = namespaces.get("fleet-pay").await.unwrap();
+    assert_eq!((now.uid(), &now.metadata.deletion_timestamp), (first.uid(), &None));
+    record(&world, "pay", json!(first.uid())).await;
+    world.ready("pay").await;
+
+    world.operator_stops().await;
+    record(&world, "pay", Value::Null).await;
+    namespaces.delete("fleet-pay", &Default::default()).await.unwrap();
+    world
+        .until("it is gone", async || match namespaces.get_opt("fleet-pay").await.unwrap() {
+            None => Ok(()),
+            Some(there) => Err(format!("{there:?}")),
+        })
+        .await;
+    let copy = prepared(&world, "pay", Some(&proof)).await;
+    world.operator_starts();
+    world
+        .until("the operator made one of its own", async || {
+            let status = world.status("pay").await;
+            assert_ne!(status.namespace_uid, copy.uid(), "the keys go to who made the copy");
+            let now = namespaces.get_opt("fleet-pay").await.unwrap().and_then(|one| one.uid());
+            let own = status.namespace_uid.is_some() && status.namespace_uid == now;
+            if own { Ok(()) } else { Err(format!("{status:#?}")) }
+        })
+        .await;
+    world.told("NamespaceRecreated").await;
+    world.seen(&world.api::<Secret>("pay"), "ca", |_| true).await;
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_namespace_that_was_not_recorded_is_recreated_and_a_copy_of_it_gets_no_keys() {
+    a_copy_of_an_unrecorded_namespace_is_not_used(Kind::Embedded).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_namespace_that_was_not_recorded_is_recreated_and_a_copy_of_it_gets_no_keys_on_real() {
+    a_copy_of_an_unrecorded_namespace_is_not_used(Kind::Real).await;
 }
 
 async fn annotate(world: &World, secret: &str, annotations: Value) {
@@ -247,7 +394,7 @@ async fn values_bring_nothing_into_the_meta_cluster(kind: Kind) {
     world.ready("pay").await;
     let deployments: Api<Deployment> = world.api("pay");
     let plain = world.seen(&deployments, "beside", |_| true).await;
-    let reason = names::reasons::BAD_EXTENSION;
+    let reason = names::reasons::INVALID_EXTENSION;
     let image = "x\n        image: registry.example/evil:v1";
     let more = "x\n      - name: evil\n        image: registry.example/evil:v1";
     let keys = "x\n        envFrom: [{secretRef: {name: ca}}]";

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use fleetwright_api::{ClusterPhase, ClusterStatus, Status, condition, names};
+use fleetwright_lab::Kind;
 use fleetwright_sim::meta::{Bad, Removal};
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
@@ -70,11 +71,11 @@ pub async fn mend(world: &World, version: &str) {
 }
 
 /// Waits until the end of the soak stands so; answers the message.
-async fn finishable(world: &World, status: Status, reason: &str) -> String {
+pub async fn finishable(world: &World, status: Status, reason: &str) -> String {
     world
-        .until(&format!("Finishable is {reason}"), async || {
+        .until(&format!("UpgradeCompletable is {reason}"), async || {
             let said = world.status("pay").await;
-            match condition(&said.conditions, names::FINISHABLE) {
+            match condition(&said.conditions, names::UPGRADE_COMPLETABLE) {
                 Some(one) if one.status == status && one.reason == reason => Ok(one.message.clone()),
                 other => Err(format!("{other:?} {said:#?}")),
             }
@@ -83,7 +84,7 @@ async fn finishable(world: &World, status: Status, reason: &str) -> String {
 }
 
 /// Waits until the soak has ended, and the components work without emulation.
-async fn finished(world: &World) -> ClusterStatus {
+pub async fn finished(world: &World) -> ClusterStatus {
     world
         .until("the soak is over and finished", async || {
             let status = world.status("pay").await;
@@ -95,13 +96,12 @@ async fn finished(world: &World) -> ClusterStatus {
 }
 
 /// The minor that an API server says it emulates.
-async fn emulated(world: &World) -> Option<String> {
+pub async fn emulated(world: &World) -> Option<String> {
     business(world).await.apiserver_version().await.unwrap().emulation_minor
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_soak_that_is_over_is_finished_and_there_is_no_way_back_then() {
-    let world = World::start().await;
+async fn a_soak_ends(kind: Kind) {
+    let world = World::on(kind).await;
     world.create("pay", |spec| spec.upgrade.soak.0 = Duration::from_secs(1)).await;
     world.ready("pay").await;
     refer(&world, "v1.37").await;
@@ -109,21 +109,32 @@ async fn a_soak_that_is_over_is_finished_and_there_is_no_way_back_then() {
     assert_eq!(emulated(&world).await.as_deref(), Some("37"));
     let last = status.last_snapshot.clone().unwrap();
     assert!(last.purpose.as_ref().is_some_and(|purpose| purpose.starts_with("soak/v1.37/")), "{last:?}");
-    assert!(last.checked && condition(&status.conditions, names::FINISHABLE).is_none(), "{status:#?}");
+    assert!(last.checked && condition(&status.conditions, names::UPGRADE_COMPLETABLE).is_none(), "{status:#?}");
     world.told("SoakEnded").await;
-    world.told("UpgradeFinished").await;
+    world.told("UpgradeCompleted").await;
     refer(&world, "v1.36").await;
     world
         .until("it is refused", async || {
             let status = world.status("pay").await;
             let upgradable = condition(&status.conditions, names::UPGRADABLE).cloned();
             match upgradable {
-                Some(one) if one.reason == names::reasons::SOAK_OVER => Ok(()),
+                Some(one) if one.reason == names::reasons::SOAK_ENDED => Ok(()),
                 other => Err(format!("{other:?}")),
             }
         })
         .await;
     assert_eq!(world.status("pay").await.components[1].observed.as_deref(), Some("1.37.1"));
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_soak_that_is_over_is_finished_and_there_is_no_way_back_then() {
+    a_soak_ends(Kind::Embedded).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_soak_that_is_over_is_finished_and_there_is_no_way_back_then_on_real() {
+    a_soak_ends(Kind::Real).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -144,8 +155,8 @@ async fn a_soak_does_not_end_while_callers_use_an_api_that_the_new_minor_removes
     world.change("pay", json!({ "spec": { "upgrade": { "soak": "1s" } } })).await;
     let message = finishable(&world, Status::False, names::reasons::REMOVED_APIS_IN_USE).await;
     assert!(message.contains("storageclasses of storage.k8s.io/v1 (removed in 1.37)"), "{message}");
-    assert!(message.contains("RemovedApisInUse@v1.37/soak"), "{message}");
-    world.told("SoakEndHeldBack").await;
+    assert!(message.contains("RemovedAPIsInUse@v1.37/soak"), "{message}");
+    world.told("UpgradeCompletionBlocked").await;
     let status = world.status("pay").await;
     assert_eq!((status.soak_since, status.soak_until), (Some(since), Some(since + SignedDuration::from_secs(1))));
     assert_eq!((status.phase, status.emulates.as_deref()), (Some(ClusterPhase::Soaking), Some("1.36")));
@@ -157,10 +168,10 @@ async fn a_soak_does_not_end_while_callers_use_an_api_that_the_new_minor_removes
     finishable(&world, Status::False, names::reasons::REMOVED_APIS_IN_USE).await;
     // Overridden for the upgrade, it is not overridden for the end of the soak.
     let annotate = |text: &str| json!({ "metadata": { "annotations": { names::OVERRIDE: text } } });
-    world.change("pay", annotate("RemovedApisInUse@v1.37")).await;
+    world.change("pay", annotate("RemovedAPIsInUse@v1.37")).await;
     finishable(&world, Status::False, names::reasons::REMOVED_APIS_IN_USE).await;
     assert_eq!(emulated(&world).await.as_deref(), Some("36"));
-    world.change("pay", annotate("RemovedApisInUse@v1.37/soak")).await;
+    world.change("pay", annotate("RemovedAPIsInUse@v1.37/soak")).await;
     let status = finished(&world).await;
     assert!(status.last_snapshot.unwrap().purpose.is_some());
 }
@@ -186,7 +197,7 @@ async fn a_rollback_that_began_in_the_soak_is_finished_after_its_time() {
         })
         .await;
     world.change("pay", json!({ "spec": { "upgrade": { "soak": "1s" } } })).await;
-    finishable(&world, Status::Unknown, names::reasons::BUSY).await;
+    finishable(&world, Status::Unknown, names::reasons::CHANGE_IN_PROGRESS).await;
     tokio::time::sleep(Duration::from_secs(3)).await;
     let status = world.status("pay").await;
     assert_eq!((status.emulates.as_deref(), &status.finishing), (Some("1.36"), &None), "{status:#?}");
@@ -254,7 +265,7 @@ async fn an_upgrade_that_does_not_work_is_taken_back_by_itself_and_says_why() {
     assert!(failed.message.contains("kube-apiserver"), "{failed:?}");
     assert!(status.components.iter().skip(1).all(|one| one.observed.as_deref() == Some("1.36.4")));
     let upgradable = fleetwright_api::condition(&status.conditions, names::UPGRADABLE).unwrap();
-    assert_eq!(upgradable.reason, names::reasons::TRIED_AND_FAILED);
+    assert_eq!(upgradable.reason, names::reasons::UPGRADE_FAILED);
 
     world.meta.declare("kube-apiserver", "v1.37.1", None);
     let patience = json!({ "spec": { "upgrade": { "stageWithin": "10m" } } });

@@ -1,7 +1,5 @@
 //! What the server does with metadata: identity, generations, finalizers, owners, namespaces.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
@@ -252,11 +250,18 @@ async fn a_dependent_goes_with_its_owner(ctx: Ctx) -> Result<()> {
     gone(&ctx, &ctx.core("configmaps/grandchild")).await
 }
 
+/// The collector learns of objects in the order of their making: one that has removed the dependent of a deleted owner knows what was made before.
+async fn collector_has_come_this_far(ctx: &Ctx) -> Result<()> {
+    let probe = make(ctx, "probe", json!({})).await?;
+    make(ctx, "probed", json!({"ownerReferences": [owner(&probe)]})).await?;
+    ctx.delete(ctx.core("configmaps/probe")).await?.code(200)?;
+    gone(ctx, &ctx.core("configmaps/probed")).await
+}
+
 async fn a_dependent_of_an_orphaning_delete_stays_without_its_owner(ctx: Ctx) -> Result<()> {
     let parent = make(&ctx, "parent", json!({})).await?;
     make(&ctx, "child", json!({"ownerReferences": [owner(&parent)]})).await?;
-    // The collector must have seen the child; it may be a little behind.
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    collector_has_come_this_far(&ctx).await?;
     let options = json!({"propagationPolicy": "Orphan"});
     let held = ctx.delete_with(ctx.core("configmaps/parent"), &options).await?.code(200)?;
     assert_eq!(held["metadata"]["finalizers"], json!(["orphan"]));
@@ -271,7 +276,7 @@ async fn a_foreground_delete_waits_for_blocking_dependents(ctx: Ctx) -> Result<(
     let mut reference = owner(&parent);
     reference["blockOwnerDeletion"] = json!(true);
     make(&ctx, "child", json!({"ownerReferences": [reference], "finalizers": ["fleetwright.io/hold"]})).await?;
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    collector_has_come_this_far(&ctx).await?;
     let options = json!({"propagationPolicy": "Foreground"});
     let held = ctx.delete_with(ctx.core("configmaps/parent"), &options).await?.code(200)?;
     assert_eq!(held["metadata"]["finalizers"], json!(["foregroundDeletion"]));

@@ -110,7 +110,7 @@ pub fn claim(fence: u64) -> Claim {
 
 /// A step.
 pub fn request(id: &str, fence: u64, step: Step) -> Request {
-    Request::Apply(Box::new(Apply { id: id.to_owned(), claim: claim(fence), step, within: 60 }))
+    Request::Apply(Box::new(Apply { id: id.to_owned(), claim: claim(fence), step, within: 60, unproven: false }))
 }
 
 /// Runs a step, and answers its record.

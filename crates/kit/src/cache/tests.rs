@@ -326,7 +326,7 @@ mod following {
     }
 
     async fn eventually(what: &str, holds: impl Fn() -> bool) -> Result<()> {
-        for _ in 0..400 {
+        for _ in 0..2400 {
             if holds() {
                 return Ok(());
             }

@@ -154,8 +154,8 @@ impl StepError for JournalError {
         match self {
             Self::Write(error) => error.reason(),
             Self::Read { .. } => "ReadFailed",
-            Self::Behind(_) => "CacheBehind",
-            Self::Taken { .. } => "OperationTaken",
+            Self::Behind(_) => "CacheStale",
+            Self::Taken { .. } => "OperationConflict",
         }
     }
 

@@ -177,7 +177,7 @@ impl<C: Controller> Driver<C> {
             budget.writes
         );
         assert!(!self.strict, "{message}");
-        self.metrics.trouble(C::NAME, "pass", "OverBudget");
+        self.metrics.trouble(C::NAME, "pass", "CallBudgetExceeded");
         tracing::warn!("{message}");
     }
 

@@ -205,6 +205,11 @@ impl Emulated {
         self.lock().address
     }
 
+    /// The serial number that its firmware has. Hosts by nspawn see the firmware of this machine, which may have none.
+    pub fn serial(&self) -> String {
+        serial(&self.lock().name)
+    }
+
     /// The private key that opens it for root.
     pub fn ssh_key(&self) -> String {
         self.lock().network.ssh_key().to_owned()
@@ -304,7 +309,7 @@ impl Inner {
         let mac = format!("52:54:00:{b:02x}:{c:02x}:{d:02x}");
         let mut command = Command::new("sh");
         command.args(["-c", include_str!("emulator.sh"), "emulator"]).arg(&self.folder);
-        command.args([&self.tap, self.network.bridge(), &mac, MEMORY]);
+        command.args([&self.tap, self.network.bridge(), &mac, MEMORY, &serial(&self.name)]);
         self.supervisor.insert(Supervisor::start(&self.name, command)?).answer("link")
     }
 
@@ -324,6 +329,10 @@ impl Drop for Inner {
         drop(self.supervisor.take());
         self.network.give_back(self.address);
     }
+}
+
+fn serial(name: &str) -> String {
+    format!("SN-{name}")
 }
 
 /// The tree of all emulated machines, in the cache.

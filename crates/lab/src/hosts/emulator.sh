@@ -1,10 +1,10 @@
 # Keeps one emulated machine, as supervisor.sh keeps a host.
 #
-#   emulator.sh FOLDER TAP BRIDGE MAC MEMORY
+#   emulator.sh FOLDER TAP BRIDGE MAC MEMORY SERIAL
 #
 # What a boot loader would do is done here: kernel, initial RAM disk and command line are taken out of the machine's own disk at each boot.
 exec 3<&0 </dev/null
-folder=$1 tap=$2 bridge=$3 mac=$4 memory=$5
+folder=$1 tap=$2 bridge=$3 mac=$4 memory=$5 serial=$6
 disk=$folder/disk.ext4
 
 # Follows one link, as /vmlinuz is.
@@ -39,7 +39,7 @@ run() {
     # Page tables of five levels are walked by the emulator: four take a quarter less time.
     # It needs a core of its own more than those around it do, which mostly wait: who may, goes before them.
     nice -n -10 qemu-system-x86_64 -accel tcg -cpu max,la57=off -m "$memory" -smp 1 -display none -no-reboot \
-      -kernel "$folder/vmlinuz" -initrd "$folder/initrd" \
+      -smbios "type=1,serial=$serial" -kernel "$folder/vmlinuz" -initrd "$folder/initrd" \
       -append "root=/dev/vda rw console=ttyS0 net.ifnames=0 panic=5 random.trust_cpu=on $(tr '\n' ' ' <"$folder/cmdline")" \
       -drive "file=$disk,format=raw,if=virtio,cache=unsafe" \
       -netdev "tap,id=net,ifname=$tap,script=no,downscript=no" -device "virtio-net-pci,netdev=net,mac=$mac" \

@@ -115,7 +115,7 @@ fn calls(text: &str) -> Calls {
     Calls {
         reads: of(&["get", "list"]),
         writes: of(&["create", "update", "patch", "apply", "delete", "deletecollection"]),
-        passes: sum(text, "fleetwright_passes_total", |_| true),
+        passes: sum(text, "fleetwright_reconciles_total", |_| true),
     }
 }
 
@@ -130,13 +130,13 @@ fleetwright_api_calls_total{verb=\"get\",code=\"200\"} 3
 fleetwright_api_calls_total{verb=\"watch\",code=\"200\"} 50
 fleetwright_api_calls_total{verb=\"apply\",code=\"200\"} 4
 fleetwright_api_calls_total{verb=\"delete\",code=\"404\"} 1
-fleetwright_passes_total{controller=\"readiness\"} 7
-fleetwright_passes_total{controller=\"gates\"} 2
+fleetwright_reconciles_total{controller=\"readiness\"} 7
+fleetwright_reconciles_total{controller=\"gates\"} 2
 ";
         let found = calls(text);
         assert_eq!([found.reads, found.writes, found.passes], [3.0, 5.0, 9.0]);
         let none = found.since(&found);
         assert_eq!([none.reads, none.writes, none.passes], [0.0; 3]);
-        assert_eq!(sum(text, "fleetwright_passes_total", |labels| labels.contains("readiness")), 7.0);
+        assert_eq!(sum(text, "fleetwright_reconciles_total", |labels| labels.contains("readiness")), 7.0);
     }
 }

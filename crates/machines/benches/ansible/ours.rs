@@ -160,6 +160,7 @@ async fn converge(ssh: &Ssh, target: &Target) -> Result<(usize, Box<dyn Link>)> 
                 claim: Claim::default(),
                 step: Step::Install(package.clone()),
                 within: 60,
+                unproven: false,
             };
             match link.ask(&Request::Apply(Box::new(apply)), Duration::from_secs(60), &|_| {}).await? {
                 Answer::Ended(record) if record.outcome == Outcome::Done => {}

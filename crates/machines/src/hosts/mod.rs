@@ -227,6 +227,11 @@ impl Hosts {
         self.owner.0.hurry(key);
     }
 
+    /// Withdraws a task that still waits for its turn: nothing of it reaches the host. One that was started goes on.
+    pub fn recall(&self, key: &Key) {
+        self.owner.0.recall(key);
+    }
+
     /// Forgets a machine that is gone.
     pub fn forget(&self, key: &Key) {
         self.owner.0.forget(key);

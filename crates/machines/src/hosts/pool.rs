@@ -391,6 +391,15 @@ impl Pool {
         }
     }
 
+    pub(super) fn recall(&self, key: &Key) {
+        let mut table = self.table();
+        let Some(host) = table.hosts.get_mut(key) else { return };
+        if host.visit.as_ref().is_some_and(|ongoing| ongoing.waits) {
+            (host.visit, host.state.doing) = (None, None);
+            table.unqueue(key);
+        }
+    }
+
     pub(super) fn forget(&self, key: &Key) {
         let host = {
             let mut table = self.table();
@@ -399,11 +408,7 @@ impl Pool {
                 table.idle.remove(&kept.since);
             }
             if host.visit.as_ref().is_some_and(|ongoing| ongoing.waits) {
-                table.waiting.retain(|_, queue| {
-                    queue.retain(|waiting| waiting.key != *key);
-                    !queue.is_empty()
-                });
-                table.waits = table.waiting.values().map(VecDeque::len).sum();
+                table.unqueue(key);
             }
             host
         };
@@ -461,6 +466,15 @@ impl Pool {
 }
 
 impl Table {
+    /// Takes the task of a host out of its queue.
+    fn unqueue(&mut self, key: &Key) {
+        self.waiting.retain(|_, queue| {
+            queue.retain(|waiting| waiting.key != *key);
+            !queue.is_empty()
+        });
+        self.waits = self.waiting.values().map(VecDeque::len).sum();
+    }
+
     /// Takes the connection that was not used for longest.
     fn oldest(&mut self) -> Option<Box<dyn Link>> {
         let (_, key) = self.idle.pop_first()?;

@@ -290,7 +290,7 @@ fn look(hosts: &Hosts, name: &str) -> bool {
 }
 
 fn step(id: &str) -> Task {
-    let apply = Apply { id: id.into(), claim: Claim::default(), step: Step::Reboot, within: 600 };
+    let apply = Apply { id: id.into(), claim: Claim::default(), step: Step::Reboot, within: 600, unproven: false };
     Task::Apply { apply: Box::new(apply), then: Observe::default() }
 }
 
@@ -533,6 +533,25 @@ async fn forgotten_and_dropped_hosts_leave_nothing_running() {
     drop(clone);
     town.now().await;
     assert_eq!((town.links(), town.clock().next_timer()), (0, None));
+}
+
+#[tokio::test]
+async fn a_step_that_waits_for_its_turn_can_be_recalled_and_one_that_runs_goes_on() {
+    let town = Town::new();
+    let (hosts, _) = town.hosts(Limits { overall: 1, ..Limits::default() });
+    town.behave("a", Manner::Slow(Duration::from_secs(10)));
+    ask(&hosts, "a", Place::default(), step("s-1"));
+    ask(&hosts, "b", Place::default(), step("s-2"));
+    look(&hosts, "c");
+    town.now().await;
+    hosts.recall(&key("a"));
+    hosts.recall(&key("b"));
+    assert_eq!((hosts.state(&key("b")).doing, hosts.counts().waiting), (None, 1));
+    town.until("c was seen", || async { hosts.state(&key("c")).seen.is_some() }).await;
+    assert_eq!(town.done(&hosts, &key("a")).await.step.unwrap().id, "s-1");
+    assert_eq!(*town.inner.connects.lock().unwrap(), ["a", "c"], "b was visited");
+    assert!(look(&hosts, "b"), "it can be asked again");
+    assert!(town.done(&hosts, &key("b")).await.seen.is_some());
 }
 
 #[tokio::test]

@@ -62,7 +62,7 @@ impl StepError for JoinError {
             Self::Token(error) => error.reason(),
             Self::ForeignNode(_) => "NodeNotBound",
             Self::Unseen(error) => error.reason(),
-            Self::Taken(_) => "BootstrapTokenTaken",
+            Self::Taken(_) => "BootstrapTokenConflict",
         }
     }
 

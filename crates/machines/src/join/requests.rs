@@ -179,7 +179,7 @@ impl Requests {
         let (level, reason, message) = match verdict {
             Verdict::LeftAlone => return,
             Verdict::Approved { message } => (Level::Normal, "CertificateApproved", message.clone()),
-            Verdict::Waits { message } => (Level::Warning, "CertificateWaits", message.clone()),
+            Verdict::Waits { message } => (Level::Warning, "CertificatePending", message.clone()),
             Verdict::Denied { reason, message } => {
                 (Level::Warning, "CertificateDenied", format!("{reason}: {message}"))
             }

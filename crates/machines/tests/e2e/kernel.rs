@@ -1,8 +1,11 @@
-//! A machine with a kernel of its own gets another one.
+//! A machine with firmware and a kernel of its own: it is identified by its serial number, and gets another kernel.
 
-use anyhow::{Result, ensure};
-use fleetwright_api::names;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use fleetwright_api::{Machine, Status, condition, names};
 use fleetwright_lab::hosts::{Described, Emulated, Kernels, apply};
+use serde_json::json;
 
 use crate::NAMESPACE;
 use crate::fleet::{Fleet, is_true, ready_in};
@@ -26,7 +29,13 @@ async fn story(fleet: &mut Fleet, machine: &Emulated) -> Result<()> {
     let package = fleet.site.kernel_package(&kernels, &kernels.second, NAMESPACE)?;
     let name = package["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     apply(&fleet.client, &[package]).await?;
-    fleet.add(&Described::emulated(machine, 0), &[("kernel".to_owned(), name)]).await?;
+    let mut declared = Described::emulated(machine, 0).machine(NAMESPACE, &[("kernel".to_owned(), name)]);
+    declared["spec"]["hardware"]["serial"] = json!("SN-another");
+    apply(&fleet.client, &[declared.clone()]).await?;
+    is_the_wrong_host(fleet, machine).await?;
+    // Letters are the same, large or small.
+    declared["spec"]["hardware"]["serial"] = json!(machine.serial().to_lowercase());
+    apply(&fleet.client, &[declared]).await?;
     fleet.chapter("the kernel is being installed");
     fleet
         .until("emulated", &format!("to run {wanted}"), |machine| {
@@ -35,6 +44,32 @@ async fn story(fleet: &mut Fleet, machine: &Emulated) -> Result<()> {
         .await?;
     ensure!(machine.kernel().await? == wanted);
     ensure!(machine.boot_id().await? != before, "it was not booted");
+    let owned = fleet.until("emulated", "to have its host", |machine| is_true(machine, names::HOST_OWNED)).await?;
+    let reason = owned.status.and_then(|status| condition(&status.conditions, names::HOST_OWNED).cloned());
+    ensure!(reason.as_ref().is_some_and(|owned| owned.reason == "Owned"), "its serial was not compared: {reason:?}");
     fleet.chapter("it runs");
+    Ok(())
+}
+
+/// The serial number that is declared is another one than the firmware's: nothing is done to the host.
+async fn is_the_wrong_host(fleet: &mut Fleet, machine: &Emulated) -> Result<()> {
+    let all = "ls -A /boot /lib/modules; readlink /vmlinuz; dpkg-query -W; ls /var/lib/fleetwright/owner.json 2>/dev/null || true";
+    let (before, boot) = (machine.ssh(all).await?, machine.boot_id().await?);
+    let said = |machine: &Machine| {
+        let conditions = machine.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        condition(conditions, names::HOST_OWNED).cloned()
+    };
+    let wrong = |machine: &Machine| {
+        said(machine).is_some_and(|owned| owned.status == Status::False && owned.reason == "SerialMismatch")
+    };
+    let found = fleet.until("emulated", "to say that it is the wrong host", wrong).await?;
+    let message = said(&found).context("it said so")?.message;
+    ensure!(message.contains(&machine.serial()) && message.contains("SN-another"), "{message}");
+    // The operator looks at it every ten seconds.
+    tokio::time::sleep(Duration::from_secs(25)).await;
+    ensure!(wrong(&fleet.machines().get("emulated").await?), "it no longer says so");
+    ensure!(machine.ssh(all).await? == before, "it was touched");
+    ensure!(machine.boot_id().await? == boot, "it was booted");
+    fleet.chapter("it is the wrong host, and nothing was done to it");
     Ok(())
 }

@@ -2,6 +2,7 @@
 //!
 //! Run by `make e2e`, which builds what they need: `fleetwright`, its helper, Kubernetes.
 
+mod ends;
 mod fleet;
 mod kernel;
 mod packages;

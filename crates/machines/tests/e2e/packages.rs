@@ -187,6 +187,7 @@ async fn others_are_refused(link: &dyn Link, component: &str) -> Result<()> {
             claim: claim("another", 0, 9),
             step: Step::Remove { component: component.to_owned() },
             within: 60,
+            unproven: false,
         })),
         Request::Refuse { id: id.clone(), claim: claim("another", 1, 9) },
         Request::Clean { claim: claim("another", 1, 9) },
@@ -229,7 +230,13 @@ async fn adopted_and_back(link: &dyn Link, fence: u64) -> Result<u64> {
 async fn apply(link: &dyn Link, epoch: u64, fence: u64, step: Step) -> Result<()> {
     let what = format!("{:?} {}", step.verb(), step.component().unwrap_or_default());
     let begun = Instant::now();
-    let apply = Apply { id: format!("by-hand-{fence}"), claim: claim("by-hand", epoch, fence), step, within: 240 };
+    let apply = Apply {
+        id: format!("by-hand-{fence}"),
+        claim: claim("by-hand", epoch, fence),
+        step,
+        within: 240,
+        unproven: false,
+    };
     match ask(link, Request::Apply(Box::new(apply))).await? {
         Answer::Ended(record) if record.outcome == Outcome::Done => {
             eprintln!("{what} took {:?}", begun.elapsed());

@@ -1,5 +1,7 @@
 //! The life of a small fleet, from bare Debian to machines that left: each chapter begins where the one before ended.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
 use fleetwright_api::{ComponentState, Machine, Operation, Status, condition, names};
 use fleetwright_lab::hosts::{Described, Host, apply, archives, shipped};
@@ -7,13 +9,15 @@ use kube::Api;
 use kube::api::DeleteParams;
 use tokio::try_join;
 
-use crate::NAMESPACE;
 use crate::fleet::{Fleet, component, is_true, ready_in};
 use crate::packages::Shape;
+use crate::{NAMESPACE, built};
 
 const HOSTS: [&str; 3] = ["host-1", "host-2", "host-3"];
 const OLD: &str = "1.36.4";
 const NEW: &str = "1.37.1";
+/// Longer than the time from one look at a host to the next.
+const LOOKED_AT_AGAIN: Duration = Duration::from_secs(15);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bare_hosts_become_nodes_are_kept_in_shape_and_leave_clean_on_hosts() -> Result<()> {
@@ -46,6 +50,8 @@ async fn story(fleet: &mut Fleet, hosts: &[Host; 3]) -> Result<()> {
     drift_is_repaired(fleet, &hosts[1]).await?;
     fleet.chapter("a container runtime that is down is repaired without a drain");
     dead_runtime_is_repaired(fleet, &hosts[1]).await?;
+    fleet.chapter("other Machines change nothing on a host, and a person takes it back");
+    others_change_nothing(fleet, &hosts[0]).await?;
     fleet.chapter("a bad version is rolled back by itself");
     bad_version_goes_back(fleet, &hosts[0]).await?;
     fleet.chapter("a machine leaves, and its host is clean");
@@ -187,7 +193,7 @@ async fn drift_is_repaired(fleet: &mut Fleet, host: &Host) -> Result<()> {
             .until(&host.name(), &format!("to tell of the repair of {called}"), |machine| {
                 let drift = machine.status.as_ref().and_then(|status| status.last_drift.as_ref());
                 drift.is_some_and(|drift| drift.repaired && drift.items.iter().any(|item| item.what.contains(called)))
-                    && is_true(machine, names::IN_SHAPE)
+                    && is_true(machine, names::IN_SYNC)
                     && is_true(machine, names::PACKAGES_READY)
             })
             .await?;
@@ -221,6 +227,49 @@ async fn dead_runtime_is_repaired(fleet: &mut Fleet, host: &Host) -> Result<()> 
     fleet.address("web-1").await.map(drop)
 }
 
+/// Whether the machine says that its host is another one's, and why.
+fn is_not_owned(machine: &Machine, reason: &str) -> bool {
+    let said = machine.status.as_ref().and_then(|status| condition(&status.conditions, names::HOST_OWNED));
+    said.is_some_and(|said| said.status == Status::False && said.reason == reason)
+}
+
+/// A second Machine with the address of the host, and then an owner mark of another cluster's Machine.
+async fn others_change_nothing(fleet: &mut Fleet, host: &Host) -> Result<()> {
+    // Every step leaves a record.
+    let (name, steps) = (host.name(), "ls /var/lib/fleetwright/journal/steps && systemctl is-active kubelet.service");
+    let before = host.run(steps).await?;
+    let machine = fleet.machines().get(&name).await?;
+    let uid = machine.metadata.uid.context("it has a uid")?;
+    let epoch = machine.status.and_then(|status| status.host_owner).context("the host has an owner")?.epoch;
+
+    // It declares nothing: if the host were its own, it would lose everything.
+    fleet.add(&Described { name: "twin".to_owned(), ..Described::host(host, 3) }, &[]).await?;
+    fleet.until("twin", "to say whose its address is", |twin| is_not_owned(twin, "AddressInUse")).await?;
+    let machines = fleet.machines();
+    machines.delete("twin", &DeleteParams::default()).await?;
+    fleet
+        .eventually("the twin to be gone", || async { Ok(machines.get_opt("twin").await?.is_none().then_some(())) })
+        .await?;
+
+    host.run(&format!("sed -i s/{uid}/another/ /var/lib/fleetwright/owner.json")).await?;
+    fleet.until(&name, "to say that its host is another's", |seen| is_not_owned(seen, "HostOwnedByAnother")).await?;
+    ensure!(host.run(steps).await? == before, "something was done to the host");
+    let adopt = ["machine", "adopt", &name, "--from", "another", "--namespace", NAMESPACE, "--kubeconfig"];
+    let mut command = tokio::process::Command::new(built()?.join("fleetwright"));
+    let adopted = command.args(adopt).arg(fleet.site.plane.kubeconfig_path()).output().await?;
+    ensure!(adopted.status.success(), "{adopted:?}");
+    fleet
+        .until(&name, "to have its host again, in the next epoch", |seen| {
+            let owner = seen.status.as_ref().and_then(|status| status.host_owner.as_ref());
+            owner.is_some_and(|owner| owner.uid == uid && owner.epoch == epoch + 1)
+                && is_true(seen, names::HOST_OWNED)
+                && is_true(seen, names::SCHEDULABLE)
+        })
+        .await?;
+    ensure!(host.run(steps).await? == before, "something was done to the host");
+    Ok(())
+}
+
 async fn bad_version_goes_back(fleet: &mut Fleet, host: &Host) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let bad = folder.path().join("kubelet");
@@ -238,7 +287,7 @@ async fn bad_version_goes_back(fleet: &mut Fleet, host: &Host) -> Result<()> {
     };
     let machine = fleet.until(&host.name(), "to have gone back", rolled_back).await?;
     let message = component(&machine, "kubelet").map(|kubelet| kubelet.message.clone()).unwrap_or_default();
-    ensure!(message.contains("kubelet"), "it says only {message:?}");
+    ensure!(message.contains("1.37.9") && message.contains(OLD), "it says only {message:?}");
     fleet.chapter(&format!("it says: {}", message.lines().next().unwrap_or_default()));
     let nodes = fleet.nodes();
     let name = host.name();
@@ -254,7 +303,7 @@ async fn bad_version_goes_back(fleet: &mut Fleet, host: &Host) -> Result<()> {
         })
         .await?;
     // The gates ask for PackagesReady without any tolerance: what was restored works, and pods may come.
-    fleet
+    let machine = fleet
         .until(&name, "to be schedulable with the version that worked", |machine| {
             let said = machine.status.as_ref().and_then(|status| condition(&status.conditions, names::UP_TO_DATE));
             is_true(machine, names::PACKAGES_READY)
@@ -262,6 +311,16 @@ async fn bad_version_goes_back(fleet: &mut Fleet, host: &Host) -> Result<()> {
                 && said.is_some_and(|said| said.status == Status::False && said.reason == "RolledBack")
         })
         .await?;
+    // It stays so: neither was lost, not even for a moment, when the host was looked at again.
+    let stand = |machine: &Machine| {
+        [names::PACKAGES_READY, names::SCHEDULABLE].map(|type_| {
+            let said = condition(&machine.status.as_ref()?.conditions, type_)?;
+            Some((said.status, said.last_transition_time))
+        })
+    };
+    tokio::time::sleep(LOOKED_AT_AGAIN).await;
+    let later = fleet.machines().get(&name).await?;
+    ensure!(stand(&later) == stand(&machine), "{:?} is {:?} later", stand(&machine), stand(&later));
     // What was restored is guarded, too: by what the host keeps of it.
     let whole = host.run("sha256sum /etc/kubernetes/kubelet.yaml").await?;
     host.run("echo '# by hand' >>/etc/kubernetes/kubelet.yaml").await?;

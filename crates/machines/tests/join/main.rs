@@ -7,6 +7,8 @@ mod site;
 mod stories;
 
 use fleetwright_lab::Kind;
+use fleetwright_machines::join;
+use fleetwright_rig::rights::{CLUSTER, rights};
 use site::Site;
 
 #[tokio::test]
@@ -37,6 +39,19 @@ async fn a_paused_machine_waits_for_its_certificate() {
 #[tokio::test]
 async fn a_node_gets_serving_certificates_for_what_it_is() {
     Site::run(Kind::Embedded, stories::a_node_serves_under_its_own_names).await;
+}
+
+/// The other rights of joining are taken away in the scenarios.
+#[tokio::test]
+async fn each_right_for_serving_certificates_that_is_taken_away_is_missed() {
+    let resources = ["signers", "services", "endpointslices", "servicecidrs"];
+    let mut needed = rights(CLUSTER, &join::rules().cluster);
+    needed.retain(|right| resources.contains(&right.resource.as_str()));
+    assert_eq!(needed.len(), resources.len(), "{needed:#?}");
+    for right in &needed {
+        let body = async |site: &Site| stories::a_missing_right_is_named(site, right).await;
+        Site::run_without(Kind::Embedded, Some(right), body).await;
+    }
 }
 
 #[tokio::test]

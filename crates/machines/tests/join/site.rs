@@ -14,7 +14,7 @@ use fleetwright_lab::{Kind, Target, define};
 use fleetwright_machines::join::{self, Credentials, JoinError};
 use fleetwright_pki::Identity;
 use fleetwright_plan::join::BOOTSTRAPPERS;
-use fleetwright_rig::rights::{grant_everywhere, grant_in};
+use fleetwright_rig::rights::{CLUSTER, Right, grant_everywhere, grant_in, without};
 use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Namespace, Node, ObjectReference, Secret};
@@ -84,9 +84,14 @@ type Given = Arc<Mutex<HashMap<String, Vec<Result<String, String>>>>>;
 impl Site {
     /// Starts one, and stops it after the body.
     pub async fn run(kind: Kind, body: impl AsyncFnOnce(&Self)) {
+        Self::run_without(kind, None, body).await;
+    }
+
+    /// The same with an operator that lacks one of its rights in the whole cluster.
+    pub async fn run_without(kind: Kind, missing: Option<&Right>, body: impl AsyncFnOnce(&Self)) {
         let target = Target::start(kind).await.expect("the server starts");
         let admin = target.admin();
-        prepare(&admin).await;
+        prepare(&admin, missing).await;
         let values = [("server", target.url()), ("caBundle", target.ca_pem().to_owned())];
         let values = Arc::new(Mutex::new(values.map(|(key, value)| (key.to_owned(), value)).into()));
         let given = Given::default();
@@ -377,8 +382,8 @@ impl Controller for Giver {
     }
 }
 
-/// The kinds, the namespace, the operator's rights, and what an installation gives to machines that join.
-async fn prepare(admin: &Client) {
+/// The kinds, the namespace, the operator's rights but for one, and what an installation gives to machines that join.
+async fn prepare(admin: &Client, missing: Option<&Right>) {
     define(admin, &crds()).await.expect("the kinds are served");
     let namespace: Namespace = serde_json::from_value(json!({"metadata": {"name": NAMESPACE}})).unwrap();
     Api::all(admin.clone()).create(&PostParams::default(), &namespace).await.expect("a namespace");
@@ -389,7 +394,7 @@ async fn prepare(admin: &Client) {
     for (namespace, rules) in [(NAMESPACE, &rules.namespaced), ("kube-system", &rules.tokens)] {
         grant_in(admin, namespace, OPERATOR, rules).await.expect("a role");
     }
-    grant_everywhere(admin, OPERATOR, &rules.cluster).await.expect("a role");
+    grant_everywhere(admin, OPERATOR, &without(CLUSTER, &rules.cluster, missing)).await.expect("a role");
     let binding = json!({
         "metadata": {"name": "machines-join"},
         "subjects": [{"kind": "Group", "name": BOOTSTRAPPERS, "apiGroup": "rbac.authorization.k8s.io"}],

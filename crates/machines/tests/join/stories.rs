@@ -1,6 +1,7 @@
 use fleetwright_lab::Kind;
 use fleetwright_pki::Identity;
 use fleetwright_plan::join::{BOOTSTRAPPERS, token_group};
+use fleetwright_rig::rights::Right;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Secret};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -80,15 +81,15 @@ pub async fn a_token_is_for_one_thing(site: &Site) {
     site.machine("victim", "10.0.1.2").await;
     let token = site.with_token(&site.kubeconfig("liar").await).await;
 
-    site.ask(&token, &Asked::client("victim")).await.is_denied("WrongSubject");
-    site.told("liar", "CertificateDenied", "WrongSubject").await;
+    site.ask(&token, &Asked::client("victim")).await.is_denied("InvalidSubject");
+    site.told("liar", "CertificateDenied", "InvalidSubject").await;
     let both = Asked { usages: vec!["digital signature", "client auth", "server auth"], ..Asked::client("liar") };
     let refused = site.file(&token, &both).await;
-    site.answer(&refused).await.is_denied("WrongUsages");
-    site.told("liar", "CertificateDenied", "WrongUsages").await;
-    site.told_of_request(&refused, "CertificateDenied", "WrongUsages").await;
-    site.ask(&token, &Asked { names: vec!["liar"], ..Asked::client("liar") }).await.is_denied("WrongNames");
-    site.ask(&token, &Asked::serving("liar", &["liar"])).await.is_denied("WrongSigner");
+    site.answer(&refused).await.is_denied("InvalidUsages");
+    site.told("liar", "CertificateDenied", "InvalidUsages").await;
+    site.told_of_request(&refused, "CertificateDenied", "InvalidUsages").await;
+    site.ask(&token, &Asked { names: vec!["liar"], ..Asked::client("liar") }).await.is_denied("InvalidSubjectAltNames");
+    site.ask(&token, &Asked::serving("liar", &["liar"])).await.is_denied("SignerNotAllowed");
 
     // Nor does it open any other door.
     let list = ListParams::default();
@@ -140,12 +141,12 @@ pub async fn a_deleted_machine_does_not_join(site: &Site) {
     site.machines().patch("gone", &PatchParams::default(), &Patch::Merge(&free)).await.expect("a patch");
     eventually("it is gone", async || site.machines().get_opt("gone").await.ok()?.is_none().then_some(())).await;
     let refused = site.file(&token, &Asked::client("gone")).await;
-    site.answer(&refused).await.is_denied("MachineGone");
+    site.answer(&refused).await.is_denied("MachineNotFound");
     site.told_of_request(&refused, "CertificateDenied", "does not exist any more").await;
 
     // A machine of the same name is another one.
     site.machine("gone", "10.0.3.1").await;
-    site.ask(&token, &Asked::client("gone")).await.is_denied("MachineGone");
+    site.ask(&token, &Asked::client("gone")).await.is_denied("MachineNotFound");
 }
 
 pub async fn a_paused_machine_waits(site: &Site) {
@@ -157,7 +158,7 @@ pub async fn a_paused_machine_waits(site: &Site) {
     // The operator hears of the pause before it hears of the request: it asks for the credential once more, after the change.
     site.again("paused").await;
     let name = site.file(&token, &Asked::client("paused")).await;
-    site.told("paused", "CertificateWaits", "spec.paused").await;
+    site.told("paused", "CertificatePending", "spec.paused").await;
     let status = site.request(&name).await.status.unwrap_or_default();
     assert!(status.conditions.unwrap_or_default().is_empty());
     site.machines().patch("paused", &params, &Patch::Merge(&pause(false))).await.expect("a patch");
@@ -186,7 +187,7 @@ pub async fn a_node_serves_under_its_own_names(site: &Site) {
         &["10.96.0.1"],
         &["server", "localhost"],
     ] {
-        site.ask(&client, &Asked::serving("server", names)).await.is_denied("WrongNames");
+        site.ask(&client, &Asked::serving("server", names)).await.is_denied("InvalidSubjectAltNames");
     }
     site.told("server", "CertificateDenied", "kubernetes.default.svc").await;
     site.told("server", "CertificateDenied", "192.168.5.1").await;
@@ -206,6 +207,25 @@ pub async fn a_node_serves_under_its_own_names(site: &Site) {
     // A server refuses by itself that a node asks for another's certificate.
     let refused = site.try_file(&client, &Asked::client("neighbour")).await;
     assert!(refused.unwrap_err().to_string().contains("can only create a node CSR with CN=system:node:server"));
+}
+
+/// A Node that is bound asks for a serving certificate, and the operator lacks a right that its decision takes.
+pub async fn a_missing_right_is_named(site: &Site, right: &Right) {
+    site.machine("server", "10.0.5.1").await;
+    Api::<Node>::all(site.admin.clone()).create(&PostParams::default(), &node("server")).await.expect("its Node");
+    site.bind("server", "Joined").await;
+    let kubelet = site.target.client_as("system:node:server", &["system:nodes"]).await.expect("a client");
+    let request = site.file(&kubelet, &Asked::serving("server", &["server", "10.0.5.1"])).await;
+    let (reason, part) = match right.resource.as_str() {
+        "signers" => {
+            let signer = "\"kubernetes.io/kubelet-serving\"";
+            ("WriteRefused", format!("not permitted to approve requests with signerName {signer}"))
+        }
+        resource => ("ReadFailed", format!("cannot {} resource \"{resource}\"", right.verb)),
+    };
+    site.told_of_request(&request, reason, &part).await;
+    let status = site.request(&request).await.status.unwrap_or_default();
+    assert!(status.conditions.unwrap_or_default().is_empty(), "{right:?}");
 }
 
 pub async fn others_are_left_alone(site: &Site) {
@@ -273,11 +293,11 @@ pub async fn reserved_names_are_refused_though_declared(site: &Site) {
     site.ask(&client, &Asked::serving("grabber", &["grabber", "10.0.8.1"])).await.certificate();
     for name in reserved {
         let answer = site.ask(&client, &Asked::serving("grabber", &["grabber", name])).await;
-        answer.is_denied("ReservedNames");
+        answer.is_denied("ReservedSubjectAltNames");
         let Answer::Denied { message, .. } = answer else { unreachable!() };
         assert!(message.contains(&format!("{name} (")), "{message}");
     }
-    site.told("grabber", "CertificateDenied", "ReservedNames").await;
+    site.told("grabber", "CertificateDenied", "ReservedSubjectAltNames").await;
     slices.delete("kubernetes", &DeleteParams::default()).await.expect("a delete");
 }
 
@@ -303,7 +323,7 @@ pub async fn a_younger_machine_that_has_not_joined_keeps_no_certificate_back(sit
         }
         for name in ["10.0.11.1", "first"] {
             let answer = site.ask(&second, &Asked::serving("second", &["second", name])).await;
-            answer.is_denied("ReservedNames");
+            answer.is_denied("ReservedSubjectAltNames");
         }
     }
     // Nor does the first one get the name of a Node that is still to come, though it declares that name and is older.
@@ -312,7 +332,7 @@ pub async fn a_younger_machine_that_has_not_joined_keeps_no_certificate_back(sit
     site.machine("third", "10.0.11.3").await;
     join(site, "third").await;
     let answer = site.ask(&client, &Asked::serving("first", &["first", "third"])).await;
-    answer.is_denied("ReservedNames");
+    answer.is_denied("ReservedSubjectAltNames");
     // A Machine that is named after an address has no claim to it.
     site.machine("10.0.11.9", "10.0.11.4").await;
     join(site, "10.0.11.9").await;
@@ -336,7 +356,7 @@ pub async fn the_name_of_a_foreign_node_is_not_given_away(site: &Site) {
     // What its own kubelet asks for is left to whoever let it join.
     let kubelet = site.target.client_as("system:node:plane-2", &["system:nodes"]).await.expect("a client");
     let waits = site.file(&kubelet, &Asked::client("plane-2")).await;
-    site.told("plane-2", "CertificateWaits", "bind-node plane-2").await;
+    site.told("plane-2", "CertificatePending", "bind-node plane-2").await;
     assert!(site.request(&waits).await.status.unwrap_or_default().conditions.unwrap_or_default().is_empty());
 
     // Who may write Machines cannot write the binding: it is part of the status.

@@ -4,8 +4,9 @@ use anyhow::{Context, Result};
 use fleetwright_api::{Machine, NodeBinding, Phase, Status, names};
 use fleetwright_rig::Stage;
 use fleetwright_sim::{Fleet, demo};
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
-use kube::api::DeleteParams;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 
 use crate::support::{Telling, delete, ensure, in_service, of, seconds, shown};
@@ -18,8 +19,14 @@ fn bound(machine: &Machine) -> Option<(String, NodeBinding)> {
 /// The attack: who may write Machines names one after a Node of somebody else, and deletes it again.
 pub async fn a_machine_named_after_a_foreign_node_does_nothing_to_it(stage: &Stage, fleet: &Fleet) -> Result<()> {
     let before = stage.foreign_node("a").await?;
-    let labels = json!({ "spec": { "nodeLabels": { "pool": "stolen" } } });
-    let host = stage.machine(fleet, "a", labels).await?;
+    let pod = json!({
+        "metadata": { "name": "web", "annotations": { names::EVICT: "true" } },
+        "spec": { "nodeName": stage.node_name("a"), "containers": [{ "name": "c", "image": "i" }] },
+    });
+    stage.api::<Pod>().create(&PostParams::default(), &serde_json::from_value(pod)?).await?;
+    let taints = json!([{ "key": "pool", "effect": "NoExecute" }]);
+    let declared = json!({ "spec": { "nodeLabels": { "pool": "stolen" }, "taints": taints } });
+    let host = stage.machine(fleet, "a", declared).await?;
     stage.start().await?;
     let said = stage.says("a", names::UP_TO_DATE, Status::False, "NodeNotBound").await?;
     ensure(said.message.contains("fleetwright machine bind-node a"), said.message)?;
@@ -32,9 +39,10 @@ pub async fn a_machine_named_after_a_foreign_node_does_nothing_to_it(stage: &Sta
     stage.gone("a").await?;
     let after = stage.nodes().get(&stage.node_name("a")).await.context("the Node was deleted")?;
     ensure(after.uid() == before.uid(), "it is another Node")?;
-    ensure(after.labels().get("pool").is_none(), "it was labelled")?;
-    let taints = |node: &k8s_openapi::api::core::v1::Node| node.spec.clone().and_then(|spec| spec.taints);
-    ensure(taints(&after) == taints(&before), format!("it was tainted: {:?}", taints(&after)))?;
+    ensure(after.labels() == before.labels(), format!("it was labelled: {:?}", after.labels()))?;
+    ensure(after.spec == before.spec, format!("it was closed or tainted: {:?}", after.spec))?;
+    let pod = stage.api::<Pod>().get("web").await.context("its pod was evicted")?;
+    ensure(pod.metadata.deletion_timestamp.is_none(), "its pod was evicted")?;
     stage.nodes().delete(&stage.node_name("a"), &DeleteParams::default()).await?;
     Ok(())
 }
@@ -50,6 +58,80 @@ pub async fn a_node_that_a_person_bound_joins_and_leaves_like_any_other(stage: &
     delete(stage, "a").await?;
     stage.gone("a").await?;
     ensure(stage.nodes().get_opt(&stage.node_name("a")).await?.is_none(), "its Node is deleted with it")
+}
+
+/// The taints of a Node, as kubectl writes them.
+fn taints_of(node: &Node) -> Vec<String> {
+    let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    let mut taints: Vec<String> =
+        taints.map(|one| format!("{}={}:{}", one.key, one.value.as_deref().unwrap_or_default(), one.effect)).collect();
+    taints.sort();
+    taints
+}
+
+/// Waits until the Node of `a` has the taints of others, and these.
+async fn tainted(stage: &Stage, others: &[String], ours: &[&str]) -> Result<()> {
+    let mut wanted: Vec<String> = others.iter().cloned().chain(ours.iter().map(|&one| one.to_owned())).collect();
+    wanted.sort();
+    let (name, wanted) = (&stage.node_name("a"), &wanted);
+    let reached = || async move {
+        let found = taints_of(&stage.nodes().get(name).await.map_err(|error| error.to_string())?);
+        if found == *wanted { Ok(()) } else { Err(format!("{found:?}")) }
+    };
+    stage.settle(&format!("the Node has the taints {wanted:?}"), reached).await
+}
+
+/// A label that a kubelet may not remove from its Node.
+const KEPT: &str = "node-restriction.kubernetes.io/tier";
+
+/// A machine in service is edited. What others gave its Node stays.
+pub async fn edits_of_labels_taints_and_provider_reach_the_bound_node(stage: &Stage, fleet: &Fleet) -> Result<()> {
+    stage.foreign_node("a").await?;
+    stage.machine(fleet, "a", json!({})).await?;
+    stage.machine(fleet, "b", json!({})).await?;
+    stage.start().await?;
+    stage.says("a", names::UP_TO_DATE, Status::False, "NodeNotBound").await?;
+    stage.bind_node("a").await?;
+    stage.phase("a", Phase::Ready).await?;
+    let name = stage.node_name("a");
+    let mut taints = stage.nodes().get(&name).await?.spec.and_then(|spec| spec.taints).unwrap_or_default();
+    taints.push(serde_json::from_value(json!({ "key": "quarantine", "effect": "NoExecute" }))?);
+    // A kubelet may write annotations of its Node. Earlier versions removed the labels that this one names.
+    let metadata = json!({ "labels": { KEPT: "1" }, "annotations": { names::NODE_LABELS: KEPT } });
+    let by_hand = Patch::Merge(json!({ "metadata": metadata, "spec": { "taints": taints } }));
+    let others = taints_of(&stage.nodes().patch(&name, &PatchParams::default(), &by_hand).await?);
+    ensure(others.contains(&"quarantine=:NoExecute".to_owned()), format!("{others:?}"))?;
+
+    let taint = |value: &str| json!([{ "key": "gpu", "value": value, "effect": "NoSchedule" }]);
+    let declared = json!({ "nodeLabels": { "pool": "gpu" }, "providerID": "bare://a", "taints": taint("yes") });
+    stage.patch("a", json!({ "spec": declared })).await?;
+    tainted(stage, &others, &["gpu=yes:NoSchedule"]).await?;
+    let labels = stage.nodes().get(&name).await?.metadata.labels.unwrap_or_default();
+    ensure(labels.get("pool").is_some_and(|pool| pool == "gpu"), format!("{labels:?}"))?;
+    stage.patch("a", json!({ "spec": { "taints": taint("no") } })).await?;
+    tainted(stage, &others, &["gpu=no:NoSchedule"]).await?;
+    let by_hand = Patch::Merge(json!({ "spec": { "taints": taints } }));
+    stage.nodes().patch(&name, &PatchParams::default(), &by_hand).await?;
+    tainted(stage, &others, &["gpu=no:NoSchedule"]).await?;
+    stage.patch("a", json!({ "spec": { "taints": null, "nodeLabels": null } })).await?;
+    tainted(stage, &others, &[]).await?;
+    let name = &name;
+    let reached = || async move {
+        let node = stage.nodes().get(name).await.map_err(|error| error.to_string())?;
+        let (labels, annotated) = (node.labels().clone(), node.annotations().contains_key(names::NODE_LABELS));
+        let is_left = !annotated && !labels.contains_key("pool") && labels.contains_key(KEPT);
+        match node.spec.unwrap_or_default().provider_id.as_deref() {
+            Some("bare://a") if is_left => Ok(()),
+            other => Err(format!("labels {labels:?}, annotated {annotated}, provider {other:?}")),
+        }
+    };
+    stage.settle("the Node has the provider's name, and no label of the machine any more", reached).await?;
+
+    // A kubelet gave this Node another one.
+    stage.phase("b", Phase::Ready).await?;
+    stage.patch("b", json!({ "spec": { "providerID": "bare://b" } })).await?;
+    let said = stage.says("b", names::UP_TO_DATE, Status::False, "ProviderIDMismatch").await?;
+    ensure(said.message.contains("sim://b") && said.message.contains("bare://b"), said.message)
 }
 
 /// A Node that was deleted, and that its kubelet registers again with the certificate that it has.

@@ -3,16 +3,16 @@
 use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result};
-use fleetwright_api::{Machine, Operation, OperationPhase, Phase, Status, condition, names};
+use fleetwright_api::{ComponentState, Machine, Operation, OperationPhase, Phase, Status, condition, names};
 use fleetwright_rig::Stage;
-use fleetwright_sim::{Fleet, SimHost};
+use fleetwright_sim::{Faults, Fleet, SimHost, demo};
 use fleetwright_wire::Verb;
 use futures::StreamExt as _;
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Patch, PatchParams, WatchEvent, WatchParams};
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use kube::api::{DeleteParams, Patch, PatchParams, WatchEvent, WatchParams};
 use serde_json::{Value, json};
 
-use crate::support::{Telling, ensure, in_service, seconds, shown};
+use crate::support::{Telling, ensure, in_service, of, seconds, shown};
 
 /// Adds a package to a machine.
 async fn add_package(stage: &Stage, machine: &str, component: &str, reference: &str) -> Result<()> {
@@ -129,6 +129,66 @@ pub async fn a_pod_without_a_controller_leaves_by_force_and_within_its_grace_per
     stage.settle("its grace period was the machine's", told).await?;
     watch.abort();
     Ok(())
+}
+
+pub async fn a_machine_whose_ssh_key_is_deleted_in_a_window_frees_its_place(
+    stage: &Stage,
+    fleet: &Fleet,
+) -> Result<()> {
+    in_service(stage, fleet, &["a"]).await?;
+    stage.pod("a", "held", json!({ "app": "held" })).await?;
+    stage.budget("held", json!({ "app": "held" }), 1).await?;
+    stage.refer("a", "containerd", "containerd-2.4.2").await?;
+    let drains = |seen: &Machine| {
+        let progress = seen.status.as_ref().and_then(|status| status.progress.as_ref());
+        if progress.is_some_and(|progress| progress.message.contains("held")) { Ok(()) } else { Err(shown(seen)) }
+    };
+    stage.until("a", "is in a window that a pod holds up", drains).await?;
+    stage.api::<Secret>().delete(demo::SSH_SECRET, &DeleteParams::default()).await?;
+    stage.says("a", names::REACHABLE, Status::False, "SSHKeyNotFound").await?;
+    let ended = || async {
+        let operations = stage.operations().await.map_err(|error| error.to_string())?;
+        match operations.iter().map(phase_of).collect::<Vec<_>>()[..] {
+            [OperationPhase::Failed] => Ok(()),
+            _ => Err(format!("{operations:#?}")),
+        }
+    };
+    stage.settle("its window ended", ended).await
+}
+
+/// Somebody takes the taint away in the middle of a window, and a pod comes: what follows in the window disrupts it only after it left.
+pub async fn pods_that_come_while_a_node_was_opened_by_hand_leave_as_well(stage: &Stage, fleet: &Fleet) -> Result<()> {
+    let hosts = in_service(stage, fleet, &["a"]).await?;
+    let (good, bad) = ("http://127.0.0.1:8686/health", "http://127.0.0.1:8687/health");
+    for (version, url) in [("1", good), ("2", bad)] {
+        let file = json!({ "path": "/etc/agent.conf", "content": format!("version {version}\n"), "mode": "0644" });
+        let health = json!({ "within": "10m", "every": "2s", "checks": [{ "http": url }] });
+        let spec = json!({
+            "component": "agent", "version": version, "config": {}, "disruption": "Drain", "files": [file], "health": health,
+        });
+        stage.package(&format!("agent-{version}"), spec).await?;
+    }
+    let served_by = [(bad.to_owned(), "absent.service".to_owned())].into();
+    hosts[0].set_faults(Faults { served_by, ..Faults::default() });
+    let packages = stage.get("a").await?.spec.packages;
+    let packages: Vec<_> =
+        packages.iter().map(|one| json!(one)).chain([json!({ "component": "agent", "ref": "agent-1" })]).collect();
+    stage.patch("a", json!({ "spec": { "packages": packages } })).await?;
+    stage.component("a", "agent", ComponentState::Ready).await?;
+    stage.refer("a", "agent", "agent-2").await?;
+    let proves = |seen: &Machine| {
+        let agent = of(seen, "agent");
+        let proves = agent.is_some_and(|agent| {
+            agent.message.starts_with("waiting until it works") && agent.state == ComponentState::Upgrading
+        });
+        if proves { Ok(()) } else { Err(shown(seen)) }
+    };
+    stage.until("a", "has to prove itself", proves).await?;
+    let open = Patch::Merge(json!({ "spec": { "taints": null } }));
+    stage.nodes().patch(&stage.node_name("a"), &PatchParams::default(), &open).await?;
+    stage.pod("a", "late", json!({ "app": "late" })).await?;
+    stage.component("a", "agent", ComponentState::RolledBack).await?;
+    ensure(stage.pods().await?.is_empty(), "the earlier version came back under a pod")
 }
 
 pub async fn a_drain_ends_where_pods_cannot(stage: &Stage, fleet: &Fleet) -> Result<()> {

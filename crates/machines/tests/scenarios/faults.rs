@@ -34,7 +34,7 @@ pub async fn a_host_that_loses_power_in_the_middle_of_a_step_is_finished_when_it
     stage.refer("a", "kubelet", demo::NEWER_KUBELET).await?;
     let off = || async { if hosts[0].is_on() { Err("it is on".to_owned()) } else { Ok(()) } };
     stage.settle("the power is off", off).await?;
-    stage.says("a", names::REACHABLE, Status::False, "NoAnswer").await?;
+    stage.says("a", names::REACHABLE, Status::False, "NoResponse").await?;
     hosts[0].power_on();
     let seen = stage.phase("a", Phase::Ready).await?;
     ensure(of(&seen, "kubelet").and_then(|found| found.observed).as_deref() == Some("1.37.1"), shown(&seen))?;
@@ -124,7 +124,7 @@ async fn not_understood(stage: &Stage, fleet: &Fleet, speech: Speech) -> Result<
     stage.phase("b", Phase::Ready).await?;
     stage.linger(seconds(300)).await?;
     if speech == Speech::Nonsense {
-        let said = stage.says("a", names::REACHABLE, Status::False, "NoAnswer").await?;
+        let said = stage.says("a", names::REACHABLE, Status::False, "NoResponse").await?;
         ensure(said.message.contains("cannot be understood"), &said.message)?;
     }
     let seen = stage.get("a").await?;

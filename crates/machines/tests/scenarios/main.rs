@@ -34,6 +34,7 @@ stories! { BOTH:
     stories::an_upgrade_drains_within_disruption_budgets,
     stories::no_more_machines_are_worked_on_than_the_policy_of_their_zone_allows,
     stories::a_kubelet_that_is_newer_than_its_api_server_is_refused,
+    stories::a_first_kubelet_that_is_newer_than_its_api_server_is_not_installed,
     stories::an_edit_of_the_cluster_s_values_changes_one_machine_at_a_time,
     stories::a_value_that_is_missing_leaves_machines_in_service_ready,
     stories::a_bad_version_is_rolled_back_on_its_first_host_and_not_tried_again,
@@ -55,12 +56,18 @@ stories! { BOTH:
     binding::a_machine_named_after_a_foreign_node_does_nothing_to_it,
     binding::a_node_that_a_person_bound_joins_and_leaves_like_any_other,
     binding::a_node_that_registers_again_is_bound_again,
+    binding::edits_of_labels_taints_and_provider_reach_the_bound_node,
     stories::a_paused_machine_is_not_released_when_it_is_deleted,
     stories::a_host_gets_nothing_of_a_secret_that_is_not_shared_with_its_machine,
+    stories::a_secret_without_an_ssh_key_opens_no_host_and_is_not_shown,
 }
 
 stories! { EMBEDDED:
+    stories::a_rollback_after_a_held_version_restores_the_one_that_worked,
     stories::a_change_taken_back_half_way_leads_back,
+    ends::a_machine_whose_ssh_key_is_deleted_in_a_window_frees_its_place,
+    ends::pods_that_come_while_a_node_was_opened_by_hand_leave_as_well,
+    stories::a_pause_stops_a_step_that_waits_for_its_turn,
     stories::what_needs_a_boot_gets_one_boot_in_its_window,
     stories::drift_is_only_reported_if_that_is_the_policy,
     stories::a_host_that_fights_back_is_slowed_down_and_reported,
@@ -80,6 +87,7 @@ stories! { EMBEDDED:
     faults::a_hanging_command_ends_with_its_time,
     faults::a_host_that_hangs_is_left_for_the_others,
     faults::a_clock_that_jumps_changes_nothing,
+    owners::a_machine_whose_address_was_corrected_is_judged_by_its_own_host,
 }
 
 /// The list is run on the real server below; this keeps the other from being forgotten.

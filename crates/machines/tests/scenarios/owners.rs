@@ -22,7 +22,17 @@ fn another(cluster: &str) -> Owner {
 }
 
 fn step(id: &str, claim: Claim, step: Step) -> Request {
-    Request::Apply(Box::new(Apply { id: id.to_owned(), claim, step, within: 60 }))
+    Request::Apply(Box::new(Apply { id: id.to_owned(), claim, step, within: 60, unproven: false }))
+}
+
+/// The operator of another cluster installs something on the host.
+fn install_theirs(host: &SimHost) -> Result<Claim> {
+    let theirs =
+        Package { component: "agent".into(), version: "1".into(), reference: "agent-1".into(), ..Package::default() };
+    let claim = Claim { owner: another("another-cluster"), epoch: 0, fence: u64::MAX / 2 };
+    let installed = host.ask(step("theirs-1", claim.clone(), Step::Install(theirs)));
+    ensure(matches!(installed, Answer::Ended(_)), format!("{installed:?}"))?;
+    Ok(claim)
 }
 
 fn refused(host: &SimHost, request: Request, kind: FailureKind) -> Result<()> {
@@ -37,13 +47,7 @@ pub async fn a_host_of_another_cluster_is_only_looked_at_until_it_is_adopted(
     fleet: &Fleet,
 ) -> Result<()> {
     let host = fleet.host("a");
-    // The operator of another cluster has something on it.
-    let theirs =
-        Package { component: "agent".into(), version: "1".into(), reference: "agent-1".into(), ..Package::default() };
-    let (owner, fence) = (another("another-cluster"), u64::MAX / 2);
-    let first = Claim { owner: owner.clone(), epoch: 0, fence };
-    let installed = host.ask(step("theirs-1", first, Step::Install(theirs)));
-    ensure(matches!(installed, Answer::Ended(_)), format!("{installed:?}"))?;
+    let Claim { owner, fence, .. } = install_theirs(&host)?;
     let before = host.tree();
 
     stage.machine(fleet, "a", json!({})).await?;
@@ -175,6 +179,25 @@ pub async fn a_machine_in_service_keeps_its_host_from_an_older_one_that_gets_its
     stage.phase("a", Phase::Ready).await.map(drop)
 }
 
+/// The address of a Machine is edited to that of another's host, corrected, and the Machine is deleted: its own host is left clean.
+pub async fn a_machine_whose_address_was_corrected_is_judged_by_its_own_host(
+    stage: &Stage,
+    fleet: &Fleet,
+) -> Result<()> {
+    let first = in_service(stage, fleet, &["a"]).await?;
+    let host = fleet.host("b");
+    install_theirs(&host)?;
+    let before = host.tree();
+    let keys = json!({ "policy": "Pinned", "keys": [first[0].key(), host.key()] });
+    stage.patch("a", json!({ "spec": { "addresses": ["b"], "ssh": { "hostKeys": keys } } })).await?;
+    stage.says("a", names::HOST_OWNED, Status::False, "HostOwnedByAnother").await?;
+    stage.patch("a", json!({ "spec": { "addresses": ["a"] } })).await?;
+    delete(stage, "a").await?;
+    stage.gone("a").await?;
+    ensure(mark(&first[0]).is_none(), "its own host was left as it is")?;
+    ensure(host.tree() == before, "b's host was touched")
+}
+
 pub async fn an_older_leader_is_refused_and_a_restored_api_server_is_let_in_by_hand(
     stage: &Stage,
     fleet: &Fleet,
@@ -191,7 +214,7 @@ pub async fn an_older_leader_is_refused_and_a_restored_api_server_is_let_in_by_h
     let heard = host.ask(Request::Refuse { id: "restored".to_owned(), claim: claim(u64::MAX / 2) });
     ensure(matches!(heard, Answer::Recalled(_)), format!("{heard:?}"))?;
     stage.refer("a", "kubelet", demo::NEWER_KUBELET).await?;
-    let said = stage.says("a", names::HOST_OWNED, Status::False, "Fenced").await?;
+    let said = stage.says("a", names::HOST_OWNED, Status::False, "StaleFencingToken").await?;
     ensure(said.message.contains("machine adopt"), &said.message)?;
     let found =
         stage.get("a").await?.status.and_then(|status| status.host_owner).context("it says whose the host is")?;
@@ -211,7 +234,7 @@ pub async fn a_host_with_another_serial_number_is_not_touched(stage: &Stage, fle
     let before = host.tree();
     stage.machine(fleet, "a", json!({ "spec": { "hardware": { "serial": "SN-1" } } })).await?;
     stage.start().await?;
-    let said = stage.says("a", names::HOST_OWNED, Status::False, "WrongHost").await?;
+    let said = stage.says("a", names::HOST_OWNED, Status::False, "SerialMismatch").await?;
     ensure(said.message.contains("SN-1") && said.message.contains("SN-2"), &said.message)?;
     stage.linger(seconds(1200)).await?;
     ensure(host.tree() == before, "it was touched")?;

@@ -1,8 +1,8 @@
-//! The operator has the rights that it uses, and no others.
+//! The operator has the rights that it uses, and no others; each that is taken away is missed.
 
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use fleetwright_api::Phase;
 use fleetwright_lab::Kind;
 use fleetwright_machines::rules;
@@ -12,8 +12,13 @@ use fleetwright_rig::{Call, Ground, Stage};
 use fleetwright_sim::Fleet;
 use kube::api::DeleteParams;
 use serde_json::json;
+use tokio::task::JoinSet;
 
-use crate::support::{Allowing, Story, Telling, delete, in_service, seconds};
+use crate::support::{Allowing, BESIDE_MACHINES, Story, TOKENS, Telling, delete, in_service, place, seconds};
+
+const USER: &str = "system:serviceaccount:fleetwright-system:fleetwright-machines";
+/// So many rights are taken away at the same time, each in a world of its own.
+const AT_ONCE: usize = 4;
 
 /// Everything that an operator ever does to the API server.
 async fn a_full_life(stage: &Stage, fleet: &Fleet) -> Result<()> {
@@ -48,31 +53,60 @@ async fn every_call_has_its_right_and_every_right_its_call_on_real() {
     lives_with_its_rights(&Ground::start(Kind::Real).await.unwrap()).await;
 }
 
+/// Each right, and where it holds.
+fn all_rights() -> Vec<Right> {
+    let given = rules();
+    [rights(BESIDE_MACHINES, &given.namespaced), rights(TOKENS, &given.tokens), rights(CLUSTER, &given.cluster)]
+        .concat()
+}
+
 async fn lives_with_its_rights(ground: &Ground) {
-    let story = FULL_LIFE.with_rights_as("system:serviceaccount:fleetwright-system:fleetwright-machines");
+    let story = FULL_LIFE.with_rights_as(USER);
     let (_, stage) = run(&Arc::new(story), ground, Disturbance::None).await.unwrap();
     let refused: Vec<_> =
         stage.recorder().since(0).into_iter().filter(|record| record.code == Some(403)).map(|one| one.call).collect();
     assert!(refused.is_empty(), "with all rights these were refused: {refused:#?}");
-    let given = rules();
-    let mut all = rights("namespace", &given.namespaced);
-    all.extend(rights("kube-system", &given.tokens));
-    all.extend(rights(CLUSTER, &given.cluster));
     // The lease is the kit's, and its rights are given with it.
     let calls = stage.recorder().since(0).into_iter().map(|record| record.call).filter(|call| !call.leases());
-    let place = |call: &Call| match &*call.namespace {
-        "kube-system" => "kube-system",
-        // As the server sees it: a Namespace is in itself.
-        "" if call.resource == "namespaces" && call.name == "kube-system" => "kube-system",
-        namespace if namespace == stage.namespace() => "namespace",
-        _ => CLUSTER,
-    };
-    // What the journal needs is shown where it is kept; approving for a signer is asked by the server when a request is approved; a window
-    // of an old life and a withdrawn Operation are other stories. Where the API server is, is read for serving certificates, which the
-    // stories of joining ask for.
+    // What the journal needs is shown with the Cluster-Operator, which has the same journal. The test of joining takes away what serving certificates need.
     let joining = ["signers", "services", "endpointslices", "servicecidrs"];
     let elsewhere = |right: &Right| {
         right.resource.starts_with("operation") || joining.iter().any(|shown| right.resource.starts_with(shown))
     };
-    judge(&all, calls, place, elsewhere).unwrap();
+    judge(&all_rights(), calls, |call| place(&stage, call), elsewhere).unwrap();
+}
+
+/// Each right that the story needs is taken away once, and is missed. The test of joining takes away those of serving certificates.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_right_that_is_taken_away_is_missed() {
+    let story = FULL_LIFE.with_rights_as(USER);
+    let (_, stage) = run(&Arc::new(story), &Ground::InProcess, Disturbance::None).await.unwrap();
+    let calls: Vec<Call> = stage.recorder().calls().into_iter().map(|record| record.call).collect();
+    let used = |right: &Right| {
+        // What is watched is listed first where lists are not streamed.
+        let watch = Right { verb: "watch".to_owned(), ..right.clone() };
+        let wants = |call: &Call| {
+            let place = place(&stage, call);
+            right.allows(call, place) || (right.verb == "list" && watch.allows(call, place))
+        };
+        calls.iter().any(wants)
+    };
+    let needed: Vec<Right> = all_rights().into_iter().filter(used).collect();
+    assert!(needed.len() > 20, "only these are needed: {needed:#?}");
+    let (mut cases, mut wrong) = (JoinSet::new(), Vec::new());
+    for right in needed {
+        cases.spawn(async move {
+            let right: &'static Right = Box::leak(Box::new(right));
+            let story = Arc::new(story.without(right));
+            let came = run(&story, &Ground::InProcess, Disturbance::None).await;
+            came.map(drop).with_context(|| format!("without {right:?}"))
+        });
+        if cases.len() >= AT_ONCE {
+            wrong.extend(cases.join_next().await.and_then(|done| done.unwrap().err()));
+        }
+    }
+    while let Some(done) = cases.join_next().await {
+        wrong.extend(done.unwrap().err());
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }

@@ -5,12 +5,14 @@ use fleetwright_api::{ComponentState, Machine, OperationPhase, Phase, Status, na
 use fleetwright_rig::Stage;
 use fleetwright_sim::{Faults, Fleet, Network, SimHost, Spoilt, demo};
 use fleetwright_wire::{OPT, Verb};
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::{Event, Secret};
 use kube::Api;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 
-use crate::support::{Allowing, Telling, acts, check_every, delete, ensure, in_service, of, seconds, shown};
+use crate::support::{
+    Allowing, Telling, acts, check_every, delete, ensure, in_service, of, one_at_a_time, seconds, shown,
+};
 
 pub async fn twenty_machines_converge(stage: &Stage, fleet: &Fleet) -> Result<()> {
     let names: Vec<String> = (0..20).map(|n| format!("m{n:02}")).collect();
@@ -213,19 +215,19 @@ pub async fn a_value_that_is_missing_leaves_machines_in_service_ready(stage: &St
     stage.phase("a", Phase::Ready).await?;
     let before = hosts[0].journal().len();
     set_region(serde_json::Value::Null).await?;
-    let said = stage.says("a", names::UP_TO_DATE, Status::False, "NotRendered").await?;
+    let said = stage.says("a", names::UP_TO_DATE, Status::False, "RenderFailed").await?;
     ensure(said.message.contains("region"), &said.message)?;
     stage.phase("a", Phase::Degraded).await?;
     stage.linger(seconds(1200)).await?;
-    stage.says("a", names::PACKAGES_READY, Status::True, "AllInPlace").await?;
+    stage.says("a", names::PACKAGES_READY, Status::True, "AllPackagesReady").await?;
     set_region(json!("north")).await?;
-    stage.says("a", names::UP_TO_DATE, Status::True, "AsDeclared").await?;
+    stage.says("a", names::UP_TO_DATE, Status::True, "MatchesSpec").await?;
     stage.phase("a", Phase::Ready).await?;
     ensure(hosts[0].journal().len() == before, "nothing was done to the host")
 }
 
 /// No host comes up with that version of the kubelet.
-fn spoil(fleet: &Fleet) {
+pub fn spoil(fleet: &Fleet) {
     let spoilt = Spoilt {
         unit: "kubelet.service".to_owned(),
         path: format!("{OPT}/kubelet/current"),
@@ -248,7 +250,7 @@ pub async fn a_bad_version_is_rolled_back_on_its_first_host_and_not_tried_again(
     ensure(component.desired.as_deref() == Some("1.37.2"), format!("{component:?}"))?;
     ensure(component.message.contains("kubelet.service"), format!("it says why: {component:?}"))?;
     // What is restored works, so that gates that ask for it let pods come; what is declared is another question.
-    stage.says("a", names::PACKAGES_READY, Status::True, "AllInPlace").await?;
+    stage.says("a", names::PACKAGES_READY, Status::True, "AllPackagesReady").await?;
     let said = stage.says("a", names::UP_TO_DATE, Status::False, "RolledBack").await?;
     for part in ["kubelet", "1.37.2", "1.36.4", "kubelet.service", "fleetwright machine retry a"] {
         ensure(said.message.contains(part), format!("{part} is not in: {}", said.message))?;
@@ -292,7 +294,30 @@ pub async fn a_kubelet_that_is_newer_than_its_api_server_is_refused(stage: &Stag
     stage.refer("a", "kubelet", demo::NEWER_KUBELET).await?;
     let component = stage.component("a", "kubelet", ComponentState::Ready).await?;
     ensure(component.observed.as_deref() == Some("1.37.1"), format!("{component:?}"))?;
-    stage.says("a", names::UP_TO_DATE, Status::True, "AsDeclared").await.map(drop)
+    stage.says("a", names::UP_TO_DATE, Status::True, "MatchesSpec").await.map(drop)
+}
+
+/// A machine that was never a Node refers to one: all else is installed, and no Node appears before the kubelet fits.
+pub async fn a_first_kubelet_that_is_newer_than_its_api_server_is_not_installed(
+    stage: &Stage,
+    fleet: &Fleet,
+) -> Result<()> {
+    let newest = demo::packages().into_iter().find(|one| one["metadata"]["name"] == demo::NEWER_KUBELET);
+    let mut spec = newest.context("a kubelet")?["spec"].clone();
+    spec["version"] = json!("1.99.0");
+    stage.package("kubelet-1.99.0", spec).await?;
+    let host = stage.machine(fleet, "a", json!({})).await?;
+    stage.refer("a", "kubelet", "kubelet-1.99.0").await?;
+    stage.start().await?;
+    let said = stage.says("a", names::UP_TO_DATE, Status::False, "KubeletTooNew").await?;
+    ensure(said.message.contains("1.99.0"), &said.message)?;
+    stage.component("a", "containerd", ComponentState::Ready).await?;
+    stage.linger(seconds(1500)).await?;
+    ensure(host.journal().iter().all(|step| step.component.as_deref() != Some("kubelet")), "the kubelet was touched")?;
+    ensure(stage.nodes().get_opt(&stage.node_name("a")).await?.is_none(), "a Node has appeared")?;
+    stage.refer("a", "kubelet", demo::NEWER_KUBELET).await?;
+    stage.phase("a", Phase::Ready).await?;
+    stage.says("a", names::UP_TO_DATE, Status::True, "MatchesSpec").await.map(drop)
 }
 
 /// What was restored is guarded as anything else: by what the host keeps of it.
@@ -358,7 +383,37 @@ pub async fn a_restored_version_that_fails_too_is_told_with_both_failures(stage:
     hosts[0].set_faults(Faults::default());
     stage.component("a", "agent", ComponentState::RolledBack).await?;
     stage.opened("a").await?;
-    stage.says("a", names::PACKAGES_READY, Status::True, "AllInPlace").await.map(drop)
+    stage.says("a", names::PACKAGES_READY, Status::True, "AllPackagesReady").await.map(drop)
+}
+
+/// Versions 2 and 3 do not work, and 2 is held: the host keeps one earlier version, which is the one that worked.
+pub async fn a_rollback_after_a_held_version_restores_the_one_that_worked(stage: &Stage, fleet: &Fleet) -> Result<()> {
+    let hosts = in_service(stage, fleet, &["a"]).await?;
+    let (good, bad) = ("http://127.0.0.1:8686/health", "http://127.0.0.1:8687/health");
+    for (version, url, on_failure) in [("1", good, "RollBack"), ("2", bad, "Hold"), ("3", bad, "RollBack")] {
+        let file = json!({ "path": "/etc/agent.conf", "content": format!("version {version}\n"), "mode": "0644" });
+        let health = json!({ "within": "30s", "every": "2s", "checks": [{ "http": url }] });
+        let spec = json!({
+            "component": "agent", "version": version, "config": {}, "disruption": "Restart", "files": [file], "health": health,
+            "onFailure": on_failure,
+        });
+        stage.package(&format!("agent-{version}"), spec).await?;
+    }
+    let served_by = [(bad.to_owned(), "absent.service".to_owned())].into();
+    hosts[0].set_faults(Faults { served_by, ..Faults::default() });
+    let packages = stage.get("a").await?.spec.packages;
+    let packages: Vec<_> =
+        packages.iter().map(|one| json!(one)).chain([json!({ "component": "agent", "ref": "agent-1" })]).collect();
+    stage.patch("a", json!({ "spec": { "packages": packages } })).await?;
+    stage.component("a", "agent", ComponentState::Ready).await?;
+    stage.refer("a", "agent", "agent-2").await?;
+    stage.component("a", "agent", ComponentState::Failed).await?;
+    stage.refer("a", "agent", "agent-3").await?;
+    let component = stage.component("a", "agent", ComponentState::RolledBack).await?;
+    ensure(component.rollback.as_ref().is_some_and(|back| back.version == "1"), format!("{component:?}"))?;
+    let file = hosts[0].machine().read("/etc/agent.conf", 1 << 20).ok().flatten();
+    ensure(file.as_deref() == Some(b"version 1\n".as_slice()), format!("{file:?}"))?;
+    stage.opened("a").await
 }
 
 pub async fn a_change_taken_back_half_way_leads_back(stage: &Stage, fleet: &Fleet) -> Result<()> {
@@ -426,7 +481,7 @@ pub async fn drift_is_only_reported_if_that_is_the_policy(stage: &Stage, fleet: 
     stage.phase("a", Phase::Ready).await?;
     let steps = host.journal().len();
     host.spoil_sysctl("kernel.panic", "0");
-    stage.says("a", names::IN_SHAPE, Status::False, "Drifted").await?;
+    stage.says("a", names::IN_SYNC, Status::False, "Drifted").await?;
     let component = stage.component("a", "sysctl", ComponentState::Drifted).await?;
     ensure(component.message.contains("kernel.panic"), format!("{component:?}"))?;
     stage.linger(seconds(1800)).await?;
@@ -451,12 +506,12 @@ pub async fn a_host_that_fights_back_is_slowed_down_and_reported(stage: &Stage, 
         stage.until("a", "was repaired", holds).await?;
         repaired_at.push(stage.clock().monotonic());
     }
-    stage.event("FightsBack", "kernel.panic").await?;
+    stage.event("DriftRecurring", "kernel.panic").await?;
     let waits: Vec<_> = repaired_at.windows(2).map(|two| two[1] - two[0]).collect();
     let (first, last) = (waits[0], waits[waits.len() - 1]);
     ensure(first < seconds(60) && last >= seconds(240), format!("from repair to repair: {waits:?}"))?;
     hosts[0].spoil_sysctl("kernel.panic", "0");
-    stage.says("a", names::IN_SHAPE, Status::False, "FightsBack").await.map(drop)
+    stage.says("a", names::IN_SYNC, Status::False, "DriftRecurring").await.map(drop)
 }
 
 pub async fn a_deleted_machine_leaves_a_clean_host(stage: &Stage, fleet: &Fleet) -> Result<()> {
@@ -495,11 +550,11 @@ pub async fn a_host_that_is_gone_can_be_let_go(stage: &Stage, fleet: &Fleet) -> 
     let hosts = in_service(stage, fleet, &["a"]).await?;
     hosts[0].power_off();
     delete(stage, "a").await?;
-    let said = stage.says("a", names::REACHABLE, Status::False, "NoAnswer").await?;
-    ensure(said.message.contains(names::LET_GO), format!("it says what to do: {}", said.message))?;
+    let said = stage.says("a", names::REACHABLE, Status::False, "NoResponse").await?;
+    ensure(said.message.contains(names::FORCE_RELEASE), format!("it says what to do: {}", said.message))?;
     stage.linger(seconds(600)).await?;
     ensure(stage.api::<Machine>().get_opt("a").await?.is_some(), "it is not given up by itself")?;
-    stage.patch("a", json!({ "metadata": { "annotations": { names::LET_GO: "true" } } })).await?;
+    stage.patch("a", json!({ "metadata": { "annotations": { names::FORCE_RELEASE: "true" } } })).await?;
     stage.gone("a").await?;
     ensure(stage.nodes().get_opt(&stage.node_name("a")).await?.is_none(), "its Node is gone, too")
 }
@@ -518,6 +573,40 @@ pub async fn nothing_is_done_to_a_paused_machine(stage: &Stage, fleet: &Fleet) -
     ensure(of(&seen, "kubelet").and_then(|found| found.observed).as_deref() == Some("1.37.1"), shown(&seen))
 }
 
+/// The step of `b` waits until that of `a` ends, and `b` is paused before.
+pub async fn a_pause_stops_a_step_that_waits_for_its_turn(stage: &Stage, fleet: &Fleet) -> Result<()> {
+    one_at_a_time(stage);
+    let hosts = in_service(stage, fleet, &["a", "b"]).await?;
+    let steps = hosts[1].journal().len();
+    let newer = json!({ "component": "sysctl", "version": "2", "sysctl": { "kernel.panic": "20" } });
+    stage.package("sysctl-2", newer).await?;
+    let pause = |paused: bool| json!({ "spec": { "paused": paused } });
+    for name in ["a", "b"] {
+        // Both hosts are compared with the newer version first, so that the step is the next that is asked of each.
+        stage.patch(name, pause(true)).await?;
+        stage.refer(name, "sysctl", "sysctl-2").await?;
+        stage.component(name, "sysctl", ComponentState::Pending).await?;
+    }
+    stage.linger(seconds(5)).await?;
+    hosts[0].set_step(seconds(300));
+    let asked = |seen: &Machine| {
+        let progress = seen.status.as_ref().and_then(|status| status.progress.as_ref());
+        if progress.is_some_and(|progress| progress.id.is_some()) { Ok(()) } else { Err(shown(seen)) }
+    };
+    for name in ["a", "b"] {
+        stage.patch(name, pause(false)).await?;
+        stage.until(name, "has a step that runs or waits for its turn", asked).await?;
+    }
+    ensure(hosts[1].journal().len() == steps, "the step of b does not wait for that of a")?;
+    stage.patch("b", pause(true)).await?;
+    stage.phase("a", Phase::Ready).await?;
+    stage.linger(seconds(600)).await?;
+    ensure(hosts[1].journal().len() == steps, "a step was started on the host of a paused machine")?;
+    stage.patch("b", pause(false)).await?;
+    let seen = stage.phase("b", Phase::Ready).await?;
+    ensure(of(&seen, "sysctl").and_then(|found| found.observed).as_deref() == Some("2"), shown(&seen))
+}
+
 pub async fn a_paused_machine_is_not_released_when_it_is_deleted(stage: &Stage, fleet: &Fleet) -> Result<()> {
     let hosts = in_service(stage, fleet, &["a", "b"]).await?;
     let steps: Vec<_> = hosts.iter().map(|host| (host.tree(), host.journal().len())).collect();
@@ -528,13 +617,13 @@ pub async fn a_paused_machine_is_not_released_when_it_is_deleted(stage: &Stage, 
             "b",
             json!({
                 "spec": { "paused": true, "onDelete": "Orphan" },
-                "metadata": { "annotations": { names::LET_GO: "true" } },
+                "metadata": { "annotations": { names::FORCE_RELEASE: "true" } },
             }),
         )
         .await?;
     for name in ["a", "b"] {
         delete(stage, name).await?;
-        stage.phase(name, Phase::Leaving).await?;
+        stage.phase(name, Phase::Deleting).await?;
     }
     let mark = stage.recorder().mark();
     stage.linger(seconds(1800)).await?;
@@ -582,7 +671,7 @@ pub async fn hosts_that_are_gone_cost_the_others_nothing(stage: &Stage, fleet: &
     }
     let passed = stage.clock().monotonic() - start;
     ensure(passed < seconds(120), format!("they waited for {passed:?}"))?;
-    stage.says("gone-0", names::REACHABLE, Status::False, "NoAnswer").await?;
+    stage.says("gone-0", names::REACHABLE, Status::False, "NoResponse").await?;
     for n in 0..40 {
         fleet.host(&format!("gone-{n}")).set_network(Network::Fine);
     }
@@ -623,8 +712,29 @@ pub async fn a_host_gets_nothing_of_a_secret_that_is_not_shared_with_its_machine
     share("b").await?;
     stage.component("b", "agent", ComponentState::Ready).await?;
     stage.says("a", names::UP_TO_DATE, Status::False, reason).await?;
-    stage.says("a", names::PACKAGES_READY, Status::True, "AllInPlace").await?;
+    stage.says("a", names::PACKAGES_READY, Status::True, "AllPackagesReady").await?;
     let has = |host: &SimHost| host.tree().into_iter().find(|(path, _)| path.ends_with("/etc/token"));
     ensure(has(&hosts[0]).is_none(), "a has what is shared with b alone")?;
     ensure(has(&hosts[1]).is_some(), "b has what is shared with it")
+}
+
+/// Who may write Machines names any Secret of the namespace as the key of a host of their own: nothing but an SSH key is read from it.
+pub async fn a_secret_without_an_ssh_key_opens_no_host_and_is_not_shown(stage: &Stage, fleet: &Fleet) -> Result<()> {
+    let secrets: Api<Secret> = stage.api();
+    let secret = json!({ "metadata": { "name": "token" }, "stringData": { "token": "of somebody else" } });
+    secrets.create(&PostParams::default(), &serde_json::from_value(secret)?).await?;
+    let before = fleet.host("a").tree();
+    let host = stage.machine(fleet, "a", json!({ "spec": { "ssh": { "keyRef": { "name": "token" } } } })).await?;
+    stage.start().await?;
+    let says = stage.says("a", names::REACHABLE, Status::False, "SSHKeyNotFound").await?.message;
+    let named = ["spec.ssh.keyRef", "Secret token", "ssh-privatekey"].iter().all(|part| says.contains(part));
+    ensure(named, says)?;
+    stage.linger(seconds(600)).await?;
+    ensure(host.tree() == before, "the host was touched")?;
+    let events = stage.api::<Event>().list(&ListParams::default()).await?;
+    let public = format!("{} {events:?}", shown(&stage.get("a").await?));
+    ensure(!public.contains("somebody"), public)?;
+    let key = json!({ "data": { "ssh-privatekey": "c2ltdWxhdGVk" } });
+    secrets.patch("token", &PatchParams::default(), &Patch::Merge(key)).await?;
+    stage.phase("a", Phase::Ready).await.map(drop)
 }

@@ -15,10 +15,11 @@ use fleetwright_kit::leader::Lease;
 use fleetwright_kit::{Budget, Operator, Settings};
 use fleetwright_lab::Kind;
 use fleetwright_machines::Options;
-use fleetwright_rig::layer::acting_as;
-use fleetwright_rig::rights::{grant_everywhere, grant_in};
+use fleetwright_machines::hosts::Limits;
+use fleetwright_rig::layer::{acting_as, not_streaming};
+use fleetwright_rig::rights::{CLUSTER, Right, grant_everywhere, grant_in, without};
 use fleetwright_rig::scenario::{Disturbance, run};
-use fleetwright_rig::{Ground, Life, Outfit, Passed, Scenario, Stage};
+use fleetwright_rig::{Call, Ground, Life, Outfit, Passed, Scenario, Stage};
 use fleetwright_sim::{Fleet, Kubelets, Manner, SimHost, demo};
 use fleetwright_wire::Outcome;
 use futures::future::BoxFuture;
@@ -45,11 +46,13 @@ pub struct Story {
     twice: bool,
     /// Whom the operator works as, with the rights that it says it needs; an administrator if nobody is named.
     user: Option<&'static str>,
+    /// The one of these rights that it is not given.
+    missing: Option<&'static Right>,
 }
 
 impl Story {
     pub const fn new(play: Play) -> Self {
-        Self { play, from_the_start: true, twice: false, user: None }
+        Self { play, from_the_start: true, twice: false, user: None, missing: None }
     }
 
     /// The same, killed from where the play says so.
@@ -62,14 +65,23 @@ impl Story {
         Self { user: Some(user), ..self }
     }
 
+    /// The same without one of the rights: played until it is missed.
+    pub const fn without(self, right: &'static Right) -> Self {
+        Self { missing: Some(right), ..self }
+    }
+
     /// The same with two operators at once.
     pub const fn twice(self) -> Self {
         Self { twice: true, ..self }
     }
 }
 
-/// Gives a user the rights that an installation gives the operator, and waits until the API server knows of them.
-async fn grant(stage: &Stage, user: &'static str) -> Result<()> {
+/// Where rights hold, beside [`CLUSTER`]: in the namespace of the machines, and where bootstrap tokens are.
+pub const BESIDE_MACHINES: &str = "namespace";
+pub const TOKENS: &str = "kube-system";
+
+/// Gives a user the rights that an installation gives the operator, but for one, and waits until the API server knows of them.
+async fn grant(stage: &Stage, user: &'static str, missing: Option<&Right>) -> Result<()> {
     let (admin, rules) = (stage.admin(), fleetwright_machines::rules());
     let lease = PolicyRule {
         api_groups: Some(vec!["coordination.k8s.io".to_owned()]),
@@ -77,22 +89,85 @@ async fn grant(stage: &Stage, user: &'static str) -> Result<()> {
         verbs: ["get", "watch", "create", "update"].map(str::to_owned).into(),
         ..PolicyRule::default()
     };
-    let namespaced = [rules.namespaced, vec![lease]].concat();
+    let namespaced = [without(BESIDE_MACHINES, &rules.namespaced, missing), vec![lease]].concat();
     grant_in(&admin, stage.namespace(), user, &namespaced).await?;
-    grant_in(&admin, "kube-system", user, &rules.tokens).await?;
-    grant_everywhere(&admin, user, &rules.cluster).await?;
+    grant_in(&admin, TOKENS, user, &without(TOKENS, &rules.tokens, missing)).await?;
+    grant_everywhere(&admin, user, &without(CLUSTER, &rules.cluster, missing)).await?;
     let reviews: Api<SubjectAccessReview> = Api::all(admin);
+    // Of the last that was given, one that is not missing.
+    let deletes = missing.is_none_or(|right| (right.resource.as_str(), right.verb.as_str()) != ("nodes", "delete"));
+    let verb = if deletes { "delete" } else { "patch" };
     let asked = json!({ "metadata": {}, "spec": {
-        "user": user, "resourceAttributes": { "verb": "delete", "resource": "nodes" },
+        "user": user, "resourceAttributes": { "verb": verb, "resource": "nodes" },
     } });
     let asked: SubjectAccessReview = serde_json::from_value(asked)?;
-    for _ in 0..200 {
+    for _ in 0..1200 {
         if reviews.create(&PostParams::default(), &asked).await?.status.is_some_and(|status| status.allowed) {
             return Ok(());
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    bail!("the API server does not know of the rights of {user} after 10 s")
+    bail!("the API server does not know of the rights of {user} after 60 s")
+}
+
+/// Where a call is made.
+pub fn place(stage: &Stage, call: &Call) -> &'static str {
+    match &*call.namespace {
+        TOKENS => TOKENS,
+        // As the server sees it: a Namespace is in itself.
+        "" if call.resource == "namespaces" && call.name == TOKENS => TOKENS,
+        namespace if namespace == stage.namespace() => BESIDE_MACHINES,
+        _ => CLUSTER,
+    }
+}
+
+/// Whether a call was refused for want of that right.
+fn is_refused(stage: &Stage, right: &Right) -> bool {
+    let mut refused = stage.recorder().calls().into_iter().filter(|record| record.code == Some(403));
+    refused.any(|record| right.allows(&record.call, place(stage, &record.call)))
+}
+
+/// Whether an event or the status of a machine names the right. What fills a cache reports to the log alone; and without the right to create events, none is written.
+async fn is_told(stage: &Stage, right: &Right) -> Result<bool> {
+    let (resource, verb) = (right.resource.as_str(), right.verb.as_str());
+    if verb == "watch" || resource == "events" || (verb == "list" && resource != "pods") {
+        return Ok(true);
+    }
+    let mut said = Vec::new();
+    // What is said of a request for a certificate, which has no namespace, is kept in the namespace default.
+    for namespace in [stage.namespace(), "default"] {
+        let events = Api::<Event>::namespaced(stage.admin(), namespace).list(&ListParams::default()).await?;
+        said.extend(events.items.into_iter().filter_map(|event| event.message));
+    }
+    said.extend(stage.api::<Machine>().list(&ListParams::default()).await?.iter().map(shown));
+    let what = format!("cannot {verb} resource");
+    Ok(said.iter().any(|text| text.contains(&what) && text.contains(resource)))
+}
+
+/// Plays until a call is refused for want of the right, and that is told; or until the story cannot go on without it.
+async fn until_missed(stage: &Stage, right: &Right, play: BoxFuture<'_, Result<()>>) -> Result<()> {
+    let told = async {
+        while !is_refused(stage, right) || !is_told(stage, right).await? {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        anyhow::Ok(())
+    };
+    let played = tokio::select! {
+        played = play => played,
+        told = told => {
+            stage.kill().await;
+            return told;
+        }
+    };
+    if played.is_ok() {
+        // Events are sent in the background.
+        stage.linger(seconds(30)).await?;
+    }
+    stage.kill().await;
+    let (refused, told) = (is_refused(stage, right), is_told(stage, right).await?);
+    anyhow::ensure!(refused, "no call was refused for want of it; the story came to {played:?}");
+    anyhow::ensure!(told || played.is_err(), "all went well, and no event or status says that it is missing");
+    Ok(())
 }
 
 /// The fleets of the runs, by namespace, and how the operator is run: it is made in a runtime of its own and looks both up here.
@@ -113,6 +188,10 @@ impl Scenario for Story {
         if let Some(user) = self.user {
             outfit.client = acting_as(outfit.client.clone(), user);
         }
+        // Where lists are streamed, `list` is not asked for.
+        if self.missing.is_some_and(|right| right.verb == "list") {
+            outfit.client = not_streaming(outfit.client.clone());
+        }
         if !self.twice {
             return Life::of(operator(&outfit, true), &outfit);
         }
@@ -132,13 +211,17 @@ impl Scenario for Story {
             Kubelets::start(&fleet, stage.admin(), manner)
         };
         if let Some(user) = self.user {
-            grant(stage, user).await?;
+            grant(stage, user, self.missing).await?;
         }
         fleets().insert(stage.namespace().to_owned(), (fleet.clone(), Options::default()));
         let minded = fleet.clone();
         stage.mind(move || minded.at_rest());
         stage.surroundings().await?;
-        let played = (self.play)(stage, &fleet).await;
+        let play = (self.play)(stage, &fleet);
+        let played = match self.missing {
+            None => play.await,
+            Some(right) => until_missed(stage, right, play).await,
+        };
         let Err(error) = played else { return Ok(()) };
         let nodes: Vec<String> =
             stage.nodes().list(&ListParams::default()).await?.iter().map(ResourceExt::name_any).collect();
@@ -262,6 +345,14 @@ pub async fn tell_all_on(kind: Kind, stories: &[(&str, Play)]) {
 pub fn check_every(stage: &Stage, every: Duration) {
     if let Some((_, options)) = fleets().get_mut(stage.namespace()) {
         options.check_every = every;
+    }
+}
+
+/// From its next start on the operator works on one host at a time, however long that takes, and looks at hosts once a day.
+pub fn one_at_a_time(stage: &Stage) {
+    if let Some((_, options)) = fleets().get_mut(stage.namespace()) {
+        options.limits = Limits { overall: 1, patience: seconds(3600), ..Limits::default() };
+        options.check_every = seconds(86_400);
     }
 }
 

@@ -131,8 +131,10 @@ pub fn snapshot_keys(names: &Names, spec: &ClusterSpec, status: &ClusterStatus) 
         access: Access::Use,
     };
     let mut parts = vec![part(&secret, "key", "key", field, true), part(&secret, "previous", "previous", field, false)];
-    // While it is restored and no longer: what is not shared any more stops no snapshot.
-    let other = status.restoring.as_ref().and_then(|restoring| Some(restoring.snapshot.split_once('/')?.0));
+    // While it is restored and no longer: what is not shared any more stops no snapshot. One that takes the place of another is looked at before that.
+    let asked = spec.restore.as_ref().and_then(|restore| restore.cluster.as_deref());
+    let asked = asked.filter(|cluster| *cluster != names.name);
+    let other = status.restoring.as_ref().and_then(|one| asked.or_else(|| Some(one.snapshot.split_once('/')?.0)));
     if let Some(other) = other {
         parts.push(part(&generated_key(other), "key", "other", "spec.restore.cluster", false));
     }
@@ -212,6 +214,23 @@ mod tests {
             external.prefix = Some("/registry".to_owned());
         }
         assert_eq!(borrowed(&spec)[0].parts[2].access, Access::UseBelow("/registry".to_owned()));
+    }
+
+    #[test]
+    fn a_snapshot_that_takes_the_place_of_another_is_opened_with_its_own_key() {
+        let names = Names::of("fleet", "pay");
+        let (mut spec, mut status) = (ClusterSpec::of("v1"), ClusterStatus::default());
+        let other = |spec: &ClusterSpec, status: &ClusterStatus| {
+            let parts = snapshot_keys(&names, spec, status).parts;
+            parts.into_iter().find(|part| part.to == "other").map(|part| part.from)
+        };
+        spec.restore = Some(serde_json::from_value(json!({ "snapshot": "b", "cluster": "shop" })).unwrap());
+        assert_eq!(other(&spec, &status), None);
+        let restoring = json!({ "snapshot": "hr/a", "stage": "Restoring", "began": "2026-11-17T12:00:00Z" });
+        status.restoring = Some(serde_json::from_value(restoring).unwrap());
+        assert_eq!(other(&spec, &status).as_deref(), Some("shop-snapshot-key"));
+        spec.restore = None;
+        assert_eq!(other(&spec, &status).as_deref(), Some("hr-snapshot-key"));
     }
 
     #[test]

@@ -200,13 +200,13 @@ pub enum Due {
     /// It is not there.
     Missing,
     /// It cannot be read, or its key is another's.
-    Broken,
+    Invalid,
     /// It was signed by none of the authority that signs now.
-    OtherAuthority,
+    AuthorityMismatch,
     /// It lacks names, or is for another user.
-    OtherNames,
+    NamesMismatch,
     /// Two thirds of its life are over.
-    Old,
+    RenewalDue,
 }
 
 impl Due {
@@ -214,10 +214,10 @@ impl Due {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Missing => "Missing",
-            Self::Broken => "Broken",
-            Self::OtherAuthority => "OtherAuthority",
-            Self::OtherNames => "OtherNames",
-            Self::Old => "Old",
+            Self::Invalid => "Invalid",
+            Self::AuthorityMismatch => "AuthorityMismatch",
+            Self::NamesMismatch => "NamesMismatch",
+            Self::RenewalDue => "RenewalDue",
         }
     }
 }
@@ -237,10 +237,10 @@ pub fn due(
         && wanted.dns_names.iter().all(|name| held.dns_names.contains(name))
         && wanted.ips.iter().all(|ip| held.ips.contains(ip));
     match () {
-        () if !held.key_matches => Some(Due::Broken),
-        () if !signed => Some(Due::OtherAuthority),
-        () if !named => Some(Due::OtherNames),
-        () if now >= replace_at(held, lifetime) => Some(Due::Old),
+        () if !held.key_matches => Some(Due::Invalid),
+        () if !signed => Some(Due::AuthorityMismatch),
+        () if !named => Some(Due::NamesMismatch),
+        () if now >= replace_at(held, lifetime) => Some(Due::RenewalDue),
         () => None,
     }
 }

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use fleetwright_api::{ClusterPackageVersionSpec, ControlPlaneComponent, EtcdStatus, Status, condition, names};
+use fleetwright_api::{
+    ClusterPackageVersionSpec, ControlPlaneComponent, EtcdStatus, MemberChangeType, Status, condition, names,
+};
 use jiff::Timestamp;
 
 use super::contains::difference;
@@ -12,9 +14,9 @@ use super::policies::{self, Confines};
 use super::preflight::Package;
 use super::proofs::proven_at;
 use super::rest::{AtRest, Prints};
-use super::rotation::trusts;
-use super::step::{Step, newer_etcd};
-use super::{datastore, heal, restore};
+use super::rotation::{members_apart, trusts};
+use super::step::{Step, gone};
+use super::{datastore, heal, members, opened, restore};
 
 /// An object to apply, and the first field in which the live object differs, if there is one and that is drift.
 pub type Change = (Object, Option<String>);
@@ -38,22 +40,39 @@ pub(super) struct Components {
     pub waiting: Vec<Waiting>,
     /// Components whose objects are all as declared.
     pub rested: BTreeMap<ControlPlaneComponent, AtRest>,
+    /// Why etcd is left as it is: the package version that it needs does not exist any more.
+    pub held: Option<String>,
 }
 
 /// Compares the objects of all components, one after the other: each is brought to what is declared when those before it are.
 pub(super) fn components(seen: &Observed, step: &Step<'_>, now: Timestamp) -> Components {
-    let shared = Shared::of(seen, step, now);
-    let mut prints = shared.prints();
     let mut all = Components::default();
+    let Some(to) = step.package() else {
+        all.waiting.push((ControlPlaneComponent::Apiserver, gone(step.name)));
+        return all;
+    };
+    let shared = Shared::of(seen, step, to, now);
+    let mut prints = shared.prints();
     let mut settled = true;
     for component in ControlPlaneComponent::ALL {
+        if component == ControlPlaneComponent::Etcd
+            && let Err(why) = &shared.datastore
+        {
+            all.held = Some(why.clone());
+            // The others go on with an etcd that runs, and do not begin without one.
+            settled = seen.workloads.get(&component).is_some_and(|workload| workload.package.is_some());
+            if !settled {
+                all.waiting.push((component, why.clone()));
+            }
+            continue;
+        }
         let Some(package) = shared.package(component, settled) else { continue };
         let from = prints.with(package, (component, shared.emulates(package), heal::selects(seen, component)));
         let compared = shared.compare(component, package, from, all.orphan.is_some());
         let waiting = shared.waiting(component, package, &compared.template);
         settled &= shared.down || waiting.is_none();
         if component == ControlPlaneComponent::Etcd && !shared.down {
-            all.replace = replaced(seen, seen.workloads.get(&component), &compared.template);
+            all.replace = replaced(seen, seen.workloads.get(&component), &compared.template, now);
         }
         all.desired.insert(component, package.1.version_of(component).to_owned());
         all.templates.insert(component, compared.template);
@@ -62,7 +81,10 @@ pub(super) fn components(seen: &Observed, step: &Step<'_>, now: Timestamp) -> Co
         all.apply.extend(compared.changes.apply);
         all.orphan = compared.changes.orphan.or(all.orphan);
     }
-    let deny = deny(seen, step, &all.apply);
+    if let Some(why) = all.held.clone().filter(|_| all.waiting.is_empty()) {
+        all.waiting.push((ControlPlaneComponent::Etcd, why));
+    }
+    let deny = deny(seen, to.1, &all.apply);
     all.apply.extend(deny);
     all
 }
@@ -71,6 +93,10 @@ pub(super) fn components(seen: &Observed, step: &Step<'_>, now: Timestamp) -> Co
 struct Shared<'a> {
     seen: &'a Observed,
     step: &'a Step<'a>,
+    /// The package version of that step.
+    to: Package<'a>,
+    /// The package version that etcd is made from, or why it is left as it is.
+    datastore: Result<Package<'a>, String>,
     /// A restore keeps all components stopped.
     down: bool,
     /// A restore replaces the data: what components were made from before does not matter.
@@ -99,36 +125,39 @@ struct Changes {
 }
 
 impl<'a> Shared<'a> {
-    fn of(seen: &'a Observed, step: &'a Step<'a>, now: Timestamp) -> Self {
+    fn of(seen: &'a Observed, step: &'a Step<'a>, to: Package<'a>, now: Timestamp) -> Self {
         let (down, replaces) = (restore::down(seen), restore::replaces(seen));
         let mute = !replaces && datastore::quorum(seen, now).is_some_and(|quorum| quorum.missing);
         let (trusts, etcd) = (trusts(&seen.anchors), datastore::record(seen));
-        Self { seen, step, down, replaces, mute, trusts, etcd }
+        let datastore = opened::goes_on(seen, to);
+        Self { seen, step, to, datastore, down, replaces, mute, trusts, etcd }
     }
 
     fn prints(&self) -> Prints<'a> {
         let (etcd, restoring) = (&self.etcd, self.seen.status.restoring.is_some());
-        let members = (etcd.members, etcd.serving, etcd.change.is_some());
+        let opened = (etcd.version.as_deref(), etcd.package_version.as_deref());
+        let members = (etcd.members, etcd.serving, etcd.change.is_some(), opened);
         Prints::of(self.seen, (&self.trusts, self.down, members, restoring, &self.seen.meta))
     }
 
     /// The package version that a component is made from now; none if etcd is external, or if the package version that it was made from does not exist any more.
     fn package(&self, component: ControlPlaneComponent, settled: bool) -> Option<Package<'a>> {
-        let Self { seen, step, .. } = *self;
-        if component == ControlPlaneComponent::Etcd && seen.spec.datastore.etcd.is_none() {
-            return None;
+        let Self { seen, to, .. } = *self;
+        if component == ControlPlaneComponent::Etcd {
+            let package = self.datastore.as_ref().ok().copied();
+            return package.filter(|_| seen.spec.datastore.etcd.is_some());
         }
-        // While those before it change, it stays what it is. Data that a newer etcd wrote is not for an older one.
+        // While those before it change, it stays what it is.
         let running = seen.workloads.get(&component).and_then(|workload| workload.package.as_deref());
-        match running.filter(|name| *name != step.package.0 && !self.replaces) {
-            Some(name) if !settled || newer_etcd(seen, component, name, step) => Some((name, seen.package(name)?)),
-            _ => Some(step.package),
+        match running.filter(|name| *name != to.0 && !self.replaces) {
+            Some(name) if !settled => Some((name, seen.package(name)?)),
+            _ => Some(to),
         }
     }
 
     /// The minor that components of that package version emulate.
     fn emulates(&self, package: Package<'_>) -> Option<&'a str> {
-        self.step.emulates.as_deref().filter(|_| package.0 == self.step.package.0)
+        self.step.emulates.as_deref().filter(|_| package.0 == self.to.0)
     }
 
     /// The objects of a component as they should be.
@@ -157,7 +186,7 @@ impl<'a> Shared<'a> {
     /// that they are made from. While the StatefulSet of etcd is being orphaned, no component counts as unchanged from now on.
     fn compare(&self, component: ControlPlaneComponent, package: Package<'_>, from: u64, orphaned: bool) -> Compared {
         let seen = self.seen;
-        let rested = seen.rested.get(&component).filter(|rested| !self.mute && rested.still(seen, from));
+        let rested = seen.rested.get(&component).filter(|rested| !self.mute && !orphaned && rested.still(seen, from));
         if let Some(rested) = rested {
             let template = rested.template.to_string();
             return Compared { template, rested: Some(rested.clone()), changes: Changes::default() };
@@ -192,9 +221,12 @@ impl<'a> Shared<'a> {
         if self.down {
             return Some(format!("{component} is stopped"));
         }
-        let Self { seen, step, .. } = *self;
-        let expected = if newer_etcd(seen, component, package.0, step) { package.0 } else { step.package.0 };
-        unsettled(seen, component, seen.workloads.get(&component), expected, template)
+        let Self { seen, to, .. } = *self;
+        // Etcd may stay newer than the others.
+        let is_etcd = component == ControlPlaneComponent::Etcd;
+        let expected = if is_etcd { package.0 } else { to.0 };
+        let why = unsettled(seen, component, seen.workloads.get(&component), expected, template)?;
+        Some(if is_etcd && package.0 != to.0 { format!("{why}; {}", opened::stays(package, to)) } else { why })
     }
 }
 
@@ -204,10 +236,10 @@ fn confines<'a>(seen: &'a Observed, package: &'a ClusterPackageVersionSpec) -> C
 }
 
 /// What no policy allows is denied, once all policies that allow something were seen: a pod that runs is never without its own.
-fn deny(seen: &Observed, step: &Step<'_>, apply: &[Change]) -> Vec<Change> {
+fn deny(seen: &Observed, package: &ClusterPackageVersionSpec, apply: &[Change]) -> Vec<Change> {
     let allowed = |name: &str| seen.print(Kind::NetworkPolicy, name).is_some();
     let coming = apply.iter().any(|(object, _)| object.kind == Kind::NetworkPolicy);
-    if coming || !confines(seen, step.package.1).expected().into_iter().all(allowed) {
+    if coming || !confines(seen, package).expected().into_iter().all(allowed) {
         return Vec::new();
     }
     changes(seen, vec![policies::default_deny(&seen.names)], false).apply
@@ -216,14 +248,20 @@ fn deny(seen: &Observed, step: &Step<'_>, apply: &[Change]) -> Vec<Change> {
 /// What brings those of the objects that differ to what is wanted.
 fn changes(seen: &Observed, wanted: Vec<Object>, mute: bool) -> Changes {
     // What follows a change of members is no repair.
-    let changing = condition(&seen.status.conditions, names::MEMBERS_AS_DECLARED);
+    let changing = condition(&seen.status.conditions, names::MEMBERS_UP_TO_DATE);
     let changing = changing.is_some_and(|one| one.status == Status::False);
     let mut changes = Changes::default();
     for mut object in wanted {
         let live = seen.object(object.kind, &object.name);
         if let Some(live) = live.as_ref().filter(|live| claims_differ(live, &object)) {
             let record = seen.status.etcd.as_ref();
-            if record.is_some_and(|record| record.change.is_none()) && !mute {
+            // What it runs is recorded before it goes, so that it comes back as that. Where nothing is known there is nothing to wait for.
+            let told = |record: &EtcdStatus| {
+                let opened = opened::opened(seen);
+                let known = (record.version.as_deref(), record.package_version.as_deref());
+                opened.is_none_or(|opened| known == (Some(opened.version), opened.package))
+            };
+            if record.is_some_and(|record| record.change.is_none() && told(record)) && !mute {
                 changes.orphan = Some(live["metadata"]["uid"].as_str().unwrap_or_default().to_owned());
                 continue;
             }
@@ -271,7 +309,7 @@ fn stopped(objects: &mut [Object]) {
 
 /// Whether the object makes other pods than what is there.
 fn moves(live: &serde_json::Value, object: &Object) -> bool {
-    let digest = &live["spec"]["template"]["metadata"]["annotations"][fleetwright_api::names::APPLIED];
+    let digest = &live["spec"]["template"]["metadata"]["annotations"][fleetwright_api::names::APPLIED_HASH];
     digest.as_str() != template_digest(object)
 }
 
@@ -327,6 +365,9 @@ fn unsettled(
     let here: Vec<_> = workload.replicas.iter().filter(|replica| !replica.ending).collect();
     let new: Vec<_> = here.iter().filter(|replica| replica.template.as_deref() == Some(template)).collect();
     let ready = new.iter().filter(|replica| replica.ready).count();
+    if let Some(why) = held(seen, component, &here, template) {
+        return Some(format!("{component}: {why}"));
+    }
     if ready < wanted {
         let why =
             new.iter().find(|replica| !replica.message.is_empty()).map(|replica| format!(": {}", replica.message));
@@ -346,23 +387,56 @@ fn unsettled(
     None
 }
 
-/// The member of etcd that is recreated next: one with an old template, while all others are ready.
-fn replaced(seen: &Observed, workload: Option<&Workload>, template: &str) -> Option<Replica> {
+/// Why a member of etcd keeps its old template: its volume would go with its pod. None if there is no such member.
+fn held(seen: &Observed, component: ControlPlaneComponent, here: &[&Replica], template: &str) -> Option<String> {
+    let mut old = here.iter().filter(|replica| replica.template.as_deref() != Some(template));
+    let held = old.find(|replica| datastore::claim_ends(seen, replica));
+    held.filter(|_| component == ControlPlaneComponent::Etcd).map(|replica| members::claim_ends(&replica.name))
+}
+
+/// The member of etcd that is recreated next: one with an old template, while all others are ready. Not one whose volume claim is being deleted: the claim would
+/// go with the pod, and the data with it.
+fn replaced(seen: &Observed, workload: Option<&Workload>, template: &str, now: Timestamp) -> Option<Replica> {
     let replicas = &workload?.replicas;
-    // One at a time, whatever the reason.
-    if seen.status.etcd.as_ref().is_some_and(|etcd| etcd.change.is_some()) {
-        return None;
+    let old =
+        |replica: &&Replica| replica.template.as_deref() != Some(template) && !datastore::claim_ends(seen, replica);
+    // Nothing is lost with the pod of one whose container does not run: what keeps it from that may have been corrected since.
+    let idle =
+        |replica: &&Replica| !replica.ready && !replica.ending && (replica.looping || !replica.has_run) && old(replica);
+    // One at a time, whatever the reason: the change waits for the member that is being added or replaced, and for no other one.
+    if let Some(change) = seen.status.etcd.as_ref().and_then(|etcd| etcd.change.as_ref()) {
+        let is_new = |replica: &&Replica| match change.type_ {
+            MemberChangeType::Add => true,
+            MemberChangeType::Remove => false,
+            MemberChangeType::Replace | MemberChangeType::RecreateVolume => {
+                Some(&replica.uid) != change.pod_uid.as_ref()
+            }
+        };
+        let mut members = replicas.iter().filter(|replica| replica.name == change.member);
+        return members.find(|replica| is_new(replica) && idle(replica)).cloned();
+    }
+    // However many others do not work: a ready member shows that it is not the template.
+    let works = |replica: &Replica| replica.ready && !replica.ending && replica.template.as_deref() == Some(template);
+    if let Some(member) = replicas.iter().rev().find(idle).filter(|_| replicas.iter().any(works)) {
+        return Some(member.clone());
     }
     let wanted = count(seen, ControlPlaneComponent::Etcd);
     if replicas.len() != wanted || replicas.iter().any(|replica| replica.ending) {
         return None;
     }
-    let old = |replica: &&Replica| replica.template.as_deref() != Some(template);
     // One that does not work anyway costs nothing; otherwise all must.
     let broken = replicas.iter().filter(|replica| !replica.ready).collect::<Vec<_>>();
     match broken[..] {
         [] => replicas.iter().rev().find(old).cloned(),
         [one] if old(&one) => Some(one.clone()),
+        // Those with the new template become ready when the others have it too. Their data is on their volumes.
+        // One that trusts what is trusted now connects to them, though an authority that is still trusted has expired. Where none works, nothing is lost with it.
+        _ if members_apart(seen, now) => {
+            let (trusted, none_ready) = (trusts(&seen.anchors), replicas.iter().all(|replica| !replica.ready));
+            let trusts_other = |replica: &&Replica| replica.trusts.as_deref() != Some(&*trusted);
+            let apart = |replica: &&Replica| old(replica) && (none_ready || idle(replica) || trusts_other(replica));
+            replicas.iter().rev().find(apart).cloned()
+        }
         _ => None,
     }
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use fleetwright_api::{
-    ClusterSpec, ClusterStatus, Condition, ControlPlaneComponent, EtcdStatus, MemberChangeType, Status, condition,
-    names,
+    ClusterSpec, ClusterStatus, Condition, ControlPlaneComponent, EtcdStatus, MemberChangeType, RestoreStage, Status,
+    condition, names,
 };
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
@@ -14,7 +14,9 @@ use super::decide::Decision;
 use super::members::{self, Claim, Facts, Next};
 use super::objects::Kind;
 use super::observed::{Observed, Replica};
+use super::opened;
 use super::restore;
+use super::step::gone;
 
 /// What members said counts for this long; then they are asked again.
 const FRESH: Duration = Duration::from_secs(5);
@@ -114,7 +116,7 @@ pub fn recorded(spec: &ClusterSpec, status: &ClusterStatus, set: Option<&Value>)
     let live = set.and_then(|set| set["spec"]["replicas"].as_u64()).and_then(|count| u32::try_from(count).ok());
     // One that is stopped says nothing about its members.
     let members = live.filter(|count| *count > 0).unwrap_or(declared);
-    EtcdStatus { members, serving: members, change: None }
+    EtcdStatus { members, serving: members, ..EtcdStatus::default() }
 }
 
 /// The same, of a cluster that is looked at.
@@ -146,6 +148,12 @@ fn suspect(seen: &Observed) -> Option<&Replica> {
     })
 }
 
+/// Whether the volume claim of a member is being deleted while its pod runs: the claim goes when that pod ends, and the data with it.
+pub(super) fn claim_ends(seen: &Observed, replica: &Replica) -> bool {
+    let name = members::claim(&replica.name);
+    !replica.ending && seen.claims.iter().any(|claim| claim.ending && claim.name == name)
+}
+
 /// What is done about the members of etcd.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Members {
@@ -171,7 +179,9 @@ pub(super) fn keep(seen: &Observed, package: &str, components: &Components, now:
         let over = since.checked_add(PATIENCE).unwrap_or(now);
         members.next = Some(over);
     }
-    if restore::stage(seen).is_some() || seen.spec.paused {
+    // A member that loses its data while a restore starts the control plane is replaced, or the restore would never end. Nothing else about members changes then.
+    let starts = restore::stage(seen) == Some(RestoreStage::Starting);
+    if restore::takes_over(seen) && !starts || seen.spec.paused {
         return members;
     }
     if seen.status.package_version.is_none() {
@@ -183,20 +193,20 @@ pub(super) fn keep(seen: &Observed, package: &str, components: &Components, now:
     }
     let ours =
         |claim: &&Claim| (0..record.members).any(|number| claim.name == members::claim(&format!("etcd-{number}")));
-    let small = seen.claims.iter().filter(ours).filter(|claim| claim.expandable && !claim.ending);
+    let small = seen.claims.iter().filter(ours).filter(|claim| claim.expandable && !claim.ending && !starts);
     let small = small.filter(|claim| claim.is_below(&etcd.storage.size.0));
     members.expand = small.map(|claim| (claim.clone(), etcd.storage.size.0.clone())).collect();
     let asked = seen.members.as_ref().filter(|asked| asked.at.checked_add(FRESH).is_ok_and(|until| until > now));
     let facts = Facts {
         names: &seen.names,
-        wanted: etcd.members,
+        wanted: if starts { record.members } else { etcd.members },
         record,
         pods: members_of(seen),
         claims: &seen.claims,
         lost: suspect(seen),
         size: &etcd.storage.size.0,
         told: asked.and_then(|asked| asked.outcome.as_ref().ok()),
-        busy: busy(seen, package, components),
+        busy: if starts { Some("the restore comes first".to_owned()) } else { busy(seen, package, components) },
     };
     members.step = match (members::next(&facts, now), asked.map(|asked| &asked.outcome)) {
         (Next::Ask, Some(Err(why))) => Next::Wait(why.clone()),
@@ -212,18 +222,27 @@ pub(super) fn keep(seen: &Observed, package: &str, components: &Components, now:
 
 /// Why no change of members begins now: pods of etcd come and go for something else.
 fn busy(seen: &Observed, package: &str, components: &Components) -> Option<String> {
-    if seen.status.package_version.as_deref() != Some(package) {
-        return Some(format!("the change to {package} comes first"));
+    if let Some(why) = &components.held {
+        return Some(why.clone());
     }
     if components.orphan.is_some() {
         return Some("the StatefulSet of etcd gets its new volume claim template first".to_owned());
     }
+    let Some(template) = components.templates.get(&ControlPlaneComponent::Etcd) else { return Some(gone(package)) };
+    let mut old = members_of(seen).iter().filter(|replica| replica.template.as_ref() != Some(template)).peekable();
+    let is_current = old.peek().is_none();
+    let restarted = old.find(|replica| !claim_ends(seen, replica));
+    // One whose volume would be deleted with its pod is not restarted: it is replaced, with the new template. A change of version or a rotation that restarts members waits for that.
+    if !is_current && restarted.is_none() {
+        return None;
+    }
+    if seen.status.package_version.as_deref() != Some(package) {
+        return Some(format!("the change to {package} comes first"));
+    }
     if seen.status.rotation.is_some() {
         return Some("the rotation of authorities comes first".to_owned());
     }
-    let template = components.templates.get(&ControlPlaneComponent::Etcd);
-    let old = members_of(seen).iter().find(|replica| replica.template.as_ref() != template)?;
-    Some(format!("{} is restarted with its new template first", old.name))
+    restarted.map(|old| format!("{} is restarted with its new template first", old.name))
 }
 
 /// Why the members are not those that are declared; none if they are.
@@ -235,7 +254,7 @@ pub(super) fn unsettled(record: Option<&EtcdStatus>, step: &Next, declared: u32)
             let verb = match change.type_ {
                 MemberChangeType::Add => "is being added",
                 MemberChangeType::Remove => "is being removed",
-                MemberChangeType::Replace | MemberChangeType::Renew => "is being replaced",
+                MemberChangeType::Replace | MemberChangeType::RecreateVolume => "is being replaced",
             };
             format!("member {} of etcd {verb}", change.member)
         }
@@ -252,13 +271,35 @@ pub(super) fn unsettled(record: Option<&EtcdStatus>, step: &Next, declared: u32)
 /// Whether the members are those that are declared.
 pub(super) fn as_declared(seen: &Observed, decision: &Decision) -> Option<Condition> {
     let declared = seen.spec.datastore.etcd.as_ref()?.members;
+    if let Some(why) = decision.held.clone() {
+        let reason = names::reasons::PACKAGE_VERSION_NOT_FOUND;
+        return Some(super::status::said(names::MEMBERS_UP_TO_DATE, Status::False, reason, why));
+    }
     let record = decision.etcd.as_ref()?;
+    let ends = members_of(seen).iter().find(|replica| claim_ends(seen, replica));
+    // A change that is recorded replaces it, or comes before that.
+    if let Some(member) = ends.filter(|_| record.change.is_none() && !matches!(decision.members, Next::Record(_))) {
+        let ends = members::claim_ends(&member.name);
+        let message = match &decision.members {
+            Next::Wait(why) | Next::Refuse(why) if why.starts_with(&ends) => why.clone(),
+            Next::Wait(why) | Next::Refuse(why) => format!("{ends}. It is replaced later: {why}"),
+            _ => ends,
+        };
+        return Some(super::status::said(
+            names::MEMBERS_UP_TO_DATE,
+            Status::False,
+            names::reasons::VOLUME_TERMINATING,
+            message,
+        ));
+    }
     let (status, reason, message) = match (unsettled(Some(record), &decision.members, declared), &decision.members) {
-        (None, _) => (Status::True, names::reasons::ALL_MEMBERS, format!("etcd has {} members", record.members)),
+        (None, _) => {
+            (Status::True, names::reasons::ALL_MEMBERS_UP_TO_DATE, format!("etcd has {} members", record.members))
+        }
         (Some(why), Next::Refuse(_)) => (Status::False, names::reasons::MEMBERS_UNHEALTHY, why),
-        (Some(why), _) => (Status::False, names::reasons::CHANGING_MEMBERS, why),
+        (Some(why), _) => (Status::False, names::reasons::MEMBER_CHANGE_IN_PROGRESS, why),
     };
-    Some(super::status::said(names::MEMBERS_AS_DECLARED, status, reason, message))
+    Some(super::status::said(names::MEMBERS_UP_TO_DATE, status, reason, message))
 }
 
 /// Whether the datastore is well, and what to do if nobody else does anything.
@@ -296,15 +337,14 @@ pub(super) fn healthy(seen: &Observed, now: Timestamp) -> Condition {
 
 /// Why no change of version begins now: it would need what the datastore cannot give.
 pub(super) fn refused(seen: &Observed, target: &str, now: Timestamp) -> Option<(&'static str, String)> {
-    let begun = seen.workloads.values().any(|workload| workload.package.as_deref() == Some(target));
-    if begun {
+    if opened::begun(seen, target) {
         return None;
     }
     let change = record(seen).change.filter(|_| seen.spec.datastore.etcd.is_some());
     if let Some(change) = change {
         let why =
             format!("member {} of etcd is being changed ({}): that comes first", change.member, change.type_.as_str());
-        return Some((names::reasons::CHANGING_MEMBERS, why));
+        return Some((names::reasons::MEMBER_CHANGE_IN_PROGRESS, why));
     }
     let quorum = quorum(seen, now).filter(|quorum| quorum.missing)?;
     let why = format!(
@@ -314,6 +354,13 @@ pub(super) fn refused(seen: &Observed, target: &str, now: Timestamp) -> Option<(
         quorum.needed()
     );
     Some((names::reasons::QUORUM_LOST, why))
+}
+
+/// Why no upgrade begins now: a member would be restarted for it, and its volume would go with its pod. It is replaced before, if it can be.
+pub(super) fn loses(seen: &Observed, target: &str) -> Option<(&'static str, String)> {
+    let begun = opened::begun(seen, target);
+    let member = members_of(seen).iter().find(|replica| claim_ends(seen, replica)).filter(|_| !begun)?;
+    Some((names::reasons::VOLUME_TERMINATING, format!("{target} waits: {}", members::claim_ends(&member.name))))
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ use super::rotation::{self, Follow, Turn, rotate};
 use super::snapshots::{self, Taking, Task};
 use super::soak::{self, SoakEnd};
 use super::stage::stage;
-use super::step::{Step, step};
+use super::step::{Present, Step, step};
 
 /// What to do next.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -49,13 +49,15 @@ pub struct Decision {
     pub replace: Option<Replica>,
     /// The next step towards the members of etcd that are declared.
     pub members: Next,
-    /// Let these volume claims of members ask for that size.
+    /// Let these volume claims of members and of snapshots request that size.
     pub expand: Vec<(Claim, String)>,
     /// Delete the StatefulSet of etcd but not its pods: its volume claim template cannot be changed, and it is applied again.
     /// Its uid.
     pub orphan: Option<String>,
     /// What is recorded of the members of etcd.
     pub etcd: Option<EtcdStatus>,
+    /// Why etcd is left as it is: the package version that it needs does not exist any more.
+    pub held: Option<String>,
     /// Take a snapshot.
     pub snapshot: Option<Taking>,
     /// Take these pods away, which have done their work.
@@ -125,16 +127,22 @@ impl Extent {
 pub fn decide(seen: &Observed, now: Timestamp) -> Decision {
     // What is recorded of keys stays, whatever else is missing.
     let recorded = keys::Choice { record: seen.status.keys.clone(), ..keys::Choice::default() };
-    if !seen.namespace {
+    if seen.namespace.is_none() {
         return Decision { namespace: true, ..unchanged(seen, recorded) };
     }
     let keys = seen.keys.as_ref().map_or(recorded, |known| keys::choose(seen, known));
-    match Extent::of(seen, &keys) {
+    let mut decision = match Extent::of(seen, &keys) {
         Extent::Running => running(seen, keys, now),
         Extent::Keys => unchanged(seen, keys),
+        // What runs does not wait for a certificate that the API server may refuse for long.
+        Extent::Certificates if seen.status.package_version.is_some() => {
+            Decision { certificates: seen.due.clone(), ..running(seen, keys, now) }
+        }
         Extent::Certificates => Decision { certificates: seen.due.clone(), ..unchanged(seen, keys) },
         Extent::Whole => whole(seen, keys, now),
-    }
+    };
+    decision.next = decision.next.into_iter().chain(rotation::next_expiry(seen, now)).min();
+    decision
 }
 
 /// Nothing is done but what is said of keys.
@@ -158,7 +166,7 @@ fn running(seen: &Observed, keys: keys::Choice, now: Timestamp) -> Decision {
 fn whole(seen: &Observed, keys: keys::Choice, now: Timestamp) -> Decision {
     let certificates = seen.due.clone();
     let (step, preflight) = preflight::hold(seen, step(seen, now), now);
-    let package = step.package.0;
+    let package = step.name;
     let mut components = components(seen, &step, now);
     let members = datastore::keep(seen, package, &components, now);
     let waiting = waiting(seen, package, &components.waiting, &members);
@@ -168,9 +176,14 @@ fn whole(seen: &Observed, keys: keys::Choice, now: Timestamp) -> Decision {
         // It is written down first, so that whoever comes next takes the change back too: nothing of it is done in this pass.
         (components.apply, components.replace) = (Vec::new(), None);
     }
-    let extensions = extensions::choose(seen, extended(seen, &step, waiting.is_empty()), now);
+    // Members that are not as declared wait for the end of a rotation, so the rotation must not wait for them.
+    let settled = match (&seen.status.rotation, &members.record) {
+        (Some(_), Some(record)) => components.waiting.is_empty() && record.change.is_none(),
+        _ => waiting.is_empty(),
+    };
+    let extensions = extensions::choose(seen, extended(seen, &step, settled), now);
     let updating = !components.apply.is_empty() || !certificates.is_empty();
-    let (settled, statuses) = (waiting.is_empty(), &extensions.statuses);
+    let statuses = &extensions.statuses;
     let rotating = rotate(seen, &rotation::Underway { settled, updating, extensions: statuses }, now);
     let soak = soak::Underway {
         package,
@@ -184,7 +197,7 @@ fn whole(seen: &Observed, keys: keys::Choice, now: Timestamp) -> Decision {
             || keys.acts(),
     };
     let soak = soak::end(seen, &soak, now);
-    let for_change = step.refused.as_ref().is_some_and(|(reason, _)| *reason == names::reasons::NO_SNAPSHOT);
+    let for_change = step.refused.as_ref().is_some_and(|(reason, _)| *reason == names::reasons::SNAPSHOT_REQUIRED);
     let asks = snapshots::Asks { for_change, purpose: soak.snapshot.as_deref() };
     let snapshots = snapshots::keep(seen, asks, now);
     let restore = restore::keep(seen, preflight.restore_waits.is_some(), now);
@@ -215,8 +228,9 @@ fn whole(seen: &Observed, keys: keys::Choice, now: Timestamp) -> Decision {
         rested: components.rested,
         waiting,
         members: members.step,
-        expand: members.expand,
+        expand: members.expand.into_iter().chain(snapshots.expand).collect(),
         etcd: members.record,
+        held: components.held,
         snapshot: snapshots.take,
         tidy: snapshots.tidy.into_iter().chain(restore.tidy).collect(),
         claims: restore.claims,
@@ -239,8 +253,9 @@ fn whole(seen: &Observed, keys: keys::Choice, now: Timestamp) -> Decision {
 fn waiting(seen: &Observed, package: &str, components: &[Waiting], members: &Members) -> Vec<Waiting> {
     let mut waiting = components.to_vec();
     let declared = seen.spec.datastore.etcd.as_ref().map_or(0, |etcd| etcd.members);
-    // A change of version does not wait for members: they wait for it.
-    if seen.status.package_version.as_deref() == Some(package)
+    // A change of version does not wait for members: they wait for it. So they do for a restore.
+    if !restore::replaces(seen)
+        && seen.status.package_version.as_deref() == Some(package)
         && let Some(why) = datastore::unsettled(members.record.as_ref(), &members.step, declared)
     {
         waiting.push((ControlPlaneComponent::Etcd, why));
@@ -255,11 +270,10 @@ fn waiting(seen: &Observed, package: &str, components: &[Waiting], members: &Mem
 
 /// The package version whose extensions the cluster has: they follow the control plane, and stay the present ones while it changes.
 fn extended<'a>(seen: &'a Observed, step: &Step<'a>, settled: bool) -> Option<Package<'a>> {
-    let has = seen.status.package_version.as_deref();
     match settled {
-        true => Some(step.package),
+        true => step.package(),
         // Workers ask for certificates of a new authority when all who sign have it.
         false if seen.status.rotation.is_some() => None,
-        false => has.and_then(|name| Some((name, seen.package(name)?))),
+        false => Present::of(seen).and_then(|at| Some((at.name, at.spec?))),
     }
 }

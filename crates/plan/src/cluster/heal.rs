@@ -16,6 +16,7 @@ use super::datastore::quorum;
 use super::objects::{Kind, Object};
 use super::observed::{Observed, Replica, Workload};
 use super::proofs::proven_at;
+use super::restore;
 
 /// So many proofs fail before a replica is taken out: once may be a moment's trouble.
 const FAILS: u32 = 3;
@@ -71,7 +72,7 @@ pub(super) struct Underway<'a> {
 /// Says what to do about replicas that do not work.
 pub(super) fn heal(seen: &Observed, underway: &Underway<'_>, now: Timestamp) -> Heal {
     let mut heal = Heal::default();
-    if seen.status.restoring.is_some() {
+    if restore::takes_over(seen) {
         return heal;
     }
     // Without it nobody works, and pods that go do not come back better.
@@ -104,7 +105,7 @@ pub(super) fn selects(seen: &Observed, component: ControlPlaneComponent) -> bool
 pub(super) fn select(seen: &Observed, component: ControlPlaneComponent, objects: &mut [Object]) {
     if selects(seen, component) {
         for object in objects.iter_mut().filter(|object| object.kind == Kind::Service) {
-            object.body["spec"]["selector"][names::SERVES] = json!("true");
+            object.body["spec"]["selector"][names::SERVING] = json!("true");
         }
     }
 }

@@ -125,6 +125,8 @@ pub struct Known {
     pub held: BTreeMap<Key, Held>,
     /// The digest of each key that the sealed copy holds, by the name of its Secret. Empty if there is no copy that can be opened.
     pub sealed: BTreeMap<String, String>,
+    /// The namespace of the sealed copy.
+    pub sealed_in: String,
     /// The value of [`names::REPLACE_KEY`].
     pub replace: Option<String>,
 }
@@ -178,7 +180,9 @@ pub(super) fn choose(seen: &Observed, known: &Known) -> Choice {
                 match sealed {
                     Some(_) => choice.restore.push(key),
                     None if ran && asked(fingerprint) => choice.generate.push(key),
-                    None if ran => block(&mut choice, key.lost(), || lost(&seen.names, key, fingerprint)),
+                    None if ran => {
+                        block(&mut choice, key.lost(), || lost(&seen.names, &known.sealed_in, key, fingerprint))
+                    }
                     None => choice.generate.push(key),
                 }
                 keep(&mut choice);
@@ -230,13 +234,13 @@ fn request(key: Key, fingerprint: &str) -> String {
     format!("{}@{short}", key.secret())
 }
 
-fn lost(names: &Names, key: Key, fingerprint: &str) -> String {
+fn lost(names: &Names, sealed_in: &str, key: Key, fingerprint: &str) -> String {
     format!(
         "Secret {}/{} is missing and there is no sealed copy of it (Secret {}/{}) that can be opened. The control plane keeps running, and nothing is signed or restarted. Recreate one of the two Secrets from a backup, or the first one from a snapshot with `fleetwright snapshot keys`; if \
          the key is gone, annotate the Cluster with {}={} to generate another one, which cuts off everything that trusts the old one",
         names.namespace,
         key.secret(),
-        names.fleet,
+        sealed_in,
         names.sealed_keys(),
         names::REPLACE_KEY,
         request(key, fingerprint)

@@ -1,8 +1,9 @@
-//! What ClusterLimits do not allow of a Cluster. Only the Cluster's own spec is limited: package versions are written by the fleet's owner.
+//! What ClusterLimits do not allow of a Cluster. Only the Cluster's own spec is limited, and which package version it refers to: these are written by the
+//! fleet's owner.
 
 use fleetwright_api::{
-    ClusterLimitsSpec, ClusterSpec, ComponentLimits, ControlPlaneComponent, EndpointType, LimitsPreset, NameLimits,
-    hardened_args, hardened_files, matches_any,
+    ClusterLimitsSpec, ClusterPackageVersionSpec, ClusterSpec, ComponentLimits, ControlPlaneComponent, EndpointType,
+    LimitsPreset, NameLimits, hardened_args, hardened_files, is_digest, matches_any,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde::Serialize;
@@ -26,10 +27,11 @@ pub struct Violation {
 }
 
 /// Everything in the spec of the Cluster of that name that the limits which apply to it do not allow, in the order of their names. Limits that do not
-/// apply to it are left out of account; the others must all allow it.
+/// apply to it are left out of account; the others must all allow it. `package` is the package version that the spec refers to, if it exists.
 pub fn violations<'a>(
     spec: &ClusterSpec,
     cluster: &str,
+    package: Option<&ClusterPackageVersionSpec>,
     limits: impl IntoIterator<Item = (&'a str, &'a ClusterLimitsSpec)>,
 ) -> Vec<Violation> {
     let mut all: Vec<_> = limits.into_iter().filter(|(_, limits)| limits.applies_to(cluster)).collect();
@@ -38,6 +40,7 @@ pub fn violations<'a>(
     for (name, limits) in all {
         let mut check = Check { limits: name, found: &mut found };
         check.package_version(spec, limits);
+        check.images(spec, package, limits);
         check.components(spec, limits);
         check.extensions(spec, limits);
         check.endpoint(spec, limits);
@@ -75,6 +78,18 @@ impl Check<'_> {
             && !matches_any(allowed, &spec.package_version)
         {
             let why = format!("{} is not in packageVersions; {}", spec.package_version, use_one_of(allowed));
+            self.refuse("spec.packageVersion", why);
+        }
+    }
+
+    fn images(&mut self, spec: &ClusterSpec, package: Option<&ClusterPackageVersionSpec>, limits: &ClusterLimitsSpec) {
+        let Some(package) = package.filter(|_| limits.image_digests == Some(true)) else { return };
+        let images = ControlPlaneComponent::ALL.map(|component| &package.components.of(component).image);
+        if let Some(image) = images.into_iter().find(|image| !is_digest(image)) {
+            let name = &spec.package_version;
+            let why = format!(
+                "imageDigests is true, and {name} has the image {image} by its tag; use a package version whose images are NAME@sha256:…"
+            );
             self.refuse("spec.packageVersion", why);
         }
     }
@@ -249,7 +264,7 @@ const fn endpoint_type(one: EndpointType) -> &'static str {
         EndpointType::ClusterIP => "ClusterIP",
         EndpointType::NodePort => "NodePort",
         EndpointType::LoadBalancer => "LoadBalancer",
-        EndpointType::Given => "Given",
+        EndpointType::External => "External",
     }
 }
 
@@ -277,7 +292,7 @@ mod tests {
 
     fn found(cluster: Value, limited: Value) -> Vec<String> {
         let limits = limits(limited);
-        violations(&spec(cluster), "pay", [("floor", &limits)]).into_iter().map(|one| one.field).collect()
+        violations(&spec(cluster), "pay", None, [("floor", &limits)]).into_iter().map(|one| one.field).collect()
     }
 
     /// Each line: limits, a Cluster that they allow, one that they do not, and the field that says so.
@@ -372,7 +387,7 @@ mod tests {
                 "spec.extensions[coredns].values",
             ),
             (
-                json!({ "endpointTypes": ["ClusterIP", "Given"] }),
+                json!({ "endpointTypes": ["ClusterIP", "External"] }),
                 json!({}),
                 json!({ "endpoint": { "type": "NodePort" } }),
                 "spec.endpoint.type",
@@ -497,16 +512,35 @@ mod tests {
     }
 
     #[test]
+    fn images_by_tag_are_refused_where_digests_are_demanded() {
+        let mut package = ClusterPackageVersionSpec::of_images("registry.example", "1.36.4", "3.6.16");
+        let (spec, demanded) = (spec(json!({})), limits(json!({ "imageDigests": true })));
+        let found = |package: &ClusterPackageVersionSpec, limits: &ClusterLimitsSpec| {
+            violations(&spec, "pay", Some(package), [("pinned", limits)])
+        };
+        assert!(found(&package, &limits(json!({ "imageDigests": false }))).is_empty());
+        let parts = &mut package.components;
+        for part in [&mut parts.etcd, &mut parts.apiserver, &mut parts.controller_manager, &mut parts.scheduler] {
+            part.image += &format!("@sha256:{}", "a".repeat(64));
+        }
+        assert!(found(&package, &demanded).is_empty());
+        package.components.scheduler.image = "registry.example/kube-scheduler:v1.36.4".to_owned();
+        let found = found(&package, &demanded);
+        assert!(found.len() == 1 && found[0].field == "spec.packageVersion", "{found:?}");
+        assert!(found[0].why.contains("registry.example/kube-scheduler:v1.36.4"), "{found:?}");
+    }
+
+    #[test]
     fn all_limits_that_apply_to_the_name_must_allow_it() {
         let (mut one, mut other) = (limits(json!({ "maxReplicas": 3 })), limits(json!({ "maxReplicas": 1 })));
         let spec = spec(json!({ "replicas": 2 }));
-        let found = violations(&spec, "pay-01", [("b", &one), ("a", &other)]);
+        let found = violations(&spec, "pay-01", None, [("b", &one), ("a", &other)]);
         assert_eq!(found.iter().map(|one| one.limits.as_str()).collect::<Vec<_>>(), ["a"]);
         other.clusters = vec!["shop-*".to_owned()];
-        assert!(violations(&spec, "pay-01", [("b", &one), ("a", &other)]).is_empty());
-        assert_eq!(violations(&spec, "shop-01", [("b", &one), ("a", &other)]).len(), 1);
+        assert!(violations(&spec, "pay-01", None, [("b", &one), ("a", &other)]).is_empty());
+        assert_eq!(violations(&spec, "shop-01", None, [("b", &one), ("a", &other)]).len(), 1);
         (one.max_replicas, other.max_replicas, other.clusters) = (Some(1), Some(1), vec!["pay-01".to_owned()]);
-        let found = violations(&spec, "pay-01", [("b", &one), ("a", &other)]);
+        let found = violations(&spec, "pay-01", None, [("b", &one), ("a", &other)]);
         assert_eq!(found.iter().map(|one| one.limits.as_str()).collect::<Vec<_>>(), ["a", "b"], "in a stable order");
         let text = summary(&found);
         assert!(

@@ -5,7 +5,7 @@
 //!
 //! - Add: the member is added to etcd as a learner, its pod starts, it catches up, it is promoted.
 //! - Remove: the member is removed from etcd, then the StatefulSet is scaled down by one, then the volume is deleted.
-//! - Renew: as Replace, for a healthy member whose volume is too small and cannot grow.
+//! - RecreateVolume: as Replace, for a healthy member whose volume is too small and cannot grow, or goes when its pod ends because somebody deleted its claim.
 //! - Replace: the member is removed from etcd, its volume and its pod are deleted, and only when a new pod with a new volume exists it is added as a
 //!   learner, catches up and is promoted.
 //!
@@ -291,6 +291,14 @@ pub fn claim(member: &str) -> String {
     format!("data-{member}")
 }
 
+/// What to say of a member whose volume claim is being deleted while its pod runs.
+pub(super) fn claim_ends(member: &str) -> String {
+    format!(
+        "volume claim {} is being deleted, and goes with the data of {member} when its pod ends: that pod is not restarted",
+        claim(member)
+    )
+}
+
 /// Where the others reach a member.
 pub fn peer_url(names: &Names, member: &str) -> String {
     format!("https://{member}.etcd.{}.svc:2380", names.namespace)
@@ -308,10 +316,11 @@ fn ordinal(member: &str) -> u32 {
 pub(super) fn next(facts: &Facts<'_>, now: Timestamp) -> Next {
     match &facts.record.change {
         None => facts.begin(now),
+        Some(change) if facts.yields(change) => facts.over(),
         Some(change) => match change.type_ {
             MemberChangeType::Add => facts.add(change, now),
             MemberChangeType::Remove => facts.remove(change),
-            MemberChangeType::Replace | MemberChangeType::Renew => facts.replace(change, now),
+            MemberChangeType::Replace | MemberChangeType::RecreateVolume => facts.replace(change, now),
         },
     }
 }
@@ -346,11 +355,25 @@ impl Facts<'_> {
     fn over(&self) -> Next {
         let members = self.running();
         let serving = if members == self.wanted { members } else { self.record.serving };
-        Next::Record(EtcdStatus { members, serving, change: None })
+        Next::Record(EtcdStatus { members, serving, change: None, ..self.record.clone() })
     }
 
     fn scaled(&self, members: u32) -> Next {
         Next::Record(EtcdStatus { members, ..self.record.clone() })
+    }
+
+    /// Whether a change of which etcd knows nothing yet is withdrawn: it would wait for a member that lost its data, and that member for the end of the change.
+    fn yields(&self, change: &MemberChange) -> bool {
+        let (Some(told), Some(lost)) = (self.told, self.lost) else { return false };
+        let own = told.at(&peer_url(self.names, &change.member));
+        let waits = match change.type_ {
+            MemberChangeType::Add => own.is_none() && self.running() <= ordinal(&change.member),
+            MemberChangeType::Remove => own.is_some_and(|own| !own.learner),
+            MemberChangeType::RecreateVolume => change.member_id.as_ref().is_some_and(|id| told.member(id).is_some()),
+            // The others need not be all well for it.
+            MemberChangeType::Replace => false,
+        };
+        waits && lost.name != change.member
     }
 
     /// No change is under way: begins one, if one is needed and all others are healthy.
@@ -383,8 +406,8 @@ impl Facts<'_> {
             let type_ = if leaves { MemberChangeType::Remove } else { MemberChangeType::Replace };
             return self.change(type_, &lost.name, own, now);
         }
-        let small = self.small();
-        if self.wanted == running && small.is_none() {
+        let (small, ends) = (self.small(), self.ends());
+        if self.wanted == running && small.is_none() && ends.is_none() {
             if self.may_have_learner() {
                 let Some(told) = self.told else { return Next::Ask };
                 let learner = |member: &String| told.at(&peer_url(self.names, member)).filter(|own| own.learner);
@@ -394,15 +417,28 @@ impl Facts<'_> {
             }
             return if self.record.serving == running { Next::Rest } else { self.over() };
         }
+        // One that is about to be removed needs no volume.
+        let ends = ends.filter(|member| self.wanted >= running || ordinal(member) + 1 != running);
+        if let Some(member) = ends.as_ref().filter(|_| running < 3 && self.wanted <= running) {
+            return Next::Refuse(format!(
+                "{}. Take a snapshot, and declare 3 members: when two others run, it is replaced without loss",
+                claim_ends(member)
+            ));
+        }
         if let Some(why) = &self.busy {
             return Next::Refuse(why.clone());
         }
-        let grows = self.wanted > running;
-        let renews = small.filter(|_| self.wanted == running);
+        let renews = ends.filter(|_| running >= 3).or_else(|| small.filter(|_| self.wanted == running));
+        let grows = self.wanted > running && renews.is_none();
         if renews.is_some() && running < 3 {
             let why = "the StorageClass does not let volumes grow, and a member is replaced by one with a larger volume only while two others run";
             return Next::Refuse(format!("{why}: declare 3 members, or let the class expand volumes"));
         }
+        let type_ = match (&renews, grows) {
+            (Some(_), _) => MemberChangeType::RecreateVolume,
+            (None, true) => MemberChangeType::Add,
+            (None, false) => MemberChangeType::Remove,
+        };
         let member = renews.unwrap_or_else(|| name(if grows { running } else { running - 1 }));
         // A member that is removed may be unhealthy: that is one reason to remove it.
         let others: Vec<_> = self.pods.iter().filter(|pod| pod.name != member).collect();
@@ -423,11 +459,6 @@ impl Facts<'_> {
         if let Err(why) = told.agree(own.map(|own| own.id.as_str()), expected) {
             return Next::Refuse(why);
         }
-        let type_ = match self.wanted {
-            wanted if wanted == running => MemberChangeType::Renew,
-            _ if grows => MemberChangeType::Add,
-            _ => MemberChangeType::Remove,
-        };
         self.change(type_, &member, own, now)
     }
 
@@ -455,6 +486,13 @@ impl Facts<'_> {
         let small =
             |member: &String| self.claim(member).is_some_and(|claim| !claim.expandable && claim.is_below(self.size));
         (0..self.running()).rev().map(name).find(small)
+    }
+
+    /// The last member whose volume claim is being deleted while its pod runs.
+    fn ends(&self) -> Option<String> {
+        let runs = |member: &String| self.pod(member).is_some_and(|pod| !pod.ending);
+        let ends = |member: &String| runs(member) && self.claim(member).is_some_and(|claim| claim.ending);
+        (0..self.running()).rev().map(name).find(ends)
     }
 
     fn add(&self, change: &MemberChange, now: Timestamp) -> Next {
@@ -555,7 +593,7 @@ impl Facts<'_> {
             return self.change(MemberChangeType::Remove, member, own, now);
         }
         if let Some(old) = change.member_id.as_ref().and_then(|id| told.member(id)) {
-            let renews = change.type_ == MemberChangeType::Renew;
+            let renews = change.type_ == MemberChangeType::RecreateVolume;
             match self.pod(member) {
                 None => return Next::Wait(format!("pod {member} is being recreated")),
                 // It runs again, perhaps as a learner that said so before it was added; or another pod has yet to show that it does not. Whether it lost its data is

@@ -16,6 +16,7 @@ pub mod members;
 pub mod networks;
 pub mod objects;
 mod observed;
+mod opened;
 mod pods;
 pub mod policies;
 pub mod preflight;
@@ -34,10 +35,11 @@ mod step;
 pub mod survey;
 #[cfg(test)]
 mod tests;
+pub mod unrecorded;
 
 use std::collections::BTreeMap;
 
-use fleetwright_api::names;
+use fleetwright_api::{ClusterStatus, names};
 use sha2::{Digest, Sha256};
 
 pub use components::{Change, Waiting};
@@ -94,14 +96,22 @@ impl Names {
     /// Whether an object with these labels is of this Cluster.
     pub fn owns(&self, labels: &BTreeMap<String, String>) -> bool {
         let is = |key: &str, value: &str| labels.get(key).is_some_and(|label| label == value);
-        is(names::CLUSTER, &self.name) && is(names::FLEET, &self.fleet)
+        is(names::CLUSTER, &self.name) && is(names::CLUSTER_NAMESPACE, &self.fleet)
+    }
+
+    /// Whether the namespace with that uid is the one that the status records. Earlier versions recorded its name alone.
+    pub fn is_recorded(&self, status: Option<&ClusterStatus>, uid: &str) -> bool {
+        status.is_some_and(|status| match &status.namespace_uid {
+            Some(recorded) => recorded == uid,
+            None => status.namespace.as_ref() == Some(&self.namespace),
+        })
     }
 
     /// What every object of the cluster carries.
     pub fn labels(&self) -> BTreeMap<String, String> {
         [
             (names::CLUSTER, self.name.as_str()),
-            (names::FLEET, self.fleet.as_str()),
+            (names::CLUSTER_NAMESPACE, self.fleet.as_str()),
             ("app.kubernetes.io/managed-by", "fleetwright"),
         ]
         .into_iter()

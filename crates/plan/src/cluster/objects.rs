@@ -104,7 +104,7 @@ pub struct Blueprint<'a> {
 }
 
 /// The annotation of a component's pods that says which authorities they trust, as a digest.
-pub(super) const TRUSTS: &str = "fleetwright.io/trusts";
+pub const TRUST_BUNDLE_HASH: &str = "fleetwright.io/trust-bundle-hash";
 
 /// The annotation of a component's workload that says which package version it is of.
 pub const PACKAGE_VERSION: &str = "fleetwright.io/package-version";
@@ -441,7 +441,7 @@ impl Blueprint<'_> {
         pods::place(&mut spec, &self.spec.placement);
         let mut template = json!({ "metadata": { "labels": self.labels(component) }, "spec": spec });
         if component == ControlPlaneComponent::Apiserver {
-            template["metadata"]["labels"][names::SERVES] = json!("true");
+            template["metadata"]["labels"][names::SERVING] = json!("true");
         }
         // Files are read when a component starts, and some read what they trust only then, too.
         // Whether etcd begins or goes on is no reason to begin anew.
@@ -450,7 +450,7 @@ impl Blueprint<'_> {
         let text = json!([template, self.config_files(component), self.trusts]).to_string();
         let text = text.replace(GOES_ON, BEGINS).replace(&peers, "--initial-cluster=");
         let digest = super::digest(&text, 8);
-        template["metadata"]["annotations"] = json!({ names::APPLIED: digest, TRUSTS: self.trusts });
+        template["metadata"]["annotations"] = json!({ names::APPLIED_HASH: digest, TRUST_BUNDLE_HASH: self.trusts });
         template
     }
 
@@ -532,7 +532,7 @@ fn apiserver(of: &Blueprint<'_>) -> Vec<Object> {
     let type_ = match endpoint.type_ {
         EndpointType::NodePort => "NodePort",
         EndpointType::LoadBalancer => "LoadBalancer",
-        EndpointType::ClusterIP | EndpointType::Given => "ClusterIP",
+        EndpointType::ClusterIP | EndpointType::External => "ClusterIP",
     };
     let service = json!({ "spec": { "type": type_, "selector": of.selector(component), "ports": [port] } });
     vec![
@@ -553,7 +553,7 @@ pub(super) fn as_begun(body: &Value) -> Value {
 
 /// The digest of what the pods of that object are made from: pods that carry another one are of before.
 pub fn template_digest(object: &Object) -> Option<&str> {
-    object.body["spec"]["template"]["metadata"]["annotations"][names::APPLIED].as_str()
+    object.body["spec"]["template"]["metadata"]["annotations"][names::APPLIED_HASH].as_str()
 }
 
 /// The Secrets that a component's pods have, and which keys of them. An authority's key is only for who signs.

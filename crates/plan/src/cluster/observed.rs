@@ -40,8 +40,8 @@ pub struct Observed {
     pub target: Arc<ClusterPackageVersionSpec>,
     /// Other package versions of the namespace, by name: the present and the previous one of the cluster, and those of its components.
     pub packages: BTreeMap<String, Arc<ClusterPackageVersionSpec>>,
-    /// Whether the namespace of the control plane exists and is not terminating.
-    pub namespace: bool,
+    /// The uid of the namespace of the control plane, if it exists and is not terminating.
+    pub namespace: Option<String>,
     /// The authorities and the key of service-account tokens; none if whoever observes may not read Secrets.
     pub keys: Option<keys::Known>,
     /// The authorities that exist.
@@ -105,6 +105,9 @@ pub trait Live: Debug + Send + Sync {
 
     /// A content hash of the object. It costs nothing where the object is cached.
     fn print(&self) -> u64;
+
+    /// The extension that the object is of, by its label. It costs nothing where the object is cached.
+    fn extension(&self) -> Option<&str>;
 }
 
 impl Live for Value {
@@ -114,6 +117,10 @@ impl Live for Value {
 
     fn print(&self) -> u64 {
         super::print(self)
+    }
+
+    fn extension(&self) -> Option<&str> {
+        self["metadata"]["labels"][extensions::EXTENSION].as_str()
     }
 }
 
@@ -130,6 +137,17 @@ impl Objects {
     /// The object of that kind and name.
     pub fn get(&self, kind: Kind, name: &str) -> Option<&dyn Live> {
         self.0.get(&kind)?.get(name).map(|object| &**object)
+    }
+
+    /// The objects of extensions, with the name of the extension.
+    pub(super) fn of_extensions(&self) -> impl Iterator<Item = (&str, Kind, &str, &dyn Live)> {
+        let all = self.0.iter().flat_map(|(kind, all)| all.iter().map(move |(name, live)| (*kind, &**name, &**live)));
+        all.filter_map(|(kind, name, live)| Some((live.extension()?, kind, name, live)))
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 }
 
@@ -157,12 +175,16 @@ pub struct Replica {
     pub node: Option<String>,
     /// The digest of the pod template that it was made from.
     pub template: Option<String>,
+    /// The digest of the authorities that it began with, see [`TRUST_BUNDLE_HASH`](super::objects::TRUST_BUNDLE_HASH).
+    pub trusts: Option<String>,
     /// The version in the name of its image.
     pub runs: Option<String>,
     /// Whether its condition Ready is true.
     pub ready: bool,
     /// It is terminating.
     pub ending: bool,
+    /// Its container was started at least once, whether or not it runs now.
+    pub has_run: bool,
     /// Restart count of its container. A proof counts for one restart count.
     pub restarts: i32,
     /// Why it does not run, if it does not.

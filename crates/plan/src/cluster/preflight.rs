@@ -15,10 +15,11 @@ use super::arguments;
 use super::components::count;
 use super::objects::{Blueprint, Kind, objects};
 use super::observed::{Observed, Replica};
+use super::opened;
 use super::proofs::proven_at;
 use super::reach::Stop;
 use super::restore;
-use super::step::Step;
+use super::step::{Present, Step};
 use super::survey::{Ask, Survey};
 use crate::skew::{self, Skew};
 
@@ -74,8 +75,9 @@ pub(super) type Package<'a> = (&'a str, &'a ClusterPackageVersionSpec);
 /// Keeps the cluster where it is while something stands against the step.
 pub(super) fn hold<'a>(seen: &'a Observed, step: Step<'a>, now: Timestamp) -> (Step<'a>, Preflight) {
     // The snapshot is taken when nothing else stands against it: where there is no room, there is none for its pod either.
-    let snapshot = step.refused.as_ref().is_some_and(|(reason, _)| *reason == names::reasons::NO_SNAPSHOT);
-    let target = if snapshot { seen.target() } else { step.package };
+    let snapshot = step.refused.as_ref().is_some_and(|(reason, _)| *reason == names::reasons::SNAPSHOT_REQUIRED);
+    let target = if snapshot { Some(seen.target()) } else { step.package() };
+    let Some(target) = target else { return restored(seen, step, now) };
     let (at, preflight) = match (begins(seen, target), goes_back(seen, target)) {
         (Some(at), _) => (at, preflight(seen, target, !snapshot, now)),
         (None, Some(at)) => (at, before_rollback(seen, target, now)),
@@ -84,65 +86,66 @@ pub(super) fn hold<'a>(seen: &'a Observed, step: Step<'a>, now: Timestamp) -> (S
     let against: Vec<_> = preflight.findings.iter().filter(|finding| !finding.overridden).collect();
     let refused = match (against.first(), &preflight.checking) {
         (Some(first), _) => (first.reason, told(target.0, &against)),
-        (None, Some(what)) => (names::reasons::CHECKING, format!("before {}: {what}", target.0)),
+        (None, Some(what)) => (names::reasons::PREFLIGHT_CHECKS_RUNNING, format!("before {}: {what}", target.0)),
         (None, None) => return (step, preflight),
     };
-    let emulates = seen.status.emulates.clone();
-    (Step { package: at, emulates, refused: Some(refused) }, preflight)
+    (Step::stays(at, seen.status.emulates.clone(), refused), preflight)
 }
 
-/// Keeps a restore from leading back to an older minor while kubelets are newer than that: nothing is stopped while its snapshot is looked at.
+/// Keeps a restore from leading back to an older minor while kubelets are newer than that: nothing is stopped while its snapshot is looked at, and no other restore is
+/// left for it.
 fn restored<'a>(seen: &'a Observed, step: Step<'a>, now: Timestamp) -> (Step<'a>, Preflight) {
-    let at = seen.status.package_version.as_deref().and_then(|name| Some((name, seen.package(name)?)));
-    let back = at.filter(|at| is_back(at, seen.target()) && restore::stage(seen) == Some(RestoreStage::Checking));
+    let at = Present::of(seen);
+    let looks = restore::stage(seen) == Some(RestoreStage::Checking) || restore::instead(seen).is_some();
+    let back = at.filter(|at| looks && is_back(at, seen.target()));
     let Some(at) = back else { return (step, Preflight::default()) };
     let mut preflight = before_rollback(seen, seen.target(), now);
     let against: Vec<_> = preflight.findings.iter().filter(|finding| !finding.overridden).collect();
     let (reason, why) = match (against.first(), &preflight.checking) {
         (Some(first), _) => (first.reason, told(seen.target().0, &against)),
-        (None, Some(what)) => (names::reasons::CHECKING, format!("before {}: {what}", seen.target().0)),
+        (None, Some(what)) => (names::reasons::PREFLIGHT_CHECKS_RUNNING, format!("before {}: {what}", seen.target().0)),
         (None, None) => return (step, preflight),
     };
     preflight.restore_waits = Some(why.clone());
-    let emulates = seen.status.emulates.clone();
-    (Step { package: at, emulates, refused: Some((reason, why)) }, preflight)
+    if restore::replaces(seen) {
+        return (step, preflight);
+    }
+    (Step::stays(at, seen.status.emulates.clone(), (reason, why)), preflight)
 }
 
 /// Where a change begins from, if one is about to: nothing of it was applied, and nothing of another is under way.
-pub(super) fn begins<'a>(seen: &'a Observed, target: Package<'a>) -> Option<Package<'a>> {
-    if restore::replaces(seen) || seen.status.restoring.is_some() {
+pub(super) fn begins<'a>(seen: &'a Observed, target: Package<'_>) -> Option<Present<'a>> {
+    if restore::holds(seen) {
         return None;
     }
-    let name = seen.status.package_version.as_deref()?;
-    let at = (name, seen.package(name)?);
-    let (from, to) = (Stop::of(at.0, at.1), Stop::of(target.0, target.1));
+    let at = Present::of(seen)?;
+    let (from, to) = (at.stop()?, Stop::of(target.0, target.1));
     if from.name == to.name || to.is_older_than(&from) {
         return None;
     }
-    untouched(seen, at.0, to.name).then_some(at)
+    untouched(seen, at.name, to.name).then_some(at)
 }
 
 /// Where a rollback to an older minor begins from, if one is about to.
-fn goes_back<'a>(seen: &'a Observed, target: Package<'a>) -> Option<Package<'a>> {
-    if restore::replaces(seen) || seen.status.restoring.is_some() {
+fn goes_back<'a>(seen: &'a Observed, target: Package<'_>) -> Option<Present<'a>> {
+    if restore::holds(seen) {
         return None;
     }
-    let name = seen.status.package_version.as_deref()?;
-    let at = (name, seen.package(name)?);
-    (is_back(&at, target) && untouched(seen, at.0, target.0)).then_some(at)
+    let at = Present::of(seen)?;
+    (is_back(&at, target) && untouched(seen, at.name, target.0)).then_some(at)
 }
 
 /// Whether the second is of an older minor than the first.
-fn is_back(at: &Package<'_>, target: Package<'_>) -> bool {
-    let (from, to) = (Stop::of(at.0, at.1), Stop::of(target.0, target.1));
-    to.is_older_than(&from) && from.minor() != to.minor()
+fn is_back(at: &Present<'_>, target: Package<'_>) -> bool {
+    let to = Stop::of(target.0, target.1);
+    at.stop().is_some_and(|from| to.is_older_than(&from) && from.minor() != to.minor())
 }
 
 /// Whether everything is of that package version, and nothing of the other one was applied.
 fn untouched(seen: &Observed, name: &str, to: &str) -> bool {
     seen.workloads.iter().all(|(component, workload)| match (component, workload.package.as_deref()) {
         // It may be newer than the rest after a rollback.
-        (ControlPlaneComponent::Etcd, Some(package)) => package != to,
+        (ControlPlaneComponent::Etcd, Some(package)) => package != to || opened::stayed(seen, to),
         (_, Some(package)) => package == name,
         (_, None) => true,
     })
@@ -207,7 +210,7 @@ fn kubelets(survey: &Survey, target: Package<'_>) -> Option<Finding> {
         Ok(nodes) => nodes,
         Err(why) => {
             let message = format!("the versions of the kubelets could not be read: {why}");
-            return Some(finding(names::reasons::KUBELETS_UNKNOWN, message, "it is tried again"));
+            return Some(finding(names::reasons::KUBELET_VERSIONS_UNKNOWN, message, "it is tried again"));
         }
     };
     let server = skew::minor(version)?;
@@ -253,7 +256,7 @@ pub(super) fn preflight(seen: &Observed, target: Package<'_>, begins: bool, now:
         .map(|unknown| Finding {
             advice: format!("take it out of {}, or ask for a package version of a minor that has it", unknown.place),
             overridable: false,
-            ..finding(names::reasons::BAD_ARGUMENT, unknown.to_string(), "")
+            ..finding(names::reasons::INVALID_ARGUMENT, unknown.to_string(), "")
         })
         .collect();
     findings.extend(datastore(seen));
@@ -330,7 +333,7 @@ fn servers(seen: &Observed) -> Option<Finding> {
     let proven = all.filter(|replica| replica.ready && proven_at(seen, replica).is_some()).count();
     (proven < wanted).then(|| {
         let message = format!("{proven} of {wanted} API servers are proven to work");
-        finding(names::reasons::NOT_PROVEN, message, "wait until they are, or look at what keeps them from it")
+        finding(names::reasons::NOT_VERIFIED, message, "wait until they are, or look at what keeps them from it")
     })
 }
 
@@ -349,7 +352,7 @@ fn callers(seen: &Observed, survey: &Survey, target: Package<'_>) -> Option<Find
         Ok(apis) => apis,
         Err(why) => {
             let message = format!("which APIs callers use could not be read: {why}");
-            return Some(finding(names::reasons::CALLERS_UNKNOWN, message, "it is tried again"));
+            return Some(finding(names::reasons::API_USAGE_UNKNOWN, message, "it is tried again"));
         }
     };
     let gone: Vec<_> = apis.iter().filter(|api| api.is_gone_in(minor)).map(|api| api.text()).collect();
@@ -359,7 +362,7 @@ fn callers(seen: &Observed, survey: &Survey, target: Package<'_>) -> Option<Find
         let named = gone[..gone.len().min(NAMED)].join(", ");
         let message = format!("callers used {named}{more} since the API servers began, and {minor} does not have them");
         let advice = format!(
-            "bring the callers to a newer version of the API; API servers forget them when they begin anew: kubectl rollout restart deployment/kube-apiserver -n {}",
+            "bring the callers to a newer version of the API; API servers forget them when they restart: kubectl rollout restart deployment/kube-apiserver -n {}",
             seen.names.namespace
         );
         finding(names::reasons::REMOVED_APIS_IN_USE, message, advice)
@@ -372,18 +375,18 @@ fn room(seen: &Observed, survey: Option<&Survey>, target: Package<'_>) -> Option
     let mut all = seen.workloads.keys().flat_map(|component| here(seen, *component));
     if let Some(replica) = all.find(|replica| replica.unplaced) {
         let message = format!("{} finds no place already: {}", replica.name, replica.message);
-        return Some(finding(names::reasons::NO_ROOM, message, advice));
+        return Some(finding(names::reasons::INSUFFICIENT_RESOURCES, message, advice));
     }
     match &survey?.quotas {
         Err(why) => {
             let message = format!("the quotas of namespace {} could not be read: {why}", seen.names.namespace);
-            Some(finding(names::reasons::NO_ROOM, message, "let the operator list ResourceQuotas"))
+            Some(finding(names::reasons::INSUFFICIENT_RESOURCES, message, "let the operator list ResourceQuotas"))
         }
         Ok(quotas) => {
             let requests = requests(seen, target);
             let message = quotas.iter().find_map(|quota| requests.iter().find_map(|one| quota.lacks(one)))?;
             Some(finding(
-                names::reasons::NO_ROOM,
+                names::reasons::INSUFFICIENT_RESOURCES,
                 message,
                 format!("make more room in namespace {}", seen.names.namespace),
             ))

@@ -8,11 +8,12 @@ use super::components::{count, named};
 use super::diff::diff;
 use super::heal;
 use super::limits::Violation;
-use super::objects::{Blueprint, Kind, TRUSTS, objects, template_digest};
+use super::objects::{Blueprint, Kind, TRUST_BUNDLE_HASH, objects, template_digest};
 use super::observed::Observed;
-use super::preflight::{Finding, Preflight, begins, preflight};
+use super::opened;
+use super::preflight::{Finding, Package, Preflight, begins, preflight};
 use super::reach::Stop;
-use super::step::{Step, newer_etcd, step};
+use super::step::{Present, Step, step};
 
 /// Certificates that are replaced within this time are told.
 const SOON: SignedDuration = SignedDuration::from_hours(7 * 24);
@@ -145,32 +146,31 @@ pub fn rehearse(seen: &Observed, now: Timestamp) -> Rehearsal {
     let (mut step, target) = (step(seen, now), seen.target());
     let mut later = Vec::new();
     // That is no refusal: it is taken when the change is asked for.
-    if let Some((_, why)) = step.refused.take_if(|(reason, _)| *reason == names::reasons::NO_SNAPSHOT) {
+    if let Some((_, why)) = step.refused.take_if(|(reason, _)| *reason == names::reasons::SNAPSHOT_REQUIRED) {
         later.push(why);
-        step = Step { package: target, emulates: emulated(seen, target.0), refused: None };
+        step = Step::to(target, emulated(seen, target.0));
     }
-    let has = seen.status.package_version.as_deref();
-    let from = has.and_then(|name| Some((name, seen.package(name)?)));
-    let begins = begins(seen, step.package).is_some();
+    let from = Present::of(seen).and_then(|present| present.stop());
+    let begins = step.package().is_some_and(|package| begins(seen, package).is_some());
     let before = if begins { preflight(seen, target, true, now) } else { Preflight::default() };
     later.extend(before.checking);
-    let wanted = match step.refused {
+    let (wanted, emulates) = match (&step.refused, step.package()) {
+        (None, Some(package)) => (package, step.emulates.clone()),
         // What would be done if it were not refused.
-        Some(_) => Step { package: target, emulates: emulated(seen, target.0), refused: None },
-        None => Step { package: step.package, emulates: step.emulates.clone(), refused: None },
+        _ => (target, emulated(seen, target.0)),
     };
-    let restore = step.refused.as_ref().filter(|(reason, _)| *reason == names::reasons::SOAK_OVER);
+    let restore = step.refused.as_ref().filter(|(reason, _)| *reason == names::reasons::SOAK_ENDED);
     Rehearsal {
         cluster: seen.names.name.clone(),
-        from: from.map(|(name, spec)| version(name, &spec.kubernetes)),
+        from: from.map(|from| version(from.name, from.kubernetes)),
         to: version(target.0, &target.1.kubernetes),
         restore: restore.and_then(|_| restoring(seen)),
         stages: match restore {
             // Restoring makes everything anew; there are no stages to tell.
             Some(_) => Vec::new(),
-            None => components(seen).filter_map(|component| stage(seen, &wanted, component)).collect(),
+            None => components(seen).filter_map(|one| stage(seen, wanted, emulates.as_deref(), one)).collect(),
         },
-        back: back(seen, &wanted, from.map(|(name, spec)| Stop::of(name, spec)).as_ref()),
+        back: back(seen, wanted, from.as_ref()),
         refused: step.refused.map(|(reason, message)| Refused { reason, message }),
         // Limits are not seen here.
         violations: Vec::new(),
@@ -193,7 +193,7 @@ fn components(seen: &Observed) -> impl Iterator<Item = ControlPlaneComponent> {
 /// What a step to that package version would emulate.
 fn emulated(seen: &Observed, target: &str) -> Option<String> {
     let minor = |name: &str| seen.package(name).map(|spec| Stop::of("", spec).minor().to_owned());
-    let has = seen.status.package_version.as_deref().and_then(minor);
+    let has = Present::of(seen).and_then(|present| present.stop()).map(|stop| stop.minor().to_owned());
     let wanted =
         if target == seen.target().0 { Some(Stop::of("", seen.target().1).minor().to_owned()) } else { minor(target) };
     match has == wanted {
@@ -202,25 +202,25 @@ fn emulated(seen: &Observed, target: &str) -> Option<String> {
     }
 }
 
-fn stage(seen: &Observed, step: &Step<'_>, component: ControlPlaneComponent) -> Option<Stage> {
+fn stage(seen: &Observed, to: Package<'_>, emulates: Option<&str>, component: ControlPlaneComponent) -> Option<Stage> {
     let workload = seen.workloads.get(&component);
     let running = workload.and_then(|workload| workload.package.as_deref());
-    let stays = running.filter(|name| newer_etcd(seen, component, name, step));
-    let package = match stays {
-        Some(name) => (name, seen.package(name)?),
-        None => step.package,
+    let package = match component {
+        ControlPlaneComponent::Etcd => opened::goes_on(seen, to).ok()?,
+        _ => to,
     };
     // What is trusted stays as it is, and who asks may not see it.
     let kind = if component == ControlPlaneComponent::Etcd { Kind::StatefulSet } else { Kind::Deployment };
     let live = seen.object(kind, component.binary()).unwrap_or_default();
-    let trusts = live["spec"]["template"]["metadata"]["annotations"][TRUSTS].as_str().unwrap_or_default().to_owned();
+    let trusts =
+        live["spec"]["template"]["metadata"]["annotations"][TRUST_BUNDLE_HASH].as_str().unwrap_or_default().to_owned();
     let etcd = super::datastore::record(seen);
     let of = Blueprint {
         names: &seen.names,
         spec: &seen.spec,
         package: package.1,
         etcd_exists: seen.status.package_version.is_some(),
-        emulates: step.emulates.as_deref().filter(|_| stays.is_none()),
+        emulates: emulates.filter(|_| package.0 == to.0),
         trusts: &trusts,
         members: (etcd.members, etcd.serving),
     };
@@ -241,7 +241,7 @@ fn stage(seen: &Observed, step: &Step<'_>, component: ControlPlaneComponent) -> 
     let missing = count(seen, component).saturating_sub(here.clone().count());
     let from = running.and_then(|name| seen.package(name)).map(|spec| spec.version_of(component).to_owned());
     let from = from.or_else(|| here.clone().find_map(|replica| replica.runs.clone()));
-    let (how, risk) = manner(seen, component, old, missing, step.emulates.as_deref());
+    let (how, risk) = manner(seen, component, old, missing, emulates);
     let to = package.1.version_of(component).to_owned();
     Some(Stage { component, from, to, restarts: old, how, risk, objects: changes })
 }
@@ -263,7 +263,7 @@ fn manner(
         return (how, None);
     }
     if component == ControlPlaneComponent::Etcd {
-        let risk = "with one member nothing can be read or written while it begins anew; three avoid that";
+        let risk = "with one member nothing can be read or written while it restarts; three avoid that";
         let risk = (wanted == 1).then(|| risk.to_owned());
         return (format!("{old} of {wanted} members, one at a time and only while all others are well"), risk);
     }
@@ -273,8 +273,8 @@ fn manner(
     (how, (component == ControlPlaneComponent::Apiserver && wanted == 1).then(|| risk.to_owned()))
 }
 
-fn back(seen: &Observed, step: &Step<'_>, from: Option<&Stop<'_>>) -> Back {
-    let to = Stop::of(step.package.0, step.package.1);
+fn back(seen: &Observed, to: Package<'_>, from: Option<&Stop<'_>>) -> Back {
+    let to = Stop::of(to.0, to.1);
     let back = |keeps_writes, message| Back { keeps_writes, message };
     match from {
         None => back(false, "there is nothing to go back to".to_owned()),

@@ -98,6 +98,12 @@ impl Answer {
         Self { at, on_delete, found, unanswered, acted_on: false }
     }
 
+    /// The same answer while a restore keeps the API servers stopped: it tells nothing then that none of them is ready.
+    #[must_use]
+    pub fn while_restoring(self) -> Self {
+        Self { unanswered: None, ..self }
+    }
+
     /// Whether there was no API server to ask, for so long that it will not change by itself.
     fn is_dead(&self) -> bool {
         let (times, span) = UNANSWERED;
@@ -157,7 +163,7 @@ pub fn hold(on_delete: ClusterOnDelete, answer: Option<&Answer>, now: Timestamp)
             "it is marked for deletion, and {} must be let go first, as its own onDelete says: {}; one whose host is gone goes with the annotation {}=true",
             count(joined.machines.len(), "machine"),
             some(&shown(&joined.machines)),
-            names::LET_GO
+            names::FORCE_RELEASE
         ),
         Ok(joined) => format!(
             "it is marked for deletion, but {} and {} are joined: {}. Remove them, or set spec.onDelete to ReleaseMachines to let them go; until then it runs on",
@@ -248,6 +254,8 @@ mod tests {
         }
         let dead = none(Some(&answer), 120, ReleaseMachines);
         assert_eq!(hold(ReleaseMachines, Some(&dead), after(120)), None);
+        let restoring = dead.clone().while_restoring();
+        assert!(hold(ReleaseMachines, Some(&restoring), after(120)).is_some(), "a restore stopped them");
         let waits = none(Some(&answer), 120, WaitForMachines);
         assert!(hold(WaitForMachines, Some(&waits), after(120)).is_some(), "that is for a person to decide");
         // Two attempts, however far apart: the operator may have been away in between.

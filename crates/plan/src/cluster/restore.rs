@@ -1,20 +1,31 @@
 //! Brings a datastore back to a snapshot, stage by stage. The status says which stage it is in, so that whoever goes on after a crash knows.
 //!
-//! Checking: a source restores the snapshot and runs an etcd of it; nothing else is touched, and if that does not work nothing is lost. When the source serves, the
-//! Operation of the restore asks the gate, and nothing is stopped before that Operation was started. Stopping: all
+//! Checking: a source restores the snapshot and runs an etcd of it; nothing else is touched, and if that does not work nothing is lost: members are replaced,
+//! replicas healed and snapshots taken as ever. When the source serves, the Operation of the restore asks the gate, and nothing is stopped before that Operation was started. Stopping: all
 //! components go down. Restoring: each member's volume gets the data of the source, beside what it has. Starting: all begin again and are proven.
-//! Cleaning: what the members had before goes.
+//! Cleaning: what the members had before is removed, beside everything else that is done to the cluster.
+//!
+//! Guarantees: the package version and the number of members that Stopping starts with stay until the cluster works with the data. If another snapshot is
+//! named in between, it takes the place of the first one once a source of it serves, as a restore and an Operation of its own that begins with Stopping:
+//! no volume is restored while a pod of another restore exists.
 
 use fleetwright_api::{
-    ClusterPhase, ClusterStatus, ControlPlaneComponent, EtcdStatus, RestoreStage, Restored, Restoring,
+    ClusterPackageVersionSpec, ClusterPhase, ClusterSpec, ClusterStatus, ControlPlaneComponent, EtcdStatus,
+    RestoreStage, Restored, Restoring, condition, names,
 };
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
+use super::decide::Decision;
+use super::members::Claim;
 use super::objects::Kind;
 use super::observed::Observed;
+use super::opened;
+use super::reach::Stop;
 use super::snapshots::pods::Ground;
 use super::snapshots::{Job, Report, State, Task};
+use super::stage::bounded;
+use super::step::gone;
 
 /// The type of the Operation of a restore.
 pub const RESTORE: &str = "Restore";
@@ -65,6 +76,11 @@ impl Restore {
     pub fn clean(&self, number: u32) -> String {
         format!("clean-{}-{number}", self.id)
     }
+
+    /// Whether a pod of a restore works for this one.
+    fn owns(&self, task: &Task) -> bool {
+        task.pod.split('-').nth(1) == Some(self.id.as_str())
+    }
 }
 
 /// The stage that it is in; none if nothing is restored.
@@ -82,19 +98,87 @@ pub(super) fn replaces(seen: &Observed) -> bool {
     down(seen) || stage(seen) == Some(RestoreStage::Starting)
 }
 
+/// No change of version begins: a snapshot is looked at, or replaces the data.
+pub(super) fn holds(seen: &Observed) -> bool {
+    stage(seen).is_some_and(|stage| stage != RestoreStage::Cleaning)
+}
+
+/// Nothing else is done to components, members and data: the restore stops them now, or did. While its snapshot is only looked at, or its Operation waits, everything
+/// goes on: a name that is mistyped is never found to be good. So it does while volumes are cleaned: a member without a node is never cleaned.
+pub(super) fn takes_over(seen: &Observed) -> bool {
+    seen.status.restoring.as_ref().is_some_and(|restoring| match restoring.stage {
+        RestoreStage::Checking => {
+            seen.backup.restore.running && checked(task(seen, &Restore::of(restoring).source())).is_some()
+        }
+        RestoreStage::Cleaning => false,
+        _ => true,
+    })
+}
+
+/// The package version that components start with while a restore replaces the data, and what it says if it exists: the one that the cluster referred to when they
+/// were stopped, or the present one if it is of the same minors of Kubernetes and etcd: then it corrects what does not start. Any other one was not checked against
+/// the snapshot and the kubelets, and may not understand what was written since.
+pub(super) fn package(seen: &Observed) -> Option<(&str, Option<&ClusterPackageVersionSpec>)> {
+    let restoring = seen.status.restoring.as_ref().filter(|_| replaces(seen))?;
+    let target = seen.target();
+    let name = restoring.package_version.as_deref().unwrap_or(target.0);
+    let stopped_for = seen.package(name);
+    let to = Stop::of(target.0, target.1);
+    let corrects = stopped_for
+        .is_some_and(|spec| Stop::of(name, spec).minor() == to.minor() && opened::same_minor(spec, target.1));
+    Some(if name == target.0 || corrects { (target.0, Some(target.1)) } else { (name, stopped_for) })
+}
+
+/// The restore of another snapshot that was named since the components were stopped. It takes the place of the one that is under way once its snapshot is seen to be good.
+pub(super) fn instead(seen: &Observed) -> Option<Restoring> {
+    let restoring = seen.status.restoring.as_ref().filter(|_| replaces(seen))?;
+    let snapshot = wanted(seen).filter(|wanted| *wanted != restoring.snapshot)?;
+    Some(Restoring { snapshot, ..restoring.clone() })
+}
+
+/// Why the snapshot that is asked for cannot be restored, and what to do. Until another try has ended, what the last one said counts.
+pub(super) fn unusable(seen: &Observed) -> Option<String> {
+    let restoring = seen.status.restoring.as_ref().filter(|restoring| restoring.stage == RestoreStage::Checking)?;
+    let source = task(seen, &Restore::of(restoring).source());
+    if checked(source).is_some() || wanted(seen).as_ref() != Some(&restoring.snapshot) {
+        return None;
+    }
+    if let Some(State::Failed(_, why)) = source.map(|source| &source.state) {
+        return Some(format!(
+            "spec.restore: snapshot {} cannot be restored, and nothing was stopped for it: {why}. Correct spec.restore or take it out; it is tried again until then, and no upgrade begins",
+            restoring.snapshot
+        ));
+    }
+    let before = condition(&seen.status.conditions, names::ACCEPTED);
+    before.filter(|one| one.reason == names::reasons::SNAPSHOT_UNUSABLE).map(|one| one.message.clone())
+}
+
 /// The snapshot that is asked for and not followed yet: its name, or `CLUSTER/NAME` of another Cluster's.
 fn wanted(seen: &Observed) -> Option<String> {
     seen.spec.datastore.etcd.as_ref()?;
-    let restore = seen.spec.restore.as_ref()?;
-    let asked = match &restore.cluster {
-        Some(cluster) if *cluster != seen.names.name => format!("{cluster}/{}", restore.snapshot),
-        _ => restore.snapshot.clone(),
-    };
+    let asked = asked(&seen.spec, &seen.names.name)?;
     (seen.status.restore_followed.as_ref() != Some(&asked)).then_some(asked)
 }
 
-fn tasks(seen: &Observed, job: Job) -> impl Iterator<Item = &Task> {
-    seen.backup.tasks.iter().filter(move |task| task.job == job)
+/// The snapshot that a spec of the Cluster with that name asks for.
+fn asked(spec: &ClusterSpec, name: &str) -> Option<String> {
+    let restore = spec.restore.as_ref()?;
+    Some(match &restore.cluster {
+        Some(cluster) if cluster != name => format!("{cluster}/{}", restore.snapshot),
+        _ => restore.snapshot.clone(),
+    })
+}
+
+/// Whether the restore that a spec of the Cluster with that name asks for has replaced the data, or is about to: it cannot be withdrawn any more.
+pub fn is_followed(spec: &ClusterSpec, name: &str, status: &ClusterStatus) -> bool {
+    let replaces = status.restoring.as_ref().filter(|restoring| restoring.stage != RestoreStage::Checking);
+    let followed = [status.restore_followed.as_ref(), replaces.map(|restoring| &restoring.snapshot)];
+    asked(spec, name).is_some_and(|asked| followed.contains(&Some(&asked)))
+}
+
+/// The pods of restores, also of those that are over.
+fn tasks(seen: &Observed) -> impl Iterator<Item = &Task> {
+    seen.backup.tasks.iter().filter(|task| task.job != Job::Snapshot)
 }
 
 fn task<'a>(seen: &'a Observed, pod: &str) -> Option<&'a Task> {
@@ -158,42 +242,64 @@ impl RestoreSteps {
 /// What is to be done in the stage that a restore is in. One that is `held` back asks the gate for nothing while its snapshot is checked.
 pub(super) fn keep(seen: &Observed, held: bool, now: Timestamp) -> RestoreSteps {
     let mut steps = RestoreSteps::default();
-    let left = |jobs: &[Job]| -> Vec<Task> {
-        let all = jobs.iter().flat_map(|job| tasks(seen, *job));
-        all.filter(|task| !task.ending).cloned().collect()
-    };
+    let left = tasks(seen).filter(|task| !task.ending);
     let Some(restoring) = &seen.status.restoring else {
-        return RestoreSteps { tidy: left(&[Job::Source, Job::Member, Job::Clean]), ..steps };
+        return RestoreSteps { tidy: left.cloned().collect(), ..steps };
     };
     let restore = Restore::of(restoring);
+    let other = instead(seen).map(|other| Restore::of(&other));
+    let is_over = |task: &&Task| match restoring.stage {
+        _ if !restore.owns(task) => other.as_ref().is_none_or(|other| !other.owns(task)),
+        RestoreStage::Checking => false,
+        // Sources of both may need the same volume with the snapshots: this one makes room.
+        RestoreStage::Stopping | RestoreStage::Restoring => other.is_some() && task.job == Job::Source,
+        RestoreStage::Starting => true,
+        // The claim is not deleted as long as there is a pod with it.
+        RestoreStage::Cleaning => task.job != Job::Clean || is_on_ending_volume(seen, task),
+    };
+    steps.tidy = left.filter(is_over).cloned().collect();
     let held = restoring.stage == RestoreStage::Checking && held;
     steps.restore = driven(seen, restoring).filter(|_| !held);
-    let (names, spec, package, image) = (&seen.names, &seen.spec, seen.target().1, &*seen.backup.image);
-    let ground = Ground { names, spec, package, image, members: members(seen) };
-    let source = || Some(ground.source(&restore));
+    let (names, spec, image, members) = (&seen.names, &seen.spec, &*seen.backup.image, members(seen));
+    let target = Ground { names, spec, package: seen.target().1, image, members };
+    let ground = match package(seen) {
+        Some((_, package)) => package.map(|package| Ground { package, ..target }),
+        None => Some(target),
+    };
+    let source = || Some(ground?.source(&restore));
+    if let Some(other) = &other {
+        steps.pod(seen, &other.source(), || Some(target.source(other)), now);
+    }
     match restoring.stage {
         RestoreStage::Checking => steps.pod(seen, &restore.source(), source, now),
         RestoreStage::Stopping => {}
         RestoreStage::Restoring => {
-            let serves = task(seen, &restore.source()).and_then(|source| source.serves.clone());
-            // One that went away meanwhile comes back.
-            steps.pod(seen, &restore.source(), source, now);
-            for number in 0..members(seen) {
-                let body = || Some(ground.member(&restore, number, serves.as_deref()?));
-                steps.pod(seen, &restore.member(number), body, now);
+            let serves = task(seen, &restore.source()).filter(|_| other.is_none());
+            let serves = serves.and_then(|source| source.serves.clone());
+            if other.is_none() {
+                // One that went away meanwhile comes back.
+                steps.pod(seen, &restore.source(), source, now);
             }
-            if !steps.pods.is_empty() {
-                steps.claims = (0..members(seen)).filter_map(|number| claim(seen, number)).collect();
+            for number in 0..members {
+                let (name, volume) = (restore.member(number), volume(seen, number));
+                let missing = if volume.is_none() { claim(seen, number) } else { None };
+                let has_claim = volume.is_some() || missing.is_some();
+                steps.claims.extend(missing);
+                let pod = task(seen, &name);
+                let lost = volume.is_none() && pod.is_some_and(succeeded);
+                if lost || volume.is_some_and(|volume| volume.ending) {
+                    // What the pod restored is deleted with the claim. A pod with a claim that is being deleted is never scheduled, and the claim that it waits for would not be created again.
+                    steps.tidy.extend(pod.filter(|pod| !pod.ending).cloned());
+                } else if has_claim {
+                    let body = || Some(ground?.member(&restore, number, serves.as_deref()?));
+                    steps.pod(seen, &name, body, now);
+                }
             }
         }
-        RestoreStage::Starting => steps.tidy = left(&[Job::Source, Job::Member]),
+        RestoreStage::Starting => {}
         RestoreStage::Cleaning => {
-            let replicas = seen.workloads.get(&ControlPlaneComponent::Etcd).map(|one| &one.replicas[..]);
-            for number in 0..members(seen) {
-                let name = format!("etcd-{number}");
-                let member = replicas.unwrap_or_default().iter().find(|replica| replica.name == name);
-                let node = member.and_then(|member| member.node.clone());
-                let body = || Some(ground.clean(&restore, number, node.as_deref()?));
+            for number in (0..members).filter(|number| !is_cleaned(seen, &restore, *number)) {
+                let body = || Some(target.clean(&restore, number, node(seen, number)?));
                 steps.pod(seen, &restore.clean(number), body, now);
             }
         }
@@ -201,7 +307,37 @@ pub(super) fn keep(seen: &Observed, held: bool, now: Timestamp) -> RestoreSteps 
     steps
 }
 
-/// The claim of a member, as its StatefulSet has it: it may be gone.
+/// Whether it did its work. One that is being deleted may have done it on a volume that does not exist any more.
+fn succeeded(task: &Task) -> bool {
+    !task.ending && matches!(task.state, State::Succeeded(_))
+}
+
+/// The volume claim of a member that exists.
+fn volume(seen: &Observed, number: u32) -> Option<&Claim> {
+    let name = super::members::claim(&format!("etcd-{number}"));
+    seen.claims.iter().find(|claim| claim.name == name)
+}
+
+/// Whether nothing is left of what the member had before. A volume whose claim is being deleted is removed with all that it holds, and no pod starts with it.
+fn is_cleaned(seen: &Observed, restore: &Restore, number: u32) -> bool {
+    task(seen, &restore.clean(number)).is_some_and(succeeded)
+        || volume(seen, number).is_some_and(|volume| volume.ending)
+}
+
+/// Whether the claim of the member that a pod works for is being deleted.
+fn is_on_ending_volume(seen: &Observed, task: &Task) -> bool {
+    let number = task.pod.rsplit('-').next().and_then(|number| number.parse().ok());
+    number.and_then(|number| volume(seen, number)).is_some_and(|volume| volume.ending)
+}
+
+/// The node that a member runs on.
+fn node(seen: &Observed, number: u32) -> Option<&str> {
+    let name = format!("etcd-{number}");
+    let members = &seen.workloads.get(&ControlPlaneComponent::Etcd)?.replicas;
+    members.iter().find(|replica| replica.name == name)?.node.as_deref()
+}
+
+/// The claim of a member, as its StatefulSet has it; none while there is no StatefulSet.
 fn claim(seen: &Observed, number: u32) -> Option<Value> {
     let set = seen.object(Kind::StatefulSet, ControlPlaneComponent::Etcd.binary())?;
     let template = &set["spec"]["volumeClaimTemplates"][0];
@@ -221,8 +357,19 @@ fn scaled_down(seen: &Observed, component: ControlPlaneComponent) -> bool {
     seen.object(kind, component.binary()).is_none_or(|object| object["spec"]["replicas"] == 0)
 }
 
+/// The stage that follows when the snapshot is seen to be good: all components are stopped for it. All members begin with the snapshot, and all components with this
+/// package version. Both stay so until it is restored, whatever is declared meanwhile.
+fn stops(seen: &Observed, status: &mut ClusterStatus, restoring: Restoring, report: &Report) -> Restoring {
+    let members = seen.spec.datastore.etcd.as_ref().map_or(0, |etcd| etcd.members);
+    status.etcd = Some(EtcdStatus { members, serving: members, ..EtcdStatus::default() });
+    // The data is not that of the snapshot before any more: that one can be asked for again.
+    status.restore_followed = None;
+    let (data_of, package_version) = (Some(report.at), Some(seen.target().0.to_owned()));
+    Restoring { stage: RestoreStage::Stopping, data_of, package_version, ..restoring }
+}
+
 /// Goes on to the next stage when the present one is done. `settled` says whether all components are as they should be, and proven.
-pub(super) fn tell(seen: &Observed, status: &mut ClusterStatus, settled: bool, now: Timestamp) {
+pub(super) fn tell(seen: &Observed, decision: &Decision, status: &mut ClusterStatus, settled: bool, now: Timestamp) {
     if seen.spec.restore.is_none() {
         status.restore_followed = None;
     }
@@ -233,6 +380,7 @@ pub(super) fn tell(seen: &Observed, status: &mut ClusterStatus, settled: bool, n
                 stage: RestoreStage::Checking,
                 began: now,
                 data_of: None,
+                package_version: None,
             });
             status.waiting_for = Some(format!("snapshot {snapshot} is looked at before anything is stopped"));
         }
@@ -246,44 +394,85 @@ pub(super) fn tell(seen: &Observed, status: &mut ClusterStatus, settled: bool, n
         Some(State::Runs(why)) if !why.is_empty() => format!(": {why}"),
         _ => String::new(),
     };
+    let mut more = String::new();
+    if let Some((name, None)) = package(seen).filter(|_| down(seen)) {
+        more = format!("; {}", gone(name));
+    }
+    if let Some(other) = instead(seen) {
+        let (name, source) = (other.snapshot.clone(), task(seen, &Restore::of(&other).source()));
+        more = match (checked(source), &decision.preflight.restore_waits) {
+            (Some(report), None) if !settled && !seen.spec.paused => {
+                // What an attempt did to a volume counts for that attempt alone.
+                let next = stops(seen, status, Restoring { began: now, ..other }, &report);
+                status.waiting_for = Some(format!("snapshot {name} is checked and takes the place of {snapshot}"));
+                (status.phase, status.restoring) = (Some(ClusterPhase::Restoring), Some(next));
+                return;
+            }
+            (Some(_), held) => {
+                let held = held.as_deref().unwrap_or("the Cluster is paused");
+                format!("; snapshot {name} takes its place later: {held}")
+            }
+            (None, _) => format!("; snapshot {name} takes its place when it is seen to be good{}", why(source)),
+        };
+    }
     let waits = match restoring.stage {
         RestoreStage::Checking => {
             if wanted(seen).as_ref() != Some(snapshot) {
                 status.restoring = None;
                 return;
             }
-            match checked(source) {
+            match (&decision.preflight.restore_waits, checked(source)) {
+                // Nothing is stopped for a restore that would leave kubelets newer than their API server.
+                (Some(held), _) => Some(held.clone()),
                 // A paused cluster keeps everything as it is, what is recorded of its members included.
-                Some(report) if seen.backup.restore.running && !seen.spec.paused => {
-                    (next.stage, next.data_of) = (RestoreStage::Stopping, Some(report.at));
-                    // All members begin with the snapshot. Their number stays this one until it is restored, whatever is declared meanwhile.
-                    let members = seen.spec.datastore.etcd.as_ref().map_or(0, |etcd| etcd.members);
-                    status.etcd = Some(EtcdStatus { members, serving: members, change: None });
+                (None, Some(report)) if seen.backup.restore.running && !seen.spec.paused => {
+                    next = stops(seen, status, next, &report);
                     Some(format!("snapshot {snapshot} is checked; all components are stopped for it"))
                 }
-                Some(_) => {
+                (None, Some(_)) => {
                     let why = seen.backup.restore.waits.as_deref().unwrap_or("its Operation is not started yet");
                     Some(format!("snapshot {snapshot} is checked, nothing is stopped yet: {why}"))
                 }
-                None => Some(format!("snapshot {snapshot} is looked at before anything is stopped{}", why(source))),
+                (None, None) => {
+                    Some(format!("snapshot {snapshot} is looked at before anything is stopped{}", why(source)))
+                }
             }
         }
         RestoreStage::Stopping => {
-            let left: usize = seen.workloads.values().map(|workload| workload.replicas.len()).sum();
-            if left == 0 && ControlPlaneComponent::ALL.into_iter().all(|component| scaled_down(seen, component)) {
-                next.stage = RestoreStage::Restoring;
+            let replicas: usize = seen.workloads.values().map(|workload| workload.replicas.len()).sum();
+            let left = replicas + tasks(seen).filter(|task| !restore.owns(task) && task.job != Job::Source).count();
+            let stopped = ControlPlaneComponent::ALL.into_iter().all(|component| scaled_down(seen, component));
+            match (&seen.backup.restore, left == 0 && stopped) {
+                (Started { running: true, .. }, true) => {
+                    next.stage = RestoreStage::Restoring;
+                    Some(format!("snapshot {snapshot} is restored to the members"))
+                }
+                // One that took the place of another.
+                (Started { waits, .. }, true) => {
+                    let why = waits.as_deref().unwrap_or("its Operation is not started yet");
+                    Some(format!("snapshot {snapshot} is not restored yet: {why}"))
+                }
+                _ => Some(format!("{left} pods are to go before snapshot {snapshot} is restored")),
             }
-            Some(format!("{left} pods are to go before snapshot {snapshot} is restored"))
         }
         RestoreStage::Restoring => {
-            let pods: Vec<_> = (0..members(seen)).map(|number| task(seen, &restore.member(number))).collect();
-            let done = |task: &Option<&Task>| task.is_some_and(|task| matches!(task.state, State::Succeeded(_)));
-            let count = pods.iter().filter(|task| done(task)).count();
-            if count == pods.len() {
+            let (count, pod) = (members(seen), |number| task(seen, &restore.member(number)));
+            let holds = |number: u32| volume(seen, number).is_some_and(|volume| !volume.ending);
+            let done = (0..count).filter(|number| holds(*number) && pod(*number).is_some_and(succeeded)).count();
+            if done == count as usize {
                 next.stage = RestoreStage::Starting;
             }
-            let reason = pods.iter().copied().chain([source]).map(why).find(|why| !why.is_empty()).unwrap_or_default();
-            Some(format!("snapshot {snapshot} is restored to {count} of {} members{reason}", pods.len()))
+            let ending = (0..count).filter_map(|number| volume(seen, number)).find(|volume| volume.ending);
+            let ending = ending.map(|volume| {
+                format!(": volume claim {} is being deleted, and is created again after that", volume.name)
+            });
+            let reason = || (0..count).map(pod).chain([source]).map(why).find(|why| !why.is_empty());
+            let reason = ending.or_else(reason).unwrap_or_default();
+            let hint = match reason.is_empty() || !more.is_empty() {
+                true => "",
+                false => "; if that does not end, name another snapshot in spec.restore",
+            };
+            Some(format!("snapshot {snapshot} is restored to {done} of {count} members{reason}{hint}"))
         }
         RestoreStage::Starting => {
             if settled {
@@ -296,25 +485,29 @@ pub(super) fn tell(seen: &Observed, status: &mut ClusterStatus, settled: bool, n
                 status.restore_followed = Some(snapshot.clone());
                 None
             } else {
-                let more = status.waiting_for.clone().unwrap_or_default();
-                Some(format!("it begins again with the data of snapshot {snapshot}: {more}"))
+                let first = decision.waiting.first().map(|(_, why)| why.clone());
+                let why = first.or_else(|| status.waiting_for.clone()).unwrap_or_default();
+                Some(format!("it begins again with the data of snapshot {snapshot}: {why}"))
             }
         }
         RestoreStage::Cleaning => {
-            let done = |number| {
-                let task = task(seen, &restore.clean(number));
-                task.is_some_and(|task| matches!(task.state, State::Succeeded(_)))
-            };
-            if (0..members(seen)).all(done) {
+            let left = (0..members(seen)).find(|number| !is_cleaned(seen, &restore, *number));
+            // Another restore removes what this one leaves.
+            let Some(number) = left.filter(|_| wanted(seen).is_none()) else {
                 status.restoring = None;
                 return;
-            }
-            None
+            };
+            let why = match task(seen, &restore.clean(number)) {
+                None if node(seen, number).is_none() => ": it has no node".to_owned(),
+                pod => why(pod),
+            };
+            let left = format!("what etcd-{number} had before the restore is not removed yet{why}");
+            Some(status.waiting_for.iter().cloned().chain([left]).collect::<Vec<_>>().join("; "))
         }
     };
     let cleans = next.stage == RestoreStage::Cleaning;
-    if waits.is_some() {
-        status.waiting_for = waits;
+    if let Some(waits) = waits {
+        status.waiting_for = Some(bounded(&(waits + &more)));
     }
     if !cleans && next.stage != RestoreStage::Checking {
         status.phase = Some(ClusterPhase::Restoring);

@@ -2,6 +2,8 @@
 //!
 //! Each phase is written down before anything of it is done, and is over when nothing of it is left to do, all components and machines have it, and the
 //! time passed in which people take what they have to trust.
+//!
+//! An authority that has expired is replaced all the same: a rotation is the remedy, so nothing that the expiry itself broke holds it (`expired` says what).
 
 use fleetwright_api::{ExtensionStatus, Rotation, RotationPhase, Status, names};
 use jiff::{SignedDuration, Timestamp};
@@ -16,6 +18,10 @@ const SOON: SignedDuration = SignedDuration::from_secs(1);
 /// Machines that do not have what is trusted are asked again after this long.
 const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
 
+/// People are warned of an authority's end in the last fifth of its life, for this long at most. A rotation takes two overlaps, a change of every machine in its
+/// windows, and new kubeconfigs for people: half a year is enough for that, also where changes are frozen for months.
+const NOTICE: SignedDuration = SignedDuration::from_hours(180 * 24);
+
 /// What is known of an authority's Secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Anchor {
@@ -27,6 +33,63 @@ pub struct Anchor {
     pub trusted: usize,
     /// The digest of all that are trusted and of the one that signs.
     pub digest: String,
+    /// Start of the validity of the one that signs.
+    pub begins: Timestamp,
+    /// When the one that signs expires.
+    pub ends: Timestamp,
+    /// When the first of all that are trusted expires.
+    pub first_end: Timestamp,
+}
+
+impl Anchor {
+    /// From when on people are warned of its end.
+    fn warned_from(&self) -> Timestamp {
+        let notice = (self.ends.duration_since(self.begins) / 5).min(NOTICE);
+        self.ends.checked_sub(notice).unwrap_or(self.ends)
+    }
+}
+
+/// When the next authority expires, or people are to be warned that it does.
+pub(super) fn next_expiry(seen: &Observed, now: Timestamp) -> Option<Timestamp> {
+    let moments = seen.anchors.iter().flat_map(|anchor| [anchor.warned_from(), anchor.ends]);
+    moments.filter(|at| *at > now).min()
+}
+
+/// Which authorities have expired or are about to, and what to do: a reason, and a message. None while all are far from their end.
+pub(super) fn expiry(seen: &Observed, now: Timestamp) -> Option<(&'static str, String)> {
+    let near: Vec<_> = seen.anchors.iter().filter(|anchor| anchor.warned_from() <= now).collect();
+    let first = near.iter().map(|anchor| anchor.ends).min()?;
+    let each = near.iter().map(|anchor| {
+        let verb = if anchor.ends <= now { "expired" } else { "expires" };
+        format!("{} {verb} at {}", anchor.authority.secret(), anchor.ends)
+    });
+    let reason = if first <= now { names::reasons::AUTHORITY_EXPIRED } else { names::reasons::AUTHORITY_EXPIRING };
+    let message = format!(
+        "authorities of Cluster {}/{}: {}. Nothing that an expired authority signed is accepted. To replace all authorities, set spec.certificates.rotateAuthorities \
+         to a new value, such as before-{first}",
+        seen.names.fleet,
+        seen.names.name,
+        each.collect::<Vec<_>>().join(", "),
+    );
+    Some((reason, message))
+}
+
+/// Whether an authority has expired without which the control plane does not work. Components accept nothing that it signed: no API server is proven, and no
+/// worker or person gets through. So a rotation neither waits until the cluster is settled nor, before the new authorities sign, for the overlap and for
+/// machines: all of that comes only after the new ones sign. What an expired authority of the front proxy or of kubelets signed is not needed for a proof, and
+/// the overlap still serves those who trust the cluster's own authority.
+fn expired(seen: &Observed, now: Timestamp) -> bool {
+    let needed = |authority| match authority {
+        Authority::Cluster => true,
+        Authority::Etcd => seen.spec.datastore.etcd.is_some(),
+        Authority::FrontProxy | Authority::Kubelet => false,
+    };
+    seen.anchors.iter().any(|anchor| needed(anchor.authority) && anchor.ends <= now)
+}
+
+/// Whether members of etcd with the old and with the new trust bundle cannot connect to each other, because the old etcd authority has expired.
+pub(super) fn members_apart(seen: &Observed, now: Timestamp) -> bool {
+    seen.anchors.iter().any(|anchor| anchor.authority == Authority::Etcd && anchor.first_end <= now)
 }
 
 /// Which machines do not have what is trusted.
@@ -74,7 +137,7 @@ pub fn anchor_digest(trusted: &str, signs: &str) -> String {
 /// What else is under way in the pass that decides about a rotation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Underway<'a> {
-    /// Everything is as declared and proven.
+    /// Everything is as declared and proven, or can only become so by the rotation.
     pub settled: bool,
     /// Objects are applied or certificates made.
     pub updating: bool,
@@ -99,7 +162,9 @@ pub(super) struct Rotating {
 
 /// The phase that a rotation is in, and what is done in it.
 pub(super) fn rotate(seen: &Observed, underway: &Underway<'_>, now: Timestamp) -> Rotating {
-    let mut rotating = phase(seen, underway, now);
+    let expired = expired(seen, now);
+    let underway = &Underway { settled: underway.settled || expired, ..*underway };
+    let mut rotating = phase(seen, underway, expired, now);
     let rotation = &rotating.rotation;
     let asked = seen.spec.certificates.rotate_authorities.as_ref();
     let open = rotation.is_some() || (asked.is_some() && followed_with(seen, rotation.as_ref()).as_ref() != asked);
@@ -112,7 +177,7 @@ pub(super) fn rotate(seen: &Observed, underway: &Underway<'_>, now: Timestamp) -
     rotating
 }
 
-fn phase(seen: &Observed, underway: &Underway<'_>, now: Timestamp) -> Rotating {
+fn phase(seen: &Observed, underway: &Underway<'_>, expired: bool, now: Timestamp) -> Rotating {
     let asked = seen.spec.certificates.rotate_authorities.as_ref();
     let begin = |value: &String| Rotation { value: value.clone(), phase: RotationPhase::Trusting, since: now };
     let rests = underway.settled && !underway.updating;
@@ -139,6 +204,9 @@ fn phase(seen: &Observed, underway: &Underway<'_>, now: Timestamp) -> Rotating {
     let next = |phase| Some(Rotation { phase, since: now, ..rotation.clone() });
     match rotation.phase {
         RotationPhase::Dropping => Rotating::default(),
+        RotationPhase::Trusting if expired => {
+            Rotating { rotation: next(RotationPhase::Signing), ..Rotating::default() }
+        }
         _ if now < until => Rotating { next: Some(until), ..stays },
         phase => {
             let behind = waits(seen, underway.extensions, now);

@@ -12,13 +12,16 @@ use jiff::{SignedDuration, Timestamp, fmt::strtime};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde::{Deserialize, Serialize};
 
-use super::datastore;
+use super::members::Claim;
 use super::observed::Observed;
+use super::{datastore, opened, restore};
 
 /// What the names of pods that take snapshots begin with; the rest is the snapshot's own name.
 const PREFIX: &str = "snapshot-";
 /// A pod that did not end within this time is given up.
 pub const LONGEST: SignedDuration = SignedDuration::from_secs(3600);
+/// A snapshot that is older is not the one to go back to after a change, or after the end of a soak.
+pub(super) const FRESH: SignedDuration = SignedDuration::from_hours(1);
 /// One that failed is tried again after this long, and after longer the longer none succeeds.
 const AGAIN: (SignedDuration, SignedDuration) = (SignedDuration::from_secs(60), SignedDuration::from_secs(1800));
 
@@ -187,16 +190,16 @@ pub struct Taking {
     pub pod: serde_json::Value,
 }
 
-/// Whether a snapshot was taken for the change that this generation of the Cluster asks for.
-pub fn taken_for(status: &ClusterStatus, generation: Option<i64>) -> bool {
-    let taken = status.last_snapshot.as_ref().and_then(|last| last.generation);
-    taken.is_some() && taken == generation
+/// Whether a snapshot was taken for the change that this generation of the Cluster asks for, and not long ago: a change that failed may be asked for again days later.
+fn is_taken(seen: &Observed, now: Timestamp) -> bool {
+    let last = seen.status.last_snapshot.as_ref().filter(|last| now.duration_since(last.at) < FRESH);
+    let taken = last.and_then(|last| last.generation);
+    taken.is_some() && taken == seen.backup.generation
 }
 
 /// Why a change of version waits: its snapshot is not there yet.
-pub(super) fn refused(seen: &Observed, target: &str) -> Option<(&'static str, String)> {
-    let begun = seen.workloads.values().any(|workload| workload.package.as_deref() == Some(target));
-    if begun || seen.spec.datastore.etcd.is_none() || taken_for(&seen.status, seen.backup.generation) {
+pub(super) fn refused(seen: &Observed, target: &str, now: Timestamp) -> Option<(&'static str, String)> {
+    if opened::begun(seen, target) || seen.spec.datastore.etcd.is_none() || is_taken(seen, now) {
         return None;
     }
     let failed = condition(&seen.status.conditions, names::SNAPSHOTS_RECENT)
@@ -205,11 +208,19 @@ pub(super) fn refused(seen: &Observed, target: &str) -> Option<(&'static str, St
         Some(failed) => format!("{target} waits for a snapshot: {}", failed.message),
         None => format!("a snapshot is taken before {target}"),
     };
-    Some((names::reasons::NO_SNAPSHOT, why))
+    Some((names::reasons::SNAPSHOT_REQUIRED, why))
 }
 
 fn policy(seen: &Observed) -> Snapshots {
     seen.spec.snapshots.clone().unwrap_or_default()
+}
+
+/// The claim that snapshots are kept by, and the declared size, if the claim requests less.
+fn small(seen: &Observed) -> Option<(&Claim, String)> {
+    let policy = seen.spec.snapshots().filter(|policy| policy.s3.is_none())?;
+    let size = policy.volume.unwrap_or_default().size.0;
+    let claim = seen.claims.iter().find(|claim| claim.name == pods::CLAIM && !claim.ending)?;
+    claim.is_below(&size).then_some((claim, size))
 }
 
 /// When the next one of the schedule is due, if there is a schedule.
@@ -262,13 +273,16 @@ pub(super) struct SnapshotSteps {
     pub take: Option<Taking>,
     /// Delete these pods, which have done their work.
     pub tidy: Vec<Task>,
+    /// Let this volume claim request that size.
+    pub expand: Option<(Claim, String)>,
     /// When to look again.
     pub next: Option<Timestamp>,
 }
 
 /// Decides whether a snapshot is taken now, and which pods have done their work.
 pub(super) fn keep(seen: &Observed, asks: Asks<'_>, now: Timestamp) -> SnapshotSteps {
-    let mut steps = SnapshotSteps::default();
+    let expand = small(seen).filter(|(claim, _)| claim.expandable).map(|(claim, size)| (claim.clone(), size));
+    let mut steps = SnapshotSteps { expand, ..SnapshotSteps::default() };
     let tasks = || seen.backup.tasks.iter().filter(|task| task.job == Job::Snapshot);
     let last = seen.status.last_snapshot.as_ref().map(|last| last.name.as_str());
     let running = tasks().any(|task| matches!(task.state(now), State::Runs(_)) || task.ending);
@@ -280,6 +294,8 @@ pub(super) fn keep(seen: &Observed, asks: Asks<'_>, now: Timestamp) -> SnapshotS
         let over = tasks().filter_map(|task| task.created.checked_add(LONGEST).ok()).filter(|over| *over > now).min();
         return SnapshotSteps { next: over, ..steps };
     }
+    // While one is to be restored no change begins, and so none is taken for a change.
+    let asks = if restore::holds(seen) { Asks::default() } else { asks };
     let Some(due) = due(seen, asks, now) else { return steps };
     let again = failure.as_ref().map(|(_, again, _)| *again);
     let at = due.max(again.unwrap_or(due));
@@ -305,7 +321,10 @@ pub(super) fn keep(seen: &Observed, asks: Asks<'_>, now: Timestamp) -> SnapshotS
     };
     // What etcd runs reads what it wrote.
     let running = seen.workloads.get(&ControlPlaneComponent::Etcd).and_then(|workload| workload.package.as_deref());
-    let Some(package) = running.and_then(|name| seen.package(name)) else { return steps };
+    let Some(running) = running else { return steps };
+    // So does one that would go on with its data.
+    let other = || opened::goes_on(seen, seen.target()).ok().map(|(_, spec)| spec);
+    let Some(package) = seen.package(running).or_else(other) else { return steps };
     let ground = pods::Ground {
         names: &seen.names,
         spec: &seen.spec,
@@ -321,7 +340,7 @@ pub(super) fn keep(seen: &Observed, asks: Asks<'_>, now: Timestamp) -> SnapshotS
 fn due(seen: &Observed, asks: Asks<'_>, now: Timestamp) -> Option<Timestamp> {
     seen.status.package_version.as_ref()?;
     seen.spec.datastore.etcd.as_ref()?;
-    if seen.status.restoring.is_some() {
+    if restore::takes_over(seen) {
         return None;
     }
     let asked = seen.backup.asked.as_ref().is_some_and(|asked| seen.status.snapshotted.as_ref() != Some(asked));
@@ -372,6 +391,14 @@ fn recent(seen: &Observed, status: &ClusterStatus, now: Timestamp) -> Condition 
     let last = match &status.last_snapshot {
         Some(last) => format!("the last one, {}, has the data of {}", last.name, last.at),
         None => "none was taken yet".to_owned(),
+    };
+    let last = match small(seen).filter(|(claim, _)| !claim.expandable) {
+        Some((claim, size)) => format!(
+            "{last}. PersistentVolumeClaim {}/{} stays at {} instead of {size}: its StorageClass does not allow expansion. Set allowVolumeExpansion of the class to true, or \
+             use spec.snapshots.s3",
+            seen.names.namespace, claim.name, claim.size
+        ),
+        None => last,
     };
     let overdue = scheduled(seen).filter(|_| !fresh).and_then(|due| due.checked_add(grace(every)).ok());
     match overdue {

@@ -1,7 +1,7 @@
 //! The end of a soak: a new minor stops emulating the old one, and from then on only restoring a snapshot leads back.
 //!
 //! Expected flow: `status.soakSince` and `spec.upgrade.soak` say when a soak is over at the earliest. An hour before that, callers, kubelets and quotas are
-//! looked at, and `Finishable` says what stands against the end. When the time is over, the cluster is not paused, nothing else is under way, all is proven
+//! looked at, and `UpgradeCompletable` says what stands against the end. When the time is over, the cluster is not paused, nothing else is under way, all is proven
 //! and nothing is found, a snapshot is taken for this purpose. Then `status.finishing` is written and `status.emulates` removed, in a pass that does nothing
 //! else; the components restart without emulation, and `status.finishing` is removed when every API server is proven and says that it emulates nothing.
 //!
@@ -19,13 +19,12 @@ use super::preflight::{self, AGAIN, Finding};
 use super::proofs::proven_at;
 use super::reach::Stop;
 use super::restore;
+use super::snapshots::FRESH;
 use super::stage::bounded;
 use super::survey::Ask;
 
 /// What stands against the end is looked at and reported this long before the time is over.
 const AHEAD: SignedDuration = SignedDuration::from_hours(1);
-/// A snapshot that is older is not the one to go back to when the emulation ends.
-const FRESH: SignedDuration = SignedDuration::from_hours(1);
 /// Each API server is proven again within this time. An older proof does not count for a step that cannot be taken back.
 const PROVEN_WITHIN: SignedDuration = SignedDuration::from_mins(15);
 
@@ -110,7 +109,7 @@ pub(super) fn end(seen: &Observed, underway: &Underway<'_>, now: Timestamp) -> S
     let at = seen.status.package_version.as_deref().and_then(|name| Some((name, seen.package(name)?)));
     let Some(at) = at else {
         let message = format!("{lasts}; the package version that it has is not in the namespace");
-        end.condition = Some((Status::Unknown, names::reasons::NO_PACKAGE_VERSION, message));
+        end.condition = Some((Status::Unknown, names::reasons::PACKAGE_VERSION_NOT_FOUND, message));
         return end;
     };
     if let Some((reason, why)) = held(seen, underway, at.0, now) {
@@ -140,7 +139,7 @@ pub(super) fn end(seen: &Observed, underway: &Underway<'_>, now: Timestamp) -> S
         Some(first) => (Status::False, first.reason, preflight::listed(&lasts, &step, &against)),
         None if stale => {
             let what = "which APIs callers use and the versions of kubelets are being read";
-            (Status::Unknown, names::reasons::CHECKING, format!("{lasts}; {what}"))
+            (Status::Unknown, names::reasons::PREFLIGHT_CHECKS_RUNNING, format!("{lasts}; {what}"))
         }
         None if now < until => {
             let message =
@@ -150,12 +149,12 @@ pub(super) fn end(seen: &Observed, underway: &Underway<'_>, now: Timestamp) -> S
         None => match snapshot(seen, at.0, until, now) {
             Some((purpose, status, why)) => {
                 end.snapshot = Some(purpose);
-                (status, names::reasons::NO_SNAPSHOT, bounded(&format!("{lasts}; {why}")))
+                (status, names::reasons::SNAPSHOT_REQUIRED, bounded(&format!("{lasts}; {why}")))
             }
             None => {
                 end.ends =
                     Some(FinishingUpgrade { package_version: at.0.to_owned(), emulated: minor.clone(), since: now });
-                (Status::Unknown, names::reasons::FINISHING, restarting(minor))
+                (Status::Unknown, names::reasons::COMPLETING_UPGRADE, restarting(minor))
             }
         },
     });
@@ -168,7 +167,7 @@ fn restarting(minor: &str) -> String {
 
 /// What the end of a soak waits for, besides its time and what is found. None of it can be overridden.
 fn held(seen: &Observed, underway: &Underway<'_>, at: &str, now: Timestamp) -> Option<(&'static str, String)> {
-    use names::reasons::{BUSY, NOT_PROVEN, PAUSED, QUORUM_LOST};
+    use names::reasons::{CHANGE_IN_PROGRESS, NOT_VERIFIED, PAUSED, QUORUM_LOST};
     if seen.spec.paused {
         return Some((PAUSED, "it does not end while spec.paused is true".to_owned()));
     }
@@ -176,35 +175,38 @@ fn held(seen: &Observed, underway: &Underway<'_>, at: &str, now: Timestamp) -> O
     let (from, to) = (Stop::of(at, present), Stop::of(seen.target().0, seen.target().1));
     // The next minor waits for the end of this soak. Everything else that is asked for comes first: above all the way back.
     if to.name != from.name && (to.is_older_than(&from) || to.minor() == from.minor()) {
-        return Some((BUSY, format!("it does not end while {} is asked for", to.name)));
+        return Some((CHANGE_IN_PROGRESS, format!("it does not end while {} is asked for", to.name)));
     }
     if underway.package != at {
-        return Some((BUSY, format!("it does not end while the cluster is brought to {}", underway.package)));
+        return Some((
+            CHANGE_IN_PROGRESS,
+            format!("it does not end while the cluster is brought to {}", underway.package),
+        ));
     }
     if seen.status.restoring.is_some() {
-        return Some((BUSY, "it does not end while a snapshot is restored".to_owned()));
+        return Some((CHANGE_IN_PROGRESS, "it does not end while a snapshot is restored".to_owned()));
     }
     if seen.status.rotation.is_some() || underway.rotation {
-        return Some((BUSY, "it does not end while authorities are replaced".to_owned()));
+        return Some((CHANGE_IN_PROGRESS, "it does not end while authorities are replaced".to_owned()));
     }
     let change = datastore::record(seen).change.filter(|_| seen.spec.datastore.etcd.is_some());
     if change.is_some() || !matches!(underway.members, Next::Rest | Next::Ask | Next::Refuse(_)) {
-        return Some((BUSY, "it does not end while members of etcd are changed".to_owned()));
+        return Some((CHANGE_IN_PROGRESS, "it does not end while members of etcd are changed".to_owned()));
     }
     if let Some(quorum) = datastore::quorum(seen, now).filter(|quorum| quorum.missing) {
         return Some((QUORUM_LOST, format!("{} of {} members of etcd are ready", quorum.ready, quorum.members)));
     }
     if let Some((_, why)) = underway.waiting {
-        return Some((BUSY, format!("first everything must be as declared and proven: {why}")));
+        return Some((CHANGE_IN_PROGRESS, format!("first everything must be as declared and proven: {why}")));
     }
     if underway.updating {
-        return Some((BUSY, "objects of the control plane are being updated".to_owned()));
+        return Some((CHANGE_IN_PROGRESS, "objects of the control plane are being updated".to_owned()));
     }
     let servers = seen.workloads.get(&ControlPlaneComponent::Apiserver)?.replicas.iter();
     let old = servers
         .filter(|replica| !replica.ending)
         .find(|replica| proven_at(seen, replica).is_none_or(|proven| now.duration_since(proven) > PROVEN_WITHIN));
-    old.map(|replica| (NOT_PROVEN, format!("{} is proven again first", replica.name)))
+    old.map(|replica| (NOT_VERIFIED, format!("{} is proven again first", replica.name)))
 }
 
 /// The snapshot that is to be taken first, and why it is not there yet. An external etcd is backed up by whoever runs it, as before an upgrade.
@@ -243,9 +245,11 @@ fn restarts(seen: &Observed, waiting: Option<&Waiting>, finishing: &FinishingUpg
                 "after {} the components do not work without emulation of {emulated}: {why}. It is not taken back, because what was written since may be new to {emulated}: remove the cause, ask for another package version of the same minor, or restore a snapshot together with the package version before",
                 seen.spec.upgrade.stage_within
             );
-            (Status::False, names::reasons::FINISH_FAILED, bounded(&message))
+            (Status::False, names::reasons::UPGRADE_COMPLETION_FAILED, bounded(&message))
         }
-        false => (Status::Unknown, names::reasons::FINISHING, bounded(&format!("{}: {why}", restarting(emulated)))),
+        false => {
+            (Status::Unknown, names::reasons::COMPLETING_UPGRADE, bounded(&format!("{}: {why}", restarting(emulated))))
+        }
     };
     SoakEnd {
         condition: Some(condition),

@@ -6,7 +6,8 @@ use jiff::{SignedDuration, Timestamp};
 use super::components::Waiting;
 use super::observed::Observed;
 use super::reach::Stop;
-use super::step::Step;
+use super::restore;
+use super::step::{Present, Step, gone};
 
 /// The longest message of a change that failed.
 const LONGEST: usize = 1024;
@@ -32,26 +33,37 @@ pub(super) struct Stage {
 /// Says at which stage a change is, and gives it up when that takes too long.
 pub(super) fn stage(seen: &Observed, step: &Step<'_>, waiting: &[Waiting], now: Timestamp) -> Stage {
     let mut stage = Stage::default();
-    let at = seen.status.package_version.as_deref().filter(|name| *name != step.package.0);
-    let (Some(at), Some((component, why))) = (at, waiting.first()) else { return stage };
-    let id = format!("{}/{component}", step.package.0);
+    // There is nothing that it could be taken back to.
+    if restore::replaces(seen) {
+        return stage;
+    }
+    let at = Present::of(seen).filter(|at| at.name != step.name);
+    let (Some(at), Some(to), Some((component, why))) = (at, step.package(), waiting.first()) else { return stage };
+    let id = format!("{}/{component}", to.0);
     let known = seen.status.progress.as_ref().filter(|known| known.id.as_ref() == Some(&id));
     let since = known.map_or(now, |known| known.since);
-    let text = format!("bring {component} to {}", step.package.0);
-    stage.progress = Some(StepProgress { step: text, id: Some(id), since, message: bounded(why) });
+    let text = format!("bring {component} to {}", to.0);
+    let mut progress = StepProgress { step: text, id: Some(id), since, message: bounded(why) };
+    stage.progress = Some(progress.clone());
     // One who goes back has nowhere else to go.
-    let back =
-        seen.package(at).is_none_or(|spec| Stop::of(step.package.0, step.package.1).is_older_than(&Stop::of(at, spec)));
+    let back = at.stop().is_none_or(|from| Stop::of(to.0, to.1).is_older_than(&from));
     if back || seen.spec.paused {
         return stage;
     }
     let within = SignedDuration::try_from(seen.spec.upgrade.stage_within.0).unwrap_or(SignedDuration::MAX);
-    let until = since.checked_add(within).unwrap_or(Timestamp::MAX);
+    // While no operator ran, nothing went on, and what another process proved of new API servers is proven again.
+    let counts_from = since.max(seen.extensions.since.unwrap_or(since));
+    let until = counts_from.checked_add(within).unwrap_or(Timestamp::MAX);
     if now < until {
         return Stage { next: Some(until), ..stage };
     }
     let message = bounded(&format!("after {} it was still so: {why}", seen.spec.upgrade.stage_within));
-    let (package_version, generation) = (step.package.0.to_owned(), seen.generation);
+    // What it had cannot be brought back. It goes on trying, and is taken back when it can be.
+    if at.spec.is_none() {
+        progress.message = bounded(&format!("{message}; it is not taken back: {}", gone(at.name)));
+        return Stage { progress: Some(progress), ..stage };
+    }
+    let (package_version, generation) = (to.0.to_owned(), seen.generation);
     Stage { failed: Some(FailedChange { package_version, generation, at: now, message }), ..stage }
 }
 

@@ -13,8 +13,9 @@ use super::members::Next;
 use super::observed::Observed;
 use super::proofs::proven_at;
 use super::reach::Stop;
-use super::rotation::{followed, told};
-use super::{restore, snapshots, soak};
+use super::rotation::{expiry, followed, told};
+use super::step::Present;
+use super::{opened, restore, snapshots, soak};
 
 /// A proof that goes well again is written down this often and no more: the status of a fleet at rest does not change all the time.
 const TOLD_EVERY: SignedDuration = SignedDuration::from_hours(1);
@@ -67,8 +68,9 @@ pub fn status(seen: &Observed, decision: &Decision, outlook: &Outlook, now: Time
     let protected = "it is marked for deletion, but spec.deletionProtection is true: set it to false to let it go; until then it runs on";
     let refused = decision.refused.as_ref().map(|(_, why)| why.clone());
     let blocked = decision.keys.blocked.as_ref().map(|(_, why)| why.clone());
-    // Nothing was looked at but keys.
+    // Components were not compared: nothing was looked at but keys, or the package version that it has was deleted.
     let partial = created && decision.desired.is_empty();
+    let unseen = partial && decision.refused.is_none();
     let waiting = blocked
         .or(refused)
         .or_else(|| waiting(decision, settled))
@@ -93,7 +95,7 @@ pub fn status(seen: &Observed, decision: &Decision, outlook: &Outlook, now: Time
     let (status, reason, message) = match (ready, proven) {
         (true, (_, all)) => (
             Status::True,
-            names::reasons::PROVEN,
+            names::reasons::VERIFIED,
             format!(
                 "an object was made, seen, read and deleted at each of {all} API servers, the controller-manager acted on it, and the scheduler is at work"
             ),
@@ -103,37 +105,37 @@ pub fn status(seen: &Observed, decision: &Decision, outlook: &Outlook, now: Time
         }
         (false, (0, _)) if is_true(&before.conditions, names::READY) && being_proven(seen) => (
             Status::True,
-            names::reasons::SOME_PROVEN,
+            names::reasons::PARTIALLY_VERIFIED,
             format!("new API servers are being proven; {}", waiting.clone().unwrap_or_default()),
         ),
         (false, (some, all)) if some > 0 => (
             Status::True,
-            names::reasons::SOME_PROVEN,
+            names::reasons::PARTIALLY_VERIFIED,
             format!("{some} of {all} API servers are proven to work; {}", waiting.clone().unwrap_or_default()),
         ),
         (false, _) => (
             Status::False,
-            names::reasons::NOT_PROVEN,
+            names::reasons::NOT_VERIFIED,
             waiting.clone().unwrap_or_else(|| "no API server is proven to work".to_owned()),
         ),
     };
     let mut conditions = vec![
-        accepted(decision, outlook),
+        accepted(seen, decision, outlook),
         condition(&before.conditions, names::UPGRADABLE)
-            .filter(|_| partial)
+            .filter(|_| unseen)
             .cloned()
             .unwrap_or_else(|| upgradable(decision)),
         reversible(seen, before, &soak),
         said(names::READY, status, reason, message),
         datastore::healthy(seen, now),
-        certificates(seen, decision),
+        certificates(seen, decision, now),
     ];
-    let known = || condition(&before.conditions, names::MEMBERS_AS_DECLARED).cloned();
+    let known = || condition(&before.conditions, names::MEMBERS_UP_TO_DATE).cloned();
     conditions.extend(datastore::as_declared(seen, decision).or_else(known));
-    if partial {
-        conditions.extend(condition(&before.conditions, names::FINISHABLE).cloned());
+    if unseen {
+        conditions.extend(condition(&before.conditions, names::UPGRADE_COMPLETABLE).cloned());
     } else if let Some((status, reason, message)) = decision.soak.condition.clone() {
-        conditions.push(said(names::FINISHABLE, status, reason, message));
+        conditions.push(said(names::UPGRADE_COMPLETABLE, status, reason, message));
     }
     if partial {
         conditions.extend(condition(&before.conditions, names::EXTENSIONS_READY).cloned());
@@ -141,14 +143,21 @@ pub fn status(seen: &Observed, decision: &Decision, outlook: &Outlook, now: Time
         let (status, reason, message) = extensions::condition(&decision.extensions);
         conditions.push(said(names::EXTENSIONS_READY, status, &reason, message));
     }
+    let package_version = if settled { Some(decision.package.clone()) } else { before.package_version.clone() };
     let mut status = ClusterStatus {
         observed_generation: outlook.generation,
         phase: Some(phase),
         extensions: if partial { before.extensions.clone() } else { decision.extensions.statuses.clone() },
         waiting_for: waiting,
         endpoint: seen.endpoint.clone(),
-        namespace: Some(seen.names.namespace.clone()),
-        package_version: if settled { Some(decision.package.clone()) } else { before.package_version.clone() },
+        // Never the name alone: that is how a record of an earlier version is known.
+        namespace: match &seen.namespace {
+            Some(_) => Some(seen.names.namespace.clone()),
+            None => before.namespace.clone(),
+        },
+        namespace_uid: seen.namespace.clone().or_else(|| before.namespace_uid.clone()),
+        kubernetes: package_version.as_deref().and_then(|name| kubernetes(seen, name)),
+        package_version,
         previous: match &before.package_version {
             Some(name) if settled && *name != decision.package => Some(name.clone()),
             _ => before.previous.clone(),
@@ -157,7 +166,7 @@ pub fn status(seen: &Observed, decision: &Decision, outlook: &Outlook, now: Time
         soak_since: soak.since,
         soak_until: soak.until,
         finishing: soak.finishing,
-        progress: match partial {
+        progress: match unseen {
             true => before.progress.clone(),
             false => decision.progress.clone().filter(|_| failed.is_none()),
         },
@@ -177,31 +186,37 @@ pub fn status(seen: &Observed, decision: &Decision, outlook: &Outlook, now: Time
         ..before.clone()
     };
     snapshots::tell(seen, &mut status, now);
-    let (phase, etcd) = (status.phase, status.etcd.clone());
-    restore::tell(seen, &mut status, settled, now);
-    // Nothing is stopped for a restore that would leave kubelets newer than their API server.
-    if let Some(why) = &decision.preflight.restore_waits
-        && status.restoring.is_some()
-    {
-        (status.phase, status.etcd) = (phase, etcd);
-        status.restoring.clone_from(&before.restoring);
-        status.waiting_for = Some(why.clone());
+    restore::tell(seen, decision, &mut status, settled, now);
+    if let Some(etcd) = &mut status.etcd {
+        let opened = opened::opened(seen);
+        etcd.version = opened.map(|opened| opened.version.to_owned());
+        etcd.package_version = opened.and_then(|opened| opened.package).map(str::to_owned);
     }
     since(&mut status.conditions, &before.conditions, outlook.generation, now);
     if outlook.paused { paused(status, before) } else { status }
 }
 
+/// The version of Kubernetes of the package version that the cluster has from now on. It is recorded, because that one can be deleted.
+fn kubernetes(seen: &Observed, name: &str) -> Option<String> {
+    let present = Present::of(seen).filter(|present| present.name == name).and_then(|present| present.stop());
+    let target = seen.target();
+    // A restore may have led to another one than the cluster refers to by now.
+    let other = (target.0 == name).then_some(target.1).or_else(|| seen.package(name));
+    present.map(|stop| stop.kubernetes).or(other.map(|spec| &*spec.kubernetes)).map(str::to_owned)
+}
+
 /// Of a paused cluster the status tells what is observed. What is written down before it is done stays as it was: no soak starts or ends, no stage of
-/// a change, rotation or restore begins, and no request of a person counts as followed.
+/// a change, rotation or restore begins, and no request of a person counts as followed. The time of a stage starts again after the pause, in which nothing was done for it.
 fn paused(status: ClusterStatus, before: &ClusterStatus) -> ClusterStatus {
     let before = before.clone();
     ClusterStatus {
         package_version: before.package_version,
+        kubernetes: before.kubernetes,
         previous: before.previous,
         emulates: before.emulates,
         soak_since: before.soak_since.or(status.soak_since),
         finishing: before.finishing,
-        progress: before.progress,
+        progress: None,
         failed: before.failed,
         retried: before.retried,
         keys: before.keys,
@@ -285,12 +300,14 @@ fn soak(seen: &Observed, decision: &Decision, settled: bool, now: Timestamp) -> 
     }
 }
 
-fn certificates(seen: &Observed, decision: &Decision) -> Condition {
+fn certificates(seen: &Observed, decision: &Decision, now: Timestamp) -> Condition {
     let valid = |status, reason, message| said(names::CERTIFICATES_VALID, status, reason, message);
     if let Some((reason, why)) = &decision.keys.blocked {
         return valid(Status::False, reason, why.clone());
     }
     let made = decision.keys.generate.iter().chain(&decision.keys.restore).next();
+    let expiry = expiry(seen, now);
+    let expired = expiry.as_ref().is_some_and(|(reason, _)| *reason == names::reasons::AUTHORITY_EXPIRED);
     match (decision.certificates.first(), made, &decision.rotation) {
         (Some((wanted, why)), ..) => {
             let message = format!("{} is being made: {}", wanted.secret, why.as_str());
@@ -301,60 +318,64 @@ fn certificates(seen: &Observed, decision: &Decision) -> Condition {
             valid(Status::False, names::reasons::ROTATING, message)
         }
         (None, None, Some(rotation)) => valid(
-            Status::True,
+            if expired { Status::False } else { Status::True },
             names::reasons::ROTATING,
             told(rotation, decision.rotation_waits.as_deref(), seen.spec.certificates.overlap),
         ),
-        (None, None, None) => valid(
-            Status::True,
-            names::reasons::ALL_VALID,
-            "all certificates are there and far from their end".to_owned(),
-        ),
+        (None, None, None) => match expiry {
+            Some((reason, message)) => valid(Status::False, reason, message),
+            None => valid(
+                Status::True,
+                names::reasons::ALL_VALID,
+                "all certificates are there and far from their end".to_owned(),
+            ),
+        },
     }
 }
 
 fn upgradable(decision: &Decision) -> Condition {
     match &decision.refused {
-        Some((reason, why)) if *reason == names::reasons::CHECKING => {
+        Some((reason, why)) if *reason == names::reasons::PREFLIGHT_CHECKS_RUNNING => {
             said(names::UPGRADABLE, Status::Unknown, reason, why.clone())
         }
         Some((reason, why)) => said(names::UPGRADABLE, Status::False, reason, why.clone()),
         None => said(
             names::UPGRADABLE,
             Status::True,
-            names::reasons::NOTHING_AGAINST_IT,
+            names::reasons::NO_BLOCKERS,
             "nothing stands against the package version that it refers to".to_owned(),
         ),
     }
 }
 
 fn reversible(seen: &Observed, before: &ClusterStatus, soak: &Soak) -> Condition {
-    let reversible = |status, reason, message| said(names::REVERSIBLE, status, reason, message);
+    let reversible = |status, reason, message| said(names::ROLLBACK_POSSIBLE, status, reason, message);
     let Some(previous) = &before.previous else {
         let message = "it had no other package version".to_owned();
-        return reversible(Status::False, names::reasons::NOTHING_BEFORE, message);
+        return reversible(Status::False, names::reasons::NO_PREVIOUS_VERSION, message);
     };
     let minor = |name: &str| seen.package(name).map(|spec| Stop::of("", spec).minor().to_owned());
-    let same = before.package_version.as_deref().and_then(minor) == minor(previous);
+    let has = Present::of(seen).and_then(|present| present.stop()).map(|stop| stop.minor().to_owned());
+    let same = has.is_some() && has == minor(previous);
     match (&soak.emulates, soak.until) {
         (Some(emulated), Some(until)) if Some(emulated) == minor(previous).as_ref() => {
             let message =
                 format!("at least until {until} it emulates {emulated}: going back to {previous} keeps every write");
-            reversible(Status::True, names::reasons::EMULATED, message)
+            reversible(Status::True, names::reasons::STORAGE_COMPATIBLE, message)
         }
         _ if same => {
             let message = format!("{previous} is of the same minor: going back to it keeps every write");
-            reversible(Status::True, names::reasons::EMULATED, message)
+            reversible(Status::True, names::reasons::STORAGE_COMPATIBLE, message)
         }
         _ => {
             let message =
                 format!("the soak is over: going back to {previous} is only possible by restoring a snapshot");
-            reversible(Status::False, names::reasons::SOAK_OVER, message)
+            reversible(Status::False, names::reasons::SOAK_ENDED, message)
         }
     }
 }
 
-fn accepted(decision: &Decision, outlook: &Outlook) -> Condition {
+fn accepted(seen: &Observed, decision: &Decision, outlook: &Outlook) -> Condition {
     if outlook.deletion_paused {
         return said(names::ACCEPTED, Status::False, names::reasons::PAUSED, DELETION_PAUSED.to_owned());
     }
@@ -362,7 +383,10 @@ fn accepted(decision: &Decision, outlook: &Outlook) -> Condition {
         return said(names::ACCEPTED, Status::False, names::reasons::MACHINES_JOINED, why.clone());
     }
     if let Some(why) = &decision.extensions.refused {
-        return said(names::ACCEPTED, Status::False, names::reasons::BAD_EXTENSION, why.clone());
+        return said(names::ACCEPTED, Status::False, names::reasons::INVALID_EXTENSION, why.clone());
+    }
+    if let Some(why) = restore::unusable(seen).filter(|_| !outlook.paused) {
+        return said(names::ACCEPTED, Status::False, names::reasons::SNAPSHOT_UNUSABLE, why);
     }
     match outlook.paused {
         true => said(
@@ -371,7 +395,7 @@ fn accepted(decision: &Decision, outlook: &Outlook) -> Condition {
             names::reasons::PAUSED,
             "nothing is done while spec.paused is true".to_owned(),
         ),
-        false => said(names::ACCEPTED, Status::True, names::reasons::UNDERSTOOD, "it is acted on".to_owned()),
+        false => said(names::ACCEPTED, Status::True, names::reasons::ACCEPTED, "it is acted on".to_owned()),
     }
 }
 

@@ -5,18 +5,82 @@ use jiff::Timestamp;
 
 use super::datastore;
 use super::observed::Observed;
+use super::preflight::Package;
 use super::reach::{self, Stop, Why};
 use super::stage::failed;
-use super::{restore, snapshots};
+use super::{opened, restore, snapshots};
+
+/// The package version that a cluster has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Present<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// What it says; none if it does not exist any more, or exists with another minor of Kubernetes than the cluster has.
+    pub spec: Option<&'a ClusterPackageVersionSpec>,
+    /// Its version of Kubernetes, if that is known.
+    kubernetes: Option<&'a str>,
+}
+
+impl<'a> Present<'a> {
+    /// The one that the cluster has; none if it never was ready. What was recorded of it counts when it does not exist any more.
+    pub fn of(seen: &'a Observed) -> Option<Self> {
+        let name = seen.status.package_version.as_deref()?;
+        let recorded = seen.status.kubernetes.as_deref();
+        // One that was deleted and created again with another minor is another one: no way to it was checked.
+        let same = |spec: &&ClusterPackageVersionSpec| {
+            recorded.is_none_or(|recorded| Stop::gone(name, recorded).minor() == Stop::of(name, spec).minor())
+        };
+        let spec = seen.package(name).filter(same);
+        let kubernetes = spec.map(|spec| spec.kubernetes.as_str()).or(recorded).or_else(|| said(seen, name));
+        Some(Self { name, spec, kubernetes })
+    }
+
+    /// As far as the ways from it are concerned; none if its version is not known.
+    pub fn stop(&self) -> Option<Stop<'a>> {
+        match self.spec {
+            Some(spec) => Some(Stop::of(self.name, spec)),
+            None => self.kubernetes.map(|kubernetes| Stop::gone(self.name, kubernetes)),
+        }
+    }
+}
+
+/// The version that all API servers said they have, of a cluster whose version was not recorded yet. While it changes they tell nothing.
+fn said<'a>(seen: &'a Observed, name: &str) -> Option<&'a str> {
+    let changes = seen.workloads.iter().any(|(component, workload)| {
+        let package = workload.package.as_deref();
+        *component != ControlPlaneComponent::Etcd && package.is_some_and(|package| package != name)
+    });
+    let mut components = seen.status.components.iter().filter(|_| !changes);
+    components.find(|one| one.component == ControlPlaneComponent::Apiserver)?.observed.as_deref()
+}
 
 /// Where a cluster is brought to.
 pub(super) struct Step<'a> {
     /// The package version, by its name.
-    pub package: (&'a str, &'a ClusterPackageVersionSpec),
+    pub name: &'a str,
+    /// What it says; none if it is the one that the cluster has and does not exist any more. Then the components are left as they are.
+    pub spec: Option<&'a ClusterPackageVersionSpec>,
     /// The minor that its components emulate, so that it is possible to go back.
     pub emulates: Option<String>,
     /// Why it is not the one that the cluster refers to.
     pub refused: Option<(&'static str, String)>,
+}
+
+impl<'a> Step<'a> {
+    /// The one that is asked for.
+    pub fn to(package: Package<'a>, emulates: Option<String>) -> Self {
+        Self { name: package.0, spec: Some(package.1), emulates, refused: None }
+    }
+
+    /// The one that the cluster has, and why it stays at that.
+    pub fn stays(at: Present<'a>, emulates: Option<String>, refused: (&'static str, String)) -> Self {
+        Self { name: at.name, spec: at.spec, emulates, refused: Some(refused) }
+    }
+
+    /// The package version that components are made from; none if they are left as they are.
+    pub fn package(&self) -> Option<Package<'a>> {
+        Some((self.name, self.spec?))
+    }
 }
 
 /// Where the cluster is brought to, from where it is.
@@ -25,17 +89,33 @@ pub(super) fn step<'a>(seen: &'a Observed, now: Timestamp) -> Step<'a> {
     // The record counts, not the time: as long as the old minor is emulated there is a way back, and who asked for it in time gets it.
     let soaking = status.emulates.as_deref();
     let emulated = status.emulates.clone();
-    let goes = |emulates| Step { package: target, emulates, refused: None };
-    let at = status.package_version.as_deref().and_then(|name| seen.package(name).map(|spec| (name, spec)));
-    let Some(at) = at else { return goes(None) };
-    if restore::replaces(seen) {
-        // What was written since is not there any more, and so nothing that another version would not understand.
-        return goes(emulated.filter(|_| at.0 == target.0));
+    let goes = |emulates| Step::to(target, emulates);
+    if let Some((name, spec)) = restore::package(seen) {
+        // What was written before is replaced, and so there is nothing that this version would not understand. One that only corrects another keeps the way back of that.
+        let stopped_for = status.restoring.as_ref().and_then(|restoring| restoring.package_version.as_deref());
+        let emulates = emulated.filter(|_| status.package_version.as_deref() == Some(stopped_for.unwrap_or(name)));
+        let why = || {
+            let target = target.0;
+            format!(
+                "{target} comes after the restore, which starts the control plane with {name}; together with another snapshot it takes the place of that restore"
+            )
+        };
+        let refused = (name != target.0).then(|| (names::reasons::RESTORING, why()));
+        return Step { name, spec, emulates, refused };
     }
-    if at.0 == target.0 {
-        return goes(emulated);
+    let Some(at) = Present::of(seen) else { return goes(None) };
+    if at.name == target.0 {
+        let Some(has) = at.kubernetes.filter(|_| at.spec.is_none()) else { return goes(emulated) };
+        let why = format!(
+            "ClusterPackageVersion {} was created again with Kubernetes {}, and the cluster has {has}: create it again as it was, and the other content under another name",
+            at.name, target.1.kubernetes
+        );
+        return Step::stays(at, emulated, (names::reasons::PACKAGE_VERSION_NOT_FOUND, why));
     }
-    let stays = |reason, why: String| Step { package: at, emulates: emulated.clone(), refused: Some((reason, why)) };
+    let stays = |reason, why: String| {
+        let why = if at.spec.is_some() { why } else { format!("{why}; {}", gone(at.name)) };
+        Step::stays(at, emulated.clone(), (reason, why))
+    };
     if let Some((reason, why)) = datastore::refused(seen, target.0, now) {
         return stays(reason, why);
     }
@@ -45,43 +125,49 @@ pub(super) fn step<'a>(seen: &'a Observed, now: Timestamp) -> Step<'a> {
             "mend the cause and set the annotation {} to something new, or refer to another package version",
             names::RETRY
         );
-        return stays(names::reasons::TRIED_AND_FAILED, format!("{what}; {how}"));
+        return stays(names::reasons::UPGRADE_FAILED, format!("{what}; {how}"));
     }
-    let (from, to) = (Stop::of(at.0, at.1), Stop::of(target.0, target.1));
+    let Some(from) = at.stop() else {
+        let why = format!("whether a way leads from {} to {} is not known", at.name, target.0);
+        return stays(names::reasons::PACKAGE_VERSION_NOT_FOUND, why);
+    };
+    let to = Stop::of(target.0, target.1);
     let way = if to.is_older_than(&from) { reach::back(&from, &to, soaking) } else { reach::forward(&from, &to) };
     match way {
         Err(no_way) if no_way.why == Why::NotEmulated => {
-            let more = "restoring a snapshot of before leads back, and loses what was written since";
-            stays(names::reasons::SOAK_OVER, format!("{}; {more}", no_way.message))
+            let more = "restoring an earlier snapshot leads back, and loses what was written since";
+            stays(names::reasons::SOAK_ENDED, format!("{}; {more}", no_way.message))
         }
-        Err(no_way) => stays(names::reasons::NOT_REACHABLE, no_way.message),
+        Err(no_way) => stays(names::reasons::UNSUPPORTED_UPGRADE_PATH, no_way.message),
         Ok(()) if to.is_older_than(&from) => goes(emulated.filter(|_| from.minor() == to.minor())),
         Ok(()) if from.minor() != to.minor() && soaking.is_some() => {
             let minor = soaking.unwrap_or_default();
-            let why = format!("{} emulates {minor} until its soak is over: {} comes after that", at.0, target.0);
-            stays(names::reasons::NOT_REACHABLE, why)
+            let why = format!("{} emulates {minor} until its soak is over: {} comes after that", at.name, target.0);
+            stays(names::reasons::UNSUPPORTED_UPGRADE_PATH, why)
         }
         // Another package of the same minor may be what makes it work.
         Ok(()) if from.minor() != to.minor() && status.finishing.is_some() => {
-            let why = format!("the soak of {} is being ended: {} comes after that", at.0, target.0);
-            stays(names::reasons::NOT_REACHABLE, why)
+            let why = format!("the soak of {} is being ended: {} comes after that", at.name, target.0);
+            stays(names::reasons::UNSUPPORTED_UPGRADE_PATH, why)
         }
-        Ok(()) => match snapshots::refused(seen, target.0) {
-            Some((reason, why)) => stays(reason, why),
-            None if from.minor() == to.minor() => goes(emulated),
-            None => goes(Some(from.minor().to_owned())),
-        },
+        Ok(()) => {
+            let held = unread(seen, target).or_else(|| datastore::loses(seen, target.0));
+            match held.or_else(|| snapshots::refused(seen, target.0, now)) {
+                Some((reason, why)) => stays(reason, why),
+                None if from.minor() == to.minor() => goes(emulated),
+                None => goes(Some(from.minor().to_owned())),
+            }
+        }
     }
 }
 
-/// Whether etcd stays with that package version because the one asked for has an older minor of etcd, which does not read its data.
-pub(super) fn newer_etcd(seen: &Observed, component: ControlPlaneComponent, running: &str, step: &Step<'_>) -> bool {
-    let key = |spec: &ClusterPackageVersionSpec| {
-        let version = spec.version_of(ControlPlaneComponent::Etcd);
-        let mut parts = version.split('.').map(|part| part.parse::<u32>().unwrap_or_default());
-        (parts.next().unwrap_or_default(), parts.next().unwrap_or_default())
-    };
-    component == ControlPlaneComponent::Etcd
-        && running != step.package.0
-        && seen.package(running).is_some_and(|running| key(running) > key(step.package.1))
+/// What is said of a package version that the cluster has and that does not exist any more.
+pub(super) fn gone(name: &str) -> String {
+    format!("ClusterPackageVersion {name}, which the cluster has, does not exist any more: create it again")
+}
+
+/// Why a change that has not begun would leave etcd as it is: it needs a package version that does not exist any more. That holds no way back up.
+fn unread(seen: &Observed, target: Package<'_>) -> Option<(&'static str, String)> {
+    let why = opened::goes_on(seen, target).err().filter(|_| !opened::begun(seen, target.0))?;
+    Some((names::reasons::PACKAGE_VERSION_NOT_FOUND, why))
 }

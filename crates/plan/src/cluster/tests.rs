@@ -8,6 +8,7 @@ mod keeping;
 mod making;
 mod members;
 mod observing;
+mod opening;
 mod policies;
 mod rehearsing;
 mod restores;
@@ -30,6 +31,8 @@ use super::objects::Kind;
 use super::*;
 
 const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
+/// Ten years.
+const AUTHORITY_LASTS: SignedDuration = SignedDuration::from_hours(87_600);
 
 fn package(kubernetes: &str) -> ClusterPackageVersionSpec {
     ClusterPackageVersionSpec::of_images("registry.example", kubernetes, "3.6.16")
@@ -142,7 +145,7 @@ impl World {
             retry: self.retry.clone(),
             target: Arc::clone(&packages[&self.spec.package_version]),
             packages,
-            namespace: self.namespace,
+            namespace: self.namespace.then(|| "namespace-uid".to_owned()),
             keys: self.keys.clone(),
             anchors: self.anchors.clone(),
             due: self.due.clone(),
@@ -199,10 +202,14 @@ impl World {
         }
         for (authority, turn) in &decision.rotate {
             let held = self.anchors.iter_mut().find(|held| held.authority == *authority).unwrap();
+            let (begins, ends, first_end) = (held.begins, held.ends, held.first_end);
+            let new = (self.now, self.now + AUTHORITY_LASTS);
             *held = match turn {
-                Turn::Trust => anchor(*authority, true, &["old", "new"]),
-                Turn::Sign => anchor(*authority, false, &["new", "old"]),
-                Turn::Drop => anchor(*authority, false, &["new"]),
+                Turn::Trust => Anchor { begins, ends, first_end, ..anchor(*authority, true, &["old", "new"]) },
+                Turn::Sign => {
+                    Anchor { begins: new.0, ends: new.1, first_end, ..anchor(*authority, false, &["new", "old"]) }
+                }
+                Turn::Drop => Anchor { begins, ends, first_end: ends, ..anchor(*authority, false, &["new"]) },
             };
         }
         if let Some(gone) = &decision.replace {
@@ -260,7 +267,8 @@ impl World {
 
 fn anchor(authority: Authority, next: bool, trusted: &[&str]) -> Anchor {
     let digest = anchor_digest(&trusted.join("+"), trusted[0]);
-    Anchor { authority, next, trusted: trusted.len(), digest }
+    let ends = NOW + AUTHORITY_LASTS;
+    Anchor { authority, next, trusted: trusted.len(), digest, begins: NOW, ends, first_end: ends }
 }
 
 fn replica(component: ControlPlaneComponent, number: u64, template: Option<String>) -> Replica {
@@ -271,7 +279,7 @@ fn replica(component: ControlPlaneComponent, number: u64, template: Option<Strin
     let (uid, ip) = (format!("uid-{name}"), Some(format!("10.0.0.{number}")));
     let node = Some("meta".to_owned());
     let serves = (component == ControlPlaneComponent::Apiserver).then_some(true);
-    Replica { name, uid, ip, node, template, ready: true, serves, ..Replica::default() }
+    Replica { name, uid, ip, node, template, ready: true, has_run: true, serves, ..Replica::default() }
 }
 
 fn kinds(decision: &Decision) -> Vec<(Kind, &str)> {

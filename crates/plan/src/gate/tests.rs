@@ -74,7 +74,7 @@ fn granted_by(verdict: Verdict) -> String {
 fn what_no_policy_names_does_not_pass_and_is_told_to_write_one() {
     let reboots = Owned::new("reboots", &["Reboot"], None, Amount::Count(9));
     let refusal = refusal(ask_for("a", &labels(&[]), &[reboots], None));
-    assert_eq!(refusal.why, Why::NoPolicy);
+    assert_eq!(refusal.why, Why::NoMatchingPolicy);
     assert_eq!(
         refusal.to_string(),
         "no OperationPolicy names Drain: write one that says how many Drain may be under way"
@@ -105,9 +105,9 @@ fn all_policies_that_name_the_type_must_have_room() {
 fn what_cannot_be_counted_does_not_pass() {
     let percent = Owned::new("drains", &["Drain"], Some("zone"), Amount::Percent(5));
     let unknown = refusal(ask_for("a", &labels(&[("zone", "z1")]), std::slice::from_ref(&percent), None));
-    assert_eq!(unknown.why, Why::PopulationUnknown);
+    assert_eq!(unknown.why, Why::TargetCountUnknown);
     let unlabelled = refusal(ask_for("a", &labels(&[("rack", "r1")]), &[percent], Some(100)));
-    assert_eq!(unlabelled.why, Why::NoScopeLabel);
+    assert_eq!(unlabelled.why, Why::ScopeLabelMissing);
     assert!(unlabelled.to_string().contains("counts by the label zone"), "{unlabelled}");
 }
 

@@ -138,8 +138,8 @@ fn a_machine_gets_the_certificate_of_its_own_name() {
 #[test]
 fn another_machines_name_is_refused() {
     let other = Form { common_name: "system:node:host-18".to_owned(), ..Form::client() };
-    is_denied(&ask(&token(), &other, Some(&machine())), "WrongSubject");
-    is_denied(&ask(&node(), &other, Some(&machine())), "WrongSubject");
+    is_denied(&ask(&token(), &other, Some(&machine())), "InvalidSubject");
+    is_denied(&ask(&node(), &other, Some(&machine())), "InvalidSubject");
 }
 
 #[test]
@@ -151,14 +151,17 @@ fn a_subject_that_says_more_or_less_is_refused() {
         Form { common_name: "host-17".to_owned(), ..Form::client() },
         Form { common_name: "system:node:host-17\n".to_owned(), ..Form::client() },
     ] {
-        is_denied(&ask(&token(), &form, Some(&machine())), "WrongSubject");
+        is_denied(&ask(&token(), &form, Some(&machine())), "InvalidSubject");
     }
 }
 
 #[test]
 fn names_are_for_serving_and_of_the_machine_only() {
-    is_denied(&ask(&token(), &Form { dns: words(&["host-17"]), ..Form::client() }, Some(&machine())), "WrongNames");
-    is_denied(&ask(&token(), &Form { email: true, ..Form::client() }, Some(&machine())), "WrongNames");
+    is_denied(
+        &ask(&token(), &Form { dns: words(&["host-17"]), ..Form::client() }, Some(&machine())),
+        "InvalidSubjectAltNames",
+    );
+    is_denied(&ask(&token(), &Form { email: true, ..Form::client() }, Some(&machine())), "InvalidSubjectAltNames");
     let serving = |dns: &[&str], ips: &[&str]| Form {
         dns: words(dns),
         ips: ips.iter().map(|ip| ip.parse().unwrap()).collect(),
@@ -176,7 +179,7 @@ fn names_are_for_serving_and_of_the_machine_only() {
         serving(&["host-17"], &["::ffff:10.0.0.17"]),
         Form { email: true, ..Form::serving() },
     ] {
-        is_denied(&ask(&node(), &form, Some(&machine())), "WrongNames");
+        is_denied(&ask(&node(), &form, Some(&machine())), "InvalidSubjectAltNames");
     }
     let verdict = ask(&node(), &serving(&["host-17"], &["10.1.0.17"]), Some(&machine()));
     let Verdict::Denied { message, .. } = verdict else { panic!("{verdict:?}") };
@@ -225,17 +228,17 @@ fn what_is_reserved_is_refused_even_if_the_machine_declares_it() {
         ..Form::serving()
     };
     for name in names {
-        is_denied(&ask(&node(), &serving(&["host-17", name], &[]), Some(&machine)), "ReservedNames");
+        is_denied(&ask(&node(), &serving(&["host-17", name], &[]), Some(&machine)), "ReservedSubjectAltNames");
     }
     for ip in ips {
-        is_denied(&ask(&node(), &serving(&["host-17"], &[ip]), Some(&machine)), "ReservedNames");
+        is_denied(&ask(&node(), &serving(&["host-17"], &[ip]), Some(&machine)), "ReservedSubjectAltNames");
     }
     is_approved(&ask(&node(), &serving(&["host-17"], &["10.97.0.1", "fd00:97::1"]), Some(&machine)));
     // A machine that is called so does not get it either.
     let named = Joiner { node: "kubernetes".to_owned(), ..machine };
     let form = Form { common_name: "system:node:kubernetes".to_owned(), ..serving(&["kubernetes"], &[]) };
     let requestor = Requestor::of("system:node:kubernetes", &words(&["system:nodes"]), NAMESPACE);
-    is_denied(&ask(&requestor, &form, Some(&named)), "ReservedNames");
+    is_denied(&ask(&requestor, &form, Some(&named)), "ReservedSubjectAltNames");
 }
 
 #[test]
@@ -316,27 +319,27 @@ fn what_an_earlier_version_wrote_binds_only_a_node_that_joined_through_the_machi
 #[test]
 fn other_usages_are_refused() {
     for usages in [&["client auth"][..], &["digital signature", "client auth", "server auth"], &["any"], &[]] {
-        is_denied(&ask(&token(), &Form { usages: words(usages), ..Form::client() }, Some(&machine())), "WrongUsages");
+        is_denied(&ask(&token(), &Form { usages: words(usages), ..Form::client() }, Some(&machine())), "InvalidUsages");
     }
     let client = Form { signer: SERVING_SIGNER, ..Form::client() };
-    is_denied(&ask(&node(), &client, Some(&machine())), "WrongUsages");
+    is_denied(&ask(&node(), &client, Some(&machine())), "InvalidUsages");
 }
 
 #[test]
 fn a_token_gets_no_serving_certificate() {
-    is_denied(&ask(&token(), &Form::serving(), Some(&machine())), "WrongSigner");
+    is_denied(&ask(&token(), &Form::serving(), Some(&machine())), "SignerNotAllowed");
 }
 
 #[test]
 fn a_machine_that_is_gone_or_going_joins_no_more_and_a_paused_one_waits() {
-    is_denied(&ask(&token(), &Form::client(), None), "MachineGone");
+    is_denied(&ask(&token(), &Form::client(), None), "MachineNotFound");
     let going = Joiner { deleted: true, ..machine() };
     is_denied(&ask(&token(), &Form::client(), Some(&going)), "MachineDeleted");
     is_denied(&ask(&node(), &Form::serving(), Some(&going)), "MachineDeleted");
     let paused = Joiner { paused: true, ..machine() };
     assert!(matches!(ask(&token(), &Form::client(), Some(&paused)), Verdict::Waits { .. }));
     // A request that will never do does not wait.
-    is_denied(&ask(&token(), &Form { country: true, ..Form::client() }, Some(&paused)), "WrongSubject");
+    is_denied(&ask(&token(), &Form { country: true, ..Form::client() }, Some(&paused)), "InvalidSubject");
 }
 
 #[test]

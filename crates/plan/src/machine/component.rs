@@ -65,7 +65,8 @@ impl<'a> Mind<'a> {
         if entry.failed.as_ref().is_some_and(|failed| *failed != wanted.digest) {
             // Another one is declared.
             (entry.failed, entry.rollback) = (None, None);
-            if matches!(entry.state, ComponentState::Failed | ComponentState::RolledBack) {
+            if matches!(entry.state, ComponentState::Failed | ComponentState::RolledBack) && !self.stays_failed(&entry)
+            {
                 set(&mut entry, ComponentState::Pending, String::new(), self.now);
             }
         }
@@ -82,6 +83,12 @@ impl<'a> Mind<'a> {
             self.status.trusts.clone_from(&wanted.trusts);
         }
         stand
+    }
+
+    /// It was left broken on a closed Node: that another version is declared, or a person asks to try again, does not mend it. The Node is opened when
+    /// it works.
+    pub(super) fn stays_failed(&self, entry: &Component) -> bool {
+        entry.state == ComponentState::Failed && self.k.node.is_some_and(|node| node.closed.is_some())
     }
 
     /// The declared package is what we installed last.
@@ -127,16 +134,36 @@ impl<'a> Mind<'a> {
         }
         match entry.state {
             ComponentState::Ready => {
-                // Written by an operator that did not know of inputs.
+                // An earlier operator wrote neither down.
                 if entry.inputs.is_empty() {
                     entry.inputs = wanted.inputs();
                 }
+                entry.proven = Some(wanted.digest.clone());
                 return Stand::Settled;
             }
             // It mended itself, or somebody did.
             ComponentState::Drifted if !self.was_repaired() => {
                 set(entry, ComponentState::Ready, String::new(), now);
                 return Stand::Settled;
+            }
+            // A bootstrap token is valid for minutes: a kubelet that did not join with its own needs another one.
+            // The step was written down before it was asked for: one that no host heard of, such as when its token was not issued, is asked for again.
+            ComponentState::Pending | ComponentState::Upgrading
+                if wanted.needs_credential
+                    && self.k.node.is_none()
+                    && (entry.state == ComponentState::Pending || self.written_down(entry, &Does::Install(wanted))) =>
+            {
+                let mut stand = self.not_in_place(entry, wanted, sight);
+                if let Stand::Due(item) = &mut stand {
+                    item.step.why = "it is installed and did not join: it gets another bootstrap token".to_owned();
+                }
+                return stand;
+            }
+            // The step that was written down was withdrawn before its turn: what is there has its time to prove itself from now on.
+            ComponentState::Upgrading | ComponentState::Downgrading
+                if self.installed_by_us(entry, wanted).is_none() =>
+            {
+                set(entry, ComponentState::Installing, String::new(), now);
             }
             ComponentState::Drifted
             | ComponentState::Installing
@@ -152,17 +179,16 @@ impl<'a> Mind<'a> {
     }
 
     fn prove(&mut self, entry: &mut Component, wanted: &'a Rendered, sight: &Sight<'_>) -> Stand<'a> {
-        let Some(doubt) = self.doubt(wanted, sight) else {
-            set(entry, ComponentState::Ready, String::new(), self.now);
-            entry.inputs = wanted.inputs();
-            return Stand::Settled;
-        };
+        let Some(doubt) = self.doubt(wanted, sight) else { return self.proven(entry, wanted) };
         let within = signed(wanted.times.healthy_within);
         let needs_server = !wanted.node_conditions.is_empty() || wanted.needs_credential;
         if self.had(entry, needs_server) >= within {
             // Somebody else may have touched it meanwhile. With nothing to go back to, it is put right once before it is given up.
             let deviations = &sight.seen.deviations;
-            if !deviations.is_empty() && kept(sight.seen, wanted).is_none() && !self.repaired_in_proof(entry, wanted) {
+            if !deviations.is_empty()
+                && kept(entry, sight.seen, wanted).is_none()
+                && !self.repaired_in_proof(entry, wanted)
+            {
                 entry.message = format!("{doubt}: it is repaired once before it is given up");
                 return Stand::Due(Box::new(self.repair(wanted, None, sight.seen, doubt)));
             }
@@ -172,6 +198,13 @@ impl<'a> Mind<'a> {
         entry.message = format!("{PROVING}: {doubt}");
         self.look_for_health(wanted.times.healthy_every);
         Stand::Proving { others: entry.state == ComponentState::Installing }
+    }
+
+    /// The declared package works: it is what a later version goes back to.
+    fn proven(&self, entry: &mut Component, wanted: &Rendered) -> Stand<'a> {
+        set(entry, ComponentState::Ready, String::new(), self.now);
+        (entry.inputs, entry.proven) = (wanted.inputs(), Some(wanted.digest.clone()));
+        Stand::Settled
     }
 
     /// The time that a component had to prove itself.
@@ -228,7 +261,7 @@ impl<'a> Mind<'a> {
             };
             // Right after a boot the Node still says what was true before.
             if node.boot_id.is_some_and(|boot| !sight.facts.boot_id.is_empty() && boot != sight.facts.boot_id) {
-                return Some(format!("Node {} has not told of its boot yet", node.name));
+                return Some(format!("Node {} has not reported its boot yet", node.name));
             }
             let missing = node_conditions.iter().find(|condition| !node.holds(condition));
             return missing.map(|condition| format!("Node {} does not have the condition {condition}", node.name));
@@ -301,9 +334,7 @@ impl<'a> Mind<'a> {
         let late = entry.state == ComponentState::Failed && installed(sight.seen) == Some(&wanted.digest);
         if late && self.doubt(wanted, sight).is_none() {
             entry.failed = None;
-            set(entry, ComponentState::Ready, String::new(), self.now);
-            entry.inputs = wanted.inputs();
-            return Stand::Settled;
+            return self.proven(entry, wanted);
         }
         if let Some(back) = entry.rollback.clone() {
             return self.restored(entry, wanted, sight, &back);
@@ -314,7 +345,7 @@ impl<'a> Mind<'a> {
             }
             return Stand::Left;
         }
-        let Some((to, version)) = kept(sight.seen, wanted) else {
+        let Some((to, version)) = kept(entry, sight.seen, wanted) else {
             set(entry, ComponentState::Failed, entry.message.clone(), self.now);
             return Stand::Left;
         };
@@ -351,10 +382,15 @@ impl<'a> Mind<'a> {
         let version = &wanted.package.version;
         let repaired = entry.state == ComponentState::Drifted;
         entry.failed = Some(wanted.digest.clone());
-        let target = kept(sight.seen, wanted).filter(|_| wanted.on_failure == OnFailure::RollBack && !repaired);
+        // It proved itself on this host: what broke since is not mended by an older version.
+        let worked = entry.proven.as_ref() == Some(&wanted.digest);
+        let goes_back = wanted.on_failure == OnFailure::RollBack && !repaired && !worked;
+        let target = kept(entry, sight.seen, wanted).filter(|_| goes_back);
         let Some((to, old)) = target else {
             let why = if repaired {
                 "after a repair"
+            } else if worked {
+                "although it worked on this host before, and is left as it is"
             } else if wanted.on_failure == OnFailure::Hold {
                 "and is left as it is, as onFailure: Hold says"
             } else {
@@ -438,7 +474,7 @@ impl<'a> Mind<'a> {
         let name = &seen.component;
         let mut entry = self.entry(name);
         entry.desired = None;
-        entry.failed = None;
+        (entry.failed, entry.rollback) = (None, None);
         entry.observed = observed(seen);
         let left = self.k.leaving.get(name);
         let does = Does::Remove;
@@ -479,6 +515,12 @@ impl<'a> Mind<'a> {
     /// What the host remembers of the present attempt.
     pub(super) fn record(&self, entry: &Component, does: &Does<'_>) -> Option<&'a StepRecord> {
         self.record_of(&id(self.under(), &entry.component, does.tag(), entry.attempts.unwrap_or(0)))
+    }
+
+    /// The present attempt is the step that was written down last.
+    fn written_down(&self, entry: &Component, does: &Does<'_>) -> bool {
+        let id = id(self.under(), &entry.component, does.tag(), entry.attempts.unwrap_or(0));
+        self.old.progress.as_ref().is_some_and(|progress| progress.id.as_ref() == Some(&id))
     }
 
     /// When an attempt that follows one that failed may be made.
@@ -571,10 +613,16 @@ fn observed(seen: &ComponentSeen) -> Option<String> {
     Some(cut(version, 256))
 }
 
+/// Whether the host carries a version that has not proven itself. One that nothing was recorded about counts as proven: an earlier operator,
+/// or the one that had the host before, installed it.
+pub(super) fn unproven(entry: &Component, seen: &ComponentSeen) -> bool {
+    entry.proven.as_ref().zip(installed(seen)).is_some_and(|(proven, there)| proven != there)
+}
+
 /// The version that worked: what is there, or else what was there before.
-fn kept(seen: &ComponentSeen, wanted: &Rendered) -> Option<(String, String)> {
-    let all = seen.installed.iter().chain(&seen.previous);
-    let mut others = all.filter(|installed| installed.digest != wanted.digest);
+fn kept(entry: &Component, seen: &ComponentSeen, wanted: &Rendered) -> Option<(String, String)> {
+    let there = seen.installed.iter().filter(|_| !unproven(entry, seen));
+    let mut others = there.chain(&seen.previous).filter(|installed| installed.digest != wanted.digest);
     others.next().map(|installed| (installed.digest.clone(), installed.version.clone()))
 }
 

@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::component::set;
 use super::guard::cut;
-use super::{Act, Decision, Known, Unreachable, Wanted, order};
+use super::{Act, Decision, Known, Unreachable, Wanted, Wish, order};
 use crate::join::{Binding, NOT_BOUND, not_bound};
 
 /// A step that goes on without us is asked after so often.
@@ -23,6 +23,7 @@ const PROGRESS: SignedDuration = SignedDuration::from_secs(5);
 pub fn decide(known: &Known<'_>, now: Timestamp) -> Decision {
     let mut mind = Mind::new(known, now);
     mind.decide();
+    mind.keep_node_meanwhile();
     mind.finish()
 }
 
@@ -35,6 +36,8 @@ pub(super) struct Mind<'a> {
     /// As it should be.
     pub status: MachineStatus,
     pub act: Act,
+    /// A window that is asked for as well, if `act` is about the Node.
+    pub also_ask: Option<Wish>,
     pub next: Option<Timestamp>,
     pub withdraw: bool,
     /// What of the host is not as declared.
@@ -66,6 +69,7 @@ impl<'a> Mind<'a> {
             status: MachineStatus { progress: None, ..old.clone() },
             old,
             act: Act::Rest,
+            also_ask: None,
             next: None,
             withdraw: false,
             drift: Vec::new(),
@@ -86,9 +90,7 @@ impl<'a> Mind<'a> {
             return self.leave();
         }
         if machine.spec.ssh.is_none() {
-            // Observed only: nothing of it is ours.
-            self.withdraw = self.waits() && !machine.spec.paused;
-            return;
+            return self.observe_only();
         }
         self.status.observed_generation = machine.metadata.generation;
         let asked = self.follow_retry();
@@ -119,8 +121,7 @@ impl<'a> Mind<'a> {
         let work = self.work(&ordered, seen.observation);
         self.note_drift();
         if machine.spec.paused {
-            self.rest(seen);
-            return;
+            return self.look_while_paused(&work, observe, seen);
         }
         self.go_on(work, observe, seen);
     }
@@ -130,6 +131,7 @@ impl<'a> Mind<'a> {
         let new = matches!(self.k.binding, Binding::Bound(_)) && self.status.node_ref != self.old.node_ref;
         if new {
             self.status.progress = self.old.progress.clone();
+            self.status.node_taints = self.registered_taints();
             self.at(self.now);
         }
         new
@@ -195,9 +197,9 @@ impl<'a> Mind<'a> {
 
     /// The host said no, and nothing was begun: its disk may be full, or its journal broken.
     fn told_no(&mut self, at: Timestamp, why: &str) {
-        self.progress("wait for a host that says no", None, Some(at), why);
+        self.progress("wait for a host that rejected the request", None, Some(at), why);
         for entry in self.status.components.iter_mut().filter(|entry| entry.state == ComponentState::Pending) {
-            entry.message = cut(&format!("the host says no: {why}"), 1024);
+            entry.message = cut(&format!("the host rejected the request: {why}"), 1024);
         }
     }
 
@@ -220,8 +222,14 @@ impl<'a> Mind<'a> {
 
     /// Nothing is touched, because what is wanted cannot be.
     fn cannot(&mut self, reason: &'static str, message: String) {
+        let paused = self.k.machine.spec.paused;
+        self.withdraw = self.waits() && !paused;
+        let ended = if paused { None } else { self.end_in_vain(&format!("{reason}: {message}")) };
+        if let Some(ended) = ended {
+            self.refused = Some((reason, format!("{message}. {ended}")));
+            return;
+        }
         self.refused = Some((reason, message));
-        self.withdraw = self.waits() && !self.k.machine.spec.paused;
         if self.k.host.seen.is_none_or(|seen| seen.at < self.last_check()) {
             self.ask(wire::Observe::default());
         } else {
@@ -237,12 +245,14 @@ impl<'a> Mind<'a> {
             return false;
         }
         self.status.retried = asked;
-        for entry in &mut self.status.components {
+        let mut components = std::mem::take(&mut self.status.components);
+        for entry in &mut components {
             entry.rollback = None;
-            if entry.failed.take().is_some() {
+            if entry.failed.take().is_some() && !self.stays_failed(entry) {
                 set(entry, ComponentState::Pending, "a person asked to try again".to_owned(), self.now);
             }
         }
+        self.status.components = components;
         true
     }
 

@@ -39,7 +39,7 @@ pub fn told(old: &MachineStatus, new: &MachineStatus) -> Vec<Told> {
             ComponentState::Ready => {
                 let repaired = before.is_some_and(|before| before.state == ComponentState::Drifted);
                 let verb = if repaired { "is as declared again" } else { "is in place and works" };
-                let reason = if repaired { "Repaired" } else { "InPlace" };
+                let reason = if repaired { "Repaired" } else { "PackageInstalled" };
                 (Level::Normal, reason, format!("{} {version} {verb}", entry.component))
             }
             ComponentState::RolledBack if before.is_some_and(|before| before.state == ComponentState::Drifted) => {
@@ -59,14 +59,19 @@ pub fn told(old: &MachineStatus, new: &MachineStatus) -> Vec<Told> {
         let gone = !new.components.iter().any(|after| after.component == entry.component);
         if gone && entry.state == ComponentState::Removing {
             let message = format!("{} was removed", entry.component);
-            told.push(Told { level: Level::Normal, reason: "Removed", message, once_for: entry.since.to_string() });
+            told.push(Told {
+                level: Level::Normal,
+                reason: "PackageRemoved",
+                message,
+                once_for: entry.since.to_string(),
+            });
         }
     }
     if let Some(drift) = &new.last_drift
         && old.last_drift.as_ref().is_none_or(|before| before.at != drift.at)
     {
         let fights = guard::fights(drift);
-        let reason = if fights { "FightsBack" } else { "Drifted" };
+        let reason = if fights { "DriftRecurring" } else { "Drifted" };
         let message = guard::text(&drift.items);
         told.push(Told { level: Level::Warning, reason, message, once_for: drift.at.to_string() });
     }
@@ -75,7 +80,7 @@ pub fn told(old: &MachineStatus, new: &MachineStatus) -> Vec<Told> {
         && owned(old).is_none_or(|before| (before.status, &before.reason) != (now.status, &now.reason))
     {
         let once_for = now.last_transition_time.to_string();
-        let reason = ["HostOwnedByAnother", "HostNotClaimed", "AddressInUse", "WrongHost", "Fenced"]
+        let reason = ["HostOwnedByAnother", "HostNotClaimed", "AddressInUse", "SerialMismatch", "StaleFencingToken"]
             .into_iter()
             .find(|one| now.reason == **one);
         if let Some(reason) = reason.filter(|_| now.status == Status::False) {

@@ -18,9 +18,9 @@ impl Mind<'_> {
         if !self.finalized() {
             return;
         }
-        self.status.phase = Some(fleetwright_api::Phase::Leaving);
+        self.status.phase = Some(fleetwright_api::Phase::Deleting);
         self.status.observed_generation = machine.metadata.generation;
-        // Before anything else: `onDelete: Orphan` and the let-go annotation remove the finalizer, which a pause holds as well.
+        // Before anything else: `onDelete: Orphan` and the force-release annotation remove the finalizer, which a pause holds as well.
         if machine.spec.paused {
             self.note_host();
             self.progress(
@@ -32,15 +32,11 @@ impl Mind<'_> {
             return;
         }
         let annotations = machine.metadata.annotations.as_ref();
-        if annotations.and_then(|all| all.get(names::LET_GO)).is_some_and(|value| value == "true") {
-            self.withdraw = self.waits();
-            self.act = self.last_act(true);
-            return;
+        if annotations.and_then(|all| all.get(names::FORCE_RELEASE)).is_some_and(|value| value == "true") {
+            return self.last_act(true);
         }
         if machine.spec.ssh.is_none() {
-            self.withdraw = self.waits();
-            self.act = self.last_act(false);
-            return;
+            return self.last_act(false);
         }
         self.note_host();
         if self.leave_to_others() {
@@ -48,9 +44,7 @@ impl Mind<'_> {
         }
         if self.k.same_address.is_some() && self.status.components.is_empty() && !self.k.host.cleaned {
             // Nothing was ever done for it.
-            self.withdraw = self.waits();
-            self.act = self.last_act(false);
-            return;
+            return self.last_act(false);
         }
         if self.newly_bound() {
             return;
@@ -69,7 +63,7 @@ impl Mind<'_> {
                 None => seen.observation.never_owned && never_ours,
             }) && !matches!(self.act, Act::End { .. } | Act::Adopt { .. })
             {
-                self.act = self.last_act(false);
+                self.last_act(false);
             }
             return;
         }
@@ -136,14 +130,24 @@ impl Mind<'_> {
 
     /// Nothing of ours is on the host: Node, window and machine go.
     fn after_cleaning(&mut self) {
-        self.act = if self.k.node.is_some() { Act::DeleteNode } else { self.last_act(false) };
+        if self.k.node.is_some() {
+            self.act = Act::DeleteNode;
+        } else {
+            self.last_act(false);
+        }
     }
 
-    /// The window ends before the machine is gone: nobody is left to end it afterwards.
-    pub(super) fn last_act(&self, node: bool) -> Act {
-        if self.running().is_some() {
-            return Act::End { open: false, well: true, text: "the machine has left".to_owned() };
-        }
-        Act::LetGo { node }
+    /// Ends or withdraws the window, then releases the machine: without the machine no pass would. A Node that stays is opened again, unless
+    /// a step was begun on its host and has not proven itself.
+    pub(super) fn last_act(&mut self, node: bool) {
+        self.withdraw = self.waits();
+        self.act = if self.running().is_some() {
+            let open = !node && self.k.node.is_some() && !self.half_done();
+            Act::End { open, well: true, text: "the machine has left".to_owned() }
+        } else if !node && self.left_closed() {
+            Act::Open
+        } else {
+            Act::LetGo { node }
+        };
     }
 }

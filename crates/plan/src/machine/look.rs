@@ -9,10 +9,10 @@ use fleetwright_wire::{self as wire, StepRecord};
 use jiff::{SignedDuration, Timestamp};
 
 use super::component::signed;
-use super::decide::Mind;
+use super::decide::{ASK_AGAIN, Mind};
 use super::guard::{self, cut};
 use super::step::{Does, changes, id, reboot_id};
-use super::work::MOST_BOOTS;
+use super::work::{MOST_BOOTS, Work};
 use super::{Act, Node, Seen, Wanted};
 use crate::package::Rendered;
 
@@ -79,6 +79,22 @@ impl<'a> Mind<'a> {
     pub(super) fn look_for_proof(&mut self, observe: wire::Observe, seen: Seen<'a>) {
         let every = signed(self.health.unwrap_or(Duration::from_secs(2))).max(SignedDuration::from_millis(200));
         self.look_again(wire::Observe { health: true, ..observe }, seen, every);
+    }
+
+    /// A pause stops steps, not looks: what was changed before it proves itself, and a host that stops answering is noticed.
+    pub(super) fn look_while_paused(&mut self, work: &Work<'a>, observe: wire::Observe, seen: Seen<'a>) {
+        if work.running {
+            self.status.progress = self.old.progress.clone();
+            return self.look_again(observe, seen, ASK_AGAIN);
+        }
+        if work.unproven {
+            self.progress_of_proof();
+            return self.look_for_proof(observe, seen);
+        }
+        if self.due(seen) {
+            return self.ask(observe);
+        }
+        self.rest(seen);
     }
 
     /// Looks at the host that long after the last look.

@@ -9,10 +9,12 @@
 //! - a host that carries packages and never had an owner is claimed only by the Machine that installed them, or by hand;
 //! - nothing is changed on a host whose key is not trusted, that is paused, or of whose packages one cannot be made;
 //! - while a Node of the machine's name is not bound to it, neither that Node nor the host is changed;
+//! - what a bound Node is given waits neither for the gate nor for the host;
 //! - at most one step at a time, each under an id that is not used for another one;
 //! - a step that disrupts is decided on only inside a window that is under way, if the machine has a Node;
 //! - a package that did not work is not tried again until another is declared or a person asks;
 //! - the time in which the API server did not answer does not count against a package that must join or keep a Node;
+//! - a version that was installed and has not proven itself is not restored by a rollback;
 //! - a version that was restored is checked for health before its Node is opened, and guarded against drift like any other;
 //! - the same inputs give the same decision: who continues after a crash does what the one before would have done.
 
@@ -23,6 +25,7 @@ mod foresee;
 mod guard;
 mod leave;
 mod look;
+mod node;
 mod notes;
 mod order;
 mod owner;
@@ -39,7 +42,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fleetwright_api::{Disruption, Machine, MachineStatus};
+use fleetwright_api::{Disruption, Machine, MachineStatus, Taint};
 use fleetwright_wire as wire;
 use jiff::Timestamp;
 
@@ -241,14 +244,25 @@ pub struct Node<'a> {
     pub conditions: &'a [(Arc<str>, bool)],
     /// The boot that its kubelet runs in, if it says so.
     pub boot_id: Option<&'a str>,
-    /// Whether its labels are those that the machine declares.
-    pub labelled: bool,
+    /// Its labels.
+    pub labels: &'a [(Box<str>, Box<str>)],
+    /// It has the annotation [`fleetwright_api::names::NODE_LABELS`].
+    pub annotated: bool,
+    /// Its taints.
+    pub taints: &'a [Taint],
+    /// The provider's name for its host, if it has one.
+    pub provider_id: Option<&'a str>,
 }
 
 impl Node<'_> {
     /// Does the condition hold?
     pub fn holds(&self, type_: &str) -> bool {
         self.conditions.iter().any(|(name, holds)| &**name == type_ && *holds)
+    }
+
+    /// The value of a label, if it has it.
+    pub fn label(&self, key: &str) -> Option<&str> {
+        self.labels.iter().find(|(name, _)| &**name == key).map(|(_, value)| &**value)
     }
 }
 
@@ -304,6 +318,8 @@ pub struct GivenUp {
 pub struct Decision {
     /// The one thing to do.
     pub act: Act,
+    /// A window to ask for before that, if `act` is about the Node alone.
+    pub also_ask: Option<Wish>,
     /// Our part of the status.
     pub status: MachineStatus,
     /// When to look again, if nothing happens.
@@ -351,8 +367,22 @@ pub enum Act {
         /// What became of it.
         text: String,
     },
-    /// Give the Node the labels that the machine declares.
-    Label,
+    /// Give the Node the labels that the machine declares, and remove those that it declared before. Other labels stay.
+    Label {
+        /// Labels that the machine declares.
+        set: BTreeMap<String, String>,
+        /// Labels that the machine declared before, by their keys.
+        remove: Vec<String>,
+    },
+    /// Give the Node the taints that the machine declares, and remove those that it declared before. Other taints stay.
+    Taint {
+        /// Taints that the machine declares.
+        set: Vec<Taint>,
+        /// Taints that the machine declared before, by [`Taint::id`].
+        remove: Vec<String>,
+    },
+    /// Give the Node, which has none, the provider's name that the machine declares.
+    SetProviderId,
     /// The machine has left: its Node goes.
     DeleteNode,
     /// Let the machine go, and its Node, too, if it is there and the host is gone.
@@ -371,6 +401,8 @@ pub struct Run {
     pub step: wire::Step,
     /// It is killed after that long.
     pub within: Duration,
+    /// What is installed has not proven itself: the host does not keep it to go back to.
+    pub unproven: bool,
     /// What to look at when it ended.
     pub then: wire::Observe,
     /// The package holds a credential that is filled in right before.

@@ -43,6 +43,7 @@ impl<'a> Mind<'a> {
             message: String::new(),
             failed: None,
             rollback: None,
+            proven: None,
             inputs: Default::default(),
             attempts: None,
         })
@@ -77,9 +78,9 @@ impl<'a> Mind<'a> {
         let unreachable = self.k.host.unreachable?;
         Some(match unreachable.why {
             Why::HostKeyChanged(text) => (unreachable, "HostKeyChanged", text),
-            Why::Unsupported(text) => (unreachable, "Unsupported", text),
+            Why::Unsupported(text) => (unreachable, "UnsupportedPlatform", text),
             Why::Refused(reason, text) => (unreachable, reason, text),
-            Why::Silent(text) => (unreachable, "NoAnswer", text),
+            Why::Silent(text) => (unreachable, "NoResponse", text),
         })
     }
 }

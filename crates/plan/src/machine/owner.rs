@@ -16,7 +16,7 @@ impl Mind<'_> {
         let mark = seen.observation.owner.as_ref();
         self.status.host_owner = mark.map(written);
         if let Some(message) = self.wrong_serial(&seen.observation.facts) {
-            return self.stop("WrongHost", message);
+            return self.stop("SerialMismatch", message);
         }
         let Some(mark) = mark else { return self.may_claim(seen) };
         let adopts = self.asks_to_adopt(&written(mark).adoption()) && !self.k.machine.spec.paused;
@@ -53,7 +53,7 @@ impl Mind<'_> {
                 self.k.fence,
                 self.k.machine.metadata.name.as_deref().unwrap_or_default()
             );
-            return self.stop("Fenced", message);
+            return self.stop("StaleFencingToken", message);
         }
         let message = format!(
             "the host belongs to {} in epoch {}, and nothing is done to it. If that Machine is gone or must not have it any more: \
@@ -119,7 +119,7 @@ impl Mind<'_> {
         let gone = self.k.host.unreachable.is_some_and(|unreachable| unreachable.attempts > 1);
         let host = &self.k.host;
         if !ours || spec.ssh.is_none() || spec.paused || gone || host.released || host.refused.is_some() {
-            self.act = self.last_act(false);
+            self.last_act(false);
             return true;
         }
         if self.k.same_address.is_some() || !self.host_is_free() {
@@ -130,8 +130,29 @@ impl Mind<'_> {
             return true;
         };
         let owned = seen.observation.owner.as_ref().is_some_and(|mark| mark.owner.is(self.k.identity));
-        self.act = if owned { Act::Release } else { self.last_act(false) };
+        if owned {
+            self.act = Act::Release;
+        } else {
+            self.last_act(false);
+        }
         true
+    }
+
+    /// Without `spec.ssh` a machine is only observed: nothing of its host is ours, and a window that is under way ends.
+    pub(super) fn observe_only(&mut self) {
+        let machine = self.k.machine;
+        if machine.spec.paused {
+            return;
+        }
+        self.withdraw = self.waits();
+        if let Some(ended) = self.end_in_vain("spec.ssh is null, and nothing more is done to the host") {
+            let message = format!("spec.ssh is null: the host is neither looked at nor changed. {ended}");
+            let (generation, now) = (machine.metadata.generation, self.now);
+            let conditions = &mut self.status.conditions;
+            put(conditions, names::UP_TO_DATE, Status::Unknown, "NotManaged", cut(&message, 4096), generation, now);
+        } else if self.left_closed() {
+            self.act = Act::Open;
+        }
     }
 
     fn stop(&mut self, reason: &'static str, message: String) -> bool {

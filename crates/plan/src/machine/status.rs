@@ -19,7 +19,7 @@ pub const OURS: [&str; 6] = [
     names::HOST_OWNED,
     names::PACKAGES_READY,
     names::UP_TO_DATE,
-    names::IN_SHAPE,
+    names::IN_SYNC,
 ];
 
 /// The reason of [`names::PACKAGES_READY`] from the beginning until all packages were in place for the first time.
@@ -73,11 +73,11 @@ impl Mind<'_> {
             put(conditions, type_, status, reason, guard::cut(&message, 4096), generation, now);
         };
         let why = host.unreachable.map(|unreachable| (unreachable, unreachable.why));
-        let no_answer = if self.status.reboot_due_from.is_some() { REBOOT_TIMED_OUT } else { "NoAnswer" };
+        let no_answer = if self.status.reboot_due_from.is_some() { REBOOT_TIMED_OUT } else { "NoResponse" };
         match why {
             None if host.seen.is_some() => {
-                say(names::REACHABLE, Status::True, "Answers", String::new());
-                say(names::HOST_KEY_TRUSTED, Status::True, "KeyMatches", String::new());
+                say(names::REACHABLE, Status::True, "Connected", String::new());
+                say(names::HOST_KEY_TRUSTED, Status::True, "HostKeyMatches", String::new());
             }
             Some((_, super::Why::HostKeyChanged(text))) => {
                 let message = format!(
@@ -89,7 +89,7 @@ impl Mind<'_> {
             }
             Some((unreachable, why)) => {
                 let (reason, text, sure) = match why {
-                    super::Why::Unsupported(text) => ("Unsupported", text, true),
+                    super::Why::Unsupported(text) => ("UnsupportedPlatform", text, true),
                     super::Why::Refused(reason, text) => (reason, text, true),
                     super::Why::HostKeyChanged(text) | super::Why::Silent(text) => (no_answer, text, false),
                 };
@@ -100,7 +100,7 @@ impl Mind<'_> {
                         message = format!(
                             "{message}. The machine was deleted and its host is to be left clean: bring it back, or, if it is gone for good, annotate the \
                              machine with {}=true",
-                            names::LET_GO
+                            names::FORCE_RELEASE
                         );
                     }
                     say(names::REACHABLE, Status::False, reason, message);
@@ -114,7 +114,7 @@ impl Mind<'_> {
                     &mut self.status.conditions,
                     type_,
                     Status::Unknown,
-                    "NotReachedYet",
+                    "NotConnectedYet",
                     String::new(),
                     generation,
                     now,
@@ -170,7 +170,8 @@ impl Mind<'_> {
             self.status.progress = self.old.progress.clone();
         }
         self.status.conditions.sort_by(|a, b| a.type_.cmp(&b.type_));
-        Decision { act: self.act, status: self.status, next: self.next, withdraw: self.withdraw }
+        let Self { act, also_ask, status, next, withdraw, .. } = self;
+        Decision { act, also_ask, status, next, withdraw }
     }
 
     /// A step was begun and its component has not proven itself.
@@ -191,7 +192,7 @@ impl Mind<'_> {
             Some(_) => None,
             None if self.looked => Some(self.packages()),
             None if condition(&self.status.conditions, names::PACKAGES_READY).is_none() => {
-                Some((Status::Unknown, "NotLookedAtYet", String::new()))
+                Some((Status::Unknown, "NotObservedYet", String::new()))
             }
             None => None,
         };
@@ -225,7 +226,7 @@ impl Mind<'_> {
         }
         // It differs from what is declared, and it does not work: until it is repaired, no pods.
         if let Some((component, why)) = self.not_working.iter().next() {
-            return (Status::False, "ComponentDown", format!("{component} does not work: {why}"));
+            return (Status::False, "ComponentUnhealthy", format!("{component} does not work: {why}"));
         }
         let disrupts = |component: &str| match self.k.wanted {
             Wanted::Ready(wanted) => wanted
@@ -238,7 +239,7 @@ impl Mind<'_> {
             changes.contains(&entry.state) && disrupts(&entry.component)
         });
         if let Some(entry) = changing {
-            return (Status::False, "Changing", format!("{} is being changed", entry.component));
+            return (Status::False, "ChangeInProgress", format!("{} is being changed", entry.component));
         }
         // What is there works, and what is declared has not come to its turn: no reason to keep pods away.
         let pending = components.iter().find(|entry| !healthy(entry) && entry.state != ComponentState::Drifted);
@@ -252,7 +253,7 @@ impl Mind<'_> {
             };
             return (Status::True, "ChangePending", message);
         }
-        (Status::True, "AllInPlace", String::new())
+        (Status::True, "AllPackagesReady", String::new())
     }
 
     /// Whether the host carries what is declared, whatever else it carries and however well that works.
@@ -261,7 +262,7 @@ impl Mind<'_> {
             Some((reason, message)) => (Status::False, *reason, message.clone()),
             None if self.looked => self.up_to_date(),
             None if condition(&self.status.conditions, names::UP_TO_DATE).is_none() => {
-                (Status::Unknown, "NotLookedAtYet", String::new())
+                (Status::Unknown, "NotObservedYet", String::new())
             }
             None => return,
         };
@@ -295,20 +296,26 @@ impl Mind<'_> {
             return (Status::False, *reason, message.clone());
         }
         let behind = |entry: &&Component| !matches!(entry.state, ComponentState::Ready | ComponentState::Drifted);
-        match components.iter().find(behind) {
-            Some(entry) => (Status::False, "ChangePending", format!("{} is not as declared yet", entry.component)),
-            None => (Status::True, "AsDeclared", String::new()),
+        if let Some(entry) = components.iter().find(behind) {
+            return (Status::False, "ChangePending", format!("{} is not as declared yet", entry.component));
+        }
+        if let Some(message) = self.provider_differs() {
+            return (Status::False, "ProviderIDMismatch", message);
+        }
+        match self.taint_differs() {
+            Some(message) => (Status::False, "TaintMismatch", message),
+            None => (Status::True, "MatchesSpec", String::new()),
         }
     }
 
     fn say_shape(&mut self) {
         let generation = self.k.machine.metadata.generation;
         if !self.looked {
-            if condition(&self.status.conditions, names::IN_SHAPE).is_none() {
-                let reason = "NotLookedAtYet";
+            if condition(&self.status.conditions, names::IN_SYNC).is_none() {
+                let reason = "NotObservedYet";
                 put(
                     &mut self.status.conditions,
-                    names::IN_SHAPE,
+                    names::IN_SYNC,
                     Status::Unknown,
                     reason,
                     String::new(),
@@ -320,24 +327,24 @@ impl Mind<'_> {
         }
         let fights = self.status.last_drift.as_ref().is_some_and(guard::fights);
         let (status, reason, message) = match (self.drift.is_empty(), fights) {
-            (true, _) => (Status::True, "AsDeclared", String::new()),
+            (true, _) => (Status::True, "MatchesSpec", String::new()),
             (false, false) => (Status::False, "Drifted", guard::text(&self.drift)),
             (false, true) => {
                 let text = guard::text(&self.drift);
                 (
                     Status::False,
-                    "FightsBack",
+                    "DriftRecurring",
                     format!("it is repaired again and again, something changes it back: {text}"),
                 )
             }
         };
-        put(&mut self.status.conditions, names::IN_SHAPE, status, reason, message, generation, self.now);
+        put(&mut self.status.conditions, names::IN_SYNC, status, reason, message, generation, self.now);
     }
 
     fn phase(&self) -> Phase {
         let any = |state: ComponentState| self.status.components.iter().any(|entry| entry.state == state);
         if let Some((unreachable, reason, _)) = self.why() {
-            if reason != "NoAnswer" {
+            if reason != "NoResponse" {
                 return Phase::Degraded;
             }
             if unreachable.attempts > 1 && self.now.duration_since(unreachable.since) >= LOST {

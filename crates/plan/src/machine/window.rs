@@ -3,11 +3,11 @@
 use fleetwright_api::{Component, ComponentState, Disruption};
 use jiff::{SignedDuration, Timestamp};
 
-use super::component::signed;
+use super::component::{signed, unproven};
 use super::decide::Mind;
 use super::step::{PlannedStep, Verb, named};
 use super::work::Work;
-use super::{Act, Node, Phase, Unreachable, Wish};
+use super::{Act, Node, Phase, Unreachable, Wanted, Wish};
 
 /// After a window was given up, the next is asked for after this long at first…
 const FIRST_WAIT: SignedDuration = SignedDuration::from_mins(10);
@@ -99,7 +99,7 @@ impl<'a> Mind<'a> {
         }
         if self.now.duration_since(since) >= signed(drain) {
             let text = format!("given up: the Node was not drained within {}s: {message}", drain.as_secs());
-            self.act = Act::End { open: true, well: false, text };
+            self.act = Act::End { open: !self.stays_broken(), well: false, text };
             return false;
         }
         let again = pods.at + DRAIN_EVERY;
@@ -120,7 +120,7 @@ impl<'a> Mind<'a> {
             return;
         }
         // What an earlier window left closed stays closed.
-        let open = self.k.node.is_some_and(|node| node.closed == Some(self.under()));
+        let open = !self.stays_broken() && self.k.node.is_some_and(|node| node.closed == Some(self.under()));
         let why = super::guard::cut(why, 256);
         let text = format!("given up: the Node was not {what} within {}s: {why}", drain.as_secs());
         self.act = Act::End { open, well: false, text };
@@ -226,7 +226,8 @@ impl<'a> Mind<'a> {
         }
         self.status.progress = self.old.progress.clone();
         let boot = self.status.facts.as_ref().and_then(|facts| facts.boot_id.clone());
-        if level == Disruption::Reboot && self.status.reboot_due_from != boot {
+        // A host on which no step was begun needs no boot: what it was for may not be declared any more when the host is back.
+        if level == Disruption::Reboot && self.half_done() && self.status.reboot_due_from != boot {
             // Written before the window ends: whether the boot happened is seen when the host is back.
             self.status.reboot_due_from = boot;
             self.at(self.now);
@@ -238,6 +239,66 @@ impl<'a> Mind<'a> {
         true
     }
 
+    /// Ends a window that is under way though nothing more can be done in it: it would hold its place at the gate, and keep pods away, for nothing. The Node is
+    /// opened again, unless a step was begun on the host and has not proven itself. What became of both, for people; none if there is no such window.
+    pub(super) fn end_in_vain(&mut self, why: &str) -> Option<String> {
+        self.running()?;
+        let whole = !self.half_done();
+        let node = self.k.node.map(|node| match whole {
+            true => format!(", and Node {} is opened again", node.name),
+            false => {
+                format!(", and Node {} stays closed: a step was begun on the host and has not proven itself", node.name)
+            }
+        });
+        let text = format!("The window that was under way is ended{}", node.unwrap_or_default());
+        let open = whole && self.k.node.is_some();
+        self.act = Act::End { open, well: false, text: super::guard::cut(&format!("{why}. {text}"), 1024) };
+        Some(text)
+    }
+
+    /// A step was begun on the host, and what it changes has not proven itself.
+    pub(super) fn half_done(&self) -> bool {
+        use ComponentState::{Drifted, Pending, Ready, RolledBack};
+        let whole = |entry: &Component| matches!(entry.state, Pending | Ready | Drifted | RolledBack);
+        // A repair and a boot change no state; their step is in the progress.
+        let steps = format!("{}.", self.under());
+        let progress = self.old.progress.as_ref().and_then(|progress| progress.id.as_deref());
+        let runs = self.k.host.doing.is_some_and(|doing| doing.id.is_some());
+        runs || progress.is_some_and(|id| id.starts_with(&steps))
+            || self.old.reboot_due_from.is_some()
+            || !self.old.components.iter().all(whole)
+    }
+
+    /// A window that ended left the Node closed, and its host was seen to be as it was before: what is still to be done waits for the gate, and pods need not wait
+    /// with it.
+    pub(super) fn closed_for_nothing(&self) -> bool {
+        let seen = self.k.host.seen.filter(|_| self.looked && self.not_working.is_empty());
+        let broken = self.status.components.iter().any(|entry| entry.state == ComponentState::Failed);
+        seen.is_some_and(|seen| {
+            let there = &seen.observation.components;
+            let found = |entry: &Component| there.iter().find(|found| found.component == entry.component);
+            let unproven = |entry: &Component| found(entry).is_some_and(|found| unproven(entry, found));
+            !broken && self.left_closed() && !self.status.components.iter().any(unproven)
+        })
+    }
+
+    /// The host carries what an earlier window left broken: a version that disrupts pods and has not proven itself, or one that what is declared now is to mend.
+    pub(super) fn stays_broken(&self) -> bool {
+        let Wanted::Ready(wanted) = self.k.wanted else { return false };
+        let there = self.k.host.seen.map(|seen| &seen.observation.components[..]).unwrap_or_default();
+        wanted.iter().filter(|wanted| wanted.disruption > Disruption::None).any(|wanted| {
+            let entry = self.entry(&wanted.package.component);
+            let found = there.iter().find(|found| found.component == entry.component);
+            entry.state == ComponentState::Failed && entry.failed.is_none()
+                || found.is_some_and(|found| unproven(&entry, found))
+        })
+    }
+
+    /// The Node is closed although no window is under way and nothing that was begun on its host is unproven.
+    pub(super) fn left_closed(&self) -> bool {
+        self.k.node.is_some_and(|node| node.closed.is_some()) && self.running().is_none() && !self.half_done()
+    }
+
     /// A taint of ours that no window needs any more.
     pub(super) fn open_what_is_left(&mut self) -> bool {
         let closed = self.k.node.is_some_and(|node| node.closed.is_some());
@@ -247,15 +308,6 @@ impl<'a> Mind<'a> {
             self.act = Act::Open;
         }
         open
-    }
-
-    /// The Node's labels are kept.
-    pub(super) fn label(&mut self) -> bool {
-        let lacks = self.k.node.is_some_and(|node| !node.labelled);
-        if lacks {
-            self.act = Act::Label;
-        }
-        lacks
     }
 }
 

@@ -6,7 +6,7 @@ use fleetwright_api::{Component, ComponentState, Disruption, names};
 use fleetwright_wire::{self as wire, Observation, Outcome};
 use jiff::{SignedDuration, Timestamp};
 
-use super::component::{Sight, Stand, default_times, set, state};
+use super::component::{Sight, Stand, default_times, set, state, unproven};
 use super::decide::{ASK_AGAIN, Mind};
 use super::guard;
 use super::look::HINTED;
@@ -117,16 +117,15 @@ impl<'a> Mind<'a> {
         if self.second_look {
             return self.look_for_proof(observe, seen);
         }
-        // Who waits for the gate is looked at as anybody else.
-        if self.waits() && self.due(seen) {
-            return self.ask(observe);
+        // Who waits for the gate, or after a window that was given up, is looked at as anybody else.
+        if self.running().is_none() {
+            if self.due(seen) {
+                return self.ask(observe);
+            }
+            self.at(self.next_check());
         }
         if let Some(item) = self.next_item(&work) {
-            self.take(&work, item, observe);
-            if self.waits() {
-                self.at(self.next_check());
-            }
-            return;
+            return self.take(&work, item, observe);
         }
         if work.unproven {
             return self.look_for_proof(observe, seen);
@@ -141,7 +140,7 @@ impl<'a> Mind<'a> {
                 Some(at) if self.now.duration_since(since) < LONGEST_WINDOW => self.at(at.max(self.now + ASK_AGAIN)),
                 Some(_) => {
                     let text = "given up: what failed is tried again in another window".to_owned();
-                    self.act = Act::End { open: true, well: false, text };
+                    self.act = Act::End { open: !self.stays_broken(), well: false, text };
                 }
                 None => self.end_window(),
             };
@@ -151,13 +150,9 @@ impl<'a> Mind<'a> {
         if let Some(at) = waits {
             self.at(at);
         }
-        if self.open_what_is_left() || self.label() {
-            return;
+        if !self.open_what_is_left() {
+            self.rest(seen);
         }
-        if self.due(seen) {
-            return self.ask(observe);
-        }
-        self.rest(seen);
     }
 
     /// The first step that may be taken now.
@@ -182,7 +177,7 @@ impl<'a> Mind<'a> {
     /// It was never whole: nobody relies on it yet.
     pub(super) fn is_new(&self) -> bool {
         let said = fleetwright_api::condition(&self.old.conditions, names::PACKAGES_READY);
-        said.is_none_or(|said| ["NotLookedAtYet", super::status::INSTALLING].contains(&&*said.reason))
+        said.is_none_or(|said| ["NotObservedYet", super::status::INSTALLING].contains(&&*said.reason))
     }
 
     /// When a step may be taken.
@@ -222,13 +217,16 @@ impl<'a> Mind<'a> {
             set(&mut entry, state, message, self.now);
         }
         let id = id(self.under(), &step.component, item.does.tag(), entry.attempts.unwrap_or(0));
+        let seen = self.k.host.seen.map(|seen| &seen.observation.components);
+        let seen = seen.and_then(|all| all.iter().find(|found| found.component == step.component));
+        let unproven = seen.is_some_and(|seen| unproven(&entry, seen));
         self.put(entry);
         self.progress(&step.text(), Some(&id), None, "");
         then.records.push(id.clone());
         then.health = true;
         let (wire, within) = (item.does.wire(&step.component), item.times.apply);
         let needs_credential = matches!(item.does, Does::Install(wanted) if wanted.needs_credential);
-        self.act = Act::Run(Box::new(Run { id, step: wire, within, then, needs_credential }));
+        self.act = Act::Run(Box::new(Run { id, step: wire, within, unproven, then, needs_credential }));
     }
 
     /// The times that a boot has: of the packages that boot the host, or of all if none does, those that grant it the longest.
@@ -279,6 +277,7 @@ impl<'a> Mind<'a> {
             id,
             step: wire::Step::Reboot,
             within: times.reboot,
+            unproven: false,
             then,
             needs_credential: false,
         }));

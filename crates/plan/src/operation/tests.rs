@@ -27,7 +27,7 @@ fn full(count: usize, limit: usize) -> Refusal {
 
 fn annotated(outcome: &str, because: Option<&str>) -> Said {
     let mut annotations = BTreeMap::from([(names::OUTCOME.to_owned(), outcome.to_owned())]);
-    annotations.extend(because.map(|text| (names::OUTCOME_BECAUSE.to_owned(), text.to_owned())));
+    annotations.extend(because.map(|text| (names::OUTCOME_REASON.to_owned(), text.to_owned())));
     Said::read(&annotations)
 }
 
@@ -94,7 +94,7 @@ fn a_word_that_is_not_understood_is_named_once_with_what_is_allowed() {
     let said = annotated("done", None);
     let told = written(next(&unknown, &Memory::Foreign, &said, NOW));
     let known = condition(&told.conditions, names::OUTCOME_KNOWN).unwrap();
-    assert_eq!((told.phase, known.reason.as_str()), (OperationPhase::Unknown, NONSENSE));
+    assert_eq!((told.phase, known.reason.as_str()), (OperationPhase::Unknown, INVALID_OUTCOME));
     assert!(known.message.contains("is \"done\": write Succeeded or Failed"), "{}", known.message);
     assert_eq!(next(&told, &Memory::Foreign, &said, NOW), Step::WaitForPerson);
 }

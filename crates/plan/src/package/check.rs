@@ -136,7 +136,7 @@ impl Findings {
         if !brings && kernel.release.is_some() {
             self.warning(
                 "spec.kernel.release",
-                "nothing brings that kernel; hosts that do not have it are never in shape: give deb or rpm",
+                "nothing brings that kernel; hosts that do not have it are never as declared: give deb or rpm",
             );
         }
         if !brings && kernel.release.is_none() && kernel.modules.is_empty() && kernel.parameters.is_empty() {
@@ -181,7 +181,7 @@ impl Findings {
         match script.check.trim() {
             "" => self.error("spec.script.check", "without a check the script would run for ever; say how to tell that nothing needs to be done, such as test -e /etc/x"),
             "true" | ":" | "exit 0" => self.warning("spec.script.check", "it always holds, so the script never runs"),
-            "false" | "exit 1" => self.warning("spec.script.check", "it never holds, so the host is never in shape and the script runs again and again"),
+            "false" | "exit 1" => self.warning("spec.script.check", "it never holds, so the host is never as declared and the script runs again and again"),
             _ => {}
         }
         if script.apply.trim().is_empty() {

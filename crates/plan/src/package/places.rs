@@ -19,11 +19,11 @@ pub(super) fn forbidden(path: &str) -> Option<String> {
     }
     if within("/dev") {
         return Some(format!(
-            "{path} is not on a disk: /dev is made anew at each boot; use a udev rule in /etc/udev/rules.d"
+            "{path} is not on a disk: /dev is recreated at each boot; use a udev rule in /etc/udev/rules.d"
         ));
     }
     if let Some(folder) = [HOME, OPT].into_iter().find(|folder| within(folder)) {
-        return Some(format!("{path} is ours: {folder} is where hosts keep what they are told; choose another place"));
+        return Some(format!("{path} is ours: Fleetwright keeps its own files in {folder}; choose another place"));
     }
     None
 }

@@ -123,7 +123,7 @@ pub(super) fn findings(unit: &PackageUnit, spec: &MachinePackageVersionSpec) -> 
         let used = unit.running == Some(true) && mentions(&text, &file.path);
         if used && !file.bootstrap_kubeconfig && !unit.restart_on.contains(&file.path) {
             let message = format!(
-                "it uses {} and is not restarted when that changes; add it, unless it is read anew by itself",
+                "it uses {} and is not restarted when that changes; add it, unless the program reads it again by itself",
                 file.path
             );
             say("restartOn", None, false, message);

@@ -277,7 +277,7 @@ fn a_machine_that_had_no_gates_is_in_service_when_it_gets_some() {
     world.objects.clear();
     world.closed = false;
     let decision = world.step(at(0));
-    assert_eq!((decision.status, decision.reason, decision.turn), (Status::Unknown, reason::NO_GATES, None));
+    assert_eq!((decision.status, decision.reason, decision.turn), (Status::Unknown, reason::NO_READINESS_GATES, None));
     assert!(decision.message.contains("spec.selector"), "{}", decision.message);
     world.objects = vec![("workers".to_owned(), -1000, vec![gate("PackagesReady")])];
     assert!(world.step(at(10)).bootstrapped.is_some());
@@ -313,7 +313,7 @@ fn a_failure_is_tolerated_and_a_recovery_must_last() {
     let decision = world.step(at(40));
     assert_eq!(
         (decision.turn, decision.status, decision.reason),
-        (Some(Turn::Close), Status::False, reason::GATES_FAIL)
+        (Some(Turn::Close), Status::False, reason::GATES_FAILING)
     );
     world.node_conditions = vec![kept("Ready", Status::True, 50)];
     let decision = world.step(at(79));
@@ -451,7 +451,7 @@ fn a_foreign_taint_is_named_with_who_lifts_it() {
     assert_eq!((decision.status, decision.reason), (Status::False, reason::TAINTED));
     assert!(decision.message.contains("Kubernetes itself lifts"), "{}", decision.message);
     world.set("PackagesReady", Status::False, 3);
-    assert_eq!(world.step(at(3)).reason, reason::GATES_FAIL, "what goes by itself does not hide what does not");
+    assert_eq!(world.step(at(3)).reason, reason::GATES_FAILING, "what goes by itself does not hide what does not");
 }
 
 #[test]
@@ -481,11 +481,11 @@ fn without_a_node_or_with_anothers_nothing_is_done() {
     let mut world = World::open(vec![gate("PackagesReady")]);
     world.taken = Some("host-0".to_owned());
     let decision = world.step(at(1));
-    assert_eq!((decision.turn, decision.status, decision.reason), (None, Status::False, reason::NODE_TAKEN));
+    assert_eq!((decision.turn, decision.status, decision.reason), (None, Status::False, reason::NODE_CONFLICT));
     assert!(decision.message.contains("Machine host-0"), "{}", decision.message);
     world.node = false;
     let decision = world.step(at(1));
-    assert_eq!((decision.turn, decision.status, decision.reason), (None, Status::False, reason::NODE_MISSING));
+    assert_eq!((decision.turn, decision.status, decision.reason), (None, Status::False, reason::NODE_NOT_FOUND));
     assert!(decision.bootstrapped.is_some(), "a Node that is away for a moment is not a new one");
 }
 

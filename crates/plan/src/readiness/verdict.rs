@@ -13,7 +13,7 @@ pub mod reason {
     /// The Node is open.
     pub const READY: &str = "Ready";
     /// It was closed because a gate fails.
-    pub const GATES_FAIL: &str = "GatesFail";
+    pub const GATES_FAILING: &str = "GatesFailing";
     /// It is closed because the gates did not all hold yet.
     pub const GATES_PENDING: &str = "GatesPending";
     /// A person cordoned it.
@@ -23,11 +23,11 @@ pub mod reason {
     /// It should be closed, and the safety net keeps it open.
     pub const SAFETY_NET: &str = "SafetyNet";
     /// No ReadinessGates select the machine.
-    pub const NO_GATES: &str = "NoGates";
+    pub const NO_READINESS_GATES: &str = "NoReadinessGates";
     /// There is no such Node.
-    pub const NODE_MISSING: &str = "NodeMissing";
+    pub const NODE_NOT_FOUND: &str = "NodeNotFound";
     /// Another machine has the Node.
-    pub const NODE_TAKEN: &str = "NodeTaken";
+    pub const NODE_CONFLICT: &str = "NodeConflict";
     /// A Node of that name exists and is not bound to the machine.
     pub const NODE_NOT_BOUND: &str = crate::join::NOT_BOUND;
     /// It should be opened or closed, and the machine is paused.
@@ -274,7 +274,7 @@ fn adopted(seen: &Seen<'_>, node: &Node<'_>) -> bool {
         return false;
     }
     let schedulable = seen.conditions.iter().find(|fact| fact.type_ == fleetwright_api::names::SCHEDULABLE);
-    schedulable.is_some_and(|fact| fact.reason == reason::NO_GATES)
+    schedulable.is_some_and(|fact| fact.reason == reason::NO_READINESS_GATES)
         || seen.gates.iter().all(|gates| node.created < gates.created)
 }
 
@@ -303,13 +303,13 @@ impl Judgement<'_> {
         let node = match &seen.node {
             NodeSeen::Missing(name) => {
                 let message = format!("there is no Node {name}; it appears when the host's kubelet registers it");
-                return (Status::False, reason::NODE_MISSING, message);
+                return (Status::False, reason::NODE_NOT_FOUND, message);
             }
             NodeSeen::Taken { node, by } => {
                 let message = format!(
                     "Node {node} belongs to Machine {by}: delete one of the two, or give this one its own spec.hostname; nothing is done to the Node on this machine's account"
                 );
-                return (Status::False, reason::NODE_TAKEN, message);
+                return (Status::False, reason::NODE_CONFLICT, message);
             }
             NodeSeen::NotBound { node, machine } => {
                 return (Status::False, reason::NODE_NOT_BOUND, crate::join::not_bound(machine, node));
@@ -322,7 +322,7 @@ impl Judgement<'_> {
                 "no ReadinessGates select this machine, Node {} {state}: create ReadinessGates whose spec.selector matches the machine's labels",
                 node.name
             );
-            return (Status::Unknown, reason::NO_GATES, message);
+            return (Status::Unknown, reason::NO_READINESS_GATES, message);
         }
         let open = match turn {
             Some(Turn::Open) => true,
@@ -356,7 +356,7 @@ impl Judgement<'_> {
         if open {
             (Status::True, reason::READY, gates)
         } else if self.bootstrapped.is_some() {
-            (Status::False, reason::GATES_FAIL, gates)
+            (Status::False, reason::GATES_FAILING, gates)
         } else {
             (Status::False, reason::GATES_PENDING, gates)
         }

@@ -117,7 +117,7 @@ impl Fleet {
         }))?;
         machines.create(&post, &machine).await.with_context(|| format!("creating the Machine {name}"))?;
         let conditions = json!([{
-            "type": "PackagesReady", "status": "True", "reason": "AsDeclared", "message": "", "lastTransitionTime": now,
+            "type": "PackagesReady", "status": "True", "reason": "MatchesSpec", "message": "", "lastTransitionTime": now,
         }]);
         let bound = json!({ "name": name, "uid": node.metadata.uid, "binding": "Joined" });
         let status = json!({ "status": { "conditions": conditions, "nodeRef": bound } });

@@ -24,8 +24,16 @@ impl Subject {
     pub(crate) async fn operator(server: &Server) -> Result<Self> {
         let listen = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let address = listen.to_string();
-        let arguments =
-            ["operators", "--only", "readiness", "--namespace", NAMESPACE, "--no-lease", "--listen", &address];
+        let arguments = [
+            "operators",
+            "--only",
+            "readiness",
+            "--namespace",
+            NAMESPACE,
+            "--no-leader-election",
+            "--listen",
+            &address,
+        ];
         let binary = tokio::task::spawn_blocking(fleetwright).await??;
         Self::start(server, &binary, &arguments, "--kubeconfig", Some(listen))
     }
@@ -83,7 +91,7 @@ impl Subject {
     /// How many passes over machines there were.
     async fn passes(&self) -> Result<f64> {
         let ours = |labels: &str| labels.contains(r#"controller="readiness""#);
-        self.page()?.sum("fleetwright_passes_total", ours).await
+        self.page()?.sum("fleetwright_reconciles_total", ours).await
     }
 
     /// The calls so far.

@@ -6,6 +6,8 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use super::thin::read_time;
+
 /// One manager's entry.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -14,7 +16,7 @@ pub struct Entry {
     pub manager: String,
     #[serde(default)]
     pub subresource: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "read_time")]
     pub time: Option<Timestamp>,
     #[serde(default)]
     fields_v1: Option<Fields>,

@@ -114,6 +114,26 @@ mod tests {
     }
 
     #[test]
+    fn a_node_with_times_that_nobody_can_read_is_read() {
+        let late = "9999-12-31T23:59:59Z";
+        let node: NodeView = view(json!({
+            "metadata": { "name": "n", "creationTimestamp": "2026-01-01T00:00:00Z", "managedFields": [
+                { "manager": "kubelet", "time": late, "fieldsV1": { "f:spec": { "f:taints": {} } } },
+            ] },
+            "spec": { "taints": [{ "key": "k", "effect": "NoSchedule", "timeAdded": late }] },
+            "status": { "conditions": [
+                { "type": "Ready", "status": "True", "lastHeartbeatTime": late, "lastTransitionTime": late },
+                { "type": "Other", "status": "False", "lastHeartbeatTime": null },
+            ] },
+        }));
+        let times: Vec<_> = node.conditions.iter().map(|kept| (kept.since, kept.heartbeat)).collect();
+        let (long_ago, created) = (Timestamp::UNIX_EPOCH, time("2026-01-01T00:00:00Z"));
+        assert_eq!(times, [(long_ago, Some(long_ago)), (created, None)], "it is stale for a gate that asks");
+        assert!(node.taints().all(|taint| taint.added.is_none()));
+        assert_eq!(&*node.tainted_by.unwrap().manager, "kubelet");
+    }
+
+    #[test]
     fn a_machine_changed_when_somebody_wrote_anything_but_its_status() {
         let entry = |at: &str, subresource: &str| json!({ "manager": "m", "time": at, "subresource": subresource, "fieldsV1": {} });
         let machine: MachineView = view(json!({ "metadata": {

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::managed::Entry;
-use super::thin::{Meta, thin};
+use super::thin::{Meta, read_time, thin};
 use super::{Kept, intern, status};
 use crate::MANAGER;
 
@@ -90,9 +90,9 @@ struct RawCondition {
     reason: String,
     #[serde(default)]
     message: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "read_time")]
     last_transition_time: Option<Timestamp>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "read_time")]
     last_heartbeat_time: Option<Timestamp>,
 }
 

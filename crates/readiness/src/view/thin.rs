@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 use super::managed::Entry;
 
@@ -52,6 +52,14 @@ impl Meta {
             ..ObjectMeta::default()
         }
     }
+}
+
+/// Reads a time that others than the API server write: kubelets, and who sends managedFields. One that cannot be read, such as the last second of the year 9999,
+/// counts as long ago, so that the rest of the object is read. That is the safe side: such a heartbeat is stale, and what fails has failed for long enough to
+/// close a Node. What holds has held for long enough to open it, which a kubelet that lies says with a time that can be read as well.
+pub fn read_time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timestamp>, D::Error> {
+    let text = Option::<String>::deserialize(deserializer)?;
+    Ok(text.map(|text| text.parse::<Timestamp>().unwrap_or(Timestamp::UNIX_EPOCH)))
 }
 
 /// Makes an object that decodes straight into a view and is otherwise of another kind.

@@ -29,8 +29,8 @@ pub async fn a_day(stage: &Stage) -> Result<()> {
     }
     stage.report("a", "log-agent", agent("False")).await?;
     stage.ready("b", "Unknown").await?;
-    stage.verdict("a", Status::False, "GatesFail").await?;
-    stage.verdict("b", Status::False, "GatesFail").await?;
+    stage.verdict("a", Status::False, "GatesFailing").await?;
+    stage.verdict("b", Status::False, "GatesFailing").await?;
     stage.report("a", "log-agent", agent("True")).await?;
     stage.patch_node("c", json!({ "spec": { "unschedulable": true } })).await?;
     stage.verdict("a", Status::True, "Ready").await?;
@@ -69,7 +69,7 @@ pub async fn a_bad_day(stage: &Stage) -> Result<()> {
     stage.holding("workers", Status::True).await?;
     stage.ready("a", "True").await?;
     for name in &names[1..4] {
-        stage.verdict(name, Status::False, "GatesFail").await?;
+        stage.verdict(name, Status::False, "GatesFailing").await?;
     }
     stage.verdict("a", Status::True, "Ready").await?;
     stage.holding("workers", Status::False).await.map(drop)

@@ -44,7 +44,7 @@ pub async fn a_new_node_starts_closed_and_opens_when_its_gates_hold(stage: &Stag
     stage.gates("workers", spec).await?;
     stage.machine("a", json!({})).await?;
     stage.start().await?;
-    stage.verdict("a", Status::False, "NodeMissing").await?;
+    stage.verdict("a", Status::False, "NodeNotFound").await?;
     stage.node("a", true).await?;
     stage.verdict("a", Status::False, "GatesPending").await?;
     stage.ready("a", "True").await?;
@@ -82,7 +82,7 @@ pub async fn a_fleet_that_was_there_before_its_gates_is_adopted_and_protected(st
     }
     stage.start().await?;
     for name in names {
-        stage.verdict(name, Status::Unknown, "NoGates").await?;
+        stage.verdict(name, Status::Unknown, "NoReadinessGates").await?;
     }
     // Nobody reports: everything would be closed.
     stage.gates("workers", log_agent(json!({}))).await?;
@@ -119,7 +119,7 @@ pub async fn bootstrap_gates_count_until_the_first_time_and_again_for_another_no
     ensure(!stage.closed("a").await?, "a gate that no longer counts closed it")?;
 
     stage.nodes().delete(&stage.node_name("a"), &DeleteParams::default()).await?;
-    stage.verdict("a", Status::False, "NodeMissing").await?;
+    stage.verdict("a", Status::False, "NodeNotFound").await?;
     stage.node("a", true).await?;
     stage.ready("a", "True").await?;
     stage.verdict("a", Status::False, "GatesPending").await?;
@@ -142,7 +142,7 @@ pub async fn a_failure_is_tolerated_for_so_long_and_a_recovery_must_last(stage: 
     ensure(seconds_after(joined, &opened) == 30, &format!("it opened after {}s", seconds_after(joined, &opened)))?;
     let failed = stage.clock().now();
     stage.ready("a", "Unknown").await?;
-    let closed = stage.verdict("a", Status::False, "GatesFail").await?;
+    let closed = stage.verdict("a", Status::False, "GatesFailing").await?;
     // The Node's times have whole seconds.
     ensure(
         (39..=40).contains(&seconds_after(failed, &closed)),
@@ -179,7 +179,7 @@ pub async fn a_missing_report_means_what_the_gate_says(stage: &Stage) -> Result<
         stage.no_report(name, "log-agent").await?;
     }
     let gone = stage.clock().now();
-    let closed = stage.verdict("fail", Status::False, "GatesFail").await?;
+    let closed = stage.verdict("fail", Status::False, "GatesFailing").await?;
     ensure(
         (59..=60).contains(&seconds_after(gone, &closed)),
         "a report that vanished was not tolerated as long as another failure",
@@ -194,7 +194,7 @@ pub async fn a_missing_report_means_what_the_gate_says(stage: &Stage) -> Result<
     stage
         .patch_node("keep", json!({ "spec": { "taints": [{ "key": names::UNREADY_TAINT, "effect": "NoSchedule" }] } }))
         .await?;
-    stage.verdict("keep", Status::False, "GatesFail").await?;
+    stage.verdict("keep", Status::False, "GatesFailing").await?;
     stage.message("keep", "left as it is because of: LogAgentReady (reporter log-agent) missing").await
 }
 
@@ -212,7 +212,7 @@ pub async fn a_stale_report_means_what_the_gate_says(stage: &Stage) -> Result<()
         stage.report(name, "log-agent", says("True")).await?;
         stage.verdict(name, Status::True, "Ready").await?;
     }
-    let closed = stage.verdict("fail", Status::False, "GatesFail").await?;
+    let closed = stage.verdict("fail", Status::False, "GatesFailing").await?;
     let after = seconds_after(heard, &closed);
     ensure((300..=330).contains(&after), &format!("it closed after {after}s"))?;
     ensure(closed.message.contains("stale since"), &closed.message)?;
@@ -248,7 +248,7 @@ pub async fn broken_reports_are_named_and_the_rest_goes_on(stage: &Stage) -> Res
     }
     stage.start().await?;
     stage.verdict("a", Status::True, "Ready").await?;
-    stage.verdict("b", Status::False, "NodeMissing").await?;
+    stage.verdict("b", Status::False, "NodeNotFound").await?;
     for (machine, names) in
         [("a", vec!["a.nonsense", "a.reserved", "a.odd", "a.far"]), ("b", vec!["a.liar", "b.unnamed"])]
     {
@@ -256,7 +256,7 @@ pub async fn broken_reports_are_named_and_the_rest_goes_on(stage: &Stage) -> Res
         ensure(told.status == Status::False, "broken reports are called valid")?;
         for name in names {
             ensure(told.message.contains(name), &format!("{name} is not in: {}", told.message))?;
-            stage.event("ReportBroken", name).await?;
+            stage.event("ReportInvalid", name).await?;
         }
         let types = statuses(&stage.get(machine).await?);
         for type_ in ["Odd", "Future", "Extra"] {
@@ -296,14 +296,14 @@ pub async fn nobody_can_speak_for_anothers_condition(stage: &Stage) -> Result<()
     )?;
     ensure(of(&machine, "LogAgentReady").is_some_and(|it| it.status == Status::Unknown), "it took the log agent's")?;
     ensure(of(&machine, "ThiefReady").is_some_and(|it| it.status == Status::True), "what is its own does not count")?;
-    stage.event("ReportBroken", "LogAgentReady belongs to reporter log-agent").await?;
-    stage.event("ReportBroken", "DiskReady is the Machine's own condition").await?;
+    stage.event("ReportInvalid", "LogAgentReady belongs to reporter log-agent").await?;
+    stage.event("ReportInvalid", "DiskReady is the Machine's own condition").await?;
     stage.report("a", "log-agent", says("True")).await?;
     stage.verdict("a", Status::True, "Ready").await?;
 
     // Who reports a type first keeps it while it reports it.
     stage.report("a", "late", json!([{ "type": "ThiefReady", "status": "False" }])).await?;
-    stage.event("ReportBroken", "ThiefReady belongs to reporter thief").await?;
+    stage.event("ReportInvalid", "ThiefReady belongs to reporter thief").await?;
     stage.no_report("a", "thief").await?;
     let taken_over = || async {
         let machine = stage.get("a").await.map_err(|error| error.to_string())?;
@@ -316,7 +316,7 @@ pub async fn nobody_can_speak_for_anothers_condition(stage: &Stage) -> Result<()
 pub async fn a_report_on_no_machine_is_told_of(stage: &Stage) -> Result<()> {
     stage.report("nobody", "log-agent", says("True")).await?;
     stage.start().await?;
-    stage.event("MachineMissing", "there is no Machine nobody").await?;
+    stage.event("MachineNotFound", "there is no Machine nobody").await?;
     stage.machine("nobody", json!({})).await?;
     let copied = || async {
         let machine = stage.get("nobody").await.map_err(|error| error.to_string())?;
@@ -398,11 +398,11 @@ pub async fn all_gates_of_all_objects_must_hold(stage: &Stage) -> Result<()> {
     stage.verdict("gpu", Status::True, "Ready").await?;
     // Another label, other gates.
     stage.patch_machine("plain", json!({ "metadata": { "labels": { "gpu": "yes" } } })).await?;
-    stage.verdict("plain", Status::False, "GatesFail").await?;
+    stage.verdict("plain", Status::False, "GatesFailing").await?;
     stage.patch_machine("plain", json!({ "metadata": { "labels": { "gpu": null } } })).await?;
     stage.verdict("plain", Status::True, "Ready").await?;
     stage.api::<ReadinessGates>().delete("workers", &DeleteParams::default()).await?;
-    stage.verdict("plain", Status::Unknown, "NoGates").await?;
+    stage.verdict("plain", Status::Unknown, "NoReadinessGates").await?;
     ensure(!stage.closed("plain").await?, "it was closed without gates")
 }
 
@@ -469,7 +469,7 @@ pub async fn the_safety_net_keeps_machines_open_that_fail_together(stage: &Stage
     }
     let told = stage.holding("workers", Status::True).await?;
     ensure(told.message.contains("4 machines kept open"), &told.message)?;
-    stage.event("SafetyNetHolding", "kept open").await?;
+    stage.event("SafetyNetActivated", "kept open").await?;
     // The clock alone lets nothing go, nor does a new operator.
     stage.linger(Duration::from_secs(900)).await?;
     ensure(how_many_closed(stage, &names).await? == 0, "the clock let go")?;
@@ -480,11 +480,11 @@ pub async fn the_safety_net_keeps_machines_open_that_fail_together(stage: &Stage
     // One recovers: three may be closed.
     stage.ready(names[0], "True").await?;
     for name in &names[1..4] {
-        stage.verdict(name, Status::False, "GatesFail").await?;
+        stage.verdict(name, Status::False, "GatesFailing").await?;
     }
     stage.verdict(names[0], Status::True, "Ready").await?;
     stage.holding("workers", Status::False).await?;
-    stage.event("SafetyNetReleased", "keeps no machine open").await?;
+    stage.event("SafetyNetDeactivated", "keeps no machine open").await?;
     for name in &names[1..4] {
         stage.ready(name, "True").await?;
         stage.verdict(name, Status::True, "Ready").await?;
@@ -496,7 +496,7 @@ pub async fn the_safety_net_stops_a_wave_that_comes_one_by_one(stage: &Stage) ->
     let names = six(stage).await?;
     for name in &names[..3] {
         stage.ready(name, "Unknown").await?;
-        stage.verdict(name, Status::False, "GatesFail").await?;
+        stage.verdict(name, Status::False, "GatesFailing").await?;
     }
     stage.kill().await;
     stage.start().await?;
@@ -504,7 +504,7 @@ pub async fn the_safety_net_stops_a_wave_that_comes_one_by_one(stage: &Stage) ->
     stage.verdict(names[3], Status::True, "SafetyNet").await?;
     stage.ready(names[0], "True").await?;
     stage.verdict(names[0], Status::True, "Ready").await?;
-    stage.verdict(names[3], Status::False, "GatesFail").await.map(drop)
+    stage.verdict(names[3], Status::False, "GatesFailing").await.map(drop)
 }
 
 pub async fn a_gate_that_nobody_can_pass_does_not_close_the_fleet(stage: &Stage) -> Result<()> {
@@ -533,7 +533,7 @@ pub async fn nothing_is_done_to_the_node_of_a_paused_machine(stage: &Stage) -> R
     stage.linger(Duration::from_secs(120)).await?;
     ensure(!stage.closed("a").await?, "it was closed")?;
     stage.patch_machine("a", json!({ "spec": { "paused": false } })).await?;
-    stage.verdict("a", Status::False, "GatesFail").await?;
+    stage.verdict("a", Status::False, "GatesFailing").await?;
     stage.patch_machine("a", json!({ "spec": { "paused": true } })).await?;
     stage.ready("a", "True").await?;
     stage.verdict("a", Status::False, "Paused").await?;
@@ -546,13 +546,13 @@ pub async fn of_two_machines_that_claim_a_node_the_older_has_it(stage: &Stage) -
     in_service(stage, &["a"]).await?;
     until_another_second(stage, "workers").await?;
     stage.machine("b", json!({ "spec": { "hostname": stage.node_name("a") } })).await?;
-    let told = stage.verdict("b", Status::False, "NodeTaken").await?;
+    let told = stage.verdict("b", Status::False, "NodeConflict").await?;
     ensure(told.message.contains("belongs to Machine a"), &told.message)?;
-    stage.event("NodeTaken", "belongs to Machine a").await?;
+    stage.event("NodeConflict", "belongs to Machine a").await?;
     // Also if a person binds the Node to both.
     stage.bind("b").await?;
     stage.linger(Duration::from_secs(60)).await?;
-    stage.verdict("b", Status::False, "NodeTaken").await?;
+    stage.verdict("b", Status::False, "NodeConflict").await?;
     stage.verdict("a", Status::True, "Ready").await?;
     stage.api::<Machine>().delete("a", &DeleteParams::default()).await?;
     stage.verdict("b", Status::True, "Ready").await.map(drop)
@@ -622,7 +622,7 @@ pub async fn a_change_costs_two_writes_and_an_unchanged_report_none(stage: &Stag
 
     let mark = stage.recorder().mark();
     stage.report("a", "log-agent", says("False")).await?;
-    stage.verdict("a", Status::False, "GatesFail").await?;
+    stage.verdict("a", Status::False, "GatesFailing").await?;
     let writes = stage.recorder().writes_since(mark);
     let of_machine = writes.iter().filter(|record| !record.call.to_string().contains("readinessgates")).count();
     ensure(of_machine == 2, &format!("a change of the verdict cost {writes:?}"))?;

@@ -333,13 +333,13 @@ impl Fleet for Stage {
         let seen = || async {
             let gates = self.api::<ReadinessGates>().get(gates).await.map_err(|error| error.to_string())?;
             let conditions = gates.status.map(|status| status.conditions).unwrap_or_default();
-            condition(&conditions, names::HOLDING).cloned().ok_or("nothing is said yet".to_owned())
+            condition(&conditions, names::SAFETY_NET_ACTIVE).cloned().ok_or("nothing is said yet".to_owned())
         };
         let reached = || async {
             let seen = seen().await?;
             if seen.status == status { Ok(()) } else { Err(format!("{} {}", seen.status.as_str(), seen.message)) }
         };
-        self.settle(&format!("{gates} has Holding={}", status.as_str()), reached).await?;
+        self.settle(&format!("{gates} has SafetyNetActive={}", status.as_str()), reached).await?;
         seen().await.map_err(anyhow::Error::msg)
     }
 }

@@ -13,25 +13,25 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
-/// Delivers parcels until it is told to stop.
+/// Deliver parcels until stopped.
 #[derive(Parser)]
 struct Arguments {
-    /// How to reach the API server.
+    /// Path to the kubeconfig file.
     #[arg(long)]
     kubeconfig: PathBuf,
-    /// The namespace of the parcels.
+    /// Namespace of the parcels.
     #[arg(long)]
     namespace: String,
-    /// Who it is.
+    /// Identity of this process in the lease.
     #[arg(long)]
     identity: String,
-    /// How long the lease lasts, in milliseconds.
+    /// Duration of the lease, in milliseconds.
     #[arg(long, default_value = "2000")]
     lease: u64,
-    /// The file that is the world outside.
+    /// File that records the deliveries.
     #[arg(long)]
     file: PathBuf,
-    /// How long a delivery takes, in milliseconds.
+    /// Duration of a delivery, in milliseconds.
     #[arg(long, default_value = "0")]
     takes: u64,
 }

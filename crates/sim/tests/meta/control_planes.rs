@@ -74,7 +74,11 @@ async fn a_control_plane_comes_up_and_keeps_what_is_written_at_each_of_its_repli
     let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(world.client.clone());
     let node = nodes.list(&Default::default()).await.unwrap().items.remove(0);
     let address = node.status.unwrap().addresses.unwrap()[0].address.clone();
-    assert!(tokio::net::TcpStream::connect(format!("{address}:{port}")).await.is_ok());
+    world
+        .until("the port of a node answers", async |_| {
+            tokio::net::TcpStream::connect(format!("{address}:{port}")).await.ok()
+        })
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

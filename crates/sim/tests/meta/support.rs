@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 /// How long something may take before a test gives up.
-const PATIENCE: Duration = Duration::from_secs(40);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 pub const NAMESPACE: &str = "fleet-pay-01";
 

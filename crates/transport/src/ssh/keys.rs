@@ -7,7 +7,7 @@ use russh::keys::ssh_key::private::KeypairData;
 use russh::keys::ssh_key::public::KeyData;
 use russh::keys::ssh_key::{Signature, certificate::CertType};
 use russh::keys::{Algorithm, Certificate, EcdsaCurve, HashAlg, PrivateKey, PublicKey, signature::Signer as _};
-use russh::keys::{agent::AgentIdentity, decode_secret_key, ssh_encoding::Encode as _};
+use russh::keys::{agent::AgentIdentity, decode_secret_key, ssh_encoding, ssh_encoding::Encode as _, ssh_key};
 
 use crate::{Login, ReachError, Trust};
 
@@ -48,6 +48,12 @@ fn parse(login: &Login) -> Result<Identity, ReachError> {
         russh::keys::Error::KeyIsEncrypted => {
             bad("the private key is protected by a passphrase: give one without".into())
         }
+        // `ssh-key` takes no number below 32 bytes, and ssh-keygen leaves leading zeros out: so one of 512 such keys ends here.
+        russh::keys::Error::SshKey(ssh_key::Error::Encoding(ssh_encoding::Error::Length)) => bad(
+            "the private key cannot be read: its length is not valid. If ssh-keygen reads it, it is an ECDSA key with a short number: convert it \
+             with ssh-keygen -p -m PKCS8 -f FILE, or make another key"
+                .into(),
+        ),
         other => bad(format!("the private key cannot be read: {other}; an OpenSSH or PEM private key is expected")),
     })?;
     if key.is_encrypted() {
@@ -190,5 +196,30 @@ mod tests {
         let error = parse(&login).err().unwrap().to_string();
         assert!(error.contains("private key"), "{error}");
         assert!(!error.contains("c2VjcmV0"), "{error}");
+    }
+
+    /// Of `ssh-keygen -t ecdsa`, with a number of 31 bytes; and what `ssh-keygen -p -m PKCS8` makes of it. No host knows it.
+    const SHORT: &str = "-----BEGIN OPENSSH PRIVATE KEY-----
+b3BlbnNzaC1rZXktdjEAAAAABG5vbmUAAAAEbm9uZQAAAAAAAAABAAAAaAAAABNlY2RzYS
+1zaGEyLW5pc3RwMjU2AAAACG5pc3RwMjU2AAAAQQSiBXm61rI2aUyAjuwHllGQpVjBWdm6
+CT3UTPzEu29h87xNm35u/5i1Y5FsCogjFe2pcYccEtpQVVNE0cBwjS8jAAAAoEgz92xIM/
+dsAAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBKIFebrWsjZpTICO
+7AeWUZClWMFZ2boJPdRM/MS7b2HzvE2bfm7/mLVjkWwKiCMV7alxhxwS2lBVU0TRwHCNLy
+MAAAAfQricm/IiiqtD0gBiWf53F1K/eVEq1nM3Lv1KCXuqbQAAAAVzaG9ydAECAwQ=
+-----END OPENSSH PRIVATE KEY-----
+";
+    const SHORT_AS_PKCS8: &str = "-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgAEK4nJvyIoqrQ9IA
+Yln+dxdSv3lRKtZzNy79Sgl7qm2hRANCAASiBXm61rI2aUyAjuwHllGQpVjBWdm6
+CT3UTPzEu29h87xNm35u/5i1Y5FsCogjFe2pcYccEtpQVVNE0cBwjS8j
+-----END PRIVATE KEY-----
+";
+
+    #[test]
+    fn an_ecdsa_key_with_a_short_number_is_refused_with_a_way_out_that_works() {
+        let login = |key: &str| Login { key: key.into(), certificate: None };
+        let error = parse(&login(SHORT)).err().unwrap().to_string();
+        assert!(error.contains("PKCS8"), "{error}");
+        assert!(parse(&login(SHORT_AS_PKCS8)).is_ok());
     }
 }

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use fleetwright_wire::{Answer, LONGEST_LINE, LONGEST_TAIL, Observation, Owner, Progress, Request, StepRecord};
+use fleetwright_wire::{
+    Answer, LONGEST_LINE, LONGEST_TAIL, MOST_PARTS, Observation, Owner, Progress, Request, StepRecord,
+};
 use futures::FutureExt as _;
 use russh::client::Msg;
 use russh::{Channel, ChannelMsg, ChannelReadHalf, ChannelWriteHalf};
@@ -17,16 +19,16 @@ const KEPT_ERRORS: usize = 2 << 10;
 /// More than this beside what was asked for, and a host is not listened to any more: before the helper's first word, and on
 /// standard error during one request.
 const MOST_NOISE: usize = 64 << 20;
+/// A line of progress counts as so many bytes of it: 65,536 lines are allowed.
+const LEAST_NOISE: usize = 1 << 10;
 /// No line of the script is longer.
 const LONGEST_WORD: usize = 16 << 10;
 /// Larger requests are sent in pieces; each that goes out is a sign of life.
 const PIECE: usize = 256 << 10;
 /// No name, version or line of progress that a host tells is longer…
 const LONGEST_NAME: usize = 256;
-/// …no message…
+/// …and no message.
 const LONGEST_MESSAGE: usize = 1 << 10;
-/// …and no list.
-const MOST_PARTS: usize = 1000;
 /// Buffers above this are given back after use.
 const KEPT_BUFFER: usize = 64 << 10;
 
@@ -247,11 +249,15 @@ impl Session {
                 Came::End => return Err(Trouble::Ended),
             }
             if self.noise > MOST_NOISE {
-                return Err(Trouble::Nonsense(format!("more than {} MiB on standard error", MOST_NOISE >> 20)));
+                return Err(Trouble::Nonsense(format!("more than {} MiB beside the answer", MOST_NOISE >> 20)));
             }
             while let Some(line) = self.line(longest)? {
                 match understand(request, &line)? {
-                    Answer::Progress(progress) => tell(progress),
+                    Answer::Progress(progress) => {
+                        // Each costs time, however short it is: a helper sends one in five seconds.
+                        self.noise = self.noise.saturating_add(line.len().max(LEAST_NOISE));
+                        tell(progress);
+                    }
                     answer => {
                         if self.out.capacity() > KEPT_BUFFER {
                             self.out = Vec::new();

@@ -27,6 +27,7 @@ while read -r line; do
   *'"id":"other"'*) echo '{"cleaned":null}';;
   *'"id":"endless"'*) yes | tr -d '\n';;
   *'"id":"errors"'*) yes | head -c 4G >&2; echo '{"recalled":null}';;
+  *'"id":"chatter"'*) yes '{"progress":{"doing":"x"}}' | head -c 1G; echo '{"recalled":null}';;
   *'"id":"some-errors"'*) yes | head -c 20M >&2; echo '{"recalled":null}';;
   *'"id":"late-words"'*) echo '{"recalled":null}'; echo extra;;
   *'"id":"long-step"'*) (sleep 2; echo done >"$here/step") >/dev/null 2>&1 </dev/null & echo begun >"$here/step"; wait;;

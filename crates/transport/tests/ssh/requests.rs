@@ -58,7 +58,7 @@ async fn many_requests_at_once_are_all_answered() {
 #[tokio::test]
 async fn a_host_that_is_silent_for_too_long_is_late() {
     let sshd = Setup::new().start();
-    let silence = Duration::from_millis(700);
+    let silence = Duration::from_secs(5);
     let way =
         Route { limits: fleetwright_transport::Limits { silence, ..limits() }, ..Route::clone(&route(sshd.hop())) };
     let link = sshd.ssh(HELPER).connect(Arc::new(way)).await.unwrap();
@@ -74,7 +74,7 @@ async fn a_host_that_is_silent_for_too_long_is_late() {
 #[tokio::test]
 async fn what_is_no_answer_is_nonsense_and_the_link_goes_on() {
     let (_sshd, link) = linked().await;
-    for id in ["words", "other", "endless", "errors"] {
+    for id in ["words", "other", "endless", "errors", "chatter"] {
         let (_, answer) = ask(&*link, id, LONG).await;
         assert!(matches!(answer, Err(LinkError::Nonsense(_))), "{id}: {answer:?}");
         assert!(ask(&*link, "plain", LONG).await.1.is_ok(), "after {id}");
@@ -129,7 +129,13 @@ async fn a_large_request_arrives_whole() {
     let file = File { path: "/etc/large".into(), content, ..File::default() };
     let package =
         Package { component: "large".into(), method: Method::Config, files: vec![file], ..Package::default() };
-    let apply = Apply { id: "size-1".into(), claim: Claim::default(), step: Step::Install(package), within: 60 };
+    let apply = Apply {
+        id: "size-1".into(),
+        claim: Claim::default(),
+        step: Step::Install(package),
+        within: 60,
+        unproven: false,
+    };
     let request = Request::Apply(Box::new(apply));
     let size = serde_json::to_string(&request).unwrap().len();
     let told = std::sync::Mutex::new(Vec::new());

@@ -33,58 +33,59 @@ const FIELD_MANAGER: &str = "fleetwright-import";
   fleetwright machine import hosts.csv --check --pin --key-file ~/.ssh/fleet
   fleetwright machine import inventory.yaml --trust-on-first-use --package kubelet=kubelet-1.37.1 --label pool=online
 
-Groups of an inventory become labels group.fleetwright.io/NAME, its variables labels of their own name. What is not understood or dropped is told.")]
+Groups of an inventory become labels group.fleetwright.io/NAME, its variables become labels of the same name. Entries that are dropped or not
+understood are printed.")]
 pub(crate) struct Args {
-    /// The list of hosts; `-` is standard input.
+    /// File with the list of hosts; `-` reads standard input.
     #[arg(value_name = "FILE")]
     file: String,
 
-    /// What the list is. [default: told by its name and content]
+    /// Format of the list. [default: detected from the file name and content]
     #[arg(long, value_enum, value_name = "FORMAT")]
     format: Option<Form>,
 
-    /// The Secret with the private key to log in with, where the list names no other.
+    /// Secret with the private SSH key, for hosts for which the list names no other.
     #[arg(long, value_name = "NAME", default_value = "fleet-ssh")]
     key_secret: String,
 
-    /// A file with host keys, as ssh-keyscan and ssh write it.
+    /// File with host keys, as ssh-keyscan and ssh write it; can be repeated.
     #[arg(long, value_name = "FILE")]
     known_hosts: Vec<PathBuf>,
 
-    /// Hosts whose key is not known are trusted by the key that they show the operator first.
+    /// For hosts whose key is not known, trust the key that they present to the operator first.
     #[arg(long)]
     trust_on_first_use: bool,
 
-    /// Reach each host first, and tell how that went. A host that is not reached is not imported.
+    /// Connect to each host first, and print the result. A host that cannot be reached is not imported.
     #[arg(long)]
     check: bool,
 
-    /// With --check: hosts whose key is not known are pinned to the one that they show now.
+    /// With --check: pin hosts whose key is not known to the key that they present now.
     #[arg(long, requires = "check")]
     pin: bool,
 
-    /// With --check: the private key to log in with. [default: that of the list, then the Secret's]
+    /// With --check: file with the private SSH key. [default: the one that the list names, else the key in the Secret]
     #[arg(long, value_name = "FILE", requires = "check")]
     key_file: Option<PathBuf>,
 
-    /// A package version that all of them carry. Can be given more than once.
+    /// Package version for all machines; can be repeated.
     #[arg(long, value_name = "COMPONENT=NAME", value_parser = package)]
     package: Vec<PackageRef>,
 
-    /// A label that all of them get. Can be given more than once.
+    /// Label for all machines; can be repeated.
     #[arg(long, value_name = "KEY=VALUE", value_parser = label)]
     label: Vec<(String, String)>,
 
-    /// Change nothing.
+    /// Check and print the machines without changing anything. With -o json or yaml and without --check, needs no cluster.
     #[arg(long)]
     dry_run: bool,
 
-    /// Print the machines instead of a line for each.
+    /// Output format; json and yaml print the objects instead of a line for each.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
     output: Output,
 
-    /// The namespace they are made in. [default: the context's, else fleet]
-    #[arg(short, long, value_name = "NAME", value_parser = crate::install::namespace)]
+    /// Namespace to create the machines in. [default: that of the context, else fleet]
+    #[arg(short, long, value_name = "NAMESPACE", value_parser = crate::install::namespace)]
     namespace: Option<String>,
 
     #[command(flatten)]
@@ -96,13 +97,13 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Form {
-    /// A YAML list, or Machine objects.
+    /// YAML list, or Machine objects.
     Yaml,
-    /// A table with a row of column names.
+    /// Table with a header row.
     Csv,
-    /// An Ansible inventory as INI.
+    /// Ansible inventory in INI format.
     AnsibleIni,
-    /// An Ansible inventory as YAML.
+    /// Ansible inventory in YAML format.
     AnsibleYaml,
 }
 

@@ -1,16 +1,21 @@
 //! Files of the host. What was written is on disk when a function returns: file, name and folder.
 
-use std::ffi::OsString;
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read, Write as _};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{
     DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown, lchown, symlink,
 };
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
+use rustix::fs::{FileType, Mode, OFlags, fstat, openat, readlinkat};
 use sha2::Digest as _;
 
 use super::accounts::Accounts;
+use crate::fetch::LARGEST_SOURCE;
 use crate::system::{Kind, Stat, archive};
 use crate::text;
 
@@ -19,9 +24,14 @@ fn absent(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
-/// Opens a file for reading; none if there is none. Does not wait for somebody at the other end of a pipe.
+/// Opens a file for reading; none if there is none. Through no link of a user, who would get the content of files that are root's, see [`walked`]. Does not wait for
+/// somebody at the other end of a pipe.
 fn open(path: &Path) -> io::Result<Option<File>> {
-    let file = match OpenOptions::new().read(true).custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32).open(path) {
+    let found = walked(path).and_then(|found| {
+        let path = format!("/proc/self/fd/{}", found.as_raw_fd());
+        OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)
+    });
+    let file = match found {
         Ok(file) => file,
         Err(error) if absent(&error) => return Ok(None),
         Err(error) => return Err(error),
@@ -46,10 +56,18 @@ pub(super) fn sha256(path: &Path) -> io::Result<Option<String>> {
     let Some(mut file) = open(path)? else { return Ok(None) };
     let mut digest = sha2::Sha256::new();
     let mut buffer = vec![0; 256 << 10];
+    let mut in_all = 0_u64;
     loop {
         match file.read(&mut buffer)? {
             0 => return Ok(Some(text::hex(&digest.finalize()))),
-            read => digest.update(&buffer[..read]),
+            read => {
+                // Whoever owns the file could have it read for hours.
+                in_all += read as u64;
+                if in_all > LARGEST_SOURCE {
+                    return Err(io::Error::new(ErrorKind::FileTooLarge, format!("more than {LARGEST_SOURCE} bytes")));
+                }
+                digest.update(&buffer[..read]);
+            }
         }
     }
 }
@@ -92,16 +110,76 @@ fn above(path: &Path) -> &Path {
     path.parent().unwrap_or(path)
 }
 
+/// More links on the way to a file are a circle.
+const MOST_LINKS: usize = 40;
+
+/// A path whose folder is held open: nothing that happens to the names of the folders above leads it elsewhere.
+struct Held {
+    _folder: OwnedFd,
+    path: PathBuf,
+}
+
+/// Holds the folder of a path, see [`walked`].
+fn held(path: &Path) -> io::Result<Held> {
+    let path = std::path::absolute(path)?;
+    let folder = walked(above(&path))?;
+    let path =
+        PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd())).join(path.file_name().unwrap_or_default());
+    Ok(Held { _folder: folder, path })
+}
+
+/// Opens what is at a path (`O_PATH`), part by part, through no link of a user: who owns a folder on the way could lead root to a file that is not theirs.
+fn walked(path: &Path) -> io::Result<OwnedFd> {
+    let path = std::path::absolute(path)?;
+    let parts = |path: &Path| -> Vec<OsString> {
+        let parts = path.components().filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir));
+        parts.map(|part| part.as_os_str().to_owned()).collect()
+    };
+    let root = || openat(rustix::fs::CWD, "/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+    let (mut folder, mut links) = (root()?, 0);
+    let mut rest = VecDeque::from(parts(&path));
+    while let Some(part) = rest.pop_front() {
+        let next = openat(&folder, part.as_os_str(), OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+        let found = fstat(&next)?;
+        if FileType::from_raw_mode(found.st_mode) != FileType::Symlink {
+            folder = next;
+            continue;
+        }
+        if ![0, rustix::process::geteuid().as_raw()].contains(&found.st_uid) {
+            let why = format!(
+                "{} is a link that belongs to the user {}: through it root could be led elsewhere; make it root's, or name the file by its own path",
+                part.to_string_lossy(),
+                found.st_uid
+            );
+            return Err(io::Error::new(ErrorKind::PermissionDenied, why));
+        }
+        links += 1;
+        if links > MOST_LINKS {
+            return Err(io::Error::other("there are too many links on the way"));
+        }
+        let target = readlinkat(&next, "", Vec::new())?;
+        let target = Path::new(OsStr::from_bytes(target.as_bytes()));
+        if target.is_absolute() {
+            folder = root()?;
+        }
+        parts(target).into_iter().rev().for_each(|part| rest.push_front(part));
+    }
+    Ok(folder)
+}
+
 fn make_above(path: &Path) -> io::Result<()> {
     let folder = above(path);
     if folder.is_dir() {
         return Ok(());
     }
     make_above(folder)?;
+    let Held { path: folder, _folder } = &held(folder)?;
     match DirBuilder::new().mode(0o755).create(folder) {
         Ok(()) => {
+            let flags = (OFlags::NOFOLLOW | OFlags::DIRECTORY).bits() as i32;
+            let made = OpenOptions::new().read(true).custom_flags(flags).open(folder)?;
             // Whatever the caller's umask is.
-            fs::set_permissions(folder, Permissions::from_mode(0o755))?;
+            made.set_permissions(Permissions::from_mode(0o755))?;
             sync(above(folder))
         }
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
@@ -122,6 +200,7 @@ fn gone(path: &Path) -> io::Result<()> {
 
 pub(super) fn write(path: &Path, content: &[u8], mode: u32, (user, group): (u32, u32)) -> io::Result<()> {
     make_above(path)?;
+    let Held { path, _folder } = &held(path)?;
     let beside = beside(path);
     gone(&beside)?;
     let written = (|| {
@@ -142,15 +221,20 @@ pub(super) fn write(path: &Path, content: &[u8], mode: u32, (user, group): (u32,
 }
 
 pub(super) fn set_mode(path: &Path, mode: u32, (user, group): (u32, u32)) -> io::Result<()> {
-    lchown(path, Some(user), Some(group))?;
-    if !fs::symlink_metadata(path)?.is_symlink() {
-        fs::set_permissions(path, Permissions::from_mode(mode))?;
+    let Held { path, _folder } = &held(path)?;
+    if fs::symlink_metadata(path)?.is_symlink() {
+        return lchown(path, Some(user), Some(group));
     }
-    Ok(())
+    // What was looked at and what is changed are the same, whoever renames something in between.
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    fchown(&file, Some(user), Some(group))?;
+    file.set_permissions(Permissions::from_mode(mode))
 }
 
 pub(super) fn link(path: &Path, target: &str) -> io::Result<()> {
     make_above(path)?;
+    let Held { path, _folder } = &held(path)?;
     let beside = beside(path);
     gone(&beside)?;
     symlink(target, &beside)?;
@@ -162,6 +246,12 @@ pub(super) fn link(path: &Path, target: &str) -> io::Result<()> {
 }
 
 pub(super) fn remove(path: &Path) -> io::Result<bool> {
+    let held = match held(path) {
+        Ok(held) => held,
+        Err(error) if absent(&error) => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    let path = &held.path;
     // What a crash may have left of writing it.
     gone(&beside(path))?;
     let found = match fs::symlink_metadata(path) {

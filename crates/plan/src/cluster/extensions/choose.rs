@@ -68,6 +68,8 @@ pub struct Choice {
     pub prune: Vec<(Kind, String, String)>,
     /// Deleted in the business cluster by an Operation.
     pub remove: Option<Removal>,
+    /// Whether the business cluster has said of everything that it should no longer have that it is gone.
+    pub all_removed: bool,
     /// Done in the business cluster.
     pub work: Vec<Work>,
     /// Where that is done.
@@ -87,12 +89,13 @@ pub(in super::super) fn choose(
     now: Timestamp,
 ) -> Choice {
     let live = seen.object(Kind::ConfigMap, INVENTORY);
-    let held = inventory::read(live.as_ref());
+    let mut held = inventory::read(live.as_ref());
     let Some(package) = package else {
         return Choice { statuses: seen.status.extensions.clone(), ..Choice::default() };
     };
+    add_strays(seen, &mut held);
     if package.1.extensions.is_empty() && seen.spec.extensions.is_empty() && held.is_empty() {
-        return Choice::default();
+        return Choice { all_removed: true, ..Choice::default() };
     }
     let known = &seen.extensions;
     let given = Given {
@@ -113,6 +116,8 @@ pub(in super::super) fn choose(
         .collect();
     choosing.come(&all);
     choosing.go(&all);
+    let in_cluster = choosing.held.keys().map(|name| choosing.surplus(name, ExtensionPlacement::Cluster));
+    choosing.choice.all_removed = in_cluster.flatten().next().is_none();
     let Choosing { mut choice, held, .. } = choosing;
     let written = inventory::object(&seen.names, &held);
     // An entry that is gone is no difference by what is contained alone.
@@ -122,6 +127,21 @@ pub(in super::super) fn choose(
         choice.inventory = Some(written);
     }
     choice
+}
+
+/// Adds what extensions have in the meta cluster and the inventory does not name: an operator that was behind applied it after the one that leads had
+/// deleted it and written that down.
+fn add_strays(seen: &Observed, held: &mut Inventory) {
+    for (extension, kind, name, live) in seen.objects.of_extensions() {
+        let known = held.get(extension);
+        let is_other = |known: &Held| known.placement != ExtensionPlacement::Meta;
+        let has = |known: &Held| known.objects.iter().any(|one| one.kind == kind.as_str() && one.name == name);
+        if known.is_some_and(|known| is_other(known) || has(known)) {
+            continue;
+        }
+        let none = Held { order: 0, placement: ExtensionPlacement::Meta, objects: Vec::new() };
+        held.entry(extension.to_owned()).or_insert(none).objects.push(Ref::of(&live.value()));
+    }
 }
 
 /// The addresses of API servers that are proven to work.
@@ -151,7 +171,7 @@ impl Choosing<'_> {
                     }
                     let applied = self.before(&mistake.extension).and_then(|before| before.applied.clone());
                     let message = format!("{}: {}", mistake.place, mistake.message);
-                    said(&mistake.extension, Status::False, names::reasons::BAD_EXTENSION, message, applied)
+                    said(&mistake.extension, Status::False, names::reasons::INVALID_EXTENSION, message, applied)
                 }
                 Ok(extension) => {
                     self.write_down(extension);
@@ -301,7 +321,7 @@ impl Choosing<'_> {
             }
             Outcome::Failed(why) => {
                 let applied = self.before(name).and_then(|before| before.applied.clone());
-                let status = said(name, Status::False, names::reasons::NOT_APPLIED, why.clone(), applied);
+                let status = said(name, Status::False, names::reasons::APPLY_FAILED, why.clone(), applied);
                 (status, after(report.at, patience))
             }
         };
@@ -324,7 +344,7 @@ impl Choosing<'_> {
             if let Some(live) = live.as_ref().filter(|live| live["metadata"]["labels"][EXTENSION].is_null()) {
                 let owner = live["metadata"]["labels"][names::COMPONENT].as_str().unwrap_or("somebody else");
                 let why = format!("{this} is there and belongs to {owner}: choose another name");
-                return said(name, Status::False, names::reasons::NOT_APPLIED, why, before);
+                return said(name, Status::False, names::reasons::APPLY_FAILED, why, before);
             }
             let place = live.as_ref().and_then(|live| difference(live, body));
             if live.is_none() || place.is_some() {
@@ -495,7 +515,7 @@ fn spread(text: &str) -> f64 {
 pub(in super::super) fn condition(choice: &Choice) -> (Status, String, String) {
     let count = choice.statuses.len();
     // What a person must mend comes before what time mends.
-    let worst = [names::reasons::BAD_EXTENSION, names::reasons::NOT_APPLIED, names::reasons::UNHEALTHY];
+    let worst = [names::reasons::INVALID_EXTENSION, names::reasons::APPLY_FAILED, names::reasons::UNHEALTHY];
     let not: Vec<_> = choice.statuses.iter().filter(|one| one.ready != Status::True).collect();
     let first = worst.iter().find_map(|reason| not.iter().find(|one| one.reason == *reason)).or(not.first());
     match first {

@@ -16,7 +16,7 @@ const VOLUMES: [&str; 6] = ["configMap", "downwardAPI", "emptyDir", "ephemeral",
 /// What a projected volume may hold.
 const PROJECTED: [&str; 3] = ["configMap", "downwardAPI", "secret"];
 /// Labels by which Services and NetworkPolicies know the pods of the control plane.
-const OURS: [&str; 2] = [names::COMPONENT, names::SERVES];
+const OURS: [&str; 2] = [names::COMPONENT, names::SERVING];
 /// Parts of a pod with containers.
 const CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 

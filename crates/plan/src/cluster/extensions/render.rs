@@ -104,7 +104,7 @@ fn with(given: &Given<'_>, extension: &Extension, values: Value) -> Result<Rende
     let roots = [("cluster", Value::Object(cluster(given))), ("values", values)];
     let text = rendered(&roots, &extension.template).map_err(|message| {
         let hint = match message.contains("cluster.server") && given.server.is_none() {
-            true => "; the endpoint of the cluster is not known yet: set spec.endpoint.host if nobody gives it one",
+            true => "; the endpoint of the cluster is not known yet: set spec.endpoint.host if none is assigned",
             false => "",
         };
         wrong(format!("{message}{hint}"))
@@ -133,7 +133,7 @@ fn finish(given: &Given<'_>, extension: &Extension, mut objects: Vec<Value>) -> 
     let digest = digest(&json!(objects).to_string(), 8);
     for object in &mut objects {
         let own = super::super::digest(&object.to_string(), 8);
-        object["metadata"]["annotations"][names::APPLIED] = json!(own);
+        object["metadata"]["annotations"][names::APPLIED_HASH] = json!(own);
     }
     Ok(Rendered {
         name: extension.name.clone(),

@@ -141,7 +141,7 @@ fn the_same_inputs_give_the_same_bytes_with_our_labels() {
     assert_eq!((&one.digest, json!(one.objects).to_string()), (&two.digest, json!(two.objects).to_string()));
     let labels = &one.objects[0]["metadata"]["labels"];
     assert_eq!(
-        (&labels[EXTENSION], &labels[names::CLUSTER], &labels[names::FLEET]),
+        (&labels[EXTENSION], &labels[names::CLUSTER], &labels[names::CLUSTER_NAMESPACE]),
         (&json!("a"), &json!("pay"), &json!("fleet"))
     );
     assert_ne!(World::of(vec![extension("a", CONFIG)]).choose("a", json!({ "name": "b" })).one().digest, one.digest);
@@ -360,8 +360,8 @@ fn pods_beside_the_control_plane_get_no_keys_and_nothing_of_the_node() {
             "spec.template.metadata.labels has fleetwright.io/component",
         ),
         (
-            with("").replace("labels: {app: a}", "labels: {app: a, fleetwright.io/serves: \"true\"}"),
-            "spec.template.metadata.labels has fleetwright.io/serves",
+            with("").replace("labels: {app: a}", "labels: {app: a, fleetwright.io/serving: \"true\"}"),
+            "spec.template.metadata.labels has fleetwright.io/serving",
         ),
         (
             with("").replace("{name: a}\nspec", "{name: a, labels: {fleetwright.io/component: etcd}}\nspec"),

@@ -153,7 +153,7 @@ impl Ground<'_> {
     /// The pod that removes what a member had before, on the node where it runs.
     pub fn clean(&self, restore: &Restore, number: u32, node: &str) -> Value {
         let mut cleans = words(&["snapshot", "clean"]);
-        cleans.extend([format!("--data={DATA}"), format!("--id={}", restore.id)]);
+        cleans.push(format!("--data={DATA}"));
         let steps = vec![self.ours("clean", cleans, &["data"])];
         let member = format!("etcd-{number}");
         self.pod(Job::Clean, &restore.clean(number), BTreeMap::new(), steps, Some((&member, Some(node))))

@@ -4,6 +4,7 @@ use fleetwright_api::Span;
 
 use super::snapshots::{Job, Report, State, Taking, Task};
 use super::*;
+use crate::cluster::members::Claim;
 
 /// The pod of a snapshot, as it looks when it has taken it.
 pub(super) fn done(taking: &Taking, at: Timestamp) -> Task {
@@ -121,7 +122,7 @@ fn an_upgrade_begins_when_its_snapshot_is_there_and_going_back_needs_none() {
     assert!(decision.apply.is_empty() && decision.snapshot.as_ref().unwrap().wanted.generation.is_some());
     let said = world.status();
     let upgradable = condition(&said.conditions, names::UPGRADABLE).unwrap();
-    assert_eq!((upgradable.status, upgradable.reason.as_str()), (Status::False, names::reasons::NO_SNAPSHOT));
+    assert_eq!((upgradable.status, upgradable.reason.as_str()), (Status::False, names::reasons::SNAPSHOT_REQUIRED));
     // One that was taken for something else does not count.
     let mut other = done(decision.snapshot.as_ref().unwrap(), NOW);
     other.generation = None;
@@ -139,6 +140,34 @@ fn an_upgrade_begins_when_its_snapshot_is_there_and_going_back_needs_none() {
     world.applied(&decision);
     let decision = world.decide();
     assert!(decision.snapshot.is_none() && !decision.apply.is_empty());
+}
+
+#[test]
+fn an_upgrade_that_is_tried_again_later_takes_another_snapshot_first() {
+    let mut world = World::new();
+    world.spec.snapshots = Some(fleetwright_api::Snapshots { every: Span::seconds(0), ..Default::default() });
+    world.settle();
+    world.spec.package_version = "v1.37".to_owned();
+    world.snapshotted();
+    let minute = SignedDuration::from_mins(1);
+    for (minutes, counts) in [(59, true), (60, false), (5 * 24 * 60, false)] {
+        world.now = NOW + minute * minutes;
+        // What stands against the change is asked first.
+        world.known.survey = None;
+        let asks = world.decide();
+        assert!(asks.preflight.ask.is_some() && asks.apply.is_empty(), "after {minutes} minutes");
+        world.applied(&asks);
+        let decision = world.decide();
+        assert_eq!(
+            (!decision.apply.is_empty(), decision.snapshot.is_none()),
+            (counts, counts),
+            "after {minutes} minutes"
+        );
+    }
+    let steps = world.settle();
+    let taken = steps.iter().position(|step| step.snapshot.is_some()).unwrap();
+    assert!(steps[..=taken].iter().all(|step| step.apply.is_empty()));
+    assert_eq!(world.status.package_version.as_deref(), Some("v1.37"));
 }
 
 #[test]
@@ -227,4 +256,24 @@ fn names_in_a_bucket_end_with_namespace_and_name_whatever_prefix_is_asked_for() 
         assert!(args.contains(&"--cluster-keys=/etc/fleetwright/cluster-keys/sealed".to_owned()), "{args:?}");
         assert!(!args.contains(&"--s3-insecure".to_owned()));
     }
+}
+
+#[test]
+fn the_volume_of_snapshots_grows_if_its_class_allows_it() {
+    let mut world = World::new();
+    world.settle();
+    let (name, size) = (snapshots::pods::CLAIM.to_owned(), "20Gi".to_owned());
+    let claim = Claim { name, size, expandable: true, ..Claim::default() };
+    world.claims.push(claim.clone());
+    assert!(world.decide().expand.is_empty(), "20Gi is the default");
+    let mut volume = fleetwright_api::SnapshotVolume::default();
+    volume.size.0 = "30Gi".to_owned();
+    world.spec.snapshots = Some(fleetwright_api::Snapshots { volume: Some(volume), ..Default::default() });
+    assert_eq!(world.decide().expand, [(claim, "30Gi".to_owned())]);
+
+    world.claims[0].expandable = false;
+    assert!(world.decide().expand.is_empty());
+    let status = world.status();
+    let message = &condition(&status.conditions, names::SNAPSHOTS_RECENT).unwrap().message;
+    assert!(message.contains("fleet-pay/snapshots stays at 20Gi instead of 30Gi"), "{message}");
 }

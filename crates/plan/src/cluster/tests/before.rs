@@ -46,7 +46,10 @@ fn nothing_is_touched_before_it_is_known_what_callers_use() {
     assert!(decision.apply.is_empty() && decision.preflight.ask.as_ref().unwrap().servers.len() == 2);
     let status = world.status();
     let upgradable = condition(&status.conditions, names::UPGRADABLE).unwrap();
-    assert_eq!((upgradable.status, upgradable.reason.as_str()), (Status::Unknown, names::reasons::CHECKING));
+    assert_eq!(
+        (upgradable.status, upgradable.reason.as_str()),
+        (Status::Unknown, names::reasons::PREFLIGHT_CHECKS_RUNNING)
+    );
     assert_eq!(status.package_version.as_deref(), Some("v1.36"));
     world.told(|_| {});
     assert!(!world.decide().apply.is_empty(), "{:?}", world.decide());
@@ -60,15 +63,15 @@ fn an_api_that_goes_and_is_used_holds_the_change_back_until_somebody_overrides_i
     let status = world.status();
     let upgradable = condition(&status.conditions, names::UPGRADABLE).unwrap();
     assert_eq!((upgradable.status, upgradable.reason.as_str()), (Status::False, names::reasons::REMOVED_APIS_IN_USE));
-    for part in ["schemas of flow.example/v1beta1", "nothing was touched", "RemovedApisInUse@v1.37", "rollout restart"]
+    for part in ["schemas of flow.example/v1beta1", "nothing was touched", "RemovedAPIsInUse@v1.37", "rollout restart"]
     {
         assert!(upgradable.message.contains(part), "{part} in {}", upgradable.message);
     }
     for (annotation, goes) in [
-        ("RemovedApisInUse", false),
-        ("RemovedApisInUse@v1.36", false),
-        ("NoRoom@v1.37", false),
-        ("NoRoom@v1.37, RemovedApisInUse@v1.37", true),
+        ("RemovedAPIsInUse", false),
+        ("RemovedAPIsInUse@v1.36", false),
+        ("InsufficientResources@v1.37", false),
+        ("InsufficientResources@v1.37, RemovedAPIsInUse@v1.37", true),
     ] {
         world.known.overrides = Some(annotation.to_owned());
         assert_eq!(!world.decide().apply.is_empty(), goes, "{annotation}");
@@ -96,7 +99,7 @@ fn kubelets_that_would_be_too_old_hold_an_upgrade_back_and_are_named() {
     assert!(!world.decide().apply.is_empty());
     world.known.overrides = None;
     world.told(|survey| survey.kubelets = Err("no answer".to_owned()));
-    assert_eq!(world.reasons(), [names::reasons::KUBELETS_UNKNOWN]);
+    assert_eq!(world.reasons(), [names::reasons::KUBELET_VERSIONS_UNKNOWN]);
     let many: Vec<(String, String)> = (0..50).map(|n| (format!("n{n:02}"), "v1.30.0".to_owned())).collect();
     world.told(|survey| survey.kubelets = Ok(many.into_iter().collect()));
     let message = world.decide().preflight.findings[0].message.clone();
@@ -168,12 +171,12 @@ fn what_is_not_well_is_not_upgraded() {
         let uid = world.workloads[&ControlPlaneComponent::Apiserver].replicas[0].uid.clone();
         world.proofs.get_mut(&uid).unwrap().outcome = Err("it lies".to_owned());
     });
-    assert_eq!(found.iter().map(|one| one.reason).collect::<Vec<_>>(), [names::reasons::NOT_PROVEN]);
+    assert_eq!(found.iter().map(|one| one.reason).collect::<Vec<_>>(), [names::reasons::NOT_VERIFIED]);
     let found = broken(|world| {
         let scheduler = &mut world.workloads.get_mut(&ControlPlaneComponent::Scheduler).unwrap().replicas[0];
         (scheduler.ready, scheduler.unplaced, scheduler.message) = (false, true, "0/3 nodes are available".to_owned());
     });
-    assert_eq!(found[0].reason, names::reasons::NO_ROOM);
+    assert_eq!(found[0].reason, names::reasons::INSUFFICIENT_RESOURCES);
     assert!(found[0].message.contains("0/3 nodes are available"));
 }
 
@@ -186,11 +189,11 @@ fn room_and_callers_that_are_not_known_hold_it_back() {
         used: [(what.to_owned(), used.to_owned())].into(),
     };
     world.told(|survey| survey.quotas = Ok(vec![full("pods", "9", "9")]));
-    assert_eq!(world.reasons(), [names::reasons::NO_ROOM]);
+    assert_eq!(world.reasons(), [names::reasons::INSUFFICIENT_RESOURCES]);
     world.told(|survey| survey.quotas = Ok(vec![full("requests.memory", "10Gi", "1Gi")]));
     assert!(world.reasons().is_empty());
     world.told(|survey| survey.apis = Err("no answer".to_owned()));
-    assert_eq!(world.reasons(), [names::reasons::CALLERS_UNKNOWN]);
+    assert_eq!(world.reasons(), [names::reasons::API_USAGE_UNKNOWN]);
 }
 
 #[test]
@@ -199,10 +202,10 @@ fn arguments_that_the_next_minor_does_not_know_cannot_be_overridden() {
     world.told(|_| {});
     let args = [("no-such".to_owned(), "1".to_owned())].into();
     world.spec.components.scheduler = Some(ComponentOverrides { args, ..ComponentOverrides::default() });
-    world.known.overrides = Some("BadArgument@v1.37".to_owned());
+    world.known.overrides = Some("InvalidArgument@v1.37".to_owned());
     let decision = world.decide();
     let Finding { reason, message, overridden, .. } = &decision.preflight.findings[0];
-    assert_eq!((*reason, *overridden), (names::reasons::BAD_ARGUMENT, false));
+    assert_eq!((*reason, *overridden), (names::reasons::INVALID_ARGUMENT, false));
     assert!(message.contains("kube-scheduler") && message.contains("no-such"), "{message}");
     assert_eq!(decision.package, "v1.36");
 }
@@ -235,16 +238,19 @@ fn what_was_found_long_ago_does_not_let_a_change_begin() {
     let mut world = World::asked();
     world.told(|_| {});
     let minute = SignedDuration::from_mins(1);
-    for (minutes, begins) in [(0, true), (4, true), (5, false), (60 * 48, false)] {
+    for (minutes, begins) in [(0, true), (4, true), (5, false), (59, false)] {
         let decision = world.look(|seen| decide(seen, NOW + minute * minutes));
         assert_eq!(!decision.apply.is_empty(), begins, "after {minutes} minutes");
         assert_eq!(decision.preflight.ask.is_some(), !begins, "after {minutes} minutes");
     }
     // It is asked again, and what is found now counts.
-    world.now = NOW + minute * 60;
+    world.now = NOW + minute * 59;
     let status = world.status();
     let upgradable = condition(&status.conditions, names::UPGRADABLE).unwrap();
-    assert_eq!((upgradable.status, upgradable.reason.as_str()), (Status::Unknown, names::reasons::CHECKING));
+    assert_eq!(
+        (upgradable.status, upgradable.reason.as_str()),
+        (Status::Unknown, names::reasons::PREFLIGHT_CHECKS_RUNNING)
+    );
     world.told(|survey| survey.kubelets = Ok(kubelets(&[("n1", "v1.33.9")])));
     assert_eq!(world.reasons(), [names::reasons::KUBELET_TOO_OLD]);
     // While its snapshot is taken nothing begins, and nothing is asked again and again.

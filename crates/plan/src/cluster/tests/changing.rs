@@ -50,7 +50,7 @@ fn within_the_soak_it_goes_back_and_forth_as_often_as_one_likes() {
     for _ in 0..2 {
         world.spec.package_version = "v1.37".to_owned();
         world.settle();
-        let reversible = condition(&world.status.conditions, names::REVERSIBLE).unwrap();
+        let reversible = condition(&world.status.conditions, names::ROLLBACK_POSSIBLE).unwrap();
         assert_eq!(reversible.status, Status::True, "{reversible:?}");
         world.spec.package_version = "v1.36".to_owned();
         world.settle();
@@ -149,13 +149,59 @@ fn a_stage_that_does_not_work_in_time_is_taken_back_and_not_tried_again_until_so
     let status = world.status.clone();
     assert_eq!((status.package_version.as_deref(), status.phase), (Some("v1.36"), Some(ClusterPhase::Ready)));
     let upgradable = condition(&status.conditions, names::UPGRADABLE).unwrap();
-    assert_eq!((upgradable.status, upgradable.reason.as_str()), (Status::False, names::reasons::TRIED_AND_FAILED));
+    assert_eq!((upgradable.status, upgradable.reason.as_str()), (Status::False, names::reasons::UPGRADE_FAILED));
     assert_eq!(status.failed, Some(failed));
 
     world.retry = Some("again".to_owned());
     world.settle();
     assert_eq!((world.status.package_version.as_deref(), &world.status.failed), (Some("v1.37"), &None));
     assert_eq!(world.status.retried.as_deref(), Some("again"));
+}
+
+/// One on the way to v1.37, whose new API servers are not ready.
+fn under_way() -> World {
+    let mut world = World::new();
+    world.settle();
+    world.spec.package_version = "v1.37".to_owned();
+    for _ in 0..10 {
+        let (decision, status) = (world.decide(), world.status());
+        world.applied(&decision);
+        world.status = status;
+        for replica in &mut world.workloads.get_mut(&ControlPlaneComponent::Apiserver).unwrap().replicas {
+            replica.ready = decision.package != "v1.37";
+        }
+    }
+    assert_eq!(world.status.progress.as_ref().map(|progress| progress.since), Some(NOW));
+    world
+}
+
+#[test]
+fn the_time_in_which_a_cluster_was_paused_does_not_count_against_a_stage() {
+    let (mut world, minute) = (under_way(), SignedDuration::from_mins(1));
+    world.spec.paused = true;
+    world.status = world.status_while_paused();
+    world.now += minute * 30;
+    world.status = world.status_while_paused();
+    world.spec.paused = false;
+    assert_eq!(world.decide().failed, None);
+    world.status = world.status();
+    assert_eq!(world.status.progress.as_ref().map(|progress| progress.since), Some(world.now));
+    world.now += minute * 9;
+    assert_eq!(world.decide().failed, None);
+    world.now += minute;
+    assert!(world.decide().failed.is_some());
+}
+
+#[test]
+fn the_time_before_this_process_knew_a_cluster_does_not_count_against_a_stage() {
+    let (mut world, minute) = (under_way(), SignedDuration::from_mins(1));
+    world.now += minute * 30;
+    world.extensions.since = Some(world.now);
+    assert_eq!(world.decide().failed, None);
+    world.now += minute * 9;
+    assert_eq!(world.decide().failed, None);
+    world.now += minute;
+    assert!(world.decide().failed.is_some());
 }
 
 #[test]

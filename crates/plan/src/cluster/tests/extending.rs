@@ -1,7 +1,7 @@
 //! What is done next with extensions.
 
 use fleetwright_api::{Extension, ExtensionChoice, ExtensionPlacement};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::extensions::{Outcome, Report, Surplus, Work};
 use super::*;
@@ -100,7 +100,7 @@ fn what_cannot_be_rendered_is_told_and_holds_back_what_comes_after_it() {
         let choice = done(&mut world, &healthy);
         assert!(!works(&choice).contains(&"after") && !works(&choice).contains(&"broken"), "{:?}", works(&choice));
     }
-    assert_eq!(reason(&world), names::reasons::BAD_EXTENSION);
+    assert_eq!(reason(&world), names::reasons::INVALID_EXTENSION);
 }
 
 #[test]
@@ -121,6 +121,15 @@ fn what_is_turned_off_goes_the_last_first_and_is_forgotten_when_it_is_gone() {
     assert_eq!(works(&choice), ["far"]);
     assert!(choice.work[0].objects.is_empty() && choice.work[0].surplus.len() == 1 && choice.prune.is_empty());
     assert_eq!(reason(&world), names::reasons::REMOVING);
+    assert!(!choice.all_removed);
+    // No API server is proven: that says nothing of what is left there.
+    let proven = world.workloads.clone();
+    for replica in &mut world.workloads.get_mut(&ControlPlaneComponent::Apiserver).unwrap().replicas {
+        replica.ready = false;
+    }
+    let choice = world.decide().extensions;
+    assert!(choice.servers.is_empty() && choice.work.is_empty() && !choice.all_removed, "{choice:?}");
+    world.workloads = proven;
     // It is looked up, and an Operation deletes it by its uid. Then the other goes.
     world.now = NOW + SignedDuration::from_secs(10);
     let choice = done(&mut world, &healthy);
@@ -129,7 +138,8 @@ fn what_is_turned_off_goes_the_last_first_and_is_forgotten_when_it_is_gone() {
     assert_eq!((removal.extension.as_str(), removal.objects.len()), ("far", 1));
     assert_eq!(removal.objects[0].uid, "uid of ConfigMap default/far");
     for _ in 0..2 {
-        assert_eq!(done(&mut world, &healthy).remove, None);
+        let choice = done(&mut world, &healthy);
+        assert!(choice.remove.is_none() && choice.all_removed, "{choice:?}");
     }
     assert!(!world.live.contains_key(&(Kind::ConfigMap, "near".to_owned())));
     assert!(
@@ -144,7 +154,7 @@ fn somebody_elses_object_beside_the_control_plane_is_not_taken() {
     let mut world = world(vec![extension("kube-scheduler-config", 10, ExtensionPlacement::Meta)]);
     let choice = done(&mut world, &|_| Outcome::Healthy);
     assert!(choice.apply.is_empty(), "{:?}", choice.apply);
-    assert!([names::reasons::NOT_APPLIED, names::reasons::BAD_EXTENSION].contains(&reason(&world).as_str()));
+    assert!([names::reasons::APPLY_FAILED, names::reasons::INVALID_EXTENSION].contains(&reason(&world).as_str()));
 }
 
 /// An extension with this many ConfigMaps.
@@ -218,4 +228,34 @@ fn what_is_wanted_again_before_it_was_deleted_stays() {
     assert_eq!(removal.objects.iter().map(|one| one.object.name.as_str()).collect::<Vec<_>>(), ["many-2"]);
     shrink(&mut world, 3);
     assert_eq!(world.decide().extensions.remove, None);
+}
+
+#[test]
+fn what_an_operator_that_was_behind_applied_once_more_is_deleted() {
+    let healthy = |_: &Work| Outcome::Healthy;
+    let mut world = world(vec![extension("beside", 10, ExtensionPlacement::Meta)]);
+    for _ in 0..5 {
+        done(&mut world, &healthy);
+    }
+    let of_extension = |live: &Value| !live["metadata"]["labels"][extensions::EXTENSION].is_null();
+    let applied: Vec<_> = world
+        .live
+        .iter()
+        .filter(|(_, live)| of_extension(live))
+        .map(|(key, live)| (key.clone(), live.clone()))
+        .collect();
+    assert!(!applied.is_empty());
+    for package in world.packages.values_mut() {
+        package.extensions.clear();
+    }
+    for again in [false, true] {
+        if again {
+            world.live.extend(applied.clone());
+        }
+        for _ in 0..5 {
+            done(&mut world, &healthy);
+        }
+        assert!(!world.live.values().any(of_extension), "{again}");
+        assert_eq!(done(&mut world, &healthy).inventory, None);
+    }
 }

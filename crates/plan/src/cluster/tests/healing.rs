@@ -202,7 +202,7 @@ fn pods_without_the_label_get_it_before_the_service_asks_for_it() {
     let selector = |world: &World| {
         let decision = world.decide();
         let service = decision.apply.iter().find(|(object, _)| object.kind == Kind::Service).unwrap();
-        service.0.body["spec"]["selector"].get(names::SERVES).is_some()
+        service.0.body["spec"]["selector"].get(names::SERVING).is_some()
     };
     assert!(selector(&world));
     world.replicas(SERVER)[0].serves = None;

@@ -59,7 +59,7 @@ const CA: Key = Key::Authority(Authority::Cluster);
 fn kept() -> World {
     let mut world = World::new();
     world.settle();
-    world.keys = Some(Known::default());
+    world.keys = Some(Known { sealed_in: "fleetwright-system".to_owned(), ..Known::default() });
     for key in Key::all() {
         world.hold(key, "old");
     }
@@ -116,6 +116,8 @@ fn a_key_that_is_lost_with_its_copy_is_never_generated_by_itself() {
         assert!(["AuthorityLost", "ServiceAccountKeyLost"].contains(&&*reason), "{reason}");
         let why = world.decide().keys.blocked.expect("it is blocked").1;
         assert!(why.contains("fleetwright snapshot keys"), "{why}");
+        let copy = format!("Secret fleetwright-system/{}", world.names.sealed_keys());
+        assert!(why.contains(&copy), "{why}");
         assert!(fleetwright_api::is_true(&world.status.conditions, names::READY), "it is proven all the same");
         // A request for another key than this one does not count; one that names it does.
         world.known().replace = Some(format!("{}@another", key.secret()));
@@ -195,4 +197,16 @@ fn what_a_rotation_made_is_recorded_because_the_copy_has_it() {
     let decision = world.kept();
     assert_eq!(decision.keys.seal, [(CA, "next-digest".to_owned())]);
     assert!(world.decide().keys.settled(&world.status.keys));
+}
+
+#[test]
+fn a_certificate_that_is_missing_stops_neither_proofs_nor_snapshots() {
+    let mut world = World::new();
+    world.settle();
+    world.now += SignedDuration::from_hours(24);
+    let wanted = certificates::wanted(&world.names, &world.spec, &[]).remove(0);
+    world.due = vec![(wanted, Due::Missing)];
+    let decision = world.decide();
+    assert!(decision.certificates.len() == 1 && decision.apply.is_empty(), "{:?}", kinds(&decision));
+    assert!(!decision.prove.is_empty() && decision.snapshot.is_some());
 }

@@ -26,6 +26,30 @@ fn a_namespace_comes_first_then_authorities_then_what_they_sign_then_the_rest() 
 }
 
 #[test]
+fn a_namespace_is_recorded_with_its_uid_when_it_exists_and_known_by_it_then() {
+    let mut world = World::new();
+    world.namespace = false;
+    world.status = world.status();
+    assert_eq!((&world.status.namespace, &world.status.namespace_uid), (&None, &None));
+    assert!(!world.names.is_recorded(Some(&world.status), "namespace-uid"));
+    world.namespace = true;
+    world.status = world.status();
+    assert_eq!(world.status.namespace.as_deref(), Some("fleet-pay"));
+    assert_eq!(world.status.namespace_uid.as_deref(), Some("namespace-uid"));
+    assert!(world.names.is_recorded(Some(&world.status), "namespace-uid"));
+    assert!(!world.names.is_recorded(Some(&world.status), "another-uid"));
+    // What is recorded of one that is deleted stays: the next one is another.
+    world.namespace = false;
+    assert_eq!(world.status().namespace_uid.as_deref(), Some("namespace-uid"));
+    // An earlier version recorded the name.
+    world.status.namespace_uid = None;
+    assert!(world.names.is_recorded(Some(&world.status), "any-uid"));
+    world.status.namespace = Some("fleet-other".to_owned());
+    assert!(!world.names.is_recorded(Some(&world.status), "any-uid"));
+    assert!(!world.names.is_recorded(None, "any-uid"));
+}
+
+#[test]
 fn each_begins_when_it_finds_those_whom_it_needs() {
     let mut world = World::new();
     let of = |decision: &Decision| -> Vec<String> {

@@ -239,7 +239,7 @@ fn members_are_added_one_by_one_as_learners_and_removed_before_their_pods_and_vo
     assert_eq!(etcd.log, [each("etcd-2"), each("etcd-1")].concat());
     assert_eq!((etcd.names(), etcd.world.claims.len()), (vec!["etcd-0"], 1));
     let known = etcd.world.status.etcd.clone().unwrap();
-    assert_eq!(known, EtcdStatus { members: 1, serving: 1, change: None });
+    assert_eq!((known.members, known.serving, known.change), (1, 1, None));
     for members in [5, 7, 3] {
         etcd.declare(members);
         etcd.settle();
@@ -272,7 +272,7 @@ fn the_number_is_not_changed_while_members_are_unhealthy_and_it_says_so() {
             assert!(matches!(etcd.pass(), Next::Refuse(_)));
         }
         assert!(etcd.log.is_empty(), "{:?}", etcd.log);
-        let (status, reason, message) = etcd.world.said(names::MEMBERS_AS_DECLARED);
+        let (status, reason, message) = etcd.world.said(names::MEMBERS_UP_TO_DATE);
         assert_eq!((status, reason.as_str()), (Status::False, names::reasons::MEMBERS_UNHEALTHY));
         assert!(message.contains("ready, and all must be"), "{message}");
         etcd.alive.push(down);
@@ -284,7 +284,7 @@ fn the_number_is_not_changed_while_members_are_unhealthy_and_it_says_so() {
 
 #[test]
 fn the_opposite_edit_is_followed_at_any_step() {
-    for (from, to) in [(1, 3), (3, 1), (3, 5)] {
+    for (from, to) in [(1, 3), (3, 1), (3, 5), (5, 3), (5, 7), (7, 5)] {
         for steps in 0..16 {
             let mut etcd = Etcd::new(from);
             etcd.declare(to);
@@ -330,7 +330,7 @@ fn a_learner_that_never_starts_is_taken_back_by_the_opposite_edit() {
     for _ in 0..5 {
         assert!(matches!(etcd.pass(), Next::Wait(_)));
     }
-    assert_eq!(etcd.world.said(names::MEMBERS_AS_DECLARED).1, names::reasons::CHANGING_MEMBERS);
+    assert_eq!(etcd.world.said(names::MEMBERS_UP_TO_DATE).1, names::reasons::MEMBER_CHANGE_IN_PROGRESS);
     assert_eq!(etcd.world.healthy().0, Status::True, "a learner is not missed");
     etcd.declare(1);
     etcd.settle();
@@ -392,7 +392,8 @@ fn a_new_member_whose_container_ended_before_it_was_added_is_not_replaced_again_
         let when = format!("status {stale} passes old, ready {late} passes after the promotion");
         assert_eq!(etcd.log, steps.map(|step| format!("{step} etcd-2")), "{when}");
         assert_eq!(etcd.pass(), Next::Rest, "{when}");
-        assert_eq!(etcd.world.status.etcd, Some(EtcdStatus { members: 3, serving: 3, change: None }), "{when}");
+        let known = etcd.world.status.etcd.clone().unwrap();
+        assert_eq!((known.members, known.serving, known.change), (3, 3, None), "{when}");
         assert!(etcd.world.members()[2].ready && etcd.names().len() == 3, "{when}");
     }
 }
@@ -580,7 +581,179 @@ fn volumes_that_cannot_grow_are_replaced_member_by_member() {
         etcd.pass();
     }
     assert!(etcd.log.is_empty(), "{:?}", etcd.log);
-    assert_eq!(etcd.world.said(names::MEMBERS_AS_DECLARED).1, names::reasons::MEMBERS_UNHEALTHY);
+    assert_eq!(etcd.world.said(names::MEMBERS_UP_TO_DATE).1, names::reasons::MEMBERS_UNHEALTHY);
+}
+
+/// What replaces a member whose volume claim is being deleted already.
+fn renewed(member: &str) -> Vec<String> {
+    ["MemberRemove", "recreate", "MemberAdd", "MemberPromote"].iter().map(|step| format!("{step} {member}")).collect()
+}
+
+/// Other arguments, and with them another template.
+fn edit(etcd: &mut Etcd) {
+    let args = [("snapshot-count".to_owned(), "5000".to_owned())].into();
+    etcd.world.spec.components.etcd = Some(ComponentOverrides { args, ..ComponentOverrides::default() });
+}
+
+#[test]
+fn a_member_whose_volume_goes_with_its_pod_is_not_restarted_for_a_new_template() {
+    let mut etcd = Etcd::new(1);
+    etcd.settle();
+    etcd.world.claims[0].ending = true;
+    assert_eq!(
+        etcd.world.said(names::MEMBERS_UP_TO_DATE).1,
+        names::reasons::VOLUME_TERMINATING,
+        "also without an edit"
+    );
+    edit(&mut etcd);
+    let uid = etcd.world.members()[0].uid.clone();
+    for _ in 0..10 {
+        etcd.pass();
+    }
+    assert_eq!((&etcd.world.members()[0].uid, etcd.log.len()), (&uid, 0), "{:?}", etcd.log);
+    let (status, reason, message) = etcd.world.said(names::MEMBERS_UP_TO_DATE);
+    assert_eq!((status, reason.as_str()), (Status::False, names::reasons::VOLUME_TERMINATING));
+    assert!(message.contains("data-etcd-0") && message.contains("declare 3 members"), "{message}");
+    let waits = etcd.world.status.waiting_for.clone().unwrap();
+    assert!(waits.contains("data-etcd-0"), "{waits}");
+    // As it says: with two others it is replaced, and gets the new template.
+    etcd.declare(3);
+    etcd.settle();
+    let added = ["etcd-1", "etcd-2"].map(|member| ["MemberAdd", "MemberPromote"].map(|act| format!("{act} {member}")));
+    assert_eq!(etcd.log, [added.concat(), renewed("etcd-0")].concat());
+    assert!(etcd.world.claims.iter().all(|claim| !claim.ending) && etcd.names().len() == 3);
+    assert_eq!(etcd.world.said(names::MEMBERS_UP_TO_DATE).1, names::reasons::ALL_MEMBERS_UP_TO_DATE);
+}
+
+#[test]
+fn one_of_three_members_whose_volume_goes_with_its_pod_is_replaced_and_all_others_are_restarted() {
+    let mut etcd = Etcd::new(3);
+    etcd.settle();
+    etcd.world.claims[1].ending = true;
+    edit(&mut etcd);
+    etcd.settle();
+    assert_eq!(etcd.log, renewed("etcd-1"));
+    let template = etcd.world.decide().templates[&ControlPlaneComponent::Etcd].clone();
+    assert!(etcd.world.members().iter().all(|pod| pod.template.as_ref() == Some(&template)));
+    // It is replaced before those go that it could have its data from.
+    etcd.log.clear();
+    etcd.world.claims.iter_mut().find(|claim| claim.name == "data-etcd-0").unwrap().ending = true;
+    etcd.declare(1);
+    etcd.settle();
+    assert_eq!((etcd.names(), &etcd.log[..4]), (vec!["etcd-0"], &renewed("etcd-0")[..]));
+}
+
+#[test]
+fn no_upgrade_begins_before_a_member_is_replaced_whose_volume_goes_with_its_pod() {
+    let mut etcd = Etcd::new(3);
+    etcd.settle();
+    etcd.world.claims[1].ending = true;
+    etcd.world.spec.package_version = "v1.37".to_owned();
+    let decision = etcd.world.decide();
+    assert_eq!((decision.package.as_str(), decision.apply.len()), ("v1.36", 0));
+    assert_eq!(decision.refused.unwrap().0, names::reasons::VOLUME_TERMINATING);
+    for _ in 0..20 {
+        etcd.pass();
+    }
+    assert_eq!(etcd.log, renewed("etcd-1"));
+    let refused = etcd.world.decide().refused.map(|(reason, _)| reason);
+    assert_ne!(refused, Some(names::reasons::VOLUME_TERMINATING));
+}
+
+/// A cluster that soaks with a package version whose etcd differs in the patch version.
+fn soaking(members: u32) -> Etcd {
+    let mut etcd = Etcd::new(members);
+    let newer = ClusterPackageVersionSpec::of_images("registry.example", "1.37.1", "3.6.17");
+    etcd.world.packages.insert("v1.37".to_owned(), newer);
+    etcd.world.spec.package_version = "v1.37".to_owned();
+    etcd.settle();
+    assert_eq!(etcd.world.status.phase, Some(ClusterPhase::Soaking));
+    etcd
+}
+
+/// Somebody deletes the volume claim of that member.
+fn delete_claim(etcd: &mut Etcd, member: &str) {
+    let name = crate::cluster::members::claim(member);
+    etcd.world.claims.iter_mut().find(|claim| claim.name == name).unwrap().ending = true;
+}
+
+#[test]
+fn a_rollback_goes_on_when_a_member_was_replaced_whose_volume_goes_with_its_pod() {
+    let mut etcd = soaking(3);
+    etcd.world.spec.package_version = "v1.36".to_owned();
+    while etcd.world.workloads[&ControlPlaneComponent::Etcd].package.as_deref() != Some("v1.36") {
+        etcd.pass();
+    }
+    delete_claim(&mut etcd, "etcd-1");
+    etcd.settle();
+    assert_eq!(etcd.log, renewed("etcd-1"));
+    assert_eq!(etcd.world.status.package_version.as_deref(), Some("v1.36"));
+
+    // A single one is replaced when there are two others, as it says.
+    let mut etcd = soaking(1);
+    delete_claim(&mut etcd, "etcd-0");
+    etcd.world.spec.package_version = "v1.36".to_owned();
+    for _ in 0..20 {
+        etcd.pass();
+    }
+    assert_eq!((etcd.log.len(), etcd.world.status.package_version.as_deref()), (0, Some("v1.37")));
+    let message = etcd.world.said(names::MEMBERS_UP_TO_DATE).2;
+    assert!(message.contains("declare 3 members"), "{message}");
+    etcd.declare(3);
+    etcd.settle();
+    assert_eq!((etcd.names().len(), &etcd.log[4..]), (3, &renewed("etcd-0")[..]));
+    assert_eq!(etcd.world.status.package_version.as_deref(), Some("v1.36"));
+}
+
+/// A cluster of three members in the first phase of a rotation of its authorities.
+fn rotating() -> Etcd {
+    let mut etcd = Etcd::new(3);
+    let every = fleetwright_api::Span::seconds(0);
+    etcd.world.spec.snapshots = Some(fleetwright_api::Snapshots { every, ..Default::default() });
+    etcd.settle();
+    etcd.world.spec.certificates.rotate_authorities = Some("2026-11".to_owned());
+    while etcd.world.status.rotation.is_none() {
+        etcd.pass();
+    }
+    etcd
+}
+
+/// The overlaps of a rotation pass.
+fn rotated(etcd: &mut Etcd) {
+    for _ in 0..3 {
+        for _ in 0..40 {
+            etcd.pass();
+        }
+        etcd.world.now += SignedDuration::from_hours(24);
+    }
+    etcd.settle();
+    assert_eq!(etcd.world.status.authorities.as_deref(), Some("2026-11"));
+    assert!(etcd.world.anchors.iter().all(|anchor| anchor.trusted == 1 && !anchor.next));
+}
+
+#[test]
+fn a_rotation_of_authorities_ends_though_other_members_are_declared_and_then_these_come() {
+    let mut etcd = rotating();
+    etcd.declare(5);
+    for _ in 0..40 {
+        etcd.pass();
+    }
+    assert!(etcd.log.is_empty() && etcd.world.status.rotation.is_some(), "{:?}", etcd.log);
+    rotated(&mut etcd);
+    assert_eq!(etcd.names().len(), 5);
+}
+
+#[test]
+fn a_rotation_of_authorities_goes_on_when_a_member_was_replaced_whose_volume_goes_with_its_pod() {
+    let mut etcd = rotating();
+    delete_claim(&mut etcd, "etcd-1");
+    for _ in 0..40 {
+        etcd.pass();
+    }
+    assert_eq!(etcd.log, renewed("etcd-1"));
+    assert!(etcd.world.status.rotation.is_some());
+    rotated(&mut etcd);
+    assert_eq!(etcd.log, renewed("etcd-1"));
 }
 
 #[test]
@@ -594,9 +767,52 @@ fn no_version_is_changed_while_a_member_is() {
         claim_uid: None,
         since: NOW,
     };
-    etcd.world.status.etcd = Some(EtcdStatus { members: 3, serving: 3, change: Some(change) });
+    etcd.world.status.etcd = Some(EtcdStatus { members: 3, serving: 3, change: Some(change), ..EtcdStatus::default() });
     etcd.world.spec.package_version = "v1.37".to_owned();
-    assert_eq!(etcd.world.decide().refused.unwrap().0, names::reasons::CHANGING_MEMBERS);
+    assert_eq!(etcd.world.decide().refused.unwrap().0, names::reasons::MEMBER_CHANGE_IN_PROGRESS);
+}
+
+#[test]
+fn a_new_member_whose_pod_finds_no_node_gets_a_template_that_was_corrected() {
+    let mut etcd = Etcd::new(3);
+    etcd.settle();
+    etcd.declare(5);
+    while etcd.world.members().len() < 4 {
+        etcd.pass();
+    }
+    let learner = etcd.members[3].id.clone();
+    etcd.alive.retain(|id| *id != learner);
+    etcd.world.members()[3].has_run = false;
+    for _ in 0..3 {
+        assert!(matches!(etcd.pass(), Next::Wait(_)));
+    }
+    // Such as a smaller request, or another node selector.
+    edit(&mut etcd);
+    assert_eq!(etcd.world.decide().replace.map(|pod| pod.name).as_deref(), Some("etcd-3"));
+    etcd.pass();
+    assert_eq!(etcd.world.decide().replace, None, "members that work wait for the end of the change");
+    etcd.world.members()[3].has_run = true;
+    etcd.alive.push(learner);
+    etcd.settle();
+    assert_eq!(etcd.names().len(), 5);
+}
+
+#[test]
+fn an_edit_that_broke_a_member_is_taken_back_though_another_one_is_gone() {
+    let mut world = World::new();
+    world.settle();
+    let args = [("quota-backend-bytes".to_owned(), "16g".to_owned())].into();
+    world.spec.components.etcd = Some(ComponentOverrides { args, ..ComponentOverrides::default() });
+    let decision = world.decide();
+    assert_eq!(decision.replace.as_ref().map(|pod| pod.name.as_str()), Some("etcd-2"));
+    world.applied(&decision);
+    let broken = &mut world.members()[2];
+    (broken.ready, broken.looping, broken.restarts) = (false, true, 3);
+    // The node of another one is lost.
+    (world.members()[1].ready, world.members()[1].ending) = (false, true);
+    assert_eq!(world.decide().replace, None);
+    world.spec.components.etcd = None;
+    assert_eq!(world.decide().replace.map(|pod| pod.name).as_deref(), Some("etcd-2"));
 }
 
 #[test]
@@ -626,10 +842,39 @@ fn a_learner_that_was_taken_for_lost_and_runs_again_is_promoted() {
         claim_uid: Some(claim),
         since: NOW,
     };
-    etcd.world.status.etcd = Some(EtcdStatus { members: 3, serving: 3, change: Some(change) });
+    etcd.world.status.etcd = Some(EtcdStatus { members: 3, serving: 3, change: Some(change), ..EtcdStatus::default() });
     etcd.settle();
     assert_eq!(etcd.names(), ["etcd-0", "etcd-1", "etcd-2"]);
     assert_eq!(etcd.log.len(), 1, "nothing but the promotion: {:?}", etcd.log);
+}
+
+#[test]
+fn a_member_that_lost_its_data_is_replaced_before_a_change_that_is_only_recorded() {
+    let renew = |etcd: &mut Etcd| {
+        etcd.expandable = false;
+        etcd.world.claims.iter_mut().for_each(|claim| claim.expandable = false);
+        grow(etcd);
+    };
+    for (number, (members, declared)) in [(3, 3), (3, 5), (5, 3)].into_iter().enumerate() {
+        let mut etcd = Etcd::new(members);
+        etcd.settle();
+        if members == declared {
+            renew(&mut etcd);
+        } else {
+            etcd.declare(declared);
+        }
+        while etcd.world.status.etcd.as_ref().unwrap().change.is_none() {
+            etcd.pass();
+        }
+        assert!(etcd.log.is_empty(), "case {number}: {:?}", etcd.log);
+        let lost = etcd.members[0].id.clone();
+        etcd.alive.retain(|id| *id != lost);
+        etcd.live();
+        etcd.world.wipe(0);
+        etcd.settle();
+        assert_eq!(etcd.log[0], "MemberRemove etcd-0", "case {number}: {:?}", etcd.log);
+        assert!(etcd.members.iter().all(|member| member.id != lost && !member.learner));
+    }
 }
 
 #[test]

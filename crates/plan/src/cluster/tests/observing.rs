@@ -19,6 +19,10 @@ impl Live for Noted {
     fn print(&self) -> u64 {
         self.object.print()
     }
+
+    fn extension(&self) -> Option<&str> {
+        self.object.extension()
+    }
 }
 
 impl World {

@@ -223,7 +223,7 @@ fn settled(change: impl FnOnce(&mut World)) -> Site {
     }
     own("stranger", "10.200.1.10", json!({ "app": "anything" }));
     let other = |component: &'static str| {
-        let labels = [(names::CLUSTER, "shop"), (names::FLEET, "fleet"), (names::COMPONENT, component)];
+        let labels = [(names::CLUSTER, "shop"), (names::CLUSTER_NAMESPACE, "fleet"), (names::COMPONENT, component)];
         pod("10.200.2.1", "fleet-shop", labels)
     };
     ends.extend([

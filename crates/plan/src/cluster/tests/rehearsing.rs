@@ -78,7 +78,7 @@ fn past_the_soak_a_snapshot_is_offered_with_the_time_of_its_data() {
     world.spec.package_version = "v1.36".to_owned();
     world.status.last_snapshot = None;
     let plan = world.rehearsed();
-    assert_eq!(plan.refused.as_ref().unwrap().reason, names::reasons::SOAK_OVER);
+    assert_eq!(plan.refused.as_ref().unwrap().reason, names::reasons::SOAK_ENDED);
     assert!(plan.restore.is_none() && plan.stages.is_empty());
     world.status.last_snapshot = Some(SnapshotStatus {
         name: "s-7".to_owned(),

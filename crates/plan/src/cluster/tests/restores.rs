@@ -4,6 +4,7 @@ use fleetwright_api::{Restore, RestoreStage};
 
 use super::snapshots::{Job, Report, State, Task};
 use super::*;
+use crate::cluster::members::{Claim, Next};
 
 /// The pod of a restore as it looks when it has done its work.
 fn done(pod: &Value) -> Task {
@@ -39,13 +40,18 @@ impl World {
         self.status = self.status();
         self.applied(&decision);
         self.tasks.extend(decision.pods.iter().map(done));
+        for claim in &decision.claims {
+            let name = claim["metadata"]["name"].as_str().unwrap().to_owned();
+            assert!(self.claims.iter().all(|known| known.name != name), "{name} exists");
+            self.claims.push(Claim { name, ..Claim::default() });
+        }
         for (component, workload) in &mut self.workloads {
             let kind = if *component == ControlPlaneComponent::Etcd { Kind::StatefulSet } else { Kind::Deployment };
             let live = &self.live[&(kind, component.binary().to_owned())];
             match live["spec"]["replicas"].as_u64().unwrap() {
                 0 => workload.replicas.clear(),
                 count if workload.replicas.is_empty() => {
-                    let template = live["spec"]["template"]["metadata"]["annotations"][names::APPLIED].as_str();
+                    let template = live["spec"]["template"]["metadata"]["annotations"][names::APPLIED_HASH].as_str();
                     let template = template.map(str::to_owned);
                     let replicas = (0..count).map(|number| replica(*component, number, template.clone()));
                     workload.replicas = replicas.collect();
@@ -55,6 +61,26 @@ impl World {
             }
         }
         decision
+    }
+
+    /// Until a restore is in that stage.
+    fn reach(&mut self, stage: RestoreStage) {
+        for _ in 0..40 {
+            if self.stage() == Some(stage) {
+                return;
+            }
+            self.pass();
+        }
+        panic!("it is in {:?}", self.stage());
+    }
+
+    /// Until the cluster works with the data of the snapshot.
+    fn restored(&mut self) {
+        for _ in 0..40 {
+            self.pass();
+        }
+        assert_eq!((self.status.phase, self.stage()), (Some(ClusterPhase::Ready), None));
+        assert!(self.status.restored.is_some(), "{:?}", self.status);
     }
 
     fn restore(&mut self, snapshot: &str) {
@@ -91,6 +117,86 @@ fn a_restore_goes_through_all_stages_and_is_done_once() {
     assert_eq!(world.stage(), Some(Checking));
 }
 
+fn volumes(world: &mut World) {
+    world.claims = (0..3).map(|number| Claim { name: format!("data-etcd-{number}"), ..Claim::default() }).collect();
+}
+
+fn named(objects: &[Value]) -> Vec<String> {
+    objects.iter().map(|object| object["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn a_restore_waits_until_a_volume_claim_that_is_being_deleted_is_gone() {
+    let mut world = World::new();
+    world.settle();
+    volumes(&mut world);
+    world.restore("good");
+    world.reach(RestoreStage::Restoring);
+    world.claims[1].ending = true;
+    let id = restore::Restore::of(world.status.restoring.as_ref().unwrap()).id;
+    let decision = world.pass();
+    // A pod with that claim is never scheduled: the claim would be gone, and nothing would make another.
+    assert_eq!(named(&decision.pods), [format!("restore-{id}-0"), format!("restore-{id}-2")]);
+    assert!(decision.claims.is_empty(), "{:?}", decision.claims);
+    for _ in 0..3 {
+        let decision = world.pass();
+        assert_eq!((decision.pods.len(), decision.claims.len(), decision.tidy.len()), (0, 0, 0));
+    }
+    assert_eq!(world.stage(), Some(RestoreStage::Restoring));
+    let waits = world.status.waiting_for.clone().unwrap();
+    assert!(waits.contains("2 of 3 members") && waits.contains("data-etcd-1 is being deleted"), "{waits}");
+    world.claims.remove(1);
+    let decision = world.pass();
+    assert_eq!(named(&decision.claims), ["data-etcd-1"]);
+    assert_eq!(named(&decision.pods), [format!("restore-{id}-1")]);
+    world.restored();
+}
+
+#[test]
+fn a_volume_that_is_deleted_after_it_was_restored_is_restored_again() {
+    let mut world = World::new();
+    world.settle();
+    volumes(&mut world);
+    world.restore("good");
+    world.reach(RestoreStage::Restoring);
+    let id = restore::Restore::of(world.status.restoring.as_ref().unwrap()).id;
+    assert_eq!(world.pass().pods.len(), 3);
+    for ending in [true, false] {
+        world.claims[1].ending = ending;
+        if !ending {
+            world.claims.remove(1);
+        }
+        assert_eq!(world.status().restoring.map(|one| one.stage), Some(RestoreStage::Restoring));
+        let tidy: Vec<_> = world.decide().tidy.into_iter().map(|task| task.pod).collect();
+        assert_eq!(tidy, [format!("restore-{id}-1")]);
+    }
+    // A claim that was gone while its pod waits for it is created for that pod.
+    let pod = world.tasks.iter_mut().find(|task| task.pod == format!("restore-{id}-1")).unwrap();
+    let state = std::mem::replace(&mut pod.state, State::Runs("its claim is not found".to_owned()));
+    let decision = world.pass();
+    assert_eq!((named(&decision.claims), decision.tidy.len()), (vec!["data-etcd-1".to_owned()], 0));
+    // The pod that worked on the volume before does not count for this one.
+    let pod = world.tasks.iter_mut().find(|task| task.pod == format!("restore-{id}-1")).unwrap();
+    (pod.state, pod.ending) = (state, true);
+    assert_eq!(world.status().restoring.map(|one| one.stage), Some(RestoreStage::Restoring));
+    world.tasks.retain(|task| !task.ending);
+    world.restored();
+}
+
+#[test]
+fn a_restore_ends_though_the_claim_of_a_member_that_runs_is_being_deleted() {
+    let mut world = World::new();
+    world.settle();
+    volumes(&mut world);
+    world.restore("good");
+    world.reach(RestoreStage::Cleaning);
+    world.claims[2].ending = true;
+    let cleans = world.pass().pods;
+    assert_eq!(cleans.len(), 2, "no pod starts with that claim: {cleans:?}");
+    world.pass();
+    assert_eq!(world.stage(), None, "{:?}", world.tasks);
+}
+
 #[test]
 fn nothing_is_stopped_before_the_snapshot_is_seen_to_be_good() {
     let mut world = World::new();
@@ -114,6 +220,50 @@ fn nothing_is_stopped_before_the_snapshot_is_seen_to_be_good() {
 }
 
 #[test]
+fn a_snapshot_that_cannot_be_restored_stops_neither_snapshots_nor_healing_nor_members_and_is_told() {
+    let mut world = World::new();
+    world.settle();
+    world.restore("bad");
+    world.pass();
+    let good = done(&world.decide().pods[0]);
+    let why = "fetch: error: there is no snapshot bad; there are: good".to_owned();
+    world.tasks = vec![Task { serves: None, said: None, state: State::Failed(NOW, why), ..good.clone() }];
+    world.status = world.status();
+    let accepted = |world: &World| {
+        let status = world.status();
+        let accepted = condition(&status.conditions, names::ACCEPTED).unwrap();
+        (accepted.status, accepted.reason.clone(), accepted.message.clone())
+    };
+    let (status, reason, message) = accepted(&world);
+    assert_eq!((status, reason.as_str()), (Status::False, names::reasons::SNAPSHOT_UNUSABLE));
+    assert!(message.contains("spec.restore") && message.contains("there is no snapshot bad"), "{message}");
+    // It is said also while it is tried again.
+    world.tasks.clear();
+    assert_eq!(accepted(&world).2, message);
+
+    world.asked = Some("now".to_owned());
+    world.spec.package_version = "v1.37".to_owned();
+    let wanted = world.decide().snapshot.expect("a person asked for it").wanted;
+    assert_eq!(wanted.generation, None, "no upgrade begins with it");
+    (world.asked, world.spec.package_version) = (None, "v1.36".to_owned());
+
+    let scheduler = &mut world.workloads.get_mut(&ControlPlaneComponent::Scheduler).unwrap().replicas[0];
+    (scheduler.ready, scheduler.looping, scheduler.restarts) = (false, true, 3);
+    assert!(world.decide().heal.announce.is_some(), "a replica that does not work is made anew");
+    let member = &mut world.workloads.get_mut(&ControlPlaneComponent::Etcd).unwrap().replicas[2];
+    (member.ready, member.lost, member.restarts) = (false, true, 1);
+    assert_eq!(world.decide().members, Next::Ask, "a member that lost its data is replaced");
+
+    // So it is while the Operation of one that is good waits, and no longer when that is started.
+    world.tasks = vec![good];
+    world.restore = restore::Started { running: false, waits: Some("OperationPolicy restores".to_owned()) };
+    assert_eq!((world.decide().members, accepted(&world).0), (Next::Ask, Status::True));
+    world.restore = restore::Started { running: true, waits: None };
+    let decision = world.decide();
+    assert_eq!((decision.members, decision.heal.announce), (Next::Rest, None));
+}
+
+#[test]
 fn with_the_data_of_a_snapshot_it_goes_back_though_the_soak_is_over() {
     let mut world = World::past_the_soak();
     assert_eq!((world.status.package_version.as_deref(), world.status.emulates.as_deref()), (Some("v1.37"), None));
@@ -127,6 +277,18 @@ fn with_the_data_of_a_snapshot_it_goes_back_though_the_soak_is_over() {
     }
     assert_eq!(world.status.package_version.as_deref(), Some("v1.36"));
     assert_eq!((world.status.phase, world.stage()), (Some(ClusterPhase::Ready), None));
+}
+
+#[test]
+fn with_the_data_of_a_snapshot_an_older_etcd_starts_and_is_recorded() {
+    let mut world = World::rolled_back();
+    world.restore("good");
+    for _ in 0..40 {
+        world.pass();
+    }
+    assert_eq!((world.status.phase, world.stage()), (Some(ClusterPhase::Ready), None));
+    assert!(world.etcd_image().ends_with("etcd:v3.6.16"), "{}", world.etcd_image());
+    assert_eq!(world.opened(), (Some("3.6.16"), Some("v1.36")));
 }
 
 #[test]
@@ -251,4 +413,283 @@ fn nothing_is_stopped_before_the_operation_of_the_restore_was_started() {
     assert_eq!(driven.len(), 1, "one Operation from the first stage to the last");
     assert_ne!(driven[0], asked.id, "another restore of the same snapshot is another Operation");
     assert_eq!((world.status.phase, world.stage()), (Some(ClusterPhase::Ready), None));
+}
+
+#[test]
+fn members_that_are_declared_while_a_snapshot_is_restored_come_after_it() {
+    let mut world = World::new();
+    world.settle();
+    world.restore("good");
+    world.reach(RestoreStage::Restoring);
+    world.spec.datastore.etcd.as_mut().unwrap().members = 5;
+    for _ in 0..40 {
+        world.pass();
+    }
+    assert_eq!((world.stage(), world.status.restored.is_some()), (None, true), "{:?}", world.status.waiting_for);
+    assert_eq!((world.status.etcd.as_ref().map(|etcd| etcd.members), world.decide().members), (Some(3), Next::Ask));
+}
+
+#[test]
+fn another_package_version_comes_after_the_restore() {
+    use RestoreStage::{Restoring, Starting, Stopping};
+    for stage in [Stopping, Restoring, Starting] {
+        let mut world = World::past_the_soak();
+        world.restore("good");
+        world.reach(stage);
+        // From Starting on, etcd and the API servers of v1.37 may have written.
+        world.spec.package_version = "v1.36".to_owned();
+        let decision = world.decide();
+        let refused = decision.refused.map(|(reason, _)| reason);
+        assert_eq!((&*decision.package, refused), ("v1.37", Some(names::reasons::RESTORING)), "{stage:?}");
+        if stage == Restoring {
+            let kept = world.packages.remove("v1.37").unwrap();
+            assert!(world.decide().pods.is_empty(), "not with an etcd that did not check the snapshot");
+            let waits = world.status().waiting_for.unwrap();
+            assert!(waits.contains("ClusterPackageVersion v1.37"), "{waits}");
+            world.packages.insert("v1.37".to_owned(), kept);
+        }
+        for _ in 0..40 {
+            world.pass();
+        }
+        let status = &world.status;
+        assert_eq!((world.stage(), status.package_version.as_deref()), (None, Some("v1.37")), "{stage:?}");
+        let upgradable = condition(&status.conditions, names::UPGRADABLE).unwrap();
+        assert_eq!(upgradable.reason, names::reasons::SOAK_ENDED);
+    }
+}
+
+#[test]
+fn a_package_version_of_the_same_minors_corrects_a_restore_that_does_not_start() {
+    use RestoreStage::{Restoring, Starting, Stopping};
+    for stage in [Stopping, Restoring, Starting] {
+        let mut world = World::new();
+        world.settle();
+        world.restore("good");
+        world.reach(stage);
+        // Such as one whose image of kube-apiserver can be pulled.
+        let corrected = world.packages["v1.36"].clone();
+        world.packages.insert("v1.36-corrected".to_owned(), corrected);
+        world.spec.package_version = "v1.36-corrected".to_owned();
+        let decision = world.decide();
+        assert_eq!((&*decision.package, decision.refused), ("v1.36-corrected", None), "{stage:?}");
+        world.restored();
+        assert_eq!(world.status.package_version.as_deref(), Some("v1.36-corrected"), "{stage:?}");
+    }
+}
+
+#[test]
+fn a_package_version_that_corrects_a_restore_within_a_soak_ends_no_soak() {
+    let mut world = World::new();
+    world.settle();
+    world.spec.package_version = "v1.37".to_owned();
+    world.settle();
+    assert_eq!(world.status.emulates.as_deref(), Some("1.36"));
+    world.restore("good");
+    world.reach(RestoreStage::Starting);
+    let corrected = world.packages["v1.37"].clone();
+    world.packages.insert("v1.37-corrected".to_owned(), corrected);
+    world.spec.package_version = "v1.37-corrected".to_owned();
+    let decision = world.decide();
+    assert_eq!((&*decision.package, decision.emulates.as_deref()), ("v1.37-corrected", Some("1.36")));
+}
+
+#[test]
+fn a_restore_to_a_newer_version_that_takes_long_is_no_change_that_failed() {
+    let mut world = World::new();
+    world.settle();
+    world.spec.package_version = "v1.37".to_owned();
+    world.restore("good");
+    world.reach(RestoreStage::Restoring);
+    world.now = NOW + SignedDuration::from_hours(1);
+    let decision = world.pass();
+    assert_eq!((decision.failed, decision.progress, &world.status.failed), (None, None, &None));
+    world.restored();
+    assert_eq!(world.status.package_version.as_deref(), Some("v1.37"));
+}
+
+fn under_way(world: &World) -> (&str, RestoreStage, restore::Restore) {
+    let restoring = world.status.restoring.as_ref().unwrap();
+    (restoring.snapshot.as_str(), restoring.stage, restore::Restore::of(restoring))
+}
+
+fn pods(tasks: &[Task]) -> Vec<&str> {
+    tasks.iter().map(|task| task.pod.as_str()).collect()
+}
+
+#[test]
+fn another_snapshot_takes_the_place_of_one_that_cannot_be_restored() {
+    let mut world = World::new();
+    world.settle();
+    world.restore("good");
+    world.reach(RestoreStage::Restoring);
+    let (_, _, first) = under_way(&world);
+    let fails = |world: &mut World, pod: &str| {
+        let task = world.tasks.iter_mut().find(|task| task.pod == pod).unwrap();
+        (task.serves, task.said) = (None, None);
+        task.state = State::Failed(NOW, "fetch: error: the store does not answer".to_owned());
+    };
+    fails(&mut world, &first.source());
+    let waits = world.status().waiting_for.unwrap();
+    assert!(waits.contains("the store does not answer") && waits.contains("name another snapshot"), "{waits}");
+
+    // It is left for none that cannot be restored either.
+    world.restore("bad");
+    let decision = world.pass();
+    assert_eq!((decision.pods.len(), pods(&decision.tidy)), (1, vec![first.source().as_str()]));
+    assert_eq!(decision.restore.as_ref(), Some(&first), "its Operation goes on");
+    fails(&mut world, decision.pods[0]["metadata"]["name"].as_str().unwrap());
+    for _ in 0..3 {
+        world.status = world.status();
+        assert_eq!(under_way(&world), ("good", RestoreStage::Restoring, first.clone()));
+    }
+    let waits = world.status.waiting_for.clone().unwrap();
+    assert!(waits.contains("snapshot bad takes its place when") && waits.contains("store does not answer"), "{waits}");
+
+    world.now = NOW + SignedDuration::from_mins(1);
+    world.restore("other");
+    world.restore = restore::Started { running: false, waits: Some("OperationPolicy restores".to_owned()) };
+    world.pass();
+    world.pass();
+    let (snapshot, stage, second) = under_way(&world);
+    assert_eq!((snapshot, stage), ("other", RestoreStage::Stopping));
+    assert_ne!(first.id, second.id, "it is another Operation");
+    // A pod of the first one that ends slowly may still write to a volume.
+    let slow = Task { pod: first.member(0), job: Job::Member, ending: true, ..world.tasks[0].clone() };
+    world.tasks.push(slow.clone());
+    for _ in 0..3 {
+        assert_eq!(world.pass().restore.map(|restore| restore.id), Some(second.id.clone()));
+    }
+    assert_eq!((under_way(&world).1, pods(&world.tasks)), (RestoreStage::Stopping, vec![slow.pod.as_str()]));
+    world.tasks.clear();
+    world.pass();
+    let waits = world.status.waiting_for.clone().unwrap();
+    assert!(waits.contains("snapshot other is not restored yet: OperationPolicy restores"), "{waits}");
+    world.restore = restore::Started { running: true, waits: None };
+    world.restored();
+    assert_eq!(world.status.restored.as_ref().map(|restored| &*restored.snapshot), Some("other"));
+    assert!(world.tasks.is_empty(), "{:?}", world.tasks);
+}
+
+#[test]
+fn a_snapshot_that_was_restored_before_can_take_the_place_of_one_that_does_not_start() {
+    let mut world = World::new();
+    world.settle();
+    world.restore("good");
+    world.restored();
+    world.now = NOW + SignedDuration::from_mins(1);
+    world.restore("other");
+    world.reach(RestoreStage::Starting);
+    world.proofs.clear();
+    world.restore("good");
+    world.pass();
+    world.pass();
+    assert_eq!((under_way(&world).0, under_way(&world).1), ("good", RestoreStage::Stopping));
+    world.restored();
+    assert_eq!(world.status.restored.as_ref().map(|restored| &*restored.snapshot), Some("good"));
+}
+
+#[test]
+fn a_restore_is_not_left_for_one_that_makes_kubelets_newer_than_their_api_server() {
+    let mut world = World::past_the_soak();
+    world.status.restoring = Some(fleetwright_api::Restoring {
+        snapshot: "good".to_owned(),
+        stage: RestoreStage::Starting,
+        began: NOW,
+        data_of: None,
+        package_version: Some("v1.37".to_owned()),
+    });
+    world.workloads.get_mut(&ControlPlaneComponent::Scheduler).unwrap().replicas[0].ready = false;
+    world.spec.package_version = "v1.36".to_owned();
+    world.restore("other");
+    let decision = world.decide();
+    world.tasks.extend(decision.pods.iter().map(done));
+    let (apis, quotas) = (Ok(Default::default()), Ok(Vec::new()));
+    let kubelets = Ok([("n1".to_owned(), "v1.37.1".to_owned())].into());
+    let of = decision.preflight.ask.expect("kubelets are looked at").of;
+    world.known.survey = Some(survey::Survey { of, at: world.now, apis, quotas, kubelets });
+    let status = world.status();
+    assert_eq!(status.restoring, world.status.restoring);
+    assert!(status.waiting_for.as_ref().unwrap().contains("n1 (v1.37.1)"), "{:?}", status.waiting_for);
+    world.known.overrides = Some("KubeletTooNew@v1.36".to_owned());
+    let restoring = world.status().restoring.unwrap();
+    assert_eq!((&*restoring.snapshot, restoring.package_version.as_deref()), ("other", Some("v1.36")));
+}
+
+#[test]
+fn volumes_are_cleaned_beside_everything_else() {
+    let mut world = World::new();
+    world.settle();
+    volumes(&mut world);
+    world.restore("good");
+    world.reach(RestoreStage::Cleaning);
+    let member = |world: &mut World, ready: bool| {
+        let member = &mut world.workloads.get_mut(&ControlPlaneComponent::Etcd).unwrap().replicas[1];
+        (member.node, member.ready) = (None, ready);
+    };
+    member(&mut world, false);
+    world.asked = Some("now".to_owned());
+    assert!(world.decide().snapshot.is_some(), "a person asked for it");
+    for _ in 0..3 {
+        world.pass();
+    }
+    let waits = world.status.waiting_for.clone().unwrap();
+    assert!(waits.contains("what etcd-1 had before the restore") && waits.contains("no node"), "{waits}");
+
+    // A claim is not deleted as long as there is a pod with it.
+    world.claims[2].ending = true;
+    let (_, stage, restore) = under_way(&world);
+    assert_eq!((stage, pods(&world.decide().tidy)), (RestoreStage::Cleaning, vec![restore.clean(2).as_str()]));
+    world.claims[2].ending = false;
+
+    // An upgrade is looked at, has its snapshot and begins.
+    member(&mut world, true);
+    world.spec.package_version = "v1.37".to_owned();
+    let decision = world.decide();
+    assert!(decision.preflight.ask.is_some() && decision.apply.is_empty(), "{:?}", kinds(&decision));
+    for _ in 0..40 {
+        world.pass();
+    }
+    let version = world.status.package_version.as_deref();
+    assert_eq!((version, world.stage()), (Some("v1.37"), Some(RestoreStage::Cleaning)), "{:?}", world.status);
+
+    // So does another restore, which cleans up for both.
+    world.restore("other");
+    world.pass();
+    world.pass();
+    assert_eq!((under_way(&world).0, under_way(&world).1), ("other", RestoreStage::Checking));
+}
+
+#[test]
+fn no_pod_waits_for_a_claim_while_the_statefulset_is_not_known() {
+    let mut world = World::new();
+    world.settle();
+    world.restore("good");
+    world.reach(RestoreStage::Restoring);
+    // Somebody deleted it, or volumes grow.
+    world.live.remove(&(Kind::StatefulSet, "etcd".to_owned())).unwrap();
+    world.workloads.get_mut(&ControlPlaneComponent::Etcd).unwrap().package = None;
+    let decision = world.pass();
+    assert_eq!((decision.pods.len(), decision.claims.len()), (0, 0));
+    let decision = world.pass();
+    assert_eq!((decision.pods.len(), decision.claims.len()), (3, 3));
+    world.restored();
+}
+
+#[test]
+fn a_member_that_loses_its_data_while_a_restore_starts_is_replaced_and_no_number_is_changed() {
+    let mut world = World::new();
+    world.settle();
+    volumes(&mut world);
+    world.restore("good");
+    world.reach(RestoreStage::Starting);
+    world.pass();
+    let lose = |world: &mut World, lost: bool| {
+        let member = &mut world.workloads.get_mut(&ControlPlaneComponent::Etcd).unwrap().replicas[2];
+        (member.ready, member.lost, member.restarts) = (!lost, lost, 1);
+    };
+    lose(&mut world, true);
+    assert_eq!((world.stage(), world.decide().members), (Some(RestoreStage::Starting), Next::Ask));
+    lose(&mut world, false);
+    world.spec.datastore.etcd.as_mut().unwrap().members = 5;
+    assert_eq!(world.decide().members, Next::Rest);
 }

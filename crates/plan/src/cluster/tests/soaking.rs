@@ -49,7 +49,7 @@ impl World {
 
     fn finishable(&self) -> (Status, String, String) {
         let status = self.status();
-        let one = condition(&status.conditions, names::FINISHABLE).expect("the condition is there").clone();
+        let one = condition(&status.conditions, names::UPGRADE_COMPLETABLE).expect("the condition is there").clone();
         (one.status, one.reason, one.message)
     }
 
@@ -102,10 +102,10 @@ fn a_soak_ends_step_by_step_and_is_proven_afterwards() {
     // What was found then does not count when the time is over.
     world.now = until;
     world.proven();
-    assert_eq!(world.finishable().1, names::reasons::CHECKING);
+    assert_eq!(world.finishable().1, names::reasons::PREFLIGHT_CHECKS_RUNNING);
     world.surveyed(|_| {});
     let (_, reason, _) = world.finishable();
-    assert_eq!(reason, names::reasons::NO_SNAPSHOT);
+    assert_eq!(reason, names::reasons::SNAPSHOT_REQUIRED);
     let purpose = format!("soak/v1.37/{until}");
     let taking = world.decide().snapshot.unwrap();
     assert_eq!(taking.wanted.purpose.as_ref(), Some(&purpose));
@@ -123,14 +123,14 @@ fn a_soak_ends_step_by_step_and_is_proven_afterwards() {
     let finishing = FinishingUpgrade { package_version: "v1.37".into(), emulated: "1.36".into(), since: until };
     assert_eq!((&world.status.finishing, world.status.soak_until), (&Some(finishing), None));
     assert_eq!(world.versions(), [true; 3]);
-    let reversible = condition(&world.status.conditions, names::REVERSIBLE).unwrap();
-    assert_eq!((reversible.status, reversible.reason.as_str()), (Status::False, names::reasons::SOAK_OVER));
-    assert_eq!(world.finishable().1, names::reasons::FINISHING);
+    let reversible = condition(&world.status.conditions, names::ROLLBACK_POSSIBLE).unwrap();
+    assert_eq!((reversible.status, reversible.reason.as_str()), (Status::False, names::reasons::SOAK_ENDED));
+    assert_eq!(world.finishable().1, names::reasons::COMPLETING_UPGRADE);
     assert_eq!(world.status().phase, Some(ClusterPhase::Upgrading));
     world.settle();
     assert_eq!((world.status.phase, &world.status.finishing), (Some(ClusterPhase::Ready), &None));
     assert_eq!(world.versions(), [false; 3]);
-    assert!(condition(&world.status.conditions, names::FINISHABLE).is_none());
+    assert!(condition(&world.status.conditions, names::UPGRADE_COMPLETABLE).is_none());
 
     // There is no way back any more, and nothing is touched.
     world.spec.package_version = "v1.36".to_owned();
@@ -138,7 +138,7 @@ fn a_soak_ends_step_by_step_and_is_proven_afterwards() {
     assert!(decision.apply.is_empty() && decision.refused.is_some());
     let status = world.status();
     let upgradable = condition(&status.conditions, names::UPGRADABLE).unwrap();
-    assert_eq!((upgradable.status, upgradable.reason.as_str()), (Status::False, names::reasons::SOAK_OVER));
+    assert_eq!((upgradable.status, upgradable.reason.as_str()), (Status::False, names::reasons::SOAK_ENDED));
     assert_eq!(status.package_version.as_deref(), Some("v1.37"));
 }
 
@@ -179,7 +179,7 @@ fn a_rollback_that_is_held_back_keeps_the_soak_from_ending() {
     }
     assert_eq!((world.status.emulates.as_deref(), world.versions()), (Some("1.36"), [true; 3]));
     let (status, reason, message) = world.finishable();
-    assert_eq!((status, reason.as_str()), (Status::Unknown, names::reasons::BUSY));
+    assert_eq!((status, reason.as_str()), (Status::Unknown, names::reasons::CHANGE_IN_PROGRESS));
     assert!(message.contains("v1.36 is asked for"), "{message}");
     world.known.overrides = Some("KubeletTooNew@v1.36".to_owned());
     world.settle();
@@ -191,7 +191,7 @@ fn what_is_found_holds_the_end_of_a_soak_until_it_is_overridden_for_exactly_that
     let kubelets = |version: &str| Ok([("n1".to_owned(), version.to_owned())].into());
     for (reason, found) in [
         (names::reasons::REMOVED_APIS_IN_USE, Ok([removed()].into())),
-        (names::reasons::CALLERS_UNKNOWN, Err("no answer".to_owned())),
+        (names::reasons::API_USAGE_UNKNOWN, Err("no answer".to_owned())),
     ] {
         let mut world = World::soaked();
         world.surveyed(|survey| survey.apis = found);
@@ -199,7 +199,7 @@ fn what_is_found_holds_the_end_of_a_soak_until_it_is_overridden_for_exactly_that
     }
     for (reason, found) in [
         (names::reasons::KUBELET_TOO_OLD, kubelets("v1.33.2")),
-        (names::reasons::KUBELETS_UNKNOWN, Err("no answer".to_owned())),
+        (names::reasons::KUBELET_VERSIONS_UNKNOWN, Err("no answer".to_owned())),
     ] {
         let mut world = World::soaked();
         world.surveyed(|survey| survey.kubelets = found);
@@ -208,7 +208,7 @@ fn what_is_found_holds_the_end_of_a_soak_until_it_is_overridden_for_exactly_that
     // A kubelet that the emulated minor supports, and the new one too.
     let mut world = World::soaked();
     world.surveyed(|survey| survey.kubelets = kubelets("v1.34.0"));
-    assert_eq!(world.finishable().1, names::reasons::NO_SNAPSHOT);
+    assert_eq!(world.finishable().1, names::reasons::SNAPSHOT_REQUIRED);
 }
 
 fn held(mut world: World, reason: &str) {
@@ -218,8 +218,8 @@ fn held(mut world: World, reason: &str) {
     for (annotation, goes) in [
         (format!("{reason}@v1.37"), false),
         (format!("{reason}@v1.36/soak"), false),
-        ("NoSnapshot@v1.37/soak".to_owned(), false),
-        (format!("{reason}@v1.37/soak, NoSnapshot@v1.37/soak"), true),
+        ("SnapshotRequired@v1.37/soak".to_owned(), false),
+        (format!("{reason}@v1.37/soak, SnapshotRequired@v1.37/soak"), true),
     ] {
         world.known.overrides = Some(annotation.clone());
         let decision = world.decide();
@@ -258,7 +258,7 @@ fn the_snapshot_is_taken_for_this_end_and_is_fresh() {
     let recent = world.status.conditions.iter_mut().find(|one| one.type_ == names::SNAPSHOTS_RECENT).unwrap();
     (recent.reason, recent.message) = (names::reasons::SNAPSHOT_FAILED.to_owned(), "no room".to_owned());
     let (status, reason, message) = world.finishable();
-    assert_eq!((status, reason.as_str()), (Status::False, names::reasons::NO_SNAPSHOT));
+    assert_eq!((status, reason.as_str()), (Status::False, names::reasons::SNAPSHOT_REQUIRED));
     assert!(message.contains("no room"), "{message}");
     // Whoever runs an external etcd takes snapshots of it.
     world.spec.datastore.etcd = None;
@@ -304,7 +304,7 @@ fn no_soak_starts_or_ends_while_a_cluster_is_paused() {
     let status = world.status_while_paused();
     assert_eq!((status.emulates.as_deref(), status.soak_until), (Some("1.36"), world.status.soak_until));
     assert_eq!(status.phase, Some(ClusterPhase::Soaking));
-    let finishable = condition(&status.conditions, names::FINISHABLE).unwrap();
+    let finishable = condition(&status.conditions, names::UPGRADE_COMPLETABLE).unwrap();
     assert_eq!((finishable.status, finishable.reason.as_str()), (Status::Unknown, names::reasons::PAUSED));
     // Not at once when it is resumed: everything is looked at first.
     world.spec.paused = false;
@@ -357,33 +357,38 @@ fn nothing_else_is_under_way_when_a_soak_ends() {
         let status = world.status();
         assert_eq!((status.emulates.as_deref(), status.finishing), (Some("1.36"), None), "{reason}");
     };
-    use names::reasons::{BUSY, NOT_PROVEN, QUORUM_LOST};
+    use names::reasons::{CHANGE_IN_PROGRESS, NOT_VERIFIED, QUORUM_LOST};
     let etcd = ControlPlaneComponent::Etcd;
-    stays(BUSY, &|world| world.workloads.get_mut(&etcd).unwrap().replicas[0].ready = false);
+    stays(CHANGE_IN_PROGRESS, &|world| world.workloads.get_mut(&etcd).unwrap().replicas[0].ready = false);
     stays(QUORUM_LOST, &|world| {
         world.workloads.get_mut(&etcd).unwrap().replicas.iter_mut().take(2).for_each(|one| one.ready = false);
     });
-    stays(BUSY, &|world| {
+    stays(CHANGE_IN_PROGRESS, &|world| {
         let servers = &world.workloads[&ControlPlaneComponent::Apiserver].replicas;
         world.proofs.get_mut(&servers[0].uid).unwrap().outcome = Err("it lies".to_owned());
     });
-    stays(NOT_PROVEN, &|world| {
+    stays(NOT_VERIFIED, &|world| {
         let servers = &world.workloads[&ControlPlaneComponent::Apiserver].replicas;
         world.proofs.get_mut(&servers[0].uid).unwrap().at = world.now - HOUR;
     });
-    stays(BUSY, &|world| {
-        let (snapshot, stage, began) = ("good".to_owned(), fleetwright_api::RestoreStage::Checking, world.now);
-        world.status.restoring = Some(fleetwright_api::Restoring { snapshot, stage, began, data_of: None });
+    stays(CHANGE_IN_PROGRESS, &|world| {
+        world.status.restoring = Some(fleetwright_api::Restoring {
+            snapshot: "good".to_owned(),
+            stage: fleetwright_api::RestoreStage::Checking,
+            began: world.now,
+            data_of: None,
+            package_version: None,
+        });
     });
-    stays(BUSY, &|world| {
+    stays(CHANGE_IN_PROGRESS, &|world| {
         let (value, phase) = ("1".to_owned(), fleetwright_api::RotationPhase::Trusting);
         world.status.rotation = Some(fleetwright_api::Rotation { value, phase, since: world.now });
     });
-    stays(BUSY, &|world| {
+    stays(CHANGE_IN_PROGRESS, &|world| {
         world.live.get_mut(&(Kind::Deployment, "kube-scheduler".to_owned())).unwrap()["spec"]["replicas"] = 7.into();
     });
     // Another package of the same minor comes first; the next minor comes after it.
-    stays(BUSY, &|world| {
+    stays(CHANGE_IN_PROGRESS, &|world| {
         world.packages.insert("v1.37.2".to_owned(), package("1.37.2"));
         world.spec.package_version = "v1.37.2".to_owned();
     });
@@ -412,13 +417,16 @@ fn an_end_that_does_not_work_is_reported_and_not_taken_back() {
     assert_eq!((progress.id.as_deref(), progress.since), (Some("v1.37/soak"), world.now));
     assert_eq!(
         (world.status.phase, world.finishable().1.as_str()),
-        (Some(ClusterPhase::Upgrading), names::reasons::FINISHING)
+        (Some(ClusterPhase::Upgrading), names::reasons::COMPLETING_UPGRADE)
     );
     let until = world.now + SignedDuration::from_mins(10);
     assert!(world.decide().next.is_some_and(|next| next <= until), "it is looked at in time");
     world.now = until;
     broken(&mut world);
-    assert_eq!((world.finishable().0, world.finishable().1.as_str()), (Status::False, names::reasons::FINISH_FAILED));
+    assert_eq!(
+        (world.finishable().0, world.finishable().1.as_str()),
+        (Status::False, names::reasons::UPGRADE_COMPLETION_FAILED)
+    );
     assert_eq!((world.status.phase, &world.status.failed), (Some(ClusterPhase::Degraded), &None));
     assert!(!world.versions()[0], "it is not taken back");
     // Another minor has to wait; another package of this one may be the cure.
@@ -426,7 +434,7 @@ fn an_end_that_does_not_work_is_reported_and_not_taken_back() {
         world.packages.insert(name.to_owned(), package(kubernetes));
         world.spec.package_version = name.to_owned();
         let refused = world.decide().refused.map(|(reason, _)| reason);
-        assert_eq!(refused != Some(names::reasons::NOT_REACHABLE), goes, "{name}: {refused:?}");
+        assert_eq!(refused != Some(names::reasons::UNSUPPORTED_UPGRADE_PATH), goes, "{name}: {refused:?}");
     }
     world.spec.package_version = "v1.37".to_owned();
     for replica in &mut world.workloads.get_mut(&ControlPlaneComponent::Apiserver).unwrap().replicas {

@@ -1,4 +1,4 @@
-use fleetwright_api::{ComponentState, Disruption, Drift, OnDelete, OnFailure, Phase, names};
+use fleetwright_api::{ComponentState, Disruption, Drift, OnDelete, OnFailure, Phase, Taint, names};
 use fleetwright_wire::Deviation;
 use jiff::SignedDuration;
 
@@ -351,6 +351,18 @@ fn a_change_that_does_not_work_goes_back_once() {
     assert_eq!(world.carries("kubelet").as_deref(), Some("1.37"));
 }
 
+/// Passes until that was done on the host.
+fn until_installed(world: &mut World, what: &str) {
+    for _ in 0..10_000 {
+        if world.did().iter().any(|did| did == what) {
+            return;
+        }
+        world.pass(Crash::Never);
+        world.now += SignedDuration::from_millis(10);
+    }
+    panic!("{what} was not done: {:?}\n{:#?}", world.did(), world.status());
+}
+
 /// The gates of a fleet ask for `PackagesReady`: a machine that works is not closed because it carries another version than declared.
 #[test]
 fn a_restored_version_counts_as_ready_and_not_as_up_to_date() {
@@ -373,6 +385,91 @@ fn a_restored_version_counts_as_ready_and_not_as_up_to_date() {
     world.settle();
     assert_eq!(world.says(names::UP_TO_DATE).0, "True");
     assert_eq!(world.rollback("kubelet"), None);
+}
+
+#[test]
+fn a_rollback_is_forgotten_when_its_component_is_not_declared_any_more() {
+    let mut world = ready("1.36");
+    let wanted = four("1.37");
+    world.broken.insert(wanted[0].digest.clone());
+    world.want(wanted);
+    world.settle();
+    assert_eq!(world.says(names::UP_TO_DATE).1, "RolledBack");
+    world.gate_open = false;
+    world.want(four("1.36").into_iter().filter(|package| package.package.component != "kubelet").collect());
+    world.settle();
+    assert_eq!(world.carries("kubelet").as_deref(), Some("1.36"), "the removal waits for the gate");
+    world.want(four("1.36"));
+    world.settle();
+    assert_eq!(world.says(names::UP_TO_DATE), ("True".to_owned(), "MatchesSpec".to_owned(), String::new()));
+    assert_eq!(world.rollback("kubelet"), None);
+}
+
+/// A second edit while the first version has not proven itself, or after it was held: only 1.36 ever worked.
+#[test]
+fn a_version_that_never_worked_is_not_what_a_rollback_restores() {
+    for (hold, fails) in [(false, false), (false, true), (true, false)] {
+        let mut world = ready("1.36");
+        let (mut bad, worse) = (four("1.37"), four("1.38"));
+        if hold {
+            bad[0].on_failure = OnFailure::Hold;
+        }
+        world.broken.insert(bad[0].digest.clone());
+        let spoilt = if fails { &mut world.failing } else { &mut world.broken };
+        spoilt.insert(worse[0].digest.clone());
+        world.want(bad);
+        until_installed(&mut world, "install kubelet 1.37");
+        if hold {
+            world.settle();
+            assert_eq!(world.state("kubelet"), Some(ComponentState::Failed));
+        }
+        world.want(worse);
+        world.settle();
+        let second = if fails { "install kubelet 1.38 in vain" } else { "install kubelet 1.38" };
+        assert_eq!(world.did(), ["install kubelet 1.37", second, "back kubelet 1.36"], "{:#?}", world.status());
+        assert_eq!(world.state("kubelet"), Some(ComponentState::RolledBack));
+        assert_eq!(world.node.as_ref().unwrap().closed, None);
+    }
+}
+
+#[test]
+fn the_version_that_worked_is_kept_when_it_is_declared_again_and_fails() {
+    let mut world = ready("1.36");
+    let (good, bad) = (four("1.36"), four("1.37"));
+    world.broken.insert(bad[0].digest.clone());
+    world.want(bad);
+    until_installed(&mut world, "install kubelet 1.37");
+    world.broken.insert(good[0].digest.clone());
+    world.want(good);
+    world.settle();
+    assert_eq!(world.did(), ["install kubelet 1.37", "install kubelet 1.36"], "1.37 never worked");
+    world.broken.clear();
+    world.settle();
+    assert_eq!(world.state("kubelet"), Some(ComponentState::Ready), "{}", world.message("kubelet"));
+}
+
+#[test]
+fn a_version_in_service_is_not_rolled_back_because_another_was_declared_for_a_while() {
+    let mut world = ready("1.36");
+    world.want(four("1.37"));
+    world.settle();
+    assert_eq!(world.did(), ["install kubelet 1.37"]);
+    world.done.clear();
+    // While the gate holds the next version back, the one in service stops working for another reason, and the edit is reverted.
+    world.gate_open = false;
+    world.want(four("1.38"));
+    world.settle_for(SignedDuration::from_mins(2));
+    let serving = four("1.37");
+    world.broken.insert(serving[0].digest.clone());
+    world.want(serving);
+    world.gate_open = true;
+    world.settle();
+    assert!(world.did().is_empty(), "{:?}", world.did());
+    assert_eq!(world.state("kubelet"), Some(ComponentState::Failed));
+    world.broken.clear();
+    world.settle();
+    assert_eq!(world.state("kubelet"), Some(ComponentState::Ready), "{}", world.message("kubelet"));
+    assert_eq!(world.node.as_ref().unwrap().closed, None);
 }
 
 /// Passes until the earlier version was restored and not yet proven.
@@ -469,7 +566,7 @@ fn drift_of_a_restored_version_is_only_reported_where_the_machine_says_so() {
     world.drifted.insert("kubelet".to_owned(), vec![deviation("file /etc/kubernetes/kubelet.yaml", true)]);
     world.settle();
     assert!(world.did().is_empty());
-    assert_eq!(world.says(names::IN_SHAPE).1, "Drifted");
+    assert_eq!(world.says(names::IN_SYNC).1, "Drifted");
     assert_eq!(world.says(names::UP_TO_DATE).1, "RolledBack");
 }
 
@@ -510,7 +607,7 @@ fn what_somebody_broke_in_a_first_installation_is_repaired_before_it_is_given_up
         world.pass(Crash::Never);
         world.now += SignedDuration::from_millis(500);
     }
-    world.node = Some(NodeModel { closed: None, ready: true, boot: "boot-1".to_owned() });
+    world.node = Some(NodeModel::new("boot-1"));
     world.settle();
     assert_eq!(world.state("kubelet"), Some(ComponentState::Ready), "{}", world.message("kubelet"));
 }
@@ -566,7 +663,7 @@ fn an_outage_of_the_api_server_does_not_count_against_a_kubelet_that_joins() {
     // Three minutes to join, of which two are left after the outage.
     world.settle_for(SignedDuration::from_mins(11));
     assert_eq!(world.state("kubelet"), Some(ComponentState::Installing), "{}", world.message("kubelet"));
-    world.node = Some(NodeModel { closed: None, ready: true, boot: "boot-1".to_owned() });
+    world.node = Some(NodeModel::new("boot-1"));
     world.settle();
     assert_eq!(world.state("kubelet"), Some(ComponentState::Ready), "{}", world.message("kubelet"));
 }
@@ -592,6 +689,46 @@ fn a_kubelet_that_does_not_join_when_the_api_server_is_back_has_failed() {
     let mut world = joins_after_an_outage(true);
     world.settle_for(SignedDuration::from_mins(14));
     assert_eq!(world.state("kubelet"), Some(ComponentState::Failed), "{}", world.message("kubelet"));
+}
+
+#[test]
+fn a_kubelet_that_did_not_join_gets_another_token_when_a_person_asks() {
+    let mut wanted = four("1.36");
+    (wanted[0].needs_credential, wanted[0].node_conditions) = (true, vec!["Ready".to_owned()]);
+    let mut world = World::new(wanted);
+    world.joins = false;
+    world.settle();
+    assert_eq!(world.state("kubelet"), Some(ComponentState::Failed), "its token is not valid any more");
+    world.done.clear();
+    world.joins = true;
+    world.machine.metadata.annotations = Some([(names::RETRY.to_owned(), "1".to_owned())].into());
+    world.settle();
+    assert_eq!(world.did(), ["install kubelet 1.36"], "a token is issued for an installation alone");
+    assert_eq!(world.state("kubelet"), Some(ComponentState::Ready), "{}", world.message("kubelet"));
+}
+
+#[test]
+fn another_token_is_issued_although_the_first_try_to_issue_it_failed() {
+    let mut wanted = four("1.36");
+    (wanted[0].needs_credential, wanted[0].node_conditions) = (true, vec!["Ready".to_owned()]);
+    let mut world = World::new(wanted);
+    world.joins = false;
+    world.settle();
+    assert_eq!(world.state("kubelet"), Some(ComponentState::Failed));
+    world.done.clear();
+    world.joins = true;
+    world.machine.metadata.annotations = Some([(names::RETRY.to_owned(), "1".to_owned())].into());
+    let mut decision = world.decide();
+    while !matches!(decision.act, Act::Run(_)) {
+        world.pass(Crash::Never);
+        world.now += SignedDuration::from_millis(10);
+        decision = world.decide();
+    }
+    // The status is written first, and the API server does not take the token.
+    world.machine.status = Some(decision.status);
+    world.settle();
+    assert_eq!(world.did(), ["install kubelet 1.36"]);
+    assert_eq!(world.state("kubelet"), Some(ComponentState::Ready), "{}", world.message("kubelet"));
 }
 
 #[test]
@@ -705,7 +842,7 @@ fn drift_is_repaired_and_told() {
     assert!(world.operations.is_empty());
     let drift = world.status().last_drift.unwrap();
     assert!(drift.repaired && drift.items[0].what == "sysctl vm.swappiness", "{drift:?}");
-    assert_eq!(world.says(names::IN_SHAPE).0, "True");
+    assert_eq!(world.says(names::IN_SYNC).0, "True");
 }
 
 #[test]
@@ -748,7 +885,7 @@ fn drift_that_is_only_reported_is_left() {
     world.settle();
     assert!(world.did().is_empty());
     assert_eq!(world.state("sysctl"), Some(ComponentState::Drifted));
-    assert_eq!(world.says(names::IN_SHAPE).1, "Drifted");
+    assert_eq!(world.says(names::IN_SYNC).1, "Drifted");
     world.drifted.clear();
     world.settle();
     assert_eq!(world.status().phase, Some(Phase::Ready));
@@ -762,7 +899,7 @@ fn a_host_that_fights_back_is_repaired_less_and_less_often() {
     world.settle_for(SignedDuration::from_hours(12));
     let repairs = world.did().len();
     assert!((5..40).contains(&repairs), "{repairs} repairs in twelve hours");
-    assert_eq!(world.says(names::IN_SHAPE).1, "FightsBack");
+    assert_eq!(world.says(names::IN_SYNC).1, "DriftRecurring");
 }
 
 #[test]
@@ -798,7 +935,7 @@ fn an_edit_that_cannot_be_carried_out_leaves_a_machine_in_service_ready() {
     world.cannot = Some("MachinePackageVersion kubelet-1.36, spec.files[0].template: unknown name".to_owned());
     world.machine.metadata.generation = Some(9);
     world.settle();
-    assert_eq!(world.says(names::UP_TO_DATE).1, "NotRendered");
+    assert_eq!(world.says(names::UP_TO_DATE).1, "RenderFailed");
     assert_eq!(world.says(names::PACKAGES_READY).0, "True", "{:?}", world.says(names::PACKAGES_READY));
     assert_eq!(world.status().phase, Some(Phase::Degraded));
     // What does not go together is no other case.
@@ -832,7 +969,7 @@ fn a_host_that_does_not_answer_is_lost_and_comes_back() {
     world.silent = Some("no route to host".to_owned());
     world.settle();
     assert_eq!(world.status().phase, Some(Phase::Lost));
-    assert_eq!(world.says(names::REACHABLE).1, "NoAnswer");
+    assert_eq!(world.says(names::REACHABLE).1, "NoResponse");
     world.silent = None;
     world.settle();
     assert_eq!(world.status().phase, Some(Phase::Ready));
@@ -880,6 +1017,104 @@ fn a_host_that_returns_in_the_same_boot_is_booted_in_another_window() {
     assert_eq!(world.did(), ["install kernel 6.2", "reboot", "reboot"]);
     assert_eq!(world.status().phase, Some(Phase::Ready), "{:#?}", world.status());
     assert_eq!(world.operations.len(), 2);
+}
+
+#[test]
+fn a_kernel_that_was_reverted_before_its_step_does_not_boot_the_host() {
+    let with_kernel = |version: &str| {
+        let mut wanted = four("1.36");
+        wanted.push(package("kernel", version, Disruption::Reboot, &[]));
+        wanted
+    };
+    let mut world = World::new(with_kernel("6.1"));
+    world.settle();
+    assert_eq!(world.status().phase, Some(Phase::Ready), "{:#?}", world.status());
+    world.done.clear();
+    let before = world.operations.len();
+    (world.pods, world.blocked) = (3, true);
+    world.want(with_kernel("6.2"));
+    world.settle_for(SignedDuration::from_mins(2));
+    assert_eq!(world.operations[before].level, Disruption::Reboot);
+    world.silent = Some("no route to host".to_owned());
+    world.settle_for(SignedDuration::from_mins(20));
+    assert!(world.operations[before].ended.is_some(), "timeouts.reboot is over");
+    assert_eq!((world.status().reboot_due_from, world.says(names::REACHABLE).1), (None, "NoResponse".to_owned()));
+    world.want(with_kernel("6.1"));
+    (world.silent, world.blocked) = (None, false);
+    world.settle();
+    assert!(world.did().is_empty(), "{:?}", world.did());
+    assert_eq!(world.status().phase, Some(Phase::Ready), "{:#?}", world.status());
+    assert_eq!(world.node.as_ref().unwrap().closed, None);
+}
+
+/// A drain whose host was lost before anything was begun on it, and whose window ended.
+fn lost_while_draining() -> World {
+    let mut world = draining();
+    world.silent = Some("no route to host".to_owned());
+    world.settle_for(SignedDuration::from_mins(20));
+    assert!(world.operations[0].ended.is_some(), "timeouts.reboot is over");
+    assert!(world.node.as_ref().unwrap().closed.is_some());
+    world
+}
+
+#[test]
+fn a_node_that_a_lost_host_left_closed_is_opened_while_its_change_waits() {
+    let mut world = lost_while_draining();
+    (world.silent, world.gate_open) = (None, false);
+    world.settle_for(SignedDuration::from_mins(3));
+    assert_eq!(world.node.as_ref().unwrap().closed, None, "it waits after a window that was given up");
+    world.node.as_mut().unwrap().closed = Some("of an operation that ended".to_owned());
+    world.settle();
+    assert!(world.operations.iter().any(|op| op.ended.is_none() && !op.granted), "it waits for the gate");
+    assert_eq!(world.node.as_ref().unwrap().closed, None);
+    assert!(world.did().is_empty());
+    (world.gate_open, world.blocked) = (true, false);
+    world.settle();
+    assert_eq!(world.did(), ["install kubelet 1.37"]);
+    assert_eq!(world.node.as_ref().unwrap().closed, None);
+}
+
+#[test]
+fn a_host_that_was_left_broken_stays_closed_while_what_may_mend_it_waits() {
+    for retry in [false, true] {
+        let mut world = ready("1.36");
+        let (good, bad) = (four("1.36"), four("1.37"));
+        world.broken.extend([good[0].digest.clone(), bad[0].digest.clone()]);
+        world.want(bad);
+        world.settle();
+        assert_eq!(world.did(), ["install kubelet 1.37", "back kubelet 1.36"]);
+        assert_eq!(world.state("kubelet"), Some(ComponentState::Failed), "what was restored does not work either");
+        assert!(world.node.as_ref().unwrap().closed.is_some());
+        world.gate_open = false;
+        match retry {
+            true => world.machine.metadata.annotations = Some([(names::RETRY.to_owned(), "1".to_owned())].into()),
+            false => world.want(four("1.38")),
+        }
+        world.settle_for(SignedDuration::from_mins(3));
+        assert!(world.operations.iter().any(|op| op.ended.is_none() && !op.granted), "it waits for the gate");
+        assert!(world.node.as_ref().unwrap().closed.is_some(), "nothing on the host works now that did not before");
+        world.broken.clear();
+        world.gate_open = true;
+        world.settle();
+        assert_eq!(world.state("kubelet"), Some(ComponentState::Ready), "{}", world.message("kubelet"));
+        assert_eq!(world.node.as_ref().unwrap().closed, None);
+    }
+}
+
+#[test]
+fn a_machine_that_leaves_its_host_opens_the_node_that_an_earlier_window_left_closed() {
+    for orphan in [true, false] {
+        let mut world = lost_while_draining();
+        match orphan {
+            true => world.machine.spec.on_delete = OnDelete::Orphan,
+            false => world.machine.spec.ssh = None,
+        }
+        if orphan {
+            delete(&mut world);
+        }
+        world.settle();
+        assert_eq!((world.gone, world.node.unwrap().closed), (orphan, None));
+    }
 }
 
 #[test]
@@ -942,7 +1177,7 @@ fn a_component_that_is_down_and_cannot_be_repaired_is_not_ready() {
     world.dead.insert("containerd".to_owned());
     world.settle();
     let (status, reason, message) = world.says(names::PACKAGES_READY);
-    assert_eq!((&*status, &*reason), ("False", "ComponentDown"), "{message}");
+    assert_eq!((&*status, &*reason), ("False", "ComponentUnhealthy"), "{message}");
     assert!(message.contains("containerd.service"), "{message}");
     world.fights = false;
     world.settle_for(SignedDuration::from_hours(10));
@@ -1088,7 +1323,7 @@ fn a_host_that_heard_a_newer_leader_is_left_until_it_is_adopted_again() {
     world.want(four("1.37"));
     world.settle();
     assert!(world.did().is_empty());
-    assert_eq!(world.says(names::HOST_OWNED).1, "Fenced");
+    assert_eq!(world.says(names::HOST_OWNED).1, "StaleFencingToken");
     let own = world.status().host_owner.unwrap().adoption();
     adopt(&mut world, &own);
     world.settle();
@@ -1143,6 +1378,79 @@ fn a_machine_that_loses_its_address_to_another_gives_its_place_at_the_gate_back(
     assert!(!well && text.contains("AddressInUse"), "{text}");
 }
 
+/// A machine in a window whose drain does not end.
+fn draining() -> World {
+    let mut world = ready("1.36");
+    (world.pods, world.blocked) = (3, true);
+    world.want(four("1.37"));
+    world.settle_for(SignedDuration::from_mins(2));
+    assert!(world.operations[0].granted && world.operations[0].ended.is_none());
+    assert!(world.node.as_ref().unwrap().closed.is_some());
+    world
+}
+
+#[test]
+fn a_machine_whose_package_is_deleted_in_a_window_gives_its_place_back_and_opens_its_node() {
+    let mut world = draining();
+    world.cannot = Some("there is no MachinePackageVersion kubelet-1.37".to_owned());
+    let decision = world.pass(Crash::Never);
+    assert!(matches!(decision.act, Act::End { open: true, well: false, .. }), "{:?}", decision.act);
+    let (_, _, text) = world.operations[0].ended.clone().expect("the window ends");
+    assert!(text.contains("RenderFailed") && text.contains("kubelet-1.37"), "{text}");
+    let (status, reason, message) = world.says(names::UP_TO_DATE);
+    assert_eq!((&*status, &*reason), ("False", "RenderFailed"));
+    assert!(message.contains("Node host-17 is opened again"), "{message}");
+    world.settle_for(SignedDuration::from_mins(5));
+    assert_eq!((world.node.as_ref().unwrap().closed.clone(), world.operations.len()), (None, 1));
+    (world.cannot, world.blocked) = (None, false);
+    world.settle();
+    assert_eq!(world.did(), ["install kubelet 1.37"]);
+}
+
+#[test]
+fn a_machine_that_is_only_observed_from_now_on_gives_its_place_back_and_opens_its_node() {
+    let mut world = draining();
+    world.machine.spec.paused = true;
+    let ssh = world.machine.spec.ssh.take();
+    world.settle_for(SignedDuration::from_mins(1));
+    assert!(world.operations[0].ended.is_none(), "a pause keeps it as it is");
+    world.machine.spec.paused = false;
+    world.settle_for(SignedDuration::from_mins(1));
+    assert!(world.operations[0].ended.clone().is_some_and(|(well, ..)| !well), "{:#?}", world.operations);
+    assert_eq!(world.node.as_ref().unwrap().closed, None);
+    let (status, reason, message) = world.says(names::UP_TO_DATE);
+    assert_eq!((&*status, &*reason), ("Unknown", "NotManaged"));
+    assert!(message.contains("opened again"), "{message}");
+    (world.machine.spec.ssh, world.blocked) = (ssh, false);
+    world.settle();
+    assert_eq!(
+        (world.did(), world.says(names::UP_TO_DATE).1),
+        (vec!["install kubelet 1.37".to_owned()], "MatchesSpec".to_owned())
+    );
+}
+
+#[test]
+fn a_node_under_which_something_was_begun_stays_closed_when_its_window_ends_in_vain() {
+    let mut world = ready("1.36");
+    world.want(four("1.37"));
+    for _ in 0..100 {
+        if !world.did().is_empty() {
+            break;
+        }
+        world.pass(Crash::Never);
+        world.now += SignedDuration::from_secs(1);
+    }
+    assert_eq!(world.state("kubelet"), Some(ComponentState::Upgrading));
+    world.cannot = Some("there is no MachinePackageVersion kubelet-1.37".to_owned());
+    world.settle_for(SignedDuration::from_mins(5));
+    assert!(world.operations[0].ended.clone().is_some_and(|(well, ..)| !well), "{:#?}", world.operations);
+    assert!(world.node.as_ref().unwrap().closed.is_some(), "what was begun has not proven itself");
+    world.cannot = None;
+    world.settle();
+    assert_eq!((world.status().phase, world.did().len()), (Some(Phase::Ready), 1));
+    assert_eq!(world.node.as_ref().unwrap().closed, None);
+}
+
 #[test]
 fn a_serial_number_that_differs_stops_everything_and_an_unknown_one_does_not() {
     let mut world = World::new(four("1.36"));
@@ -1150,7 +1458,7 @@ fn a_serial_number_that_differs_stops_everything_and_an_unknown_one_does_not() {
     world.serial = Some("SN-2".to_owned());
     world.settle();
     assert!(world.did().is_empty());
-    assert_eq!(world.says(names::HOST_OWNED).1, "WrongHost");
+    assert_eq!(world.says(names::HOST_OWNED).1, "SerialMismatch");
     world.serial = None;
     world.settle();
     assert_eq!(world.status().phase, Some(Phase::Ready), "{:#?}", world.status());
@@ -1175,6 +1483,295 @@ fn a_paused_machine_is_only_looked_at() {
     assert_eq!(world.status().phase, Some(Phase::Ready));
 }
 
+/// An edit of the spec.
+fn declare_labels(world: &mut World, labels: &[(&str, &str)]) {
+    let owned = |&(key, value): &(&str, &str)| (key.to_owned(), value.to_owned());
+    world.machine.spec.node_labels = labels.iter().map(owned).collect();
+    world.machine.metadata.generation = world.machine.metadata.generation.map(|generation| generation + 1);
+}
+
+fn labels_of(world: &World) -> Vec<String> {
+    let labels = &world.node.as_ref().unwrap().labels;
+    let mut labels: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    labels.sort();
+    labels
+}
+
+#[test]
+fn labels_that_are_edited_reach_the_node_and_those_of_others_stay() {
+    let mut world = ready("1.36");
+    world.node.as_mut().unwrap().labels = vec![("team".into(), "a".into())];
+    declare_labels(&mut world, &[("pool", "online")]);
+    world.settle();
+    assert_eq!(labels_of(&world), ["pool=online", "team=a"]);
+    assert_eq!(world.status().node_labels, ["pool"]);
+    declare_labels(&mut world, &[("pool", "gpu")]);
+    world.settle();
+    assert_eq!(labels_of(&world), ["pool=gpu", "team=a"], "its value is another one");
+    world.node.as_mut().unwrap().labels.retain(|(key, _)| &**key != "pool");
+    world.settle();
+    assert_eq!(labels_of(&world), ["pool=gpu", "team=a"], "somebody removed it");
+    declare_labels(&mut world, &[]);
+    world.settle();
+    assert_eq!(labels_of(&world), ["team=a"], "it is declared no more");
+    assert!(world.status().node_labels.is_empty());
+    assert!(world.did().is_empty() && world.operations.is_empty(), "nothing was disrupted");
+}
+
+/// Earlier versions recorded the labels in an annotation of the Node, which its kubelet may write.
+#[test]
+fn an_annotation_of_the_node_has_no_label_removed() {
+    let mut world = ready("1.36");
+    let node = world.node.as_mut().unwrap();
+    node.labels = vec![("node-restriction.kubernetes.io/tier".into(), "1".into()), ("pool".into(), "online".into())];
+    node.annotated = true;
+    declare_labels(&mut world, &[("pool", "online")]);
+    world.settle();
+    assert_eq!(labels_of(&world), ["node-restriction.kubernetes.io/tier=1", "pool=online"]);
+    assert_eq!(world.status().node_labels, ["pool"], "taken over from the earlier version");
+    assert!(!world.node.as_ref().unwrap().annotated);
+    declare_labels(&mut world, &[]);
+    world.node.as_mut().unwrap().annotated = true;
+    world.settle();
+    assert_eq!(labels_of(&world), ["node-restriction.kubernetes.io/tier=1"]);
+    assert!(!world.node.as_ref().unwrap().annotated);
+}
+
+#[test]
+fn a_label_is_recorded_before_the_node_gets_it_and_a_paused_machine_gets_none() {
+    let mut world = ready("1.36");
+    world.machine.spec.paused = true;
+    declare_labels(&mut world, &[("pool", "gpu")]);
+    world.settle();
+    assert!(labels_of(&world).is_empty() && world.status().node_labels.is_empty());
+    world.machine.spec.paused = false;
+    for _ in 0..1000 {
+        let recorded = world.status().node_labels;
+        if let Act::Label { .. } = world.pass(Crash::Never).act {
+            assert_eq!(recorded, ["pool"], "after a crash it would be a label of others");
+            break;
+        }
+        world.now += SignedDuration::from_secs(1);
+    }
+    assert_eq!(labels_of(&world), ["pool=gpu"]);
+}
+
+#[test]
+fn what_was_changed_before_a_pause_proves_itself_during_it() {
+    let mut world = ready("1.36");
+    world.slow.insert("kubelet".to_owned(), 1);
+    world.want(four("1.37"));
+    until_installed(&mut world, "install kubelet 1.37");
+    world.machine.spec.paused = true;
+    world.settle();
+    assert_eq!(world.state("kubelet"), Some(ComponentState::Ready), "{}", world.message("kubelet"));
+    assert!(world.operations[0].ended.is_none(), "the window stays as it is");
+    world.machine.spec.paused = false;
+    world.settle();
+    assert_eq!(world.did(), ["install kubelet 1.37"], "a version that works is not rolled back");
+    assert_eq!(world.status().phase, Some(Phase::Ready), "{:#?}", world.status());
+}
+
+#[test]
+fn a_paused_host_that_stops_answering_is_noticed() {
+    let mut world = ready("1.36");
+    world.machine.spec.paused = true;
+    world.settle();
+    assert_eq!(world.says(names::REACHABLE).0, "True");
+    world.silent = Some("no route to host".to_owned());
+    world.settle();
+    assert_eq!(world.says(names::REACHABLE).1, "NoResponse");
+    assert_eq!(world.status().phase, Some(Phase::Lost));
+}
+
+fn taint(text: &str) -> Taint {
+    let (key, value, effect) = match text.split([':', '=']).collect::<Vec<_>>()[..] {
+        [key, value, effect] => (key, value, effect),
+        [key, effect] => (key, "", effect),
+        _ => panic!("{text} is no taint"),
+    };
+    serde_json::from_value(serde_json::json!({ "key": key, "value": value, "effect": effect })).unwrap()
+}
+
+/// An edit of the spec.
+fn declare_taints(world: &mut World, taints: &[&str]) {
+    world.machine.spec.taints = taints.iter().map(|text| taint(text)).collect();
+    world.machine.metadata.generation = world.machine.metadata.generation.map(|generation| generation + 1);
+}
+
+fn taints_of(world: &World) -> Vec<String> {
+    let mut taints: Vec<String> =
+        world.node.as_ref().unwrap().taints.iter().map(|taint| format!("{}={}", taint.id(), taint.value)).collect();
+    taints.sort();
+    taints
+}
+
+#[test]
+fn taints_that_are_edited_reach_the_node_and_those_of_others_stay() {
+    let mut world = ready("1.36");
+    let others = ["fleetwright.io/unready:NoSchedule", "gpu:NoExecute", "node.kubernetes.io/not-ready:NoSchedule"];
+    world.node.as_mut().unwrap().taints = others.iter().map(|text| taint(text)).collect();
+    let foreign = ["fleetwright.io/unready:NoSchedule=", "gpu:NoExecute=", "node.kubernetes.io/not-ready:NoSchedule="];
+    declare_taints(&mut world, &["gpu=yes:NoSchedule", "node.kubernetes.io/out-of-service:NoExecute"]);
+    world.settle();
+    let with = |ours: &str| {
+        let mut all: Vec<String> = foreign.iter().chain([&ours]).map(|&text| text.to_owned()).collect();
+        all.sort();
+        all
+    };
+    assert_eq!(taints_of(&world), with("gpu:NoSchedule=yes"));
+    assert_eq!(world.status().node_taints, ["gpu:NoSchedule"]);
+    declare_taints(&mut world, &["gpu=no:NoSchedule"]);
+    world.settle();
+    assert_eq!(taints_of(&world), with("gpu:NoSchedule=no"), "its value is another one");
+    world.node.as_mut().unwrap().taints.retain(|taint| taint.value != "no");
+    world.settle();
+    assert_eq!(taints_of(&world), with("gpu:NoSchedule=no"), "somebody removed it");
+    declare_taints(&mut world, &[]);
+    world.settle();
+    assert_eq!(taints_of(&world), foreign, "it is declared no more");
+    assert!(world.status().node_taints.is_empty());
+    assert!(world.did().is_empty() && world.operations.is_empty(), "nothing was disrupted");
+}
+
+/// Whoever may write Machines must not lift a quarantine.
+#[test]
+fn a_taint_that_others_gave_the_node_is_neither_changed_nor_removed() {
+    let mut world = ready("1.36");
+    world.node.as_mut().unwrap().taints = vec![taint("quarantine=incident:NoExecute")];
+    for declared in [&["quarantine=incident:NoExecute"][..], &["quarantine=over:NoExecute"], &[]] {
+        declare_taints(&mut world, declared);
+        world.settle();
+        assert_eq!(taints_of(&world), ["quarantine:NoExecute=incident"], "{declared:?}");
+        assert!(world.status().node_taints.is_empty(), "{declared:?}");
+    }
+    declare_taints(&mut world, &["quarantine=over:NoExecute"]);
+    world.settle();
+    let (status, reason, message) = world.says(names::UP_TO_DATE);
+    assert_eq!((&*status, &*reason), ("False", "TaintMismatch"), "{message}");
+    assert!(message.contains("kubectl taint node host-17 quarantine:NoExecute-"), "{message}");
+    // Who set it removes it, and from then on it is the machine's.
+    world.node.as_mut().unwrap().taints.clear();
+    world.settle();
+    assert_eq!(taints_of(&world), ["quarantine:NoExecute=over"]);
+    assert_eq!(world.says(names::UP_TO_DATE).1, "MatchesSpec");
+    declare_taints(&mut world, &[]);
+    world.settle();
+    assert!(taints_of(&world).is_empty());
+}
+
+#[test]
+fn a_taint_that_the_kubelet_registered_its_node_with_is_the_machine_s() {
+    let mut world = World::new(four("1.36"));
+    world.joins = false;
+    declare_taints(&mut world, &["gpu=yes:NoSchedule"]);
+    world.settle();
+    let taints = vec![taint("gpu=yes:NoSchedule"), taint("other:NoSchedule")];
+    world.node = Some(NodeModel { taints, ..NodeModel::new("boot-1") });
+    world.settle();
+    assert_eq!(world.status().node_taints, ["gpu:NoSchedule"]);
+    declare_taints(&mut world, &[]);
+    world.settle();
+    assert_eq!(taints_of(&world), ["other:NoSchedule="]);
+}
+
+#[test]
+fn a_taint_is_recorded_before_the_node_gets_it_and_a_paused_machine_gets_none() {
+    let mut world = ready("1.36");
+    world.machine.spec.paused = true;
+    declare_taints(&mut world, &["gpu=yes:NoSchedule"]);
+    world.settle();
+    assert!(taints_of(&world).is_empty() && world.status().node_taints.is_empty());
+    world.machine.spec.paused = false;
+    for _ in 0..1000 {
+        let recorded = world.status().node_taints;
+        if let Act::Taint { .. } = world.pass(Crash::Never).act {
+            assert_eq!(recorded, ["gpu:NoSchedule"], "after a crash it would be a taint of others");
+            break;
+        }
+        world.now += SignedDuration::from_secs(1);
+    }
+    assert_eq!(taints_of(&world), ["gpu:NoSchedule=yes"]);
+    declare_taints(&mut world, &[]);
+    world.settle();
+    assert!(taints_of(&world).is_empty());
+}
+
+#[test]
+fn taints_reach_the_node_while_the_gate_is_shut_the_host_is_silent_or_a_package_is_missing() {
+    type Prepare = fn(&mut World);
+    let ways: [Prepare; 3] = [
+        |world| world.gate_open = false,
+        |world| world.silent = Some("no route to host".to_owned()),
+        |world| world.cannot = Some("there is no MachinePackageVersion kubelet-1.37".to_owned()),
+    ];
+    for (way, prepare) in ways.into_iter().enumerate() {
+        let mut world = ready("1.36");
+        prepare(&mut world);
+        world.want(four("1.37"));
+        world.settle();
+        declare_taints(&mut world, &["gpu=yes:NoSchedule"]);
+        world.settle();
+        assert_eq!(taints_of(&world), ["gpu:NoSchedule=yes"], "way {way}");
+        assert!(world.did().is_empty(), "way {way}: {:?}", world.did());
+        (world.gate_open, world.silent, world.cannot) = (true, None, None);
+        world.settle();
+        assert_eq!(world.did(), ["install kubelet 1.37"], "way {way}");
+    }
+}
+
+/// A Node that refuses its taints must not keep its machine from the gate.
+#[test]
+fn the_pass_that_taints_a_node_asks_for_the_window_as_well() {
+    let mut world = ready("1.36");
+    world.gate_open = false;
+    world.want(four("1.37"));
+    world.settle();
+    declare_taints(&mut world, &["gpu=yes:NoSchedule"]);
+    for _ in 0..10 {
+        let decision = world.pass(Crash::Never);
+        if let Act::Taint { .. } = decision.act {
+            assert!(decision.also_ask.is_some(), "the window is not asked for");
+            return;
+        }
+        world.now += SignedDuration::from_secs(1);
+    }
+    panic!("the Node gets no taint: {:?}", world.decide().act);
+}
+
+#[test]
+fn a_host_is_looked_at_between_windows_that_are_given_up() {
+    let mut world = draining();
+    let ended = |world: &World| world.operations.iter().filter(|operation| operation.ended.is_some()).count();
+    // The third window is asked for after twenty minutes.
+    for _ in 0..120 {
+        if ended(&world) == 2 {
+            break;
+        }
+        minutes(&mut world, 1);
+    }
+    assert_eq!(ended(&world), 2, "{:#?}", world.operations);
+    world.silent = Some("no route to host".to_owned());
+    minutes(&mut world, 15);
+    assert_eq!(world.operations.len(), 2, "it waits for its next window");
+    assert_eq!(world.says(names::REACHABLE).0, "False");
+}
+
+#[test]
+fn a_provider_id_that_is_set_late_is_given_to_a_node_without_one_and_another_one_is_reported() {
+    let mut world = ready("1.36");
+    world.machine.spec.provider_id = Some("bare://host-17".to_owned());
+    world.settle();
+    assert_eq!(world.node.as_ref().unwrap().provider_id.as_deref(), Some("bare://host-17"));
+    assert_eq!(world.says(names::UP_TO_DATE).1, "MatchesSpec");
+    world.node.as_mut().unwrap().provider_id = Some("cloud://other".to_owned());
+    world.settle();
+    let (status, reason, message) = world.says(names::UP_TO_DATE);
+    assert_eq!((&*status, &*reason), ("False", "ProviderIDMismatch"), "{message}");
+    assert!(message.contains("cloud://other") && message.contains("bare://host-17"), "{message}");
+    assert_eq!(world.node.as_ref().unwrap().provider_id.as_deref(), Some("cloud://other"));
+}
+
 fn delete(world: &mut World) {
     world.machine.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(world.now));
 }
@@ -1187,7 +1784,7 @@ fn a_paused_machine_is_not_released_when_it_is_deleted() {
         |world| world.machine.spec.on_delete = OnDelete::Orphan,
         |world| world.machine.spec.ssh = None,
         |world| {
-            let let_go = [(names::LET_GO.to_owned(), "true".to_owned())];
+            let let_go = [(names::FORCE_RELEASE.to_owned(), "true".to_owned())];
             world.machine.metadata.annotations.get_or_insert_default().extend(let_go);
         },
     ];
@@ -1232,6 +1829,43 @@ fn an_orphaned_host_is_left_alone() {
 }
 
 #[test]
+fn a_machine_that_leaves_its_host_in_a_window_opens_the_node_unless_a_step_was_begun() {
+    type Prepare = fn(&mut World);
+    let ways: [Prepare; 2] =
+        [|world| world.machine.spec.on_delete = OnDelete::Orphan, |world| world.machine.spec.ssh = None];
+    for prepare in ways {
+        let mut world = draining();
+        prepare(&mut world);
+        delete(&mut world);
+        world.settle();
+        assert!(world.gone && world.operations[0].ended.is_some());
+        assert_eq!(world.node.as_ref().unwrap().closed, None, "no machine is left that would open it");
+
+        let mut world = ready("1.36");
+        world.want(four("1.37"));
+        until_installed(&mut world, "install kubelet 1.37");
+        prepare(&mut world);
+        delete(&mut world);
+        world.settle();
+        assert!(world.gone && world.node.unwrap().closed.is_some(), "what was begun has not proven itself");
+    }
+}
+
+#[test]
+fn a_window_that_waits_does_not_outlive_its_machine() {
+    let mut world = ready("1.36");
+    world.gate_open = false;
+    delete(&mut world);
+    world.settle_for(SignedDuration::from_mins(1));
+    assert!(!world.gone && world.operations[0].ended.is_none() && !world.operations[0].granted);
+    // Somebody deletes the Node: no window is needed any more.
+    world.node = None;
+    world.settle();
+    assert!(world.gone && world.clean, "{:#?}", world.status());
+    assert!(world.operations.iter().all(|operation| operation.ended.is_some()), "{:#?}", world.operations);
+}
+
+#[test]
 fn an_orphaned_host_that_does_not_answer_keeps_its_mark_and_no_machine() {
     let mut world = ready("1.36");
     world.machine.spec.on_delete = OnDelete::Orphan;
@@ -1248,9 +1882,9 @@ fn a_host_that_is_gone_is_let_go_when_a_person_says_so() {
     delete(&mut world);
     world.settle();
     assert!(!world.gone);
-    assert!(world.says(names::REACHABLE).2.contains(names::LET_GO));
-    assert_eq!(world.status().phase, Some(Phase::Leaving));
-    world.machine.metadata.annotations = Some([(names::LET_GO.to_owned(), "true".to_owned())].into());
+    assert!(world.says(names::REACHABLE).2.contains(names::FORCE_RELEASE));
+    assert_eq!(world.status().phase, Some(Phase::Deleting));
+    world.machine.metadata.annotations = Some([(names::FORCE_RELEASE.to_owned(), "true".to_owned())].into());
     world.settle();
     assert!(world.gone);
 }
@@ -1288,7 +1922,7 @@ fn a_restored_kernel_that_is_not_in_place_after_its_boots_shows_both_failures() 
 #[test]
 fn a_node_that_is_not_bound_is_left_alone_and_so_is_the_host() {
     let mut world = World::new(four("1.36"));
-    world.node = Some(NodeModel { closed: None, ready: true, boot: "boot-1".to_owned() });
+    world.node = Some(NodeModel::new("boot-1"));
     world.foreign = true;
     world.settle();
     assert_eq!(world.did(), [""; 0], "nothing is installed");
@@ -1319,4 +1953,61 @@ fn packages_stay_under_a_node_that_is_not_bound_until_it_is_bound() {
     world.foreign = false;
     world.settle();
     assert!(world.gone && world.node_deleted);
+}
+
+#[test]
+fn a_host_that_was_left_broken_stays_closed_when_the_window_that_may_mend_it_is_given_up() {
+    for (drains, minutes) in [(true, 35), (false, 65)] {
+        let mut world = ready("1.36");
+        let mut held = four("1.37");
+        (held[0].on_failure, held[0].disruption) = (OnFailure::Hold, Disruption::Restart);
+        world.broken.insert(held[0].digest.clone());
+        world.want(held);
+        world.settle();
+        assert!(world.node.as_ref().unwrap().closed.is_some());
+        if drains {
+            (world.pods, world.blocked) = (3, true);
+        } else {
+            world.unfetchable = u32::MAX;
+        }
+        world.want(four("1.38"));
+        world.settle_for(SignedDuration::from_mins(minutes));
+        let ended = world.operations.iter().filter_map(|one| one.ended.as_ref());
+        assert!(ended.map(|(.., text)| text).any(|text| text.starts_with("given up")), "drains: {drains}");
+        assert!(world.node.as_ref().unwrap().closed.is_some(), "drains: {drains}");
+        (world.blocked, world.unfetchable) = (false, 0);
+        world.settle();
+        assert_eq!(world.node.as_ref().unwrap().closed, None);
+    }
+}
+
+#[test]
+fn a_version_in_service_has_time_to_prove_itself_when_a_step_was_withdrawn_before_its_turn() {
+    let twice = |version: &str| {
+        let mut all = four(version);
+        all[0].times.healthy_times = 2;
+        all
+    };
+    let mut world = World::new(twice("1.36"));
+    world.settle();
+    world.done.clear();
+    world.want(twice("1.37"));
+    let written = loop {
+        let decision = world.decide();
+        if matches!(decision.act, Act::Run(_)) {
+            break decision.status;
+        }
+        world.pass(Crash::Never);
+        world.now += SignedDuration::from_millis(10);
+    };
+    world.machine.status = Some(written);
+    world.now += SignedDuration::from_mins(10);
+    world.want(twice("1.36"));
+    for _ in 0..100 {
+        world.pass(Crash::Never);
+        assert_ne!(world.state("kubelet"), Some(ComponentState::Failed), "{}", world.message("kubelet"));
+        world.now += SignedDuration::from_millis(100);
+    }
+    world.settle();
+    assert!(world.did().is_empty() && world.node.as_ref().unwrap().closed.is_none());
 }

@@ -2,15 +2,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fleetwright_api::{Disruption, Machine, MachineStatus, NodeBinding, NodeRef, OnFailure, condition, names};
+use fleetwright_api::{Disruption, Machine, MachineStatus, NodeBinding, NodeRef, OnFailure, Taint, condition, names};
 use fleetwright_wire::{self as wire, ComponentSeen, Deviation, Installed, Observation, Outcome, Step, StepRecord};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
 use crate::join::Binding;
 use crate::machine::{
-    Act, Asked, Decision, GivenUp, Host, Known, Left, Node, Phase, Pods, Seen, Unreachable, Wanted, Why, Window,
-    decide, steps,
+    Act, Asked, Decision, GivenUp, Host, Known, Left, Node, Phase, Pods, Run, Seen, Unreachable, Wanted, Why, Window,
+    Wish, decide, steps,
 };
 use crate::package::{Rendered, Times};
 
@@ -88,6 +88,18 @@ pub struct NodeModel {
     pub closed: Option<String>,
     pub ready: bool,
     pub boot: String,
+    pub labels: Vec<(Box<str>, Box<str>)>,
+    pub annotated: bool,
+    pub taints: Vec<Taint>,
+    pub provider_id: Option<String>,
+}
+
+impl NodeModel {
+    /// As a kubelet registers it that is given neither labels, taints nor a provider's name.
+    pub fn new(boot: impl Into<String>) -> Self {
+        let (labels, taints, boot) = (Vec::new(), Vec::new(), boot.into());
+        Self { closed: None, ready: true, boot, labels, annotated: false, taints, provider_id: None }
+    }
 }
 
 pub struct World {
@@ -290,7 +302,10 @@ impl World {
             closed: node.closed.as_deref(),
             conditions,
             boot_id: Some(&node.boot),
-            labelled: true,
+            labels: &node.labels,
+            annotated: node.annotated,
+            taints: &node.taints,
+            provider_id: node.provider_id.as_deref(),
         });
         let node = node.filter(|_| !self.foreign);
         let binding = match (&self.node, self.foreign) {
@@ -321,7 +336,7 @@ impl World {
             same_address: self.same_address.as_deref(),
             wanted: match &self.cannot {
                 None => Wanted::Ready(&self.wanted),
-                Some(message) => Wanted::Not { reason: "NotRendered", message },
+                Some(message) => Wanted::Not { reason: "RenderFailed", message },
             },
             leaving: &self.leaving,
             host: Host {
@@ -458,11 +473,33 @@ impl World {
                 operation.ended = Some((true, self.now, "withdrawn".to_owned()));
             }
         }
+        if let Some(wish) = &decision.also_ask {
+            self.wish(wish);
+        }
         match &decision.act {
-            Act::Rest | Act::Label => {}
+            Act::Rest => {}
+            Act::Label { set, remove } => {
+                let node = self.node.as_mut().unwrap();
+                node.annotated = false;
+                node.labels.retain(|(key, _)| !set.contains_key(&**key) && !remove.iter().any(|gone| **gone == **key));
+                node.labels.extend(set.iter().map(|(key, value)| (key.as_str().into(), value.as_str().into())));
+            }
+            Act::Taint { set, remove } => {
+                let node = self.node.as_mut().unwrap();
+                let ours = |taint: &Taint| {
+                    remove.contains(&taint.id()) || set.iter().any(|declared| declared.id() == taint.id())
+                };
+                node.taints.retain(|taint| !ours(taint));
+                node.taints.extend(set.iter().cloned());
+            }
+            Act::SetProviderId => {
+                let node = self.node.as_mut().unwrap();
+                assert_eq!(node.provider_id, None, "a Node keeps its provider's name");
+                node.provider_id = self.machine.spec.provider_id.clone();
+            }
             Act::Finalize => self.machine.metadata.finalizers = Some(vec![names::MACHINE_FINALIZER.to_owned()]),
             Act::Observe(observe) => self.visit(None, observe.as_ref()),
-            Act::Run(run) => self.visit(Some((&run.id, &run.step)), &run.then),
+            Act::Run(run) => self.visit(Some(run.as_ref()), &run.then),
             Act::Clean => {
                 assert!(self.installed.is_empty(), "cleaned while components are there");
                 (self.clean, self.memory.cleaned, self.owner) = (true, true, None);
@@ -485,25 +522,7 @@ impl World {
                 self.owner = Some(wire::Mark { owner: self.identity(), epoch: mark.epoch + 1, fence: self.fence });
                 self.visit(None, &wire::Observe::default());
             }
-            Act::Ask(wish) => {
-                let now = self.now;
-                self.operations.retain(|op| op.ended.is_some() || op.granted || op.fingerprint == wish.fingerprint);
-                if !self.operations.iter().any(|op| op.ended.is_none()) {
-                    self.operations.push(Operation {
-                        uid: format!("{:08}-0000-0000-0000-000000000000", self.operations.len()),
-                        level: wish.level,
-                        fingerprint: wish.fingerprint.clone(),
-                        granted: false,
-                        since: now,
-                        ended: None,
-                    });
-                    self.memory.pods = None;
-                }
-                let gate = self.gate_open;
-                let operation = self.operations.iter_mut().find(|op| op.ended.is_none()).unwrap();
-                operation.granted |= gate;
-                operation.since = now;
-            }
+            Act::Ask(wish) => self.wish(wish),
             Act::Close if self.unclosable => self.hindered("the patch is refused"),
             Act::Drain if self.unreadable => self.hindered("the list is no JSON"),
             Act::Close => {
@@ -538,6 +557,27 @@ impl World {
         }
     }
 
+    /// Asks the gate.
+    fn wish(&mut self, wish: &Wish) {
+        let now = self.now;
+        self.operations.retain(|op| op.ended.is_some() || op.granted || op.fingerprint == wish.fingerprint);
+        if !self.operations.iter().any(|op| op.ended.is_none()) {
+            self.operations.push(Operation {
+                uid: format!("{:08}-0000-0000-0000-000000000000", self.operations.len()),
+                level: wish.level,
+                fingerprint: wish.fingerprint.clone(),
+                granted: false,
+                since: now,
+                ended: None,
+            });
+            self.memory.pods = None;
+        }
+        let gate = self.gate_open;
+        let operation = self.operations.iter_mut().find(|op| op.ended.is_none()).unwrap();
+        operation.granted |= gate;
+        operation.since = now;
+    }
+
     /// The Node was not closed, or not drained, for the first time or again.
     fn hindered(&mut self, why: &str) {
         let pods = Pods { at: self.now, left: Vec::new(), hindered: Some(why.to_owned()) };
@@ -551,17 +591,17 @@ impl World {
         self.memory.unreachable = Some((since, attempts + 1, not_before, why));
     }
 
-    fn visit(&mut self, step: Option<(&str, &Step)>, observe: &wire::Observe) {
+    fn visit(&mut self, run: Option<&Run>, observe: &wire::Observe) {
         self.memory.current = false;
         if let Some(why) = self.silent.clone() {
             return self.unanswered(why);
         }
         self.memory.unreachable = None;
         self.memory.key = Some(self.key.clone());
-        if let Some((id, step)) = step {
-            let record = match self.journal.iter().find(|record| record.id == id) {
+        if let Some(run) = run {
+            let record = match self.journal.iter().find(|record| record.id == run.id) {
                 Some(record) => record.clone(),
-                None => self.perform(id, step),
+                None => self.perform(run),
             };
             if let Some(why) = self.silent.clone() {
                 return self.unanswered(why);
@@ -587,7 +627,8 @@ impl World {
         self.memory.current = true;
     }
 
-    fn perform(&mut self, id: &str, step: &Step) -> StepRecord {
+    fn perform(&mut self, run: &Run) -> StepRecord {
+        let (id, step) = (&run.id, &run.step);
         let mark = wire::Mark { owner: self.identity(), epoch: 1, fence: self.fence };
         let mark = self.owner.get_or_insert(mark).clone();
         assert!(mark.owner.is(&self.identity()), "a step on the host of {}", mark.owner);
@@ -596,7 +637,7 @@ impl World {
         let boot_id = self.boot_id();
         let closed = self.node.as_ref().is_some_and(|node| node.closed.is_some());
         let mut record = StepRecord {
-            id: id.to_owned(),
+            id: id.clone(),
             verb: step.verb(),
             component: step.component().map(ToOwned::to_owned),
             digest: None,
@@ -628,6 +669,9 @@ impl World {
                 } else {
                     let what = format!("install {component} {}", new.version);
                     let kept = self.installed.entry(component.clone()).or_default();
+                    if run.unproven {
+                        kept.remove(0);
+                    }
                     kept.retain(|kept| kept.digest != new.digest);
                     kept.insert(0, new);
                     kept.truncate(3);
@@ -635,7 +679,7 @@ impl World {
                     if disruption == Disruption::Reboot {
                         self.unbooted.insert(component);
                     } else if component == "kubelet" && self.joins && self.node.is_none() {
-                        self.node = Some(NodeModel { closed: None, ready: true, boot: self.boot_id() });
+                        self.node = Some(NodeModel::new(self.boot_id()));
                     }
                     what
                 }
@@ -684,7 +728,7 @@ impl World {
                 "reboot".to_owned()
             }
         };
-        self.done.push((id.to_owned(), what, closed));
+        self.done.push((id.clone(), what, closed));
         self.journal.push(record.clone());
         record
     }
@@ -694,7 +738,7 @@ impl World {
         let Some(node) = &self.node else { return };
         let status = self.status();
         let new = condition(&status.conditions, names::PACKAGES_READY)
-            .is_none_or(|said| ["NotLookedAtYet", "Installing"].contains(&&*said.reason));
+            .is_none_or(|said| ["NotObservedYet", "Installing"].contains(&&*said.reason));
         if disruption == Disruption::None || new {
             return;
         }

@@ -215,13 +215,24 @@ fn what_a_package_refers_to_must_be_there_and_be_what_was_meant() {
     assert_eq!(missing.field, "spec.files[0].secret");
     assert_eq!(missing.kind, RenderErrorKind::Missing);
     assert!(missing.message.contains("no Secret tls with the key \"key\""), "{}", missing.message);
-    let spec = json!({"config": {}, "files": [{"path": "/etc/key", "secret": {"name": "unshared", "key": "key"}}]});
-    let unshared = rendered(spec, &Objects::none()).unwrap_err();
-    assert_eq!((unshared.field.as_str(), unshared.kind), ("spec.files[0].secret", RenderErrorKind::NotShared));
-    assert!(unshared.message.contains("fleetwright.io/allowed-machines"), "{}", unshared.message);
-    assert!(unshared.message.contains("host-17"), "{}", unshared.message);
-
     let digest = "2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae";
+    let secret = json!({"name": "unshared", "key": "key"});
+    let source = json!({"secret": secret, "sha256": digest});
+    let packages = json!({"packages": {"runc": "1.1"}, "sources": [source]});
+    for (spec, field) in [
+        (json!({"config": {}, "files": [{"path": "/etc/key", "secret": secret}]}), "spec.files[0].secret"),
+        (json!({"tarball": {"source": source}}), "spec.tarball.source.secret"),
+        (json!({"deb": packages}), "spec.deb.sources[0].secret"),
+        (json!({"rpm": packages}), "spec.rpm.sources[0].secret"),
+        (json!({"kernel": {"deb": packages}}), "spec.kernel.deb.sources[0].secret"),
+        (json!({"kernel": {"rpm": packages}}), "spec.kernel.rpm.sources[0].secret"),
+    ] {
+        let unshared = rendered(spec, &Objects::none()).unwrap_err();
+        assert_eq!((unshared.field.as_str(), unshared.kind), (field, RenderErrorKind::NotShared));
+        assert!(unshared.message.contains("fleetwright.io/allowed-machines"), "{}", unshared.message);
+        assert!(unshared.message.contains("host-17"), "{}", unshared.message);
+    }
+
     let spec = json!({"tarball": {"source": {"configMap": {"name": "a", "key": "b"}, "sha256": digest}}});
     let fits = rendered(spec.clone(), &Objects::none().with("ConfigMap", "a", "b", b"foo")).unwrap();
     let wire::Method::Tarball(tarball) = fits.package.method else { panic!("a tarball") };

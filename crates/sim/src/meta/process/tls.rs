@@ -85,11 +85,19 @@ fn ends(certificate: &CertificateDer<'_>) -> Result<Timestamp, String> {
     Timestamp::from_second(parsed.validity().not_after.timestamp()).map_err(|error| error.to_string())
 }
 
-/// Authorities that are trusted.
-pub(super) fn roots(pem: &str) -> Result<Arc<RootCertStore>, String> {
-    let mut roots = RootCertStore::empty();
+/// Authorities that are trusted. Go accepts nothing of an authority that has expired, and webpki does not look at that: here such an authority is left out. Where
+/// none is left, a real server starts and refuses everyone; this one does not start.
+pub(super) fn roots(pem: &str, now: Timestamp) -> Result<Arc<RootCertStore>, String> {
+    let (mut roots, mut expired) = (RootCertStore::empty(), false);
     for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()).filter_map(Result::ok) {
+        if ends(&certificate)? <= now {
+            expired = true;
+            continue;
+        }
         roots.add(certificate).map_err(|error| format!("x509: {error}"))?;
+    }
+    if roots.is_empty() && expired {
+        return Err("x509: certificate has expired or is not yet valid".to_owned());
     }
     if roots.is_empty() {
         return Err("data does not contain any valid RSA or ECDSA certificates".to_owned());

@@ -133,7 +133,7 @@ pub(super) async fn start(machinery: &Machinery, start: Start) -> Result<Arc<dyn
         urls,
         roots: args
             .get("etcd-cafile")
-            .map(|path| file(&files, path).and_then(|pem| roots(&pem)))
+            .map(|path| file(&files, path).and_then(|pem| roots(&pem, machinery.clock.now())))
             .transpose()
             .map_err(failed)?,
         pair: RwLock::new(Pair::of_flags(&files, &args, "etcd-certfile", "etcd-keyfile")?),
@@ -143,7 +143,13 @@ pub(super) async fn start(machinery: &Machinery, start: Start) -> Result<Arc<dyn
         seen: Mutex::default(),
     });
     let version = Version { emulated: args.get("emulated-version").and_then(emulated), git: version };
-    let parts = Parts { serving: serving(&files, &args)?, key, token_keys, version, clock: machinery.clock.clone() };
+    let parts = Parts {
+        serving: serving(&files, &args, &machinery.clock)?,
+        key,
+        token_keys,
+        version,
+        clock: machinery.clock.clone(),
+    };
     let door = Arc::new(Door {
         link: link.clone(),
         clock: machinery.clock.clone(),
@@ -168,7 +174,7 @@ pub(super) async fn start(machinery: &Machinery, start: Start) -> Result<Arc<dyn
     Ok(server)
 }
 
-fn serving(files: &Files, args: &Args) -> Result<Serving, Exit> {
+fn serving(files: &Files, args: &Args, clock: &Clock) -> Result<Serving, Exit> {
     let Some(pair) = Pair::of_flags(files, args, "tls-cert-file", "tls-private-key-file")? else {
         return Err(Exit::command_failed(
             "error creating self-signed certificates: mkdir /var/run/kubernetes: read-only file system",
@@ -176,7 +182,7 @@ fn serving(files: &Files, args: &Args) -> Result<Serving, Exit> {
     };
     let client_ca_pem = match args.get("client-ca-file") {
         Some(path) => file(files, path)
-            .and_then(|pem| roots(&pem).map(|_| pem))
+            .and_then(|pem| roots(&pem, clock.now()).map(|_| pem))
             .map_err(|why| Exit::command_failed(format!("unable to load client CA provider: {why}")))?,
         None => String::new(),
     };
@@ -325,7 +331,7 @@ impl Process for ApiServer {
 
     /// Certificates of both sides and the authorities of clients are read anew, as the real server does; one that cannot be used changes nothing.
     fn refreshed(&self) {
-        if let Ok(serving) = serving(&self.files, &self.args)
+        if let Ok(serving) = serving(&self.files, &self.args, &self.door.clock)
             && let Some(handle) = &*self.handle()
             && let Err(error) = handle.set_serving(&serving)
         {

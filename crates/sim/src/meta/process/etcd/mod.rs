@@ -15,6 +15,7 @@ use futures::future::{BoxFuture, select_all};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
+use jiff::Timestamp;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -188,7 +189,7 @@ pub(super) struct Etcd {
 /// Starts a member.
 pub(super) async fn start(machinery: &Machinery, start: Start) -> Result<Arc<dyn Process>, Exit> {
     let Start { pod, ip, version, args, files, life, bad, .. } = start;
-    let serves = serves(&files, &args)?;
+    let serves = serves(&files, &args, machinery.clock.now())?;
     args.check_files(&files)?;
     Pair::of_flags(&files, &args, "peer-cert-file", "peer-key-file")?;
     let port = port(args.get("listen-client-urls").unwrap_or("http://localhost:2379"));
@@ -302,11 +303,11 @@ pub(super) fn members(words: &str) -> Vec<(String, String)> {
     members
 }
 
-fn serves(files: &Files, args: &Args) -> Result<Option<Serves>, Exit> {
+fn serves(files: &Files, args: &Args, now: Timestamp) -> Result<Option<Serves>, Exit> {
     let Some(pair) = Pair::of_flags(files, args, "cert-file", "key-file")? else { return Ok(None) };
     let clients = match args.get("trusted-ca-file") {
         Some(path) if args.get("client-cert-auth") == Some("true") => {
-            Some(file(files, path).and_then(|pem| roots(&pem)).map_err(Exit::command_failed)?)
+            Some(file(files, path).and_then(|pem| roots(&pem, now)).map_err(Exit::command_failed)?)
         }
         _ => None,
     };

@@ -90,7 +90,7 @@ impl Caller {
         let builder = ClientConfig::builder_with_details(provider(), Arc::new(Time(clock.clone())))
             .with_safe_default_protocol_versions()
             .map_err(|error| error.to_string())?
-            .with_root_certificates(roots(&ca)?);
+            .with_root_certificates(roots(&ca, clock.now())?);
         let tls = match (part(&user, "client-certificate")?, part(&user, "client-key")?) {
             (Some(cert), Some(key)) => {
                 let chain = CertificateDer::pem_slice_iter(cert.as_bytes()).filter_map(Result::ok).collect();

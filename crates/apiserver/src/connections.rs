@@ -1,0 +1,267 @@
+//! The connections of a listener, and which of them is closed when there are too many.
+//!
+//! A listener that is full closes one connection for each new one, so that whoever has many makes room for whoever has few:
+//! - if more than a quarter of all connections have shown no identity yet, the oldest one of the address that has most of those;
+//! - otherwise the oldest one of the user who has most.
+//!
+//! Connections of administrators and operators are never closed for others. A new connection is one of the youngest and so lives long enough to show
+//! whose it is: by its client certificate, or with its first request.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
+use std::convert::Infallible;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use fleetwright_rbac::{AUTHENTICATED, User};
+use tokio::sync::oneshot;
+
+use crate::in_flight::party;
+
+/// The connections of one listener.
+pub(crate) struct Connections {
+    most: usize,
+    open: Mutex<Open>,
+}
+
+#[derive(Default)]
+struct Open {
+    next: u64,
+    /// By address.
+    unknown: Pool,
+    /// By user.
+    ordinary: Pool,
+    /// By user.
+    privileged: Pool,
+}
+
+/// Connections of one owner, oldest first. Each ends when its sender is dropped.
+type Owned = BTreeMap<u64, oneshot::Sender<Infallible>>;
+
+/// Connections by owner.
+#[derive(Default)]
+struct Pool {
+    size: usize,
+    owners: HashMap<String, Owned>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    Unknown,
+    Ordinary,
+    Privileged,
+}
+
+/// The place of one connection, until it is dropped.
+pub(crate) struct Slot {
+    connections: Arc<Connections>,
+    id: u64,
+    owner: Mutex<(Standing, String)>,
+}
+
+/// A new connection.
+pub(crate) struct Entered {
+    pub(crate) slot: Slot,
+    /// Resolves when the connection must end for another one.
+    pub(crate) replaced: oneshot::Receiver<Infallible>,
+    /// Another connection was closed for this one.
+    pub(crate) replaces: bool,
+}
+
+impl Connections {
+    /// At most `most` connections in a process that may open `files` files. One that can open no more accepts no connection at all, not even to close
+    /// another one for it; so a quarter of the files is left, also for the other parts of the process.
+    pub(crate) fn new(most: usize, files: Option<u64>) -> Arc<Self> {
+        let files = files.and_then(|files| usize::try_from(files).ok()).unwrap_or(usize::MAX);
+        Arc::new(Self { most: most.min(files - files / 4), open: Mutex::default() })
+    }
+
+    fn open(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place for a new connection from that address; none if administrators and operators have all of them.
+    pub(crate) fn enter(connections: &Arc<Self>, address: IpAddr) -> Option<Entered> {
+        let owner = (Standing::Unknown, network(address).to_string());
+        let mut open = connections.open();
+        let replaces = open.unknown.size + open.ordinary.size + open.privileged.size >= connections.most;
+        if replaces {
+            let unknown = open.unknown.size > connections.most / 4 || open.ordinary.size == 0;
+            let closed = if unknown { open.unknown.close_one() } else { open.ordinary.close_one() };
+            if !closed {
+                return None;
+            }
+        }
+        let (sender, replaced) = oneshot::channel();
+        let id = open.next;
+        open.next += 1;
+        open.unknown.insert(&owner.1, id, sender);
+        drop(open);
+        let slot = Slot { connections: connections.clone(), id, owner: Mutex::new(owner) };
+        Some(Entered { slot, replaced, replaces })
+    }
+}
+
+/// Whoever has one IPv6 address usually has all of its /64.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
+        address => address,
+    }
+}
+
+impl Open {
+    fn pool(&mut self, standing: Standing) -> &mut Pool {
+        match standing {
+            Standing::Unknown => &mut self.unknown,
+            Standing::Ordinary => &mut self.ordinary,
+            Standing::Privileged => &mut self.privileged,
+        }
+    }
+}
+
+impl Pool {
+    fn insert(&mut self, owner: &str, id: u64, sender: oneshot::Sender<Infallible>) {
+        self.owners.entry(owner.to_owned()).or_default().insert(id, sender);
+        self.size += 1;
+    }
+
+    fn remove(&mut self, owner: &str, id: u64) -> Option<oneshot::Sender<Infallible>> {
+        let own = self.owners.get_mut(owner)?;
+        let sender = own.remove(&id)?;
+        if own.is_empty() {
+            self.owners.remove(owner);
+        }
+        self.size -= 1;
+        Some(sender)
+    }
+
+    /// Closes the oldest connection of the owner who has most; of two such owners, that of the one whose is older.
+    fn close_one(&mut self) -> bool {
+        let oldest = |own: &Owned| own.keys().next().copied();
+        let most = self.owners.iter().max_by_key(|&(_, own)| (own.len(), Reverse(oldest(own))));
+        let Some((owner, Some(id))) = most.map(|(owner, own)| (owner.clone(), oldest(own))) else { return false };
+        self.remove(&owner, id).is_some()
+    }
+}
+
+impl Slot {
+    /// The connection is that user's from now on. The first identity that it shows counts; to be anonymous is none.
+    pub(crate) fn belongs_to(&self, user: &User, privileged: bool) {
+        let mut owner = self.owner.lock().unwrap_or_else(PoisonError::into_inner);
+        if owner.0 != Standing::Unknown || !user.is_in(AUTHENTICATED) {
+            return;
+        }
+        let standing = if privileged { Standing::Privileged } else { Standing::Ordinary };
+        let mut open = self.connections.open();
+        // None if the connection is being closed for another one.
+        if let Some(sender) = open.unknown.remove(&owner.1, self.id) {
+            *owner = (standing, party(user).to_owned());
+            open.pool(standing).insert(&owner.1, self.id, sender);
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let (standing, owner) = self.owner.get_mut().unwrap_or_else(PoisonError::into_inner);
+        self.connections.open().pool(*standing).remove(owner, self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn enter(connections: &Arc<Connections>, address: &str) -> Entered {
+        Connections::enter(connections, address.parse().unwrap()).unwrap()
+    }
+
+    /// A connection that has shown whose it is.
+    fn known(connections: &Arc<Connections>, address: &str, user: &str, privileged: bool) -> Entered {
+        let entered = enter(connections, address);
+        entered.slot.belongs_to(&User::new(user, [AUTHENTICATED]), privileged);
+        entered
+    }
+
+    fn closed(entered: &mut Entered) -> bool {
+        entered.replaced.try_recv() == Err(oneshot::error::TryRecvError::Closed)
+    }
+
+    fn count(entered: &mut [Entered]) -> usize {
+        entered.iter_mut().map(closed).filter(|closed| *closed).count()
+    }
+
+    #[test]
+    fn silent_connections_make_room_for_those_of_other_addresses_and_of_users() {
+        let connections = Connections::new(8, None);
+        let mut users: Vec<_> = ["amy", "bob"].map(|user| known(&connections, "10.0.0.9", user, false)).into();
+        let mut silent: Vec<_> = (0..6).map(|_| enter(&connections, "10.0.0.1")).collect();
+        assert!(silent.iter().all(|one| !one.replaces));
+        let mut other = enter(&connections, "10.0.0.2");
+        assert!(other.replaces && closed(&mut silent[0]) && count(&mut silent) == 1);
+        // However many more come from that address.
+        for _ in 0..100 {
+            silent.push(enter(&connections, "10.0.0.1"));
+        }
+        assert!(!closed(&mut other));
+        assert_eq!((count(&mut users), count(&mut silent)), (0, 101));
+    }
+
+    #[test]
+    fn connections_of_one_user_make_room_for_those_of_others() {
+        let connections = Connections::new(8, None);
+        // Behind a proxy all come from one address.
+        let mut bob = known(&connections, "10.0.0.1", "bob", false);
+        let mut eve: Vec<_> = (0..7).map(|_| known(&connections, "10.0.0.1", "eve", false)).collect();
+        // Those who have not shown who they are do not close each other while they are few.
+        let mut new: Vec<_> = (0..3).map(|_| enter(&connections, "10.0.0.1")).collect();
+        assert_eq!((count(&mut eve), count(&mut new)), (3, 0));
+        assert!(closed(&mut eve[0]) && !closed(&mut bob));
+        new.push(enter(&connections, "10.0.0.1"));
+        assert!(closed(&mut new[0]) && count(&mut eve) == 3);
+    }
+
+    #[test]
+    fn connections_of_administrators_and_operators_are_not_closed_for_others() {
+        let connections = Connections::new(2, None);
+        let mut admins: Vec<_> = ["amy", "bob"].map(|user| known(&connections, "10.0.0.1", user, true)).into();
+        assert!(Connections::enter(&connections, "10.0.0.2".parse().unwrap()).is_none());
+        assert_eq!(count(&mut admins), 0);
+        admins.pop();
+        let mut eve = known(&connections, "10.0.0.2", "eve", false);
+        let anonymous = enter(&connections, "10.0.0.3");
+        anonymous.slot.belongs_to(&User::anonymous(), true);
+        assert!(closed(&mut eve) && count(&mut admins) == 0);
+        let mut again = enter(&connections, "10.0.0.3");
+        again.slot.belongs_to(&User::new("carl", [AUTHENTICATED]), true);
+        drop(anonymous);
+        assert!(!closed(&mut again));
+        assert!(Connections::enter(&connections, "10.0.0.2".parse().unwrap()).is_none(), "places are counted once");
+    }
+
+    #[test]
+    fn places_come_back() {
+        let connections = Connections::new(2, None);
+        for user in ["amy", "bob", "carl"] {
+            let entered = [known(&connections, "10.0.0.1", user, true), enter(&connections, "10.0.0.1")];
+            assert!(entered.iter().all(|one| !one.replaces));
+        }
+        let open = connections.open();
+        assert_eq!((open.unknown.size, open.ordinary.size, open.privileged.size), (0, 0, 0));
+        assert!(open.unknown.owners.is_empty() && open.privileged.owners.is_empty());
+    }
+
+    #[test]
+    fn addresses_of_one_network_count_as_one() {
+        let seen = |address: &str| network(address.parse().unwrap()).to_string();
+        assert_eq!(seen("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
+        assert_eq!((seen("::ffff:10.0.0.1"), seen("10.0.0.1")), ("10.0.0.1".into(), "10.0.0.1".into()));
+    }
+
+    #[test]
+    fn a_process_keeps_files_for_other_things_than_connections() {
+        let most = |files| Connections::new(16_384, files).most;
+        assert_eq!((most(Some(1024)), most(Some(1_000_000)), most(None)), (768, 16_384, 16_384));
+    }
+}

@@ -1,0 +1,6 @@
+//! The helper on real hosts.
+
+mod debs;
+mod kernels;
+mod lab;
+mod rpms;

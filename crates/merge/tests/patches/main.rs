@@ -1,0 +1,6 @@
+//! Patches, and who owns what after them.
+
+mod common;
+mod ownership;
+mod server_side_apply;
+mod strategic_merge_patch;

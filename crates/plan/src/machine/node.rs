@@ -1,0 +1,144 @@
+//! What the bound Node is given: the labels, the taints and the provider's name that the machine declares.
+
+use fleetwright_api::{Machine, Taint};
+
+use super::decide::Mind;
+use super::{Act, Node};
+
+/// Taints below these are set and removed by Kubernetes. One of them in `spec.taints` only does not count against the Node.
+const KUBERNETES: [&str; 2] = ["node.kubernetes.io/", "node.cloudprovider.kubernetes.io/"];
+
+/// The taints that the machine declares and the operator sets.
+fn declared(machine: &Machine) -> impl Iterator<Item = &Taint> {
+    let kubernetes = |taint: &Taint| KUBERNETES.iter().any(|prefix| taint.key.starts_with(prefix));
+    machine.spec.taints.iter().filter(move |taint| !kubernetes(taint))
+}
+
+fn found<'a>(node: Node<'a>, id: &str) -> Option<&'a Taint> {
+    node.taints.iter().find(|taint| taint.id() == id)
+}
+
+impl Mind<'_> {
+    /// Brings the Node to what the machine declares when nothing else is done now. That needs no host and disrupts nothing: it waits neither for
+    /// the gate nor for a host that is not reached.
+    pub(super) fn keep_node_meanwhile(&mut self) {
+        let machine = self.k.machine;
+        let left = machine.metadata.deletion_timestamp.is_some() || machine.spec.ssh.is_none() || machine.spec.paused;
+        // A Node that was bound just now is written down first.
+        let bound = self.status.node_ref == self.old.node_ref;
+        if left || !bound || self.stopped || self.running().is_some() || !matches!(self.act, Act::Rest | Act::Ask(_)) {
+            return;
+        }
+        let act = std::mem::replace(&mut self.act, Act::Rest);
+        // Who asks for the first time may be let pass at once: the Node would be closed again.
+        if self.closed_for_nothing() && (act == Act::Rest || self.waits()) {
+            self.act = Act::Open;
+        } else {
+            self.keep_node();
+        }
+        if self.act == Act::Rest {
+            self.act = act;
+        } else if let Act::Ask(wish) = act {
+            // Asked for all the same: a Node that cannot be written must not keep its machine from the gate.
+            self.also_ask = Some(wish);
+        }
+    }
+
+    /// One write at a time.
+    fn keep_node(&mut self) {
+        let Some(node) = self.k.node else { return };
+        if self.keep_labels(node) || self.keep_taints(node) {
+            return;
+        }
+        if node.provider_id.is_none() && self.k.machine.spec.provider_id.is_some() {
+            self.act = Act::SetProviderId;
+        }
+    }
+
+    /// The status records which labels are the machine's, and not an annotation of the Node: a kubelet may write annotations of its Node, and must
+    /// not have a label removed by that which it may not remove itself, such as one below `node-restriction.kubernetes.io/`.
+    fn keep_labels(&mut self, node: Node<'_>) -> bool {
+        let set = &self.k.machine.spec.node_labels;
+        let stale = |key: &&String| !set.contains_key(*key) && node.label(key).is_some();
+        let remove: Vec<String> = self.old.node_labels.iter().filter(stale).cloned().collect();
+        let mut ours: Vec<String> = set.keys().chain(&remove).cloned().collect();
+        ours.sort();
+        let recorded = ours.iter().all(|key| self.old.node_labels.contains(key));
+        self.status.node_labels = ours;
+        if !recorded {
+            // Written before the Node is changed: after a crash in between, the label would be one of others for ever.
+            self.at(self.now);
+            return true;
+        }
+        let lacks = set.iter().any(|(key, value)| node.label(key) != Some(value.as_str()));
+        let act = lacks || !remove.is_empty() || node.annotated;
+        if act {
+            self.act = Act::Label { set: set.clone(), remove };
+        }
+        act
+    }
+
+    /// The status records which taints are the machine's, and not an annotation of the Node: a kubelet may write annotations of its Node, and must
+    /// not have a taint of others removed by that.
+    ///
+    /// A taint that the Node has and the status does not record was set by others, such as a quarantine: whoever may write Machines must not have it
+    /// removed by listing it and taking it out again.
+    fn keep_taints(&mut self, node: Node<'_>) -> bool {
+        let known = &self.old.node_taints;
+        let may_set = |taint: &&Taint| known.contains(&taint.id()) || found(node, &taint.id()).is_none();
+        let set: Vec<Taint> = declared(self.k.machine).filter(may_set).cloned().collect();
+        let declares = |id: &str| set.iter().any(|taint| taint.id() == id);
+        let remove: Vec<String> =
+            known.iter().filter(|id| !declares(id) && found(node, id).is_some()).cloned().collect();
+        let mut ours: Vec<String> = set.iter().map(Taint::id).chain(remove.iter().cloned()).collect();
+        ours.sort();
+        let recorded = ours.iter().all(|id| known.contains(id));
+        self.status.node_taints = ours;
+        if !recorded {
+            // Written before the Node is changed: after a crash in between, the taint would be one of others for ever.
+            self.at(self.now);
+            return true;
+        }
+        let act = !remove.is_empty() || set.iter().any(|taint| !node.taints.contains(taint));
+        if act {
+            self.act = Act::Taint { set, remove };
+        }
+        act
+    }
+
+    /// The declared taints that the Node has when it is bound: its kubelet registered it with them.
+    pub(super) fn registered_taints(&self) -> Vec<String> {
+        let Some(node) = self.k.node else { return Vec::new() };
+        let mut ids: Vec<String> = declared(self.k.machine).map(Taint::id).collect();
+        ids.retain(|id| found(node, id).is_some());
+        ids.sort();
+        ids
+    }
+
+    /// How a taint that others gave the Node differs from the one that is declared.
+    pub(super) fn taint_differs(&self) -> Option<String> {
+        let node = self.k.node?;
+        declared(self.k.machine).find_map(|taint| {
+            let id = taint.id();
+            let others = found(node, &id).filter(|_| !self.status.node_taints.contains(&id))?;
+            (others.value != taint.value).then(|| {
+                format!(
+                    "Node {0} has the taint {id} with the value \"{1}\", which was not set for this Machine and stays as it is, and spec.taints has the value \"{2}\". \
+                     If the value in spec.taints is right, run `kubectl taint node {0} {id}-`, and the operator sets it; if not, correct spec.taints",
+                    node.name, others.value, taint.value
+                )
+            })
+        })
+    }
+
+    /// How the Node's provider's name differs from the one that is declared. A Node keeps the one that it has.
+    pub(super) fn provider_differs(&self) -> Option<String> {
+        let (node, declared) = (self.k.node?, self.k.machine.spec.provider_id.as_deref()?);
+        let found = node.provider_id.filter(|found| *found != declared)?;
+        Some(format!(
+            "Node {} has the provider ID {found}, which cannot be changed, and spec.providerID is {declared}. If {declared} is right, drain and delete the \
+             Node and restart its kubelet, which registers the Node again; if {found} is right, delete the Machine and make a new one",
+            node.name
+        ))
+    }
+}

@@ -1,0 +1,124 @@
+//! Two leaders as real processes: one that was paused past its lease writes nothing when it goes on, and one that stops in
+//! order hands over at once.
+
+use std::time::{Duration, Instant};
+
+use fleetwright_lab::Kind;
+use fleetwright_rig::Record;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
+
+use crate::couriers::{Courier, Town, soon};
+
+const LEASE: Duration = Duration::from_secs(12);
+
+fn leases(town: &Town) -> Api<Lease> {
+    let namespace = town.maps.namespace().expect("it has one").to_owned();
+    Api::namespaced(town.maps.clone().into_client(), &namespace)
+}
+
+async fn holder(town: &Town) -> String {
+    let lease = leases(town).get_opt("courier").await.unwrap();
+    lease.and_then(|lease| lease.spec).and_then(|spec| spec.holder_identity).unwrap_or_default()
+}
+
+async fn leads(town: &Town, courier: &Courier, who: &str) {
+    soon(&format!("{who} leads"), async || match holder(town).await {
+        holder if holder == who => Ok(()),
+        holder => Err(format!("{holder:?} leads; {}", courier.process.tail())),
+    })
+    .await;
+}
+
+async fn paused(kind: Kind) {
+    let town = Town::new(kind).await;
+    let mut first = town.courier("first", LEASE, Duration::ZERO).await;
+    leads(&town, &first, "first").await;
+    let second = town.courier("second", LEASE, Duration::ZERO).await;
+    // It is in the middle of work: as soon as it goes on it would have a lot to write.
+    for number in 0..40 {
+        town.bring(&format!("parcel-{number}"), "letters").await;
+        if number == 20 {
+            soon("it writes", async || match first.recorder.writes_since(0).len() {
+                0 => Err("no write yet".to_owned()),
+                _ => Ok(()),
+            })
+            .await;
+            first.process.pause().unwrap();
+        }
+    }
+    leads(&town, &second, "second").await;
+    town.all_delivered().await;
+    // What it had sent before it was paused has arrived long ago: two leases have passed.
+    let mark = first.recorder.mark();
+    for number in 40..60 {
+        town.bring(&format!("parcel-{number}"), "letters").await;
+    }
+    first.process.resume().unwrap();
+    town.all_delivered().await;
+    // It ends by itself, having lost its lease, or stands by. Either way it has had its time to do wrong.
+    let deadline = Instant::now() + LEASE * 2;
+    while first.process.ended().unwrap().is_none() && Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let since = first.recorder.since(mark);
+    // A renewal of the lease may have been under way when it was paused; the server says that it is another's.
+    let asked = |record: &&Record| record.call.leases() && record.code == Some(409);
+    let wrote: Vec<_> =
+        since.iter().filter(|record| record.call.writes() && !asked(record)).map(ToString::to_string).collect();
+    assert!(wrote.is_empty(), "it was not the leader any more and wrote {wrote:#?}");
+    assert_eq!(holder(&town).await, "second");
+    town.assert_once(60);
+    drop((first, second));
+    town.stop().await;
+}
+
+async fn handed_over(kind: Kind) {
+    let town = Town::new(kind).await;
+    // A lease so long that nobody could wait for its end.
+    let lease = Duration::from_secs(600);
+    let mut first = town.courier("first", lease, Duration::ZERO).await;
+    leads(&town, &first, "first").await;
+    let second = town.courier("second", lease, Duration::ZERO).await;
+    for number in 0..10 {
+        town.bring(&format!("parcel-{number}"), "letters").await;
+    }
+    soon("the second stands by", async || match second.recorder.mark() {
+        0 => Err("no call yet".to_owned()),
+        _ => Ok(()),
+    })
+    .await;
+    assert!(second.recorder.writes_since(0).is_empty(), "it does not lead");
+    first.process.ask_to_end().unwrap();
+    soon("the first ends", async || match first.process.ended().unwrap() {
+        Some(status) if status.success() => Ok(()),
+        status => Err(format!("{status:?}; {}", first.process.tail())),
+    })
+    .await;
+    leads(&town, &second, "second").await;
+    town.bring("last", "letters").await;
+    town.all_delivered().await;
+    town.assert_once(11);
+    drop((first, second));
+    town.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_was_paused_past_its_lease_writes_nothing() {
+    paused(Kind::Embedded).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_was_paused_past_its_lease_writes_nothing_on_real() {
+    paused(Kind::Real).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_stops_in_order_hands_over_without_waiting_for_its_lease() {
+    handed_over(Kind::Embedded).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_stops_in_order_hands_over_without_waiting_for_its_lease_on_real() {
+    handed_over(Kind::Real).await;
+}
