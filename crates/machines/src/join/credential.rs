@@ -182,6 +182,8 @@ impl Credentials {
     /// # Errors
     /// See [`WriteError`].
     pub async fn withdraw(&self, pass: &Pass, id: &str) -> Result<bool, WriteError> {
+        // From now on it is given to no kubelet: the Secret may be gone before the answer to its deletion arrives.
+        self.given().tokens.values_mut().filter(|token| token.id == id).for_each(|token| token.until = pass.now());
         let deleted = pass.writer().delete_by_name::<Secret>(&token_key(id)).await?;
         let mut given = self.given();
         given.tokens.retain(|_, token| token.id != id);

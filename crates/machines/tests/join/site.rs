@@ -189,9 +189,13 @@ impl Site {
         self.answer(&name).await
     }
 
-    /// Asks for a certificate.
+    /// Asks for a certificate. The authenticator of kube-apiserver reads tokens from a cache of Secrets: it may not know a new one for a moment.
     pub async fn file(&self, client: &Client, asked: &Asked) -> String {
-        self.try_file(client, asked).await.expect("requests may be made")
+        eventually("a client that is known", async || match self.try_file(client, asked).await {
+            Err(kube::Error::Api(status)) if status.code == 401 => None,
+            answer => Some(answer.expect("requests may be made")),
+        })
+        .await
     }
 
     /// Asks for a certificate, which the server may refuse.
