@@ -4,10 +4,10 @@ mod pod;
 mod shape;
 mod workload;
 
+use fleetwright_syntax::Quantity;
 use serde_json::{Value, json};
 
 use crate::access::{default, get, get_mut, int, is_empty, items_mut, list, object, remove, set, text};
-use crate::quantity::Quantity;
 use crate::table::Kind;
 
 const RBAC: &str = "rbac.authorization.k8s.io";

@@ -14,7 +14,6 @@ pub mod names;
 pub mod openapi;
 pub mod printers;
 pub mod protobuf;
-pub mod quantity;
 pub mod schemas;
 pub mod strategy;
 pub mod table;

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
-pub(crate) use crate::pattern::compile as compile_regex;
+pub(crate) use fleetwright_syntax::regexp::compile as compile_regex;
 
 /// What evaluation needs of a compiled expression.
 #[derive(Debug)]

@@ -1,10 +1,10 @@
 //! Which function does what.
 
-use crate::quantity::Quantity;
 use crate::semver::Semver;
 use crate::url::Url;
 use crate::value::{Eval, Key, Map, Val, fail, no_overload};
 use crate::{arith, convert, format, lists, net, strings, time};
+use fleetwright_syntax::Quantity;
 use regex::Regex;
 use std::cmp::Ordering;
 use std::rc::Rc;
@@ -148,18 +148,21 @@ fn kubernetes<'a>(func: &str, args: &[Val<'a>]) -> Eval<Val<'a>> {
             Err(why) => fail(format!("URL parse error during conversion from string: {why}")),
         },
         ("isURL", [Val::Str(s)]) => Ok(Val::Bool(Url::parse(s).is_ok())),
-        ("quantity", [Val::Str(s)]) => Quantity::parse(s).map(|q| Val::Quantity(Rc::new(q))).or_else(fail),
+        ("quantity", [Val::Str(s)]) => match Quantity::parse(s) {
+            Ok(q) => Ok(Val::Quantity(Rc::new(q))),
+            Err(why) => fail(why.to_string()),
+        },
         ("isQuantity", [Val::Str(s)]) => Ok(Val::Bool(Quantity::parse(s).is_ok())),
-        ("sign", [Val::Quantity(q)]) => Ok(Val::Int(q.sign())),
-        ("isInteger", [Val::Quantity(q)]) => Ok(Val::Bool(q.as_int().is_some())),
+        ("sign", [Val::Quantity(q)]) => Ok(Val::Int(q.signum())),
+        ("isInteger", [Val::Quantity(q)]) => Ok(Val::Bool(q.as_i64().is_some())),
         ("asInteger", [Val::Quantity(q)]) => {
-            q.as_int().map_or_else(|| fail("cannot convert value to integer"), |i| Ok(Val::Int(i)))
+            q.as_i64().map_or_else(|| fail("cannot convert value to integer"), |i| Ok(Val::Int(i)))
         }
-        ("asApproximateFloat", [Val::Quantity(q)]) => Ok(Val::Double(q.as_float())),
+        ("asApproximateFloat", [Val::Quantity(q)]) => Ok(Val::Double(q.as_approximate_f64())),
         ("add", [Val::Quantity(a), Val::Quantity(b)]) => Ok(Val::Quantity(Rc::new(a.plus(b)))),
         ("sub", [Val::Quantity(a), Val::Quantity(b)]) => Ok(Val::Quantity(Rc::new(a.minus(b)))),
-        ("add", [Val::Quantity(a), Val::Int(i)]) => Ok(Val::Quantity(Rc::new(a.plus(&Quantity::from_int(*i))))),
-        ("sub", [Val::Quantity(a), Val::Int(i)]) => Ok(Val::Quantity(Rc::new(a.minus(&Quantity::from_int(*i))))),
+        ("add", [Val::Quantity(a), Val::Int(i)]) => Ok(Val::Quantity(Rc::new(a.plus(&Quantity::from(*i))))),
+        ("sub", [Val::Quantity(a), Val::Int(i)]) => Ok(Val::Quantity(Rc::new(a.minus(&Quantity::from(*i))))),
         ("isGreaterThan" | "isLessThan" | "compareTo", [Val::Quantity(a), Val::Quantity(b)]) => ordered(func, a.cmp(b)),
         ("isGreaterThan" | "isLessThan" | "compareTo", [Val::Semver(a), Val::Semver(b)]) => ordered(func, a.cmp(b)),
         ("semver", [Val::Str(s)]) => Semver::parse(s).map(|v| Val::Semver(Rc::new(v))).or_else(fail),

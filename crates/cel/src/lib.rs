@@ -34,8 +34,6 @@ mod macros;
 mod net;
 mod overloads;
 mod parser;
-mod pattern;
-mod quantity;
 mod rtcost;
 mod semver;
 mod source;
@@ -278,7 +276,7 @@ fn regexes(expr: &Expr) -> Result<HashMap<usize, regex::Regex>, String> {
             _ => None,
         };
         if let Some(Expr { kind: Kind::Lit(Lit::Str(text)), .. }) = pattern {
-            match pattern::compile(text) {
+            match fleetwright_syntax::regexp::compile(text) {
                 Ok(re) => {
                     out.insert(e.id, re);
                 }

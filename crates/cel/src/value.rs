@@ -2,11 +2,11 @@
 
 use crate::decl::{Decl, DeclKind, ListType};
 use crate::format::Format;
-use crate::quantity::Quantity;
 use crate::semver::Semver;
 use crate::time::{Time, parse_duration, parse_timestamp};
 use crate::types::{self, Type};
 use crate::url::Url;
+use fleetwright_syntax::Quantity;
 use serde_json::Value;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;

@@ -3,9 +3,10 @@
 //! Wrong types are errors; nulls, unknown fields and empty lists and maps go; times and quantities take their one form.
 
 use base64::Engine;
+use fleetwright_syntax::Quantity;
 use serde_json::{Map, Value};
 
-use crate::{Schema, Type, quantity, text};
+use crate::{Schema, Type, text};
 
 /// What Go's decoder calls the kind of a value.
 pub fn go_kind(value: &Value) -> &'static str {
@@ -116,7 +117,8 @@ impl Decoder {
                 Value::Number(n) => text::number(n),
                 other => other.to_string(),
             };
-            *value = Value::String(quantity::canonical(&given)?);
+            let quantity = Quantity::parse(given.trim()).map_err(|error| error.to_string())?;
+            *value = Value::String(quantity.to_string());
             return Ok(());
         }
         match (schema.ty, &mut *value) {
@@ -309,11 +311,15 @@ fn canonical_time(given: &str, micro: bool) -> Result<String, String> {
     if !zone_fits {
         return Err(fail(zone, "Z07:00"));
     }
-    let stamp: jiff::Timestamp = given
-        .replace(',', ".")
-        .parse()
-        .map_err(|_| format!("parsing time {}: day out of range", text::quote(given)))?;
-    let utc = stamp.to_zoned(jiff::tz::TimeZone::UTC);
+    let given_point = given.replace(',', ".");
+    let utc = match given_point.parse::<jiff::Timestamp>() {
+        Ok(stamp) => stamp.to_zoned(jiff::tz::TimeZone::UTC).datetime(),
+        // The timestamps of jiff end a day and two hours before the year 9999 does, and those of Go do not.
+        Err(_) => given_point
+            .strip_suffix('Z')
+            .and_then(|local| local.parse::<jiff::civil::DateTime>().ok())
+            .ok_or_else(|| format!("parsing time {}: day out of range", text::quote(given)))?,
+    };
     Ok(if micro {
         utc.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
     } else {
@@ -431,5 +437,16 @@ mod tests {
         let mut value = json!({"spec": {"at": "2024-05-06T07:08:09.5+02:00", "cpu": 0.5, "port": "http"}});
         typed(&schema(), &mut value).unwrap();
         assert_eq!(value, json!({"spec": {"at": "2024-05-06T05:08:09Z", "cpu": "500m", "port": "http"}}));
+    }
+
+    #[test]
+    fn a_time_is_kept_until_the_last_second_of_the_year_9999() {
+        let read = |at: &str| {
+            let mut value = json!({"spec": {"at": at}});
+            typed(&schema(), &mut value).map(|_| value["spec"]["at"].as_str().unwrap_or_default().to_owned())
+        };
+        assert_eq!(read("9999-12-31T23:59:59Z").unwrap(), "9999-12-31T23:59:59Z");
+        assert_eq!(read("9999-12-31T23:59:59.5Z").unwrap(), "9999-12-31T23:59:59Z");
+        assert!(read("2026-02-30T00:00:00Z").unwrap_err().contains("day out of range"));
     }
 }

@@ -1,4 +1,4 @@
-//! String formats, and regular expressions in Go's dialect.
+//! String formats.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::LazyLock;
@@ -296,144 +296,6 @@ fn is_authority(text: &str) -> bool {
     port_is_number(port) && name.chars().all(allowed) && escapes_are_whole(name)
 }
 
-/// Compiles a pattern written for Go's regular expressions.
-///
-/// # Errors
-/// What Go says about the pattern.
-pub fn compile(pattern: &str) -> Result<Regex, String> {
-    let translated = translate(pattern)?;
-    Regex::new(&translated).map_err(|error| match error {
-        regex::Error::CompiledTooBig(_) => "error parsing regexp: expression too large".to_owned(),
-        _ => explain(pattern, &translated),
-    })
-}
-
-/// Go's Perl classes are ASCII, and its character classes know no set operators.
-fn translate(pattern: &str) -> Result<String, String> {
-    let mut out = String::with_capacity(pattern.len() + 8);
-    let mut rest = pattern;
-    let mut in_class = false;
-    // Where the repetition just read began: Go has no repetition of a repetition.
-    let mut repetition: Option<usize> = None;
-    while let Some(c) = rest.chars().next() {
-        let at = pattern.len() - rest.len();
-        if let Some(len) = repetition_len(rest).filter(|_| !in_class) {
-            if let Some(start) = repetition {
-                let nested = pattern.get(start..at + len).unwrap_or(rest);
-                return Err(format!("error parsing regexp: invalid nested repetition operator: `{nested}`"));
-            }
-            if repeat_count(rest).is_some_and(|count| count > 1000) {
-                let shown = rest.split_inclusive('}').next().unwrap_or(rest);
-                return Err(format!("error parsing regexp: invalid repeat count: `{shown}`"));
-            }
-            repetition = (at > 0).then_some(at);
-            out.push_str(&rest[..len]);
-            rest = &rest[len..];
-            continue;
-        }
-        repetition = None;
-        let mut taken = c.len_utf8();
-        match c {
-            '\\' => {
-                let escaped = rest.chars().nth(1);
-                taken += escaped.map_or(0, char::len_utf8);
-                match (escaped, in_class) {
-                    (Some('d'), false) => out.push_str("[0-9]"),
-                    (Some('w'), false) => out.push_str("[0-9A-Za-z_]"),
-                    (Some('s'), false) => out.push_str("[\\t\\n\\f\\r ]"),
-                    (Some('d'), true) => out.push_str("0-9"),
-                    (Some('w'), true) => out.push_str("0-9A-Za-z_"),
-                    (Some('s'), true) => out.push_str("\\t\\n\\f\\r "),
-                    (Some('D'), _) => out.push_str("[^0-9]"),
-                    (Some('W'), _) => out.push_str("[^0-9A-Za-z_]"),
-                    (Some('S'), _) => out.push_str("[^\\t\\n\\f\\r ]"),
-                    (Some('b'), false) => out.push_str("(?-u:\\b)"),
-                    (Some('<' | '>'), _) => out.push_str(&rest[1..taken]),
-                    _ => out.push_str(&rest[..taken]),
-                }
-            }
-            '[' if !in_class => {
-                in_class = true;
-                out.push('[');
-                // A bracket that opens a class may be followed by a literal closing one.
-                for literal in ["^]", "]"] {
-                    if rest[1..].starts_with(literal) {
-                        taken += literal.len();
-                        out.push_str(if literal == "]" { "\\]" } else { "^\\]" });
-                        break;
-                    }
-                }
-            }
-            '[' if in_class && rest.starts_with("[:") => {
-                let end = rest.find(":]").map_or(2, |at| at + 2);
-                taken = end;
-                out.push_str(&rest[..end]);
-            }
-            '[' | '&' | '~' if in_class => {
-                out.push('\\');
-                out.push(c);
-            }
-            ']' if in_class => {
-                in_class = false;
-                out.push(c);
-            }
-            '{' if !in_class => out.push_str("\\{"),
-            _ => out.push(c),
-        }
-        rest = &rest[taken..];
-    }
-    Ok(out)
-}
-
-/// The length of the repetition operator at the start of `text`, with the `?` that makes it lazy.
-fn repetition_len(text: &str) -> Option<usize> {
-    let len = match text.as_bytes().first()? {
-        b'*' | b'+' | b'?' => 1,
-        b'{' => {
-            repeat_count(text)?;
-            text.find('}')? + 1
-        }
-        _ => return None,
-    };
-    Some(if text[len..].starts_with('?') { len + 1 } else { len })
-}
-
-/// The larger count of a well-formed `{n}`, `{n,}` or `{n,m}` at the start of `text`.
-fn repeat_count(text: &str) -> Option<u64> {
-    let inner = text.strip_prefix('{')?.split_once('}')?.0;
-    let (low, high) = inner.split_once(',').unwrap_or((inner, inner));
-    let number = |part: &str| part.bytes().all(|b| b.is_ascii_digit()).then(|| part.parse::<u64>().unwrap_or(u64::MAX));
-    let low = (!low.is_empty()).then(|| number(low))??;
-    if high.is_empty() { Some(low) } else { Some(low.max(number(high)?)) }
-}
-
-fn explain(pattern: &str, translated: &str) -> String {
-    use regex_syntax::ast::ErrorKind as K;
-    let problem = match regex_syntax::ast::parse::Parser::new().parse(translated) {
-        Ok(_) => return format!("error parsing regexp: invalid character class: `{pattern}`"),
-        Err(problem) => problem,
-    };
-    let at = problem.span().start.offset;
-    let here = translated.get(at..).unwrap_or("");
-    let first = |n: usize| here.chars().take(n).collect::<String>();
-    let (what, shown) = match problem.kind() {
-        K::GroupUnclosed => ("missing closing )", pattern.to_owned()),
-        K::GroupUnopened => ("unexpected )", pattern.to_owned()),
-        K::ClassUnclosed => ("missing closing ]", here.to_owned()),
-        K::RepetitionMissing => ("missing argument to repetition operator", first(1)),
-        K::EscapeUnexpectedEof => ("trailing backslash at end of expression", String::new()),
-        K::EscapeUnrecognized | K::UnsupportedBackreference => ("invalid escape sequence", first(2)),
-        K::UnsupportedLookAround => ("invalid or unsupported Perl syntax", first(3)),
-        K::ClassRangeInvalid => ("invalid character class range", first(3)),
-        K::RepetitionCountInvalid => {
-            ("invalid repeat count", here.split_inclusive('}').next().unwrap_or("").to_owned())
-        }
-        K::GroupNameDuplicate { .. } => ("duplicate capture group name", pattern.to_owned()),
-        _ => ("invalid or unsupported Perl syntax", first(2)),
-    };
-    format!("error parsing regexp: {what}: `{shown}`")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -467,25 +329,5 @@ mod tests {
             good.iter().for_each(|text| assert!(holds(format, text), "{format} takes {text:?}"));
             bad.iter().for_each(|text| assert!(!holds(format, text), "{format} refuses {text:?}"));
         }
-    }
-
-    #[test]
-    fn patterns_mean_what_they_mean_in_go() {
-        assert!(!compile(r"^\d+$").unwrap().is_match("٣"));
-        assert!(compile(r"^[\d&&x]+$").unwrap().is_match("1&x"));
-        assert!(compile(r"^[^]]+$").unwrap().is_match("a"));
-        assert!(compile("^a{,2}$").unwrap().is_match("a{,2}"));
-        assert!(compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\/x)?$").unwrap().is_match("a-b/x"));
-    }
-
-    #[test]
-    fn a_broken_pattern_is_explained_in_gos_words() {
-        assert_eq!(compile("(a").unwrap_err(), "error parsing regexp: missing closing ): `(a`");
-        assert_eq!(compile("a)").unwrap_err(), "error parsing regexp: unexpected ): `a)`");
-        assert_eq!(compile("*").unwrap_err(), "error parsing regexp: missing argument to repetition operator: `*`");
-        assert_eq!(compile("a{2000}").unwrap_err(), "error parsing regexp: invalid repeat count: `{2000}`");
-        assert_eq!(compile("a**").unwrap_err(), "error parsing regexp: invalid nested repetition operator: `**`");
-        assert!(compile("a*?b{2,3}?").is_ok());
-        assert!(compile("(?=a)").unwrap_err().contains("invalid or unsupported Perl syntax"));
     }
 }

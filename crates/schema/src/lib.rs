@@ -14,7 +14,6 @@ pub mod list_types;
 pub mod names;
 mod props;
 mod pruning;
-pub mod quantity;
 pub mod structural;
 pub mod text;
 mod validate;
@@ -27,6 +26,7 @@ pub use validate::{Correlation, validate, validate_update};
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
+use fleetwright_syntax::regexp;
 use serde_json::Value;
 
 /// The JSON type that a schema node asks for.
@@ -81,7 +81,7 @@ pub struct Pattern(OnceLock<Result<regex::Regex, String>>);
 impl Pattern {
     /// The compiled form of `pattern`.
     pub(crate) fn get(&self, pattern: &str) -> Result<&regex::Regex, &str> {
-        self.0.get_or_init(|| formats::compile(pattern)).as_ref().map_err(String::as_str)
+        self.0.get_or_init(|| regexp::compile(pattern)).as_ref().map_err(String::as_str)
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use fleetwright_builtins::quantity::Quantity;
+use fleetwright_syntax::Quantity;
 use serde_json::{Map, Value};
 
 use super::{forbidden, shown_name};
@@ -66,7 +66,7 @@ fn names(group: &str, plural: &str) -> Vec<String> {
 }
 
 fn limit(value: &Value) -> Option<i64> {
-    Quantity::parse(value.as_str()?).ok().map(Quantity::value)
+    Quantity::parse(value.as_str()?).ok().map(|limit| limit.value())
 }
 
 impl Inner {

@@ -1,6 +1,6 @@
 //! Volumes, claims and ingresses: protection while in use, default classes, growth.
 
-use fleetwright_builtins::quantity::Quantity;
+use fleetwright_syntax::Quantity;
 use serde_json::Value;
 
 use super::{forbidden, list_mut};

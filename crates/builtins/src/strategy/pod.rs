@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use fleetwright_syntax::Quantity;
 use serde_json::{Value, json};
 
 use crate::access::{flag, get, int, is_empty, items_mut, keep, list, object, remove, set, text};
-use crate::quantity::Quantity;
 use crate::strategy::{now, reset_metadata};
 
 pub(super) fn create(pod: &mut Value) {
@@ -50,8 +50,8 @@ fn class_of(resources: &Value) -> &'static str {
     };
     let one = |name: &str| {
         let (request, limit) = (amount("requests", name), amount("limits", name));
-        let zero = |quantity: Option<Quantity>| quantity.is_none_or(Quantity::is_zero);
-        match (zero(request), zero(limit)) {
+        let zero = |quantity: &Option<Quantity>| quantity.as_ref().is_none_or(Quantity::is_zero);
+        match (zero(&request), zero(&limit)) {
             (true, true) => "BestEffort",
             (false, false) if request == limit => "Guaranteed",
             _ => "Burstable",

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use fleetwright_syntax::Quantity;
 use serde_json::Value;
 
 use crate::access::{entries, get, int, list, text};
 use crate::names;
-use crate::quantity::Quantity;
 use crate::table::Kind;
 
 const NODE_LABELS: [(&str, &str); 8] = [

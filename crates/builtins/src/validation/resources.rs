@@ -1,11 +1,11 @@
 //! Amounts of resources, and small rules that several kinds share.
 
 use fleetwright_schema::FieldError;
+use fleetwright_syntax::Quantity;
 use serde_json::Value;
 
 use crate::access::{entries, get, invalid_each, text};
 use crate::names;
-use crate::quantity::Quantity;
 
 /// The resources that Kubernetes itself counts or limits.
 const STANDARD: [&str; 20] = [

@@ -1,6 +1,6 @@
 //! Whether an object is as we applied it.
 
-use fleetwright_schema::quantity::canonical;
+use fleetwright_syntax::Quantity;
 use serde_json::Value;
 
 /// By which field the entries of a list are told apart, as server-side apply does for the lists that control planes have. Lists of anything else are
@@ -58,7 +58,8 @@ fn differs(object: &Value, wanted: &Value, path: &mut String) -> bool {
         }
         // The API server may write an amount otherwise.
         (Value::String(object), Value::String(wanted)) if amount(path) => {
-            object != wanted && (canonical(object).is_err() || canonical(object) != canonical(wanted))
+            let read = |text: &str| Quantity::parse(text.trim()).ok();
+            object != wanted && (read(object).is_none() || read(object) != read(wanted))
         }
         (object, wanted) => object != wanted,
     }

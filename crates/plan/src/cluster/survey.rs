@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use fleetwright_syntax::Quantity;
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -99,38 +100,26 @@ impl Quota {
     pub fn lacks(&self, requests: &BTreeMap<String, String>) -> Option<String> {
         self.hard.iter().find_map(|(what, hard)| {
             let more = match what.as_str() {
-                "pods" | "count/pods" => 1.0,
+                "pods" | "count/pods" => Quantity::from(1_i64),
                 "cpu" | "memory" => amount(requests.get(what)?)?,
                 other => amount(requests.get(other.strip_prefix("requests.")?)?)?,
             };
-            let used = self.used.get(what).and_then(|used| amount(used)).unwrap_or_default();
-            let short = used + more > amount(hard)? * (1.0 + 1e-9);
+            let used = self.used.get(what).and_then(|used| amount(used)).unwrap_or_else(|| Quantity::from(0_i64));
+            let short = used.plus(&more) > amount(hard)?;
             short.then(|| {
                 let used = self.used.get(what).map_or("0", String::as_str);
-                format!("ResourceQuota {} allows {what} {hard}, of which {used} are used", self.name)
+                format!(
+                    "ResourceQuota {} has too little left for one more pod: {what}: {used} of {hard} used",
+                    self.name
+                )
             })
         })
     }
 }
 
-/// A quantity as a number, near enough to say whether it fits.
-pub(super) fn amount(text: &str) -> Option<f64> {
-    const SUFFIXES: [(&str, f64); 12] = [
-        ("Ki", 1024.0),
-        ("Mi", 1_048_576.0),
-        ("Gi", 1_073_741_824.0),
-        ("Ti", 1_099_511_627_776.0),
-        ("Pi", 1_125_899_906_842_624.0),
-        ("m", 1e-3),
-        ("k", 1e3),
-        ("M", 1e6),
-        ("G", 1e9),
-        ("T", 1e12),
-        ("P", 1e15),
-        ("", 1.0),
-    ];
-    let (suffix, factor) = SUFFIXES.iter().find(|(suffix, _)| text.ends_with(suffix))?;
-    text.strip_suffix(suffix)?.parse::<f64>().ok().map(|number| number * factor)
+/// The amount that a text says, if it is a quantity.
+pub(super) fn amount(text: &str) -> Option<Quantity> {
+    Quantity::parse(text).ok()
 }
 
 #[cfg(test)]
@@ -165,10 +154,13 @@ apiserver_request_total{verb=\"GET\"} 7
             Quota { name: "q".to_owned(), hard: map(hard), used: map(used) }.lacks(&requests)
         };
         assert_eq!(lacks(&[("pods", "10")], &[("pods", "9")]), None);
-        assert!(lacks(&[("pods", "10")], &[("pods", "10")]).unwrap().contains("pods 10, of which 10 are used"));
+        let why = lacks(&[("pods", "10")], &[("pods", "10")]).unwrap();
+        assert!(why.contains("ResourceQuota q ") && why.contains("pods: 10 of 10"), "{why}");
         assert_eq!(lacks(&[("requests.cpu", "1")], &[("requests.cpu", "900m")]), None);
         assert!(lacks(&[("requests.cpu", "1")], &[("requests.cpu", "950m")]).is_some());
         assert!(lacks(&[("memory", "1Gi")], &[("memory", "700Mi")]).is_some());
+        assert!(lacks(&[("cpu", "1e0")], &[("cpu", "900000001n")]).is_some());
+        assert_eq!(lacks(&[("memory", "1Ei")], &[("memory", "700Mi")]), None);
         assert_eq!(lacks(&[("limits.cpu", "1"), ("configmaps", "1")], &[("configmaps", "1")]), None);
     }
 }

@@ -1,8 +1,10 @@
 //! That a schema is structural: every field has a type, and value validations inside `allOf`, `anyOf`, `oneOf` and `not`
 //! say nothing about structure.
 
+use fleetwright_syntax::regexp;
+
 use crate::props::{Additional, Props};
-use crate::{FieldError, formats, text};
+use crate::{FieldError, text};
 
 /// Where in the tree a node stands, which decides the words about a missing type.
 #[derive(Clone, Copy, PartialEq)]
@@ -138,7 +140,7 @@ fn value_validation(p: &Props, skip_any: bool, skip_first_all: bool, path: &str,
         nested(not, false, &text::child(path, "not"), errors);
     }
     if !p.pattern.is_empty()
-        && let Err(why) = formats::compile(&p.pattern)
+        && let Err(why) = regexp::compile(&p.pattern)
     {
         let detail = format!("must be a valid regular expression, but isn't: {why}");
         errors.push(FieldError::invalid(text::child(path, "pattern"), p.pattern.as_str(), detail));
