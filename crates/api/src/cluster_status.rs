@@ -433,6 +433,10 @@ pub struct SnapshotStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub key_id: Option<String>,
+    /// Version of etcd that is needed to restore the snapshot: an etcd with an older minor cannot read its data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub etcd: Option<String>,
 }
 
 /// A completed restore from a snapshot.

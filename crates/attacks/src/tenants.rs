@@ -101,7 +101,7 @@ async fn a_namespace_that_belongs_to_others_is_neither_taken_nor_deleted(world: 
     maps.create(&PostParams::default(), &theirs).await?;
     world.create("squat", |_| {}).await;
     // It is of no Cluster, so that the reason is not NamespaceConflict.
-    not_accepted(world, "squat", "WriteRefused", "does not belong to this cluster").await;
+    not_accepted(world, "squat", "WriteRefused", "does not belong to this Cluster").await;
     let untouched = async || {
         let now = namespaces.get(&place).await?;
         ensure!(

@@ -77,9 +77,9 @@ impl Refused {
     pub fn message(&self) -> String {
         let more = match self.instead {
             Some(Instead::Same) => {
-                ". It was accepted before: what runs goes on unchanged, and no later change of spec is applied until all of it is allowed"
+                ". It was accepted before: the cluster keeps running unchanged, and no later change of the spec is applied until all of it is valid"
             }
-            Some(Instead::Earlier) => ". Nothing of this spec is applied: the last accepted spec stays in force",
+            Some(Instead::Earlier) => ". This spec is not applied: the last accepted spec stays in effect",
             None => "",
         };
         format!("{}{more}", self.why)
@@ -188,7 +188,7 @@ impl Clusters {
         let services = network.services.parse::<Network>().ok();
         let mut all = (64..=127).filter_map(|number| format!("10.{number}.0.0/16").parse::<Network>().ok());
         let free = all.find(|one| !self.networks.networks.iter().chain(&services).any(|taken| taken.overlaps(one)));
-        let free = free.map_or_else(|| "a network that you use nowhere else".to_owned(), |free| free.to_string());
+        let free = free.map_or_else(|| "a network that is not used elsewhere".to_owned(), |free| free.to_string());
         Some(Invalid::Overlap { network: network.pods.clone(), meta, free })
     }
 

@@ -62,7 +62,7 @@ pub async fn bind(eyes: &Eyes, pass: &Pass, names: &Names, account: Option<Accou
         // Right after the operator before this one created it, a cache may not have it yet.
         false => Err(WriteError::Conflict {
             what: what(),
-            message: "it exists and is not in the cache; if this does not change, delete it: it has not the labels of this cluster".to_owned(),
+            message: "object exists but is not in the cache; if this does not change, delete it: it lacks the labels of this cluster".to_owned(),
         }),
     }
 }

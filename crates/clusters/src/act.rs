@@ -65,7 +65,7 @@ impl Clusters {
         let done = refusal.noted(maker.keys(&decision.keys).await)?;
         for key in done.iter().flat_map(|()| &decision.keys.restore) {
             let message = format!(
-                "Secret {}/{} was missing: recreated with the same key from the sealed copy",
+                "Secret {}/{} was missing; recreated with the same key from the sealed copy",
                 names.namespace,
                 key.secret()
             );
@@ -88,7 +88,7 @@ impl Clusters {
             }
             self.meters.certificate(why.as_str());
             if *why != certificates::Due::Missing {
-                let message = format!("the certificate {} was reissued: {}", wanted.secret, why.as_str());
+                let message = format!("reissued certificate {}: {}", wanted.secret, why.as_str());
                 self.tell(pass, found, Level::Normal, "CertificateReplaced", &message).await;
             }
         }
@@ -105,11 +105,7 @@ impl Clusters {
                     .as_ref()
                     .is_some_and(|status| status.observed_generation == found.cluster.0.metadata.generation)
             {
-                let message = format!(
-                    "{} {} was not as declared at {place}, and was corrected",
-                    object.kind.as_str(),
-                    object.name
-                );
+                let message = format!("corrected drift of {} {} at {place}", object.kind.as_str(), object.name);
                 self.meters.repaired(object.kind.as_str());
                 self.tell(pass, found, Level::Normal, "Repaired", &message).await;
             }
@@ -192,7 +188,7 @@ impl Clusters {
             let applied = refusal.noted(self.apply(pass, names, object).await)?;
             if let (Some(()), Some(place)) = (applied, place) {
                 let (kind, name) = (object.kind.as_str(), &object.name);
-                let message = format!("{kind} {name} was not as its extension says at {place}, and was corrected");
+                let message = format!("corrected drift of {kind} {name} of an extension at {place}");
                 self.tell(pass, found, Level::Normal, "Repaired", &message).await;
             }
         }
@@ -246,7 +242,7 @@ impl Clusters {
             }
             let what = format!("Namespace {}", names.namespace);
             let message = format!(
-                "it exists and does not belong to this cluster: rename the Cluster or delete the namespace; to give the namespace to the Cluster, label it {}={} and {}={}, and record its uid: {}",
+                "the namespace exists and does not belong to this Cluster: delete it, or create the Cluster under another name; to give it to this Cluster, label it {}={} and {}={}, and record its uid: {}",
                 names::CLUSTER_NAMESPACE,
                 names.fleet,
                 names::CLUSTER,

@@ -113,7 +113,7 @@ impl Clusters {
                 pass.writer().json_patch(&self.eyes.clusters, pass.key(), test).await?;
                 discard(&self.eyes, pass, names, self.account, namespace).await?;
                 let message = format!(
-                    "Namespace {} with the uid {} was not recorded when it was created: it is deleted and created again",
+                    "Namespace {} with uid {} was not recorded when it was created; recreating it",
                     names.namespace, namespace.uid
                 );
                 self.tell(pass, found, Level::Warning, "NamespaceRecreated", &message).await;

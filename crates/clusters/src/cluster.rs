@@ -453,7 +453,7 @@ fn choose(found: &Found, observed: &Observed, now: Timestamp) -> Choice {
 fn gated(status: &ClusterStatus, why: &str) -> ClusterStatus {
     let mut status = status.clone();
     for one in status.conditions.iter_mut().filter(|one| one.reason == names::reasons::MACHINES_JOINED) {
-        one.message = format!("{}. They are not released yet: {why}", one.message);
+        one.message = format!("{}. The machines are not released yet: {why}", one.message);
     }
     status
 }

@@ -176,15 +176,15 @@ pub async fn end(
 
 /// Whether the namespace exists could not be read.
 fn unread(names: &Names, error: &kube::Error) -> WriteError {
-    let what = format!("the end of Cluster {}/{}", names.fleet, names.name);
-    let message = format!("Namespace {} could not be read: {}", names.namespace, said(error));
+    let what = format!("deletion of Cluster {}/{}", names.fleet, names.name);
+    let message = format!("cannot read Namespace {}: {}", names.namespace, said(error));
     WriteError::Unknown { what, message }
 }
 
 /// What is said of a cluster that is deleted.
 pub fn status(cluster: &ClusterView, now: Timestamp) -> ClusterStatus {
     let before = cluster.0.status.clone().unwrap_or_default();
-    let message = "its namespace and everything in it are going away";
+    let message = "deleting the namespace and everything in it";
     let old = fleetwright_api::condition(&before.conditions, names::READY);
     let since = old.filter(|old| old.status == Status::False).map_or(now, |old| old.last_transition_time);
     let ready = Condition {

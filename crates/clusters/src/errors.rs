@@ -19,12 +19,12 @@ use crate::secrets::SecretError;
 pub enum Invalid {
     /// The package version is not there.
     #[error(
-        "spec.packageVersion names {0}, which is not in the namespace: make that ClusterPackageVersion, or name another"
+        "spec.packageVersion: ClusterPackageVersion {0} does not exist in the namespace: create it, or set another one"
     )]
     NoPackage(String),
     /// The spec that is acted on instead names a package version that is another one than when the spec was accepted.
     #[error(
-        "{why}. ClusterPackageVersion {package} was deleted and created again since it was accepted: the control plane stays as it is, without repairs, until all of spec is allowed"
+        "{why}. ClusterPackageVersion {package} was recreated after it was accepted: the control plane is neither changed nor repaired until the whole spec is valid"
     )]
     Replaced { package: String, why: Box<Self> },
     /// An argument that the component does not know in this version. A component that has it does not start.
@@ -32,7 +32,7 @@ pub enum Invalid {
     Argument(Unknown),
     /// The namespace is another Cluster's.
     #[error(
-        "Namespace {namespace} of the control plane is of Cluster {other}, and nothing was done in it: give this Cluster another name, or delete Cluster {other} first"
+        "Namespace {namespace} belongs to Cluster {other} and was not changed: create this Cluster under another name, or delete Cluster {other} first"
     )]
     Taken { namespace: String, other: String },
     /// ClusterLimits of the namespace do not allow it.
@@ -48,7 +48,7 @@ pub enum Invalid {
     },
     /// Its API servers could not reach its pods: their addresses are in the meta cluster.
     #[error(
-        "spec.network.pods {network} overlaps {meta}, a network of the meta cluster, so that API servers could not reach these pods: delete this Cluster, of which nothing was made, and create it with spec.network.pods: {free}"
+        "spec.network.pods {network} overlaps {meta}, a network of the meta cluster, so API servers could not reach these pods: delete this Cluster, for which nothing was created yet, and create it with spec.network.pods: {free}"
     )]
     Overlap {
         /// The network of pods.
@@ -97,7 +97,7 @@ pub enum ActError {
     Journal(#[from] JournalError),
     /// The namespace has the labels of the Cluster, and the operator did not create it, or somebody put something into it before it was recorded.
     #[error(
-        "Namespace {} has the labels of this Cluster, but the status does not record it and the operator did not create it with what is in it, and nothing was done there: who created it may have rights in it, or pods that wait for the cluster's keys. Delete the namespace; or, if you trust everybody who has rights in it, record it, which takes the right to write clusters/status: {}",
+        "Namespace {} has the labels of this Cluster, but it is not recorded in the status, and the operator did not create it with its present content. Nothing was changed in it: its creator may have rights in it, or pods that wait for the cluster's keys. Delete the namespace; or, if you trust everybody who has rights in it, record it, which requires the right to write clusters/status: {}",
         .names.namespace, adopt(.names, .uid)
     )]
     Unproven { names: Names, uid: String },
@@ -194,6 +194,6 @@ mod tests {
         assert_eq!((error.reason(), error.remedy()), ("WriteRefused", Remedy::Wait(Duration::from_secs(30))));
         assert_eq!(error.next(), Some(Timestamp::UNIX_EPOCH));
         let said = error.to_string();
-        assert!(said.contains("exceeded quota. Also: Secret fleet/pay-snapshot-key"), "{said}");
+        assert!(said.contains("exceeded quota") && said.contains("Secret fleet/pay-snapshot-key"), "{said}");
     }
 }

@@ -9,16 +9,18 @@ use fleetwright_plan::cluster::Names;
 use fleetwright_plan::cluster::extensions::health::{self, Checked};
 use fleetwright_plan::cluster::extensions::{EXTENSION, KEEP, Outcome, Ref, Removal, Report, Surplus, Work};
 use jiff::Timestamp;
-use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
-use kube::core::{ApiResource, GroupVersionKind};
+use kube::api::{DeleteParams, DynamicObject, GetParams, Patch, PatchParams, Preconditions};
+use kube::core::{ApiResource, GroupVersionKind, Request};
 use kube::discovery::Scope;
-use kube::{Api, Client};
+use kube::{Client, Resource as _};
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 
 use crate::connect::Meta;
 use crate::errands::Errands;
 use crate::meters::Meters;
 use crate::prove::client_of;
+use crate::thin::{ThinMeta, ThinObject};
 use crate::words::{cut, said};
 
 /// Work that takes longer has failed.
@@ -120,7 +122,7 @@ impl Extenders {
             let why = match outcome {
                 Ok(Ok(())) => String::new(),
                 Ok(Err(why)) => why,
-                Err(_) => format!("it was not done within {} s", WITHIN.as_secs()),
+                Err(_) => format!("timed out after {} s", WITHIN.as_secs()),
             };
             (clock.now(), work, done, why)
         };
@@ -177,7 +179,7 @@ async fn all(
     work: &[Work],
     done: &mut BTreeMap<String, Done>,
 ) -> Result<(), String> {
-    let ip = servers.first().ok_or("no API server is proven to work")?;
+    let ip = servers.first().ok_or("no API server is verified")?;
     let mut place = Place::of(meta, names, ip).await?;
     for one in work {
         let entry = done.entry(one.extension.clone()).or_default();
@@ -245,45 +247,57 @@ impl Place {
                         return Ok(None);
                     }
                 }
-                Err(error) => return Err(format!("asking for {} {}: {}", this.api_version, this.kind, said(&error))),
+                Err(error) => return Err(format!("discovering {} {}: {}", this.api_version, this.kind, said(&error))),
             }
             tokio::time::sleep(LOOK_AGAIN).await;
         }
     }
 
-    async fn api(&mut self, this: &Ref) -> Result<Api<DynamicObject>, String> {
+    async fn requests(&mut self, this: &Ref) -> Result<Request, String> {
         match self.kind(this, SERVED).await? {
-            Some((resource, scope)) => self.at(this, &resource, &scope),
-            None => Err(format!("{} {} is not served there", this.api_version, this.kind)),
+            Some((resource, scope)) => Self::at(this, &resource, &scope),
+            None => Err(format!("{} {} is not served by the API server", this.api_version, this.kind)),
         }
     }
 
-    fn at(&self, this: &Ref, resource: &ApiResource, scope: &Scope) -> Result<Api<DynamicObject>, String> {
+    /// Its answers are decoded here as far as they are used: an object with a field that does not parse would fail its extension otherwise.
+    async fn send<T: DeserializeOwned>(
+        &self,
+        request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
+    ) -> kube::Result<T> {
+        self.client.request(request.map_err(kube::Error::BuildRequest)?).await
+    }
+
+    async fn metadata(&self, requests: &Request, this: &Ref) -> Result<Option<ThinMeta>, String> {
+        let found = self.send::<ThinObject>(requests.get_metadata(&this.name, &GetParams::default())).await;
+        Ok(existing(found).map_err(failed("reading", this))?.map(|object| object.metadata))
+    }
+
+    fn at(this: &Ref, resource: &ApiResource, scope: &Scope) -> Result<Request, String> {
         let kind = &this.kind;
+        let of = |namespace: Option<&str>| Request::new(DynamicObject::url_path(resource, namespace));
         match (scope, &this.namespace) {
-            (Scope::Cluster, None) => Ok(Api::all_with(self.client.clone(), resource)),
-            (Scope::Namespaced, Some(namespace)) => Ok(Api::namespaced_with(self.client.clone(), namespace, resource)),
-            (Scope::Cluster, Some(_)) => {
-                Err(format!("{this}: a {kind} is in no namespace: leave metadata.namespace out"))
-            }
-            (Scope::Namespaced, None) => Err(format!("{this}: a {kind} is in some namespace: set metadata.namespace")),
+            (Scope::Cluster, None) => Ok(of(None)),
+            (Scope::Namespaced, Some(namespace)) => Ok(of(Some(namespace))),
+            (Scope::Cluster, Some(_)) => Err(format!("{this}: {kind} is cluster-scoped; remove metadata.namespace")),
+            (Scope::Namespaced, None) => Err(format!("{this}: {kind} is namespaced; set metadata.namespace")),
         }
     }
 
     async fn apply(&mut self, object: &Value, again: bool, done: &mut Done) -> Result<(), String> {
         let this = Ref::of(object);
-        let api = self.api(&this).await?;
+        let requests = self.requests(&this).await?;
         let before = match again {
-            true => Some(api.get_metadata_opt(&this.name).await.map_err(failed("reading", &this))?),
+            true => Some(self.metadata(&requests, &this).await?),
             false => None,
         };
         let params = PatchParams::apply(names::CLUSTERS_MANAGER).force();
-        let applied = api.patch(&this.name, &params, &Patch::Apply(object)).await;
+        let applied = self.send::<ThinObject>(requests.patch(&this.name, &params, &Patch::Apply(object))).await;
         let applied = applied.map_err(failed("applying", &this))?;
         match before {
-            Some(None) => done.repaired.push(format!("{this} was gone, and is there again")),
-            Some(Some(before)) if changed(&before.metadata, &applied.metadata) => {
-                done.repaired.push(format!("{this} was not as it should be, and was corrected"));
+            Some(None) => done.repaired.push(format!("recreated {this}, which was missing")),
+            Some(Some(before)) if changed(&before, &applied.metadata) => {
+                done.repaired.push(format!("corrected drift of {this}"));
             }
             _ => {}
         }
@@ -296,10 +310,8 @@ impl Place {
         // With its kind, everything of it went.
         let Some((resource, scope)) = self.kind(old, Duration::ZERO).await? else { return Ok(None) };
         // What was refused as it was written was never there.
-        let Ok(api) = self.at(old, &resource, &scope) else { return Ok(None) };
-        let object = api.get_metadata_opt(&old.name).await.map_err(failed("reading", old))?;
-        let Some(object) = object else { return Ok(None) };
-        let meta = object.metadata;
+        let Ok(requests) = Self::at(old, &resource, &scope) else { return Ok(None) };
+        let Some(meta) = self.metadata(&requests, old).await? else { return Ok(None) };
         let note = meta.annotations.iter().flatten().find(|(key, _)| *key == KEEP).map(|(_, value)| value == "true");
         let ours = meta.labels.iter().flatten().any(|(key, value)| key == EXTENSION && value == extension);
         let stays = !ours || note.unwrap_or(lasting) || meta.deletion_timestamp.is_some();
@@ -309,10 +321,10 @@ impl Place {
     /// Deletes the object with that uid.
     pub async fn delete(&mut self, one: &Surplus) -> Result<(), String> {
         let this = &one.object;
-        let api = self.api(this).await?;
+        let requests = self.requests(this).await?;
         let preconditions = Preconditions { uid: Some(one.uid.clone()), resource_version: None };
         let params = DeleteParams::background().preconditions(preconditions);
-        match api.delete(&this.name, &params).await {
+        match self.send::<IgnoredAny>(requests.delete(&this.name, &params)).await {
             Ok(_) => Ok(()),
             // It is gone, or another one has its name.
             Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
@@ -328,9 +340,18 @@ impl Place {
             namespace: namespace.map(str::to_owned),
             name: name.to_owned(),
         };
-        let api = self.api(&this).await?;
-        let object = api.get_opt(name).await.map_err(failed("reading", &this))?;
-        Ok(object.and_then(|object| serde_json::to_value(object).ok()))
+        let requests = self.requests(&this).await?;
+        let found = self.send::<Value>(requests.get(name, &GetParams::default())).await;
+        existing(found).map_err(failed("reading", &this))
+    }
+}
+
+/// None if there is no such object.
+fn existing<T>(found: kube::Result<T>) -> kube::Result<Option<T>> {
+    match found {
+        Ok(object) => Ok(Some(object)),
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
@@ -340,10 +361,7 @@ fn failed(what: &str, this: &Ref) -> impl Fn(kube::Error) -> String {
 }
 
 /// Whether applying changed something: the generation tells it where there is one, because the status changes all the time.
-fn changed(
-    before: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
-    after: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
-) -> bool {
+fn changed(before: &ThinMeta, after: &ThinMeta) -> bool {
     match (before.generation, after.generation) {
         (Some(before), Some(after)) => before != after,
         _ => before.resource_version != after.resource_version,

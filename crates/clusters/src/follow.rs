@@ -5,11 +5,11 @@ use std::time::Duration;
 use fleetwright_api::Machine;
 use fleetwright_kit::{Clock, Key};
 use fleetwright_plan::cluster::{Follow, Followers, Names};
-use kube::ResourceExt;
 
 use crate::connect::{Meta, PAGE, page};
 use crate::errands::Errands;
 use crate::prove::client_of;
+use crate::thin::ThinMachine;
 use crate::words::{bounded, said};
 
 /// An API server that does not tell within this time is not waited for.
@@ -36,7 +36,7 @@ impl Askers {
         let (names, asked) = (names.clone(), follow.clone());
         let errand = async move |meta: Meta, clock: Clock| {
             let behind = tokio::time::timeout(WITHIN, behind(&meta, &names, &asked));
-            let late = |_| Err(format!("its API server did not tell within {} s", WITHIN.as_secs()));
+            let late = |_| Err(format!("listing machines timed out after {} s", WITHIN.as_secs()));
             let behind = behind.await.unwrap_or_else(late);
             Followers { at: clock.now(), of: asked.of, behind }
         };
@@ -47,19 +47,19 @@ impl Askers {
 
 /// Machines that became Nodes with something else than that. Those that are only watched, or are being deleted, are nobody's to bring along.
 async fn behind(meta: &Meta, names: &Names, follow: &Follow) -> Result<Vec<String>, String> {
-    let ip = follow.servers.first().ok_or("no API server is proven to work")?;
+    let ip = follow.servers.first().ok_or("no API server is verified")?;
     let client = client_of(meta, names, ip).await.map_err(|error| bounded(&error.to_string()))?;
     let (mut after, mut behind, mut read) = (None::<String>, Vec::new(), 0);
     loop {
-        let page = match page::<Machine>(&client, after.as_deref()).await {
+        let page = match page::<Machine, ThinMachine>(&client, after.as_deref()).await {
             Ok(page) => page,
             // A cluster that does not know the kind has none. It says so in plain words.
             Err(kube::Error::Api(status)) if status.code == 404 => return Ok(Vec::new()),
             Err(error) => return Err(bounded(&format!("listing machines: {}", said(&error)))),
         };
         let more = page.metadata.continue_.clone().filter(|more| !more.is_empty());
-        let late = page.items.iter().filter(|machine| lags(machine, &follow.of));
-        behind.extend(late.map(|machine| bounded(&machine.name_any())));
+        let late = page.items.iter().filter(|machine| machine.lags(&follow.of));
+        behind.extend(late.map(|machine| bounded(machine.metadata.name.as_deref().unwrap_or_default())));
         // A page that is not full counts as one that is: there can be any number of those, too.
         read += page.items.len().max(PAGE as usize);
         match more {
@@ -69,10 +69,4 @@ async fn behind(meta: &Meta, names: &Names, follow: &Follow) -> Result<Vec<Strin
             None => return Ok(behind),
         }
     }
-}
-
-fn lags(machine: &Machine, trusts: &str) -> bool {
-    let ours = machine.spec.ssh.is_some() && machine.metadata.deletion_timestamp.is_none();
-    let joined = machine.status.as_ref().filter(|status| status.node_ref.is_some());
-    ours && joined.is_some_and(|status| status.trusts.as_deref() != Some(trusts))
 }

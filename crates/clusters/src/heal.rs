@@ -18,7 +18,7 @@ impl Clusters {
         let key = Key::new(&found.names.namespace, &replica.name);
         match pass.writer().delete(&self.eyes.pods, &key, &replica.uid, &replica.version).await {
             Ok(()) => {
-                let message = format!("{} is recreated: {why}", replica.name);
+                let message = format!("recreating {}: {why}", replica.name);
                 self.tell(pass, found, Level::Warning, "ReplicaRecreated", &message).await;
                 Ok(())
             }
@@ -43,11 +43,13 @@ impl Clusters {
             false => (
                 Level::Warning,
                 "ReplicaRemovedFromEndpoints",
-                format!("{} gets no clients any more: {why}", replica.name),
+                format!("removed {} from the Service endpoints: {why}", replica.name),
             ),
-            true if replica.serves.is_some() => {
-                (Level::Normal, "ReplicaAddedToEndpoints", format!("{} gets clients again: {why}", replica.name))
-            }
+            true if replica.serves.is_some() => (
+                Level::Normal,
+                "ReplicaAddedToEndpoints",
+                format!("added {} to the Service endpoints again: {why}", replica.name),
+            ),
             // Its label was missing.
             true => return Ok(()),
         };

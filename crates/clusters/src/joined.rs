@@ -1,35 +1,34 @@
 //! What is joined to a business cluster that is to be deleted: listing it, and the Operation that releases machines.
 
-use std::fmt::Debug;
 use std::time::Duration;
 
 use fleetwright_api::{ClusterOnDelete, Machine, Target};
 use fleetwright_kit::journal::{Act, Ending, Intent, OperationKey, Probed, Progress};
 use fleetwright_kit::{Clock, Key, Pass};
-use fleetwright_plan::cluster::Names;
 use fleetwright_plan::cluster::release::{Answer, Hold, Joined, Listed, RELEASE_MACHINES, Release, Unlisted};
+use fleetwright_plan::cluster::{Names, counted};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use kube::api::{DeleteParams, ListParams, ObjectMeta, Preconditions};
+use kube::api::{DeleteParams, Preconditions};
 use kube::core::NamespaceResourceScope;
-use kube::{Api, Client, Resource};
-use serde::de::DeserializeOwned;
+use kube::{Client, Resource};
 
 use crate::cluster::{Clusters, Found};
-use crate::connect::Meta;
+use crate::connect::{self, Meta, PAGE, page_of_metadata};
 use crate::errands::Errands;
 use crate::errors::ActError;
 use crate::operations::{self, KIND, Permit};
 use crate::prove::client_of;
+use crate::thin::ThinMeta;
 use crate::words::{bounded, said};
 
 /// An API server that does not answer within this time does not answer.
 const WITHIN: Duration = Duration::from_secs(20);
 /// What became of a release, as the list of what is joined tells.
-pub const RELEASED: &str = "no Machine and no disruption budget is joined that is not being deleted";
-/// At most this many are listed, by their metadata, in one answer.
-const MOST: u32 = 500;
+pub const RELEASED: &str = "all joined Machines and PodDisruptionBudgets are deleted or terminating";
+/// At most this many of a kind are listed, by their metadata.
+const MOST: usize = 500;
 
 /// Lists what is joined to business clusters. Nothing is changed by that.
 pub struct Askers(pub Errands<Option<Answer>>);
@@ -89,7 +88,7 @@ impl Clusters {
             // Of one that was started and whose outcome was not heard, the business cluster tells.
             let outcome = match hold.released {
                 true => Probed::Succeeded(RELEASED.to_owned()),
-                false => Probed::Failed("its outcome was not heard, and other machines are joined".to_owned()),
+                false => Probed::Failed("outcome unknown; other machines are joined".to_owned()),
             };
             self.close(pass, &[RELEASE_MACHINES], |key, _| wanted.as_ref() == Some(key), |_| outcome.clone()).await?;
         }
@@ -97,7 +96,7 @@ impl Clusters {
         let permit = Permit { meta: self.askers.0.meta(), eyes: &self.eyes, key };
         let act = ReleaseAct { permit, names, servers, release, intent };
         let progress = self.journal.drive(pass, &act).await?;
-        tracing::info!(cluster = %key, ?progress, "machines are released");
+        tracing::info!(cluster = %key, ?progress, "releasing machines");
         match progress {
             Progress::Waiting { why, .. } | Progress::NeedsPerson(why) => return Ok(Some(why)),
             Progress::Running { .. } => {}
@@ -113,9 +112,9 @@ fn intent(release: &Release, cluster: &str) -> Intent {
         type_: RELEASE_MACHINES.to_owned(),
         target: Target { kind: KIND.to_owned(), name: cluster.to_owned(), labels: [].into() },
         reason: format!(
-            "the Cluster is deleted with onDelete: ReleaseMachines: {} Machines and {} disruption budgets are deleted in it",
-            release.machines.len(),
-            release.budgets.len()
+            "the Cluster is being deleted with spec.onDelete ReleaseMachines: deleting {} and {} in it",
+            counted(release.machines.len(), "Machine"),
+            counted(release.budgets.len(), "PodDisruptionBudget")
         ),
         fingerprint: release.fingerprint(),
         keep_for: None,
@@ -140,7 +139,11 @@ impl Act for ReleaseAct<'_> {
     async fn start(&self, _: &OperationKey) -> Ending {
         let Release { budgets, machines } = self.release;
         match delete_all(&self.permit, self.names, &self.servers, self.release).await {
-            Ok(()) => Ending::Done(format!("deleted {} Machines, {} budgets", machines.len(), budgets.len())),
+            Ok(()) => Ending::Done(format!(
+                "deleted {} and {}",
+                counted(machines.len(), "Machine"),
+                counted(budgets.len(), "PodDisruptionBudget")
+            )),
             Err(why) => Ending::Failed(why),
         }
     }
@@ -152,8 +155,8 @@ impl Act for ReleaseAct<'_> {
                 let here: Vec<_> =
                     joined.budgets.iter().chain(&joined.machines).filter(|one| !one.terminating).collect();
                 match wanted.filter(|one| here.iter().any(|here| here.uid == one.uid)).count() {
-                    0 => Probed::Succeeded("all of them are deleted".to_owned()),
-                    left => Probed::Failed(format!("{left} of them are not deleted")),
+                    0 => Probed::Succeeded("all are deleted".to_owned()),
+                    left => Probed::Failed(format!("{} not deleted yet", counted(left, "object"))),
                 }
             }
             // Nothing goes on after the process that started it, and what is left is listed before another attempt.
@@ -197,7 +200,7 @@ async fn delete_all(permit: &Permit<'_>, names: &Names, servers: &[String], rele
 }
 
 async fn within<T>(asked: impl Future<Output = Result<T, String>>) -> Result<T, String> {
-    let none = || Err(format!("its API server did not answer within {} s", WITHIN.as_secs()));
+    let none = || Err(format!("the API server did not respond within {} s", WITHIN.as_secs()));
     tokio::time::timeout(WITHIN, asked).await.unwrap_or_else(|_| none())
 }
 
@@ -222,15 +225,22 @@ async fn joined(client: &Client) -> Result<Joined, String> {
     Ok(Joined { machines, nodes: nodes.into_iter().map(|node| node.name).collect(), budgets })
 }
 
-async fn list<K>(client: &Client) -> kube::Result<Vec<Listed>>
-where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
-{
-    let all = Api::<K>::all(client.clone()).list_metadata(&ListParams::default().limit(MOST)).await?;
-    Ok(all.items.into_iter().map(|one| listed(one.metadata)).collect())
+/// The first objects of a kind, in pages.
+async fn list<K: Resource<DynamicType = ()>>(client: &Client) -> kube::Result<Vec<Listed>> {
+    let (mut after, mut all, mut read) = (None::<String>, Vec::new(), 0);
+    loop {
+        let page = page_of_metadata::<K>(client, None, after.as_deref()).await?;
+        // A page that is not full counts as one that is: a tenant can serve any number of those with a server of their own.
+        read += page.items.len().max(PAGE as usize);
+        all.extend(page.items.into_iter().map(|one| listed(one.metadata)));
+        match page.metadata.continue_.filter(|more| !more.is_empty()) {
+            Some(more) if read < MOST => after = Some(more),
+            _ => return Ok(all),
+        }
+    }
 }
 
-fn listed(meta: ObjectMeta) -> Listed {
+fn listed(meta: ThinMeta) -> Listed {
     Listed {
         namespace: meta.namespace.unwrap_or_default(),
         name: meta.name.unwrap_or_default(),
@@ -242,18 +252,97 @@ fn listed(meta: ObjectMeta) -> Listed {
 /// Deletes what may be gone already.
 async fn delete<K>(permit: &Permit<'_>, client: &Client, all: &[Listed]) -> Result<(), String>
 where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug,
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
 {
     for one in all {
         permit.check()?;
-        let preconditions = Preconditions { uid: Some(one.uid.clone()), resource_version: None };
-        let api: Api<K> = Api::namespaced(client.clone(), &one.namespace);
-        match api.delete(&one.name, &DeleteParams::default().preconditions(preconditions)).await {
-            Ok(_) => {}
-            // It is gone, or another one has its name.
-            Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {}
-            Err(error) => return Err(bounded(&format!("deleting {} {one}: {}", K::kind(&()), said(&error)))),
-        }
+        delete_one::<K>(client, one).await?;
     }
     Ok(())
+}
+
+async fn delete_one<K: Resource<DynamicType = ()>>(client: &Client, one: &Listed) -> Result<(), String> {
+    let preconditions = Preconditions { uid: Some(one.uid.clone()), resource_version: None };
+    let params = DeleteParams::default().preconditions(preconditions);
+    match connect::delete::<K>(client, &one.namespace, &one.name, &params).await {
+        Ok(()) => Ok(()),
+        // It is gone, or another one has its name.
+        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
+        Err(error) => Err(bounded(&format!("deleting {} {one}: {}", K::kind(&()), said(&error)))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::{Arc, Mutex};
+
+    use kube::client::Body;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// A business cluster whose API server answers that, and the requests that it gets.
+    fn answering(answer: impl Fn(&str) -> Value + Send + 'static) -> (Client, Arc<Mutex<Vec<String>>>) {
+        let log = Arc::<Mutex<Vec<String>>>::default();
+        let into = log.clone();
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let asked = format!("{} {}", request.method(), request.uri().path());
+            let body = answer(&asked).to_string().into_bytes();
+            into.lock().unwrap().push(asked);
+            async move { Ok::<_, Infallible>(http::Response::new(Body::from(body))) }
+        });
+        (Client::new(service, "default"), log)
+    }
+
+    /// An object of a tenant who wants no API client to read it.
+    fn hostile(name: &str, namespace: &str) -> Value {
+        let late = "9999-12-31T23:59:59Z";
+        let entry = json!({ "manager": "m", "operation": "Update", "apiVersion": "v1", "time": late });
+        let metadata = json!({
+            "name": name, "namespace": namespace, "uid": format!("uid of {name}"), "creationTimestamp": "2026-01-01T00:00:00Z",
+            "deletionTimestamp": late, "managedFields": [entry], "ownerReferences": "none",
+        });
+        json!({ "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": metadata })
+    }
+
+    #[tokio::test]
+    async fn objects_with_metadata_that_does_not_parse_are_listed_and_deleted() {
+        let (client, log) = answering(|asked| match asked.rsplit('/').next() {
+            Some("machines") => {
+                let plain = json!({ "metadata": { "name": "plain", "namespace": "default", "uid": "p" } });
+                json!({ "metadata": {}, "items": [hostile("evil", "tenant"), plain] })
+            }
+            Some("poddisruptionbudgets") => json!({ "metadata": {}, "items": [hostile("budget", "tenant")] }),
+            Some("nodes") => json!({ "metadata": {}, "items": [hostile("node", "")] }),
+            _ => hostile("evil", "tenant"),
+        });
+        let joined = joined(&client).await.unwrap();
+        let machines: Vec<_> = joined.machines.iter().map(|one| (one.to_string(), one.terminating)).collect();
+        assert_eq!(machines, [("tenant/evil".to_owned(), true), ("default/plain".to_owned(), false)]);
+        let budgets: Vec<_> = joined.budgets.iter().map(|one| (one.to_string(), one.uid.as_str())).collect();
+        assert_eq!(budgets, [("tenant/budget".to_owned(), "uid of budget")]);
+        assert_eq!(joined.nodes, ["node"]);
+        // What is deleted is answered as it was.
+        delete_one::<Machine>(&client, &joined.machines[0]).await.unwrap();
+        let last = log.lock().unwrap().last().cloned();
+        let path = "/apis/fleetwright.io/v1alpha1/namespaces/tenant/machines/evil";
+        assert_eq!(last, Some(format!("DELETE {path}")));
+    }
+
+    #[tokio::test]
+    async fn no_more_than_the_first_objects_of_a_kind_are_read() {
+        let page = |items: usize| {
+            let items: Vec<_> = (0..items).map(|_| json!({ "metadata": { "name": "a" } })).collect();
+            json!({ "metadata": { "continue": "more" }, "items": items })
+        };
+        for (items, listed) in [(50, 500), (0, 0)] {
+            let (client, log) = answering(move |_| page(items));
+            assert_eq!(list::<Node>(&client).await.unwrap().len(), listed);
+            assert_eq!(log.lock().unwrap().len(), 10);
+        }
+        let (client, _) = answering(move |_| page(51));
+        let refused = said(&list::<Node>(&client).await.unwrap_err());
+        assert!(refused.contains("at most 50 objects"), "{refused}");
+    }
 }

@@ -74,14 +74,14 @@ impl Maker<'_> {
             let name = key.secret();
             let Some(data) = copy.keys.get(name) else {
                 let why = format!(
-                    "it is missing and its sealed copy, Secret {}/{}, cannot be opened: restore one of the two from a backup",
+                    "the Secret is missing, and its sealed copy, Secret {}/{}, cannot be decrypted: restore one of the two from a backup",
                     self.eyes.keys,
                     self.names.sealed_keys()
                 );
                 return Err(SecretError::Broken(name.to_owned(), why));
             };
             if choice.restore.contains(key) && !self.recorded(*key).is_none_or(|record| is_of(*key, data, record)) {
-                let why = "the sealed copy holds another key than the one that is recorded in the Cluster's status";
+                let why = "the sealed copy holds a different key from the one recorded in the Cluster's status";
                 return Err(SecretError::Broken(name.to_owned(), why.to_owned()));
             }
             self.create(name, data.clone()).await?;
@@ -197,7 +197,7 @@ impl Maker<'_> {
         let is = |label: &str, value: &String| secret.labels().get(label) == Some(value);
         if !is(names::CLUSTER, &self.names.name) || !is(names::CLUSTER_NAMESPACE, &self.names.fleet) {
             return Err(broken(
-                "it does not belong to this cluster: rename it, the copy of the cluster's keys has that name",
+                "the Secret does not belong to this cluster: rename it, because the sealed copy of the cluster's keys has this name",
             ));
         }
         let data = secret.data.as_ref().and_then(|data| data.get(SEALED_DATA));
@@ -260,7 +260,7 @@ pub async fn seal(eyes: &Eyes, pass: &Pass, names: &Names) -> Result<SealKey, Se
         if let Some(secret) = found {
             let bytes = secret.data.as_ref().and_then(|data| data.get(SEAL_DATA));
             return bytes.and_then(|bytes| SealKey::from_bytes(&bytes.0)).ok_or_else(|| {
-                let why = format!("its {SEAL_DATA} is no key of 32 bytes: restore the Secret from a backup, or delete it to have all copies sealed again");
+                let why = format!("its {SEAL_DATA} is not a key of 32 bytes: restore the Secret from a backup, or delete it to seal all copies again");
                 SecretError::Broken(SEAL.to_owned(), why)
             });
         }
@@ -282,7 +282,7 @@ pub async fn seal(eyes: &Eyes, pass: &Pass, names: &Names) -> Result<SealKey, Se
             return Ok(made);
         }
     }
-    Err(SecretError::Broken(SEAL.to_owned(), "it was created and deleted in the same moment".to_owned()))
+    Err(SecretError::Broken(SEAL.to_owned(), "the Secret was deleted right after it was created".to_owned()))
 }
 
 /// What the sealed copy of a cluster's keys holds: the data of each Secret, by its name. Nothing is created; a copy that cannot be opened counts as empty.
@@ -331,7 +331,7 @@ fn patch(secret: &Secret, before: &Data, after: &Data) -> serde_json::Value {
 /// It is not what was decided on: whoever decides again sees what it is.
 fn changed(secret: &Secret) -> SecretError {
     let what = format!("Secret {}/{}", secret.namespace().unwrap_or_default(), secret.name_any());
-    WriteError::Conflict { what, message: "it holds something else than was decided on".to_owned() }.into()
+    WriteError::Conflict { what, message: "object was modified".to_owned() }.into()
 }
 
 /// Certificates one after another, as a file has them.

@@ -39,6 +39,7 @@ mod secrets;
 mod snapshots;
 mod status;
 mod survey;
+mod thin;
 mod view;
 mod words;
 
@@ -154,7 +155,7 @@ pub fn add(operator: &mut Operator, namespace: &str, options: Options) {
     Meters::networks(operator.metrics(), options.networks.networks.len());
     if options.networks.networks.is_empty() {
         tracing::warn!(
-            "no network of the meta cluster is known: API servers of business clusters may connect to its pods, Services and nodes; see --meta-network"
+            "no network of the meta cluster is configured: API servers of business clusters may connect to its pods, Services and nodes; set --meta-network"
         );
     }
     macro_rules! errands {

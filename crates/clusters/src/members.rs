@@ -68,7 +68,7 @@ impl Members {
         let errand = async move |meta: Meta, clock: Clock| {
             let began = clock.now();
             let outcome = ask_of(&meta, &names, &addresses).await;
-            let outcome = outcome.map_err(|why| format!("its members cannot be asked: {why}"));
+            let outcome = outcome.map_err(|why| format!("cannot query the etcd members: {why}"));
             Heard { began, asked: Asked { at: clock.now(), outcome } }
         };
         self.0.begin(key, "", errand, |known, heard| *known = Some(heard));
@@ -116,9 +116,9 @@ impl Clusters {
             };
             let outcome = |one: &Operation| match &told {
                 Some(told) if done(one, told) => {
-                    Probed::Succeeded("its answer was not heard; the members of etcd say so".to_owned())
+                    Probed::Succeeded("response lost; confirmed by the etcd members".to_owned())
                 }
-                _ => Probed::Failed("its outcome was not heard; the members of etcd were asked again since".to_owned()),
+                _ => Probed::Failed("outcome unknown; the etcd members were queried again since".to_owned()),
             };
             self.close(pass, &OPERATIONS, |key, _| wanted.as_ref() == Some(key), outcome).await?;
         }
@@ -134,7 +134,7 @@ impl Clusters {
                     Ok(()) | Err(WriteError::Gone(_)) => {}
                     Err(error) => return Err(error.into()),
                 }
-                let message = format!("{} lost its data: recreating it with an empty volume", pod.name);
+                let message = format!("{} lost its data; recreating it with an empty volume", pod.name);
                 self.tell(pass, found, Level::Warning, "MemberReplaced", &message).await;
                 Ok(None)
             }
@@ -145,13 +145,13 @@ impl Clusters {
                     MemberAct { meta: self.members.0.meta(), eyes: &self.eyes, pass, names, act, addresses, intent };
                 self.journal.limit(pass, POLICY, policy()).await?;
                 let progress = self.journal.drive(pass, &act).await?;
-                tracing::info!(cluster = %key, act = ?act.act, ?progress, "a member of etcd is changed");
+                tracing::info!(cluster = %key, act = ?act.act, ?progress, "changing an etcd member");
                 let (now, type_) = (pass.clock().now(), act.act.type_());
                 let why = match &progress {
                     Progress::Failed(why) => Some(format!("{type_} failed: {why}")),
-                    Progress::Waiting { why, .. } => Some(format!("{type_} waits: {why}")),
-                    Progress::NeverStarted => Some(format!("{type_} was not done and is tried again")),
-                    Progress::NeedsPerson(why) => Some(format!("{type_} needs a person: {why}")),
+                    Progress::Waiting { why, .. } => Some(format!("{type_} is waiting: {why}")),
+                    Progress::NeverStarted => Some(format!("{type_} did not start; retrying")),
+                    Progress::NeedsPerson(why) => Some(format!("{type_} needs manual action: {why}")),
                     _ => None,
                 };
                 self.members.tried(key, now, why);
@@ -178,11 +178,11 @@ fn policy() -> OperationPolicySpec {
 /// The intent of an act: the first attempt that has not ended.
 fn intent(journal: &Journal, act: &Act, cluster: &str) -> Intent {
     let reason = match act {
-        Act::Remove { member, lost: Some(_), .. } => format!("member {member} of etcd lost its data and is replaced"),
-        Act::Remove { member, .. } => format!("fewer members are declared than etcd has: {member} is removed"),
-        Act::Add { member, .. } => format!("member {member} is added to etcd as a learner"),
-        Act::Promote { member, .. } => format!("learner {member} of etcd has caught up and gets its vote"),
-        Act::DeleteVolume { member, .. } => format!("etcd has no member with the volume of {member}"),
+        Act::Remove { member, lost: Some(_), .. } => format!("etcd member {member} lost its data; replacing it"),
+        Act::Remove { member, .. } => format!("removing etcd member {member}"),
+        Act::Add { member, .. } => format!("adding etcd member {member} as a learner"),
+        Act::Promote { member, .. } => format!("etcd learner {member} has caught up; promoting it"),
+        Act::DeleteVolume { member, .. } => format!("no etcd member uses the volume of {member}; deleting it"),
     };
     let intent = Intent {
         type_: act.type_().to_owned(),
@@ -218,8 +218,10 @@ impl Journaled for MemberAct<'_> {
             Act::DeleteVolume { claim, .. } => {
                 let key = Key::new(&self.names.namespace, &claim.name);
                 match self.pass.writer().delete(&self.eyes.claims, &key, &claim.uid, &claim.version).await {
-                    Ok(()) => Ending::Done(format!("PersistentVolumeClaim {} is deleted", claim.name)),
-                    Err(WriteError::Gone(_)) => Ending::Done(format!("PersistentVolumeClaim {} was gone", claim.name)),
+                    Ok(()) => Ending::Done(format!("deleted PersistentVolumeClaim {}", claim.name)),
+                    Err(WriteError::Gone(_)) => {
+                        Ending::Done(format!("PersistentVolumeClaim {} was already deleted", claim.name))
+                    }
                     Err(error) => Ending::Failed(bounded(&error.to_string())),
                 }
             }
@@ -240,7 +242,7 @@ impl Journaled for MemberAct<'_> {
             };
         }
         match ask_of(&self.meta, self.names, &self.addresses).await {
-            Ok(told) if self.act.done(&told) => Probed::Succeeded("the members say so".to_owned()),
+            Ok(told) if self.act.done(&told) => Probed::Succeeded("confirmed by the etcd members".to_owned()),
             Ok(_) => Probed::NeverStarted,
             Err(why) => Probed::NoAnswer(why),
         }
@@ -263,7 +265,7 @@ impl MemberAct<'_> {
         let way = Way::of(&self.meta, self.names).await.map_err(Stopped::Before)?;
         let told = ask(&way, &self.addresses).await.map_err(Stopped::Before)?;
         if act.done(&told) {
-            return Ok("it was done before".to_owned());
+            return Ok("already done".to_owned());
         }
         if let Some(why) = act.refused(&told) {
             return Err(Stopped::Before(why));
@@ -285,36 +287,37 @@ impl MemberAct<'_> {
         {
             let etcd = way.at(&leads.address).await.map_err(Stopped::Before)?;
             let moved = etcd.ask("maintenance/transfer-leadership", json!({ "targetID": next.id })).await;
-            moved.map_err(|why| Stopped::Before(format!("the leader does not hand over: {why}")))?;
+            moved.map_err(|why| Stopped::Before(format!("cannot transfer the leadership of etcd: {why}")))?;
         }
-        let asked = others().next().ok_or_else(|| Stopped::Before("no other member answers".to_owned()))?;
+        let asked = others().next().ok_or_else(|| Stopped::Before("no other etcd member responds".to_owned()))?;
         let etcd = way.at(&asked.address).await.map_err(Stopped::Before)?;
         let (call, body) = match act {
             Act::Remove { id, .. } => ("cluster/member/remove", json!({ "ID": id })),
             Act::Add { peer_url, .. } => ("cluster/member/add", json!({ "peerURLs": [peer_url], "isLearner": true })),
             Act::Promote { id, .. } => ("cluster/member/promote", json!({ "ID": id })),
-            Act::DeleteVolume { .. } => return Err(Stopped::Before("this is no act of etcd".to_owned())),
+            Act::DeleteVolume { .. } => {
+                return Err(Stopped::Before("deleting a volume is not a request to etcd".to_owned()));
+            }
         };
         if !self.pass.leads() {
-            return Err(Stopped::Before("the lease could have ended".to_owned()));
+            return Err(Stopped::Before("the leader election lease may have expired".to_owned()));
         }
         let answer = etcd.ask(call, body).await.map_err(Stopped::Within)?;
         Ok(match act {
-            Act::Add { .. } => format!("learner {} is added", text(&answer["member"]["ID"])),
-            Act::Promote { id, .. } => format!("learner {id} is promoted"),
-            _ => format!("member {own} is removed"),
+            Act::Add { .. } => format!("added learner {}", text(&answer["member"]["ID"])),
+            Act::Promote { id, .. } => format!("promoted learner {id}"),
+            _ => format!("removed member {own}"),
         })
     }
 
     /// Whether it is still the same pod, and still not ready: what is cached may be of a moment before.
     async fn still_lost(&self, member: &str, uid: &str) -> Result<(), String> {
         let pods: Api<Pod> = Api::namespaced(self.meta.client.clone(), &self.names.namespace);
-        let pod =
-            pods.get_opt(member).await.map_err(|error| format!("pod {member} cannot be read: {}", said(&error)))?;
+        let pod = pods.get_opt(member).await.map_err(|error| format!("cannot read pod {member}: {}", said(&error)))?;
         let same = pod
             .map(|pod| PodView::of(pod).replica)
             .is_some_and(|pod| pod.uid == uid && !pod.ready && (pod.lost || pod.looping));
-        if same { Ok(()) } else { Err(format!("pod {member} is another one, runs again or is ready")) }
+        if same { Ok(()) } else { Err(format!("pod {member} was recreated, is running again or is ready")) }
     }
 }
 
@@ -332,10 +335,10 @@ async fn ask(way: &Way<'_>, addresses: &[String]) -> Result<Told, String> {
             let list = etcd.ask("cluster/member/list", json!({ "linearizable": true })).await;
             Ok::<_, String>((address, status, list))
         };
-        let late = |_| Err(format!("no answer from {address} within {} s", ASK_WITHIN.as_secs()));
+        let late = |_| Err(format!("no response from {address} within {} s", ASK_WITHIN.as_secs()));
         tokio::time::timeout(ASK_WITHIN, answer).await.unwrap_or_else(late)
     });
-    let (mut told, mut listed, mut why) = (Told::default(), false, "no member has an address".to_owned());
+    let (mut told, mut listed, mut why) = (Told::default(), false, "no etcd member has an IP address".to_owned());
     for answer in join_all(asked).await {
         match answer {
             Ok((address, status, list)) => {

@@ -45,19 +45,15 @@ impl Meters {
         metrics.register(|page| {
             let Self { changes, certificates, repairs, proofs, proof_seconds, proving, extended, calls } =
                 meters.clone();
-            page.register("fleetwright_cluster_changes", "Changes of package versions that begun or ended", changes);
-            page.register("fleetwright_cluster_certificates_issued", "Certificates that were made", certificates);
-            page.register("fleetwright_cluster_repairs", "Objects that were not as declared and corrected", repairs);
-            page.register("fleetwright_cluster_probes", "Proofs of API servers that ended", proofs);
-            page.register("fleetwright_cluster_probe_duration_seconds", "Time that a proof took", proof_seconds);
-            page.register(
-                "fleetwright_cluster_probes_in_progress",
-                "Proofs under way, and those that wait for a turn",
-                proving,
-            );
+            page.register("fleetwright_cluster_changes", "Upgrades, rollbacks and restores by outcome", changes);
+            page.register("fleetwright_cluster_certificates_issued", "Certificates issued", certificates);
+            page.register("fleetwright_cluster_repairs", "Objects whose drift was corrected", repairs);
+            page.register("fleetwright_cluster_probes", "API server probes completed", proofs);
+            page.register("fleetwright_cluster_probe_duration_seconds", "Duration of API server probes", proof_seconds);
+            page.register("fleetwright_cluster_probes_in_progress", "API server probes in progress or queued", proving);
             page.register(
                 "fleetwright_cluster_extension_reconciles",
-                "Times that extensions were put in place or looked at",
+                "Reconciliations of extensions by outcome",
                 extended,
             );
             page.register("fleetwright_cluster_calls", "Calls to API servers and etcd of business clusters", calls);
@@ -73,7 +69,7 @@ impl Meters {
         metrics.register(|page| {
             page.register(
                 "fleetwright_cluster_meta_networks",
-                "Networks of the meta cluster that control planes may not connect to; 0 if none is known",
+                "Networks of the meta cluster that control planes cannot connect to; 0 if none is configured",
                 gauge,
             );
         });
@@ -225,23 +221,23 @@ impl Counted {
         let mut phases = ClusterPhase::ALL.map(ClusterPhase::as_str).into_iter().zip(self.phases);
         gauges("fleetwright_clusters", "Clusters by phase", "phase", &mut phases)?;
         let mut ready = READY.map(Status::as_str).into_iter().zip(self.ready);
-        gauges("fleetwright_clusters_ready", "Clusters by their condition Ready", "status", &mut ready)?;
+        gauges("fleetwright_clusters_ready", "Clusters by status of the condition Ready", "status", &mut ready)?;
         gauges(
             "fleetwright_clusters_certificate_expiring",
-            "Clusters with a certificate that ends within that time",
+            "Clusters with a certificate that expires within the time",
             "within",
             &mut spans(self.ends),
         )?;
         gauges(
             "fleetwright_clusters_snapshot_stale",
-            "Clusters whose last snapshot is older than that; and those that should have one and have none",
+            "Clusters whose last snapshot is older than the time; never: clusters without the snapshot they should have",
             "older_than",
             &mut spans(self.older).chain([("never", self.unsaved)]),
         )?;
         if let Some(first) = self.first_end {
             let first = ConstGauge::new(first.as_second());
             let name = "fleetwright_clusters_earliest_certificate_expiry_timestamp_seconds";
-            let help = "When the first certificate of all clusters ends";
+            let help = "Earliest expiry of a certificate of any cluster";
             first.encode(encoder.encode_descriptor(name, help, None, first.metric_type())?)?;
         }
         Ok(())

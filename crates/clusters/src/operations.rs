@@ -68,7 +68,7 @@ impl Permit<'_> {
     /// Why it may not, if it may not.
     pub fn check(&self) -> Result<(), String> {
         if !self.meta.leads() {
-            return Err("the lease could have ended".to_owned());
+            return Err("the leader election lease may have expired".to_owned());
         }
         match self.eyes.clusters.get(self.key).is_some_and(|cluster| cluster.0.spec.paused) {
             true => Err("the Cluster is paused".to_owned()),
@@ -93,7 +93,7 @@ impl Clusters {
         });
         let open: Vec<_> = open.take(CLOSED).collect();
         for (key, operation) in open {
-            if self.journal.withdraw(pass, &key, "it is not wanted any more").await? {
+            if self.journal.withdraw(pass, &key, "no longer needed").await? {
                 continue;
             }
             let spec = operation.0.spec.clone();
@@ -114,7 +114,7 @@ impl Clusters {
         let types: Vec<&str> = OPERATIONS.into_iter().chain([RELEASE_MACHINES, EXTENSION_PRUNE, RESTORE]).collect();
         let outcome = |operation: &Operation| match operation.spec.type_ == RELEASE_MACHINES && released {
             true => Probed::Succeeded(RELEASED.to_owned()),
-            false => Probed::Failed("its outcome was not heard, and its Cluster is deleted".to_owned()),
+            false => Probed::Failed("outcome unknown; the Cluster is deleted".to_owned()),
         };
         self.close(pass, &types, |_, _| false, outcome).await
     }
@@ -132,7 +132,7 @@ impl Act for Superseded {
     }
 
     async fn start(&self, _: &OperationKey) -> Ending {
-        Ending::Failed("it is not wanted any more".to_owned())
+        Ending::Failed("no longer needed".to_owned())
     }
 
     async fn probe(&self, _: &OperationKey) -> Probed {

@@ -13,11 +13,11 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, ResourceQuota};
 use k8s_openapi::apimachinery::pkg::version::Info;
 use k8s_openapi::jiff::{SignedDuration, Timestamp as MicroTime};
-use kube::api::{DeleteParams, ListParams, ObjectMeta, PostParams, WatchEvent, WatchParams};
+use kube::api::{DeleteParams, ObjectMeta, PostParams, WatchEvent, WatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
-use crate::connect::{ConnectError, Door, Meta, connect};
+use crate::connect::{ConnectError, Door, Meta, connect, delete, page_of_metadata};
 use crate::errands::Errands;
 use crate::meters::Meters;
 use crate::words::{bounded, said};
@@ -33,8 +33,6 @@ const LEASE_LASTS: SignedDuration = SignedDuration::from_secs(15);
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 /// No proof is under way whose quota is older.
 const OLD: SignedDuration = SignedDuration::from_mins(10);
-/// So many quotas that were left behind are looked at in one proof.
-const LEFT_BEHIND: u32 = 50;
 
 /// What was proven, and what is being proven.
 pub struct Provers {
@@ -72,7 +70,7 @@ impl Provers {
             let place = Place::default();
             let outcome = tokio::select! {
                 outcome = prove(&meta, &clock, &names, &pod, &place) => outcome.map_err(|error| bounded(&error.to_string())),
-                () = clock.sleep(WITHIN) => Err(format!("its proof was not done within {} s; the last was {}", WITHIN.as_secs(), place.tell())),
+                () = clock.sleep(WITHIN) => Err(format!("timed out after {} s; last step: {}", WITHIN.as_secs(), place.tell())),
             };
             meters.proven(outcome.is_ok(), clock.monotonic().saturating_sub(started));
             (began, clock.now(), outcome)
@@ -97,7 +95,7 @@ enum Failure {
     Call { what: &'static str, error: kube::Error },
     #[error("{0}")]
     Wrong(&'static str),
-    #[error("the lease of {0} does not move: it is not at work")]
+    #[error("{0} is not active: it does not renew its lease")]
     Still(&'static str),
 }
 
@@ -150,11 +148,11 @@ async fn prove(
 ) -> Result<ServerVersion, Failure> {
     place.at("connecting");
     let client = client_of(meta, names, &pod.ip).await?;
-    let version = place.call("asking for its version", client.apiserver_version()).await?;
+    let version = place.call("reading the version", client.apiserver_version()).await?;
     let namespaces: Api<Namespace> = Api::all(client.clone());
-    if place.call("reading the namespace of proofs", namespaces.get_opt(NAMESPACE)).await?.is_none() {
+    if place.call("reading Namespace fleetwright-proof", namespaces.get_opt(NAMESPACE)).await?.is_none() {
         let (params, namespace) = (PostParams::default(), named(NAMESPACE));
-        match place.call("making the namespace of proofs", namespaces.create(&params, &namespace)).await {
+        match place.call("creating Namespace fleetwright-proof", namespaces.create(&params, &namespace)).await {
             Err(Failure::Call { error: kube::Error::Api(status), .. }) if status.is_already_exists() => {}
             made => drop(made?),
         }
@@ -185,53 +183,53 @@ async fn work(client: &Client, prefix: &str, place: &Place) -> Result<MicroTime,
     let quota: ResourceQuota = serde_json::from_value(json!({
         "metadata": { "generateName": prefix }, "spec": { "hard": { "count/configmaps": "1000" } },
     }))
-    .map_err(|_| Failure::Wrong("the quota of a proof is not well-formed"))?;
-    let made = place.call("making a quota", quotas.create(&PostParams::default(), &quota)).await?;
+    .map_err(|_| Failure::Wrong("the ResourceQuota of the probe is invalid"))?;
+    let made = place.call("creating a ResourceQuota", quotas.create(&PostParams::default(), &quota)).await?;
     let (name, version) = (&made.name_any(), made.resource_version().unwrap_or_default());
     let follow = WatchParams::default().fields(&format!("metadata.name={name}")).timeout(60);
-    let mut changes = place.call("watching a quota", quotas.watch(&follow, &version)).await?.boxed();
-    let read = place.call("reading a quota", quotas.get(name)).await?;
+    let mut changes = place.call("watching a ResourceQuota", quotas.watch(&follow, &version)).await?.boxed();
+    let read = place.call("reading a ResourceQuota", quotas.get(name)).await?;
     if read.uid() != made.uid() {
-        return Err(Failure::Wrong("it answers with another object than the one that was made"));
+        return Err(Failure::Wrong("the API server returned a different object from the one created"));
     }
     let filled = |quota: &ResourceQuota| quota.status.as_ref().is_some_and(|status| status.hard.is_some());
     let mut acted = filled(&read);
     while !acted {
-        match place.call("waiting for the controller-manager to act on a quota", changes.try_next()).await? {
+        match place.call("waiting for the controller-manager to update a ResourceQuota", changes.try_next()).await? {
             Some(WatchEvent::Modified(quota) | WatchEvent::Added(quota)) => acted = filled(&quota),
             Some(WatchEvent::Bookmark(_)) => {}
-            Some(_) => return Err(Failure::Wrong("its watch tells something else than what happened")),
-            None => return Err(Failure::Wrong("the controller-manager did not act on a quota")),
+            Some(_) => return Err(Failure::Wrong("the watch returned an unexpected event")),
+            None => return Err(Failure::Wrong("the controller-manager did not update a ResourceQuota")),
         }
     }
-    drop(place.call("deleting a quota", quotas.delete(name, &DeleteParams::default())).await?);
+    drop(place.call("deleting a ResourceQuota", quotas.delete(name, &DeleteParams::default())).await?);
     loop {
-        match place.call("waiting to be told that a quota was deleted", changes.try_next()).await? {
+        match place.call("waiting for the watch event of a deleted ResourceQuota", changes.try_next()).await? {
             Some(WatchEvent::Deleted(_)) => break,
             Some(WatchEvent::Modified(_) | WatchEvent::Added(_) | WatchEvent::Bookmark(_)) => {}
             Some(WatchEvent::Error(_)) | None => {
-                return Err(Failure::Wrong("its watch did not tell that a quota was deleted"));
+                return Err(Failure::Wrong("the watch returned no event for a deleted ResourceQuota"));
             }
         }
     }
-    let at = made.creation_timestamp().ok_or(Failure::Wrong("it does not tell when a quota was made"))?.0;
-    tidy(&quotas, at, place).await?;
+    let at = made.creation_timestamp().ok_or(Failure::Wrong("a created ResourceQuota has no creationTimestamp"))?.0;
+    tidy(client, at, place).await?;
     Ok(at)
 }
 
 /// Deletes what proofs left behind that were stopped on the way: quotas that are older than any proof lasts, by the time of the API server itself.
-async fn tidy(quotas: &Api<ResourceQuota>, now: MicroTime, place: &Place) -> Result<(), Failure> {
-    let most = ListParams::default().limit(LEFT_BEHIND);
-    for old in place.call("listing quotas of proofs", quotas.list_metadata(&most)).await? {
-        if old.creation_timestamp().is_none_or(|then| now.duration_since(then.0) < OLD) {
+async fn tidy(client: &Client, now: MicroTime, place: &Place) -> Result<(), Failure> {
+    let page = page_of_metadata::<ResourceQuota>(client, Some(NAMESPACE), None);
+    for old in place.call("listing ResourceQuotas of probes", page).await?.items {
+        let created = old.metadata.creation_timestamp.and_then(|then| then.parse::<MicroTime>().ok());
+        if created.is_none_or(|then| now.duration_since(then) < OLD) {
             continue;
         }
-        match place
-            .call("deleting the quota of a proof before", quotas.delete(&old.name_any(), &DeleteParams::default()))
-            .await
-        {
+        let (name, params) = (old.metadata.name.unwrap_or_default(), DeleteParams::default());
+        let deleted = delete::<ResourceQuota>(client, NAMESPACE, &name, &params);
+        match place.call("deleting a ResourceQuota of an earlier probe", deleted).await {
             Err(Failure::Call { error: kube::Error::Api(status), .. }) if status.is_not_found() => {}
-            deleted => drop(deleted?),
+            deleted => deleted?,
         }
     }
     Ok(())
@@ -240,7 +238,7 @@ async fn tidy(quotas: &Api<ResourceQuota>, now: MicroTime, place: &Place) -> Res
 /// When somebody last renewed the lease. Who gives it back renews it, too, and then nobody has it.
 async fn renewed(client: &Client, holder: &str, place: &Place) -> Result<Option<MicroTime>, Failure> {
     let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-system");
-    let lease = place.call("reading a lease", leases.get_opt(holder)).await?;
+    let lease = place.call("reading a Lease", leases.get_opt(holder)).await?;
     let held = lease
         .and_then(|lease| lease.spec)
         .filter(|spec| spec.holder_identity.as_deref().is_some_and(|holder| !holder.is_empty()));
@@ -283,6 +281,7 @@ pub async fn client_of(meta: &Meta, names: &Names, ip: &str) -> Result<Client, C
 mod tests {
     use fleetwright_rig::{Ground, World};
     use jiff::Timestamp;
+    use kube::api::ListParams;
 
     use super::*;
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use fleetwright_api::{Amount, OperationPolicySpec, Span, Target};
 use fleetwright_kit::Pass;
 use fleetwright_kit::journal::{Act, Ending, Intent, OperationKey, Probed, Progress};
-use fleetwright_plan::cluster::Names;
 use fleetwright_plan::cluster::extensions::{Choice, EXTENSION_PRUNE, Removal};
+use fleetwright_plan::cluster::{Names, counted};
 use jiff::Timestamp;
 
 use crate::cluster::{Clusters, Found};
@@ -39,8 +39,8 @@ impl Clusters {
             let wanted = intent.as_ref().map(|intent| self.journal.key(intent));
             // Of one that was started and whose outcome was not heard, the business cluster tells.
             let outcome = match &intent {
-                None => Probed::Succeeded("no extension has objects left that it no longer needs".to_owned()),
-                Some(_) => Probed::Failed("its outcome was not heard, and other objects are left".to_owned()),
+                None => Probed::Succeeded("no extension has objects left to delete".to_owned()),
+                Some(_) => Probed::Failed("outcome unknown; other objects are left".to_owned()),
             };
             self.close(pass, &[EXTENSION_PRUNE], |key, _| wanted.as_ref() == Some(key), |_| outcome.clone()).await?;
         }
@@ -49,7 +49,7 @@ impl Clusters {
         let act = PruneAct { permit, names: &found.names, servers: &choice.servers, removal, intent };
         self.journal.limit(pass, POLICY, policy()).await?;
         let progress = self.journal.drive(pass, &act).await?;
-        tracing::info!(cluster = %key, extension = removal.extension, ?progress, "objects of an extension are deleted");
+        tracing::info!(cluster = %key, extension = removal.extension, ?progress, "deleting objects of an extension");
         let now = pass.clock().now();
         let again = operations::next(&progress, AGAIN, now);
         match &progress {
@@ -58,12 +58,7 @@ impl Clusters {
             Progress::Succeeded(_) => self.extenders.pruned(key, removal),
             Progress::Failed(why) => self.extenders.prune_failed(key, removal, again.unwrap_or(now), why),
             Progress::NeverStarted => {
-                self.extenders.prune_failed(
-                    key,
-                    removal,
-                    again.unwrap_or(now),
-                    "it was not started and is tried again",
-                );
+                self.extenders.prune_failed(key, removal, again.unwrap_or(now), "the deletion did not start; retrying");
             }
         }
         Ok(again)
@@ -79,9 +74,9 @@ fn policy() -> OperationPolicySpec {
 fn intent(removal: &Removal, cluster: &str) -> Intent {
     let first = removal.objects.first().map(|one| one.object.to_string()).unwrap_or_default();
     let reason = format!(
-        "extension {} no longer has {} objects, {first} among them: they are deleted in the business cluster",
+        "extension {} no longer has {}, such as {first}: deleting in the business cluster",
         removal.extension,
-        removal.objects.len()
+        counted(removal.objects.len(), "object")
     );
     Intent {
         type_: EXTENSION_PRUNE.to_owned(),
@@ -120,7 +115,8 @@ impl Act for PruneAct<'_> {
             Ok(deleted) => {
                 let all = self.removal.objects.len();
                 Ending::Done(format!(
-                    "deleted {deleted} objects; {} were gone or belong to the extension no more",
+                    "deleted {}; {} already deleted or no longer owned by the extension",
+                    counted(deleted, "object"),
                     all - deleted
                 ))
             }
@@ -130,8 +126,8 @@ impl Act for PruneAct<'_> {
 
     async fn probe(&self, _: &OperationKey) -> Probed {
         match self.at_first(Work::Count).await {
-            Ok(0) => Probed::Succeeded("all of them are deleted".to_owned()),
-            Ok(left) => Probed::Failed(format!("{left} of them are not deleted")),
+            Ok(0) => Probed::Succeeded("all are deleted".to_owned()),
+            Ok(left) => Probed::Failed(format!("{} not deleted yet", counted(left, "object"))),
             // Nothing goes on after the process that started it, and what is left is looked up before another attempt.
             Err(why) => Probed::Failed(why),
         }
@@ -145,7 +141,7 @@ impl Act for PruneAct<'_> {
 impl PruneAct<'_> {
     /// At the first API server that answers.
     async fn at_first(&self, work: Work) -> Result<usize, String> {
-        let mut done = Err("no API server is proven to work".to_owned());
+        let mut done = Err("no API server is verified".to_owned());
         for server in self.servers {
             let at = async {
                 let mut place = Place::of(&self.permit.meta, self.names, server).await?;
@@ -154,7 +150,7 @@ impl PruneAct<'_> {
                     Work::Count => self.left(&mut place).await,
                 }
             };
-            let late = |_| Err(format!("its API server did not answer within {} s", WITHIN.as_secs()));
+            let late = |_| Err(format!("the API server did not respond within {} s", WITHIN.as_secs()));
             done = tokio::time::timeout(WITHIN, at).await.unwrap_or_else(late);
             if done.is_ok() {
                 break;

@@ -84,7 +84,7 @@ impl Present {
         let mut rehearsal = rehearse(&self.observed(spec.clone(), Arc::clone(&target), now), now);
         match &self.limits {
             Some(limits) => rehearsal.violations = beyond(&spec, &self.names.name, Some(&target), limits),
-            None => rehearsal.later.push("ClusterLimits are checked, which you may not list".to_owned()),
+            None => rehearsal.later.push("ClusterLimits are checked by the operator: you may not list them".to_owned()),
         }
         Some(rehearsal)
     }

@@ -56,10 +56,10 @@ impl Clusters {
             |operation| {
                 let started = operation.status.as_ref().and_then(|status| status.started_at);
                 match status.restored.as_ref().filter(|restored| started.is_some_and(|at| restored.at >= at)) {
-                    Some(restored) => Probed::Succeeded(format!("snapshot {} is restored", restored.snapshot)),
+                    Some(restored) => Probed::Succeeded(format!("restored snapshot {}", restored.snapshot)),
                     None => Probed::Failed(match under_way.filter(|one| one.stage != RestoreStage::Checking) {
                         Some(other) => {
-                            format!("it was left for snapshot {}, which is restored instead", other.snapshot)
+                            format!("superseded: snapshot {} is restored instead", other.snapshot)
                         }
                         None => "the restore was withdrawn before anything was stopped".to_owned(),
                     }),
@@ -75,14 +75,14 @@ impl Clusters {
         let intent = Intent {
             type_: RESTORE.to_owned(),
             target: Target { kind: KIND.to_owned(), name: pass.key().name.to_string(), labels: [].into() },
-            reason: bounded(&format!("snapshot {snapshot} is restored: all components are stopped for it")),
+            reason: bounded(&format!("restoring snapshot {snapshot}: all components are stopped for it")),
             fingerprint: restore.id.clone(),
             keep_for: Some(Span(KEPT)),
         };
         let act = RestoreAct { pass, intent: operations::attempt(&self.journal, intent) };
         self.journal.limit(pass, POLICY, policy()).await?;
         let progress = self.journal.drive(pass, &act).await?;
-        tracing::info!(cluster = %pass.key(), restore = restore.id, ?progress, "a snapshot is restored");
+        tracing::info!(cluster = %pass.key(), restore = restore.id, ?progress, "restoring a snapshot");
         Ok(operations::next(&progress, AGAIN, pass.clock().now()))
     }
 }
@@ -112,8 +112,8 @@ impl Act for RestoreAct<'_> {
 
     async fn start(&self, _: &OperationKey) -> Ending {
         match self.pass.leads() {
-            true => Ending::Unknown("it goes on stage by stage".to_owned()),
-            false => Ending::Failed("the lease could have ended".to_owned()),
+            true => Ending::Unknown("running stage by stage".to_owned()),
+            false => Ending::Failed("the leader election lease may have expired".to_owned()),
         }
     }
 

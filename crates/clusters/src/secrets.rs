@@ -32,17 +32,17 @@ pub enum SecretError {
     #[error("Secret {0}: {1}")]
     Broken(String, String),
     /// A Secret that the cluster refers to is not there, or not whole.
-    #[error("Secret {secret} is not there or has no {key}: make it, or name another in {field}")]
+    #[error("Secret {secret} does not exist or has no key {key}: create it, or set another one in {field}")]
     Lacks { secret: String, key: String, field: String },
     /// A Secret that the cluster refers to does not allow it.
     #[error(
-        "Secret {secret} is not shared with Cluster {cluster} for {field} and was not copied: its owner has to add {} to its annotation {}, or name another Secret in {field}",
+        "Secret {secret} is not shared with Cluster {cluster} for {field} and was not copied: its owner must add {} to its annotation {}, or set another Secret in {field}",
         .denied.lacks, .denied.annotation
     )]
     NotShared { secret: String, cluster: String, field: String, denied: Denied },
     /// The key of snapshots is lost. A new one would not open those that there are.
     #[error(
-        "Secret {secret} with the key of this cluster's snapshots is gone, and so is its copy: put it back from your copy of it, or make another one with 32 random bytes in `key` and give up the snapshots that there are"
+        "Secret {secret} with the snapshot key of this cluster is missing, and so is its copy: restore it from your backup, or create a new one with 32 random bytes in `key` and give up the existing snapshots"
     )]
     KeyLost { secret: String },
 }
@@ -190,7 +190,7 @@ impl Maker<'_> {
         let text = |key: &str| data.get(key).cloned().unwrap_or_default();
         let found = fingerprint(&text("tls.crt"));
         if self.recorded(Key::Authority(authority)).map(|record| &record.fingerprint) != found.as_ref() {
-            return Err(broken("it is not the authority that the Cluster's status records".to_owned()));
+            return Err(broken("it is not the authority recorded in the Cluster's status".to_owned()));
         }
         let made = fleetwright_pki::Authority::from_pem(&text("tls.crt"), &text("tls.key"))
             .map_err(|error| broken(error.to_string()))?;

@@ -6,7 +6,7 @@ use fleetwright_pki::SealKey;
 use fleetwright_plan::cluster::borrowed::{key_secret, snapshot_keys, store};
 use fleetwright_plan::cluster::keys::SEALED_DATA;
 use fleetwright_plan::cluster::snapshots::cluster_keys::{CLUSTER_KEYS, ClusterKeys};
-use fleetwright_plan::cluster::snapshots::pods::{GENERATION, KEY, PURPOSE};
+use fleetwright_plan::cluster::snapshots::pods::{ETCD, GENERATION, KEY, PURPOSE};
 use fleetwright_plan::cluster::snapshots::{Job, State, Task};
 use fleetwright_plan::cluster::{Decision, Names, Taking};
 use jiff::Timestamp;
@@ -145,7 +145,7 @@ impl Supplies<'_> {
             }
             None => {
                 let mut made = vec![0; 32];
-                let broken = |_| SecretError::Broken(name.clone(), "there is no randomness".to_owned());
+                let broken = |_| SecretError::Broken(name.clone(), "cannot generate random bytes".to_owned());
                 aws_lc_rs::rand::fill(&mut made).map_err(broken)?;
                 ByteString(made)
             }
@@ -199,6 +199,7 @@ pub fn task(pod: &Pod) -> Option<Task> {
         ending: pod.metadata.deletion_timestamp.is_some(),
         serves: serves(pod),
         said: said(pod),
+        etcd: annotation(ETCD),
     })
 }
 

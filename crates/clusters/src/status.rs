@@ -47,7 +47,7 @@ impl Clusters {
         let known = cached.as_ref().unwrap_or(&found.cluster);
         if let Some(field) = overtaken(&old, known.0.status.as_ref()) {
             let what = format!("status of Cluster {}", pass.key());
-            let message = format!("another process recorded status.{field} meanwhile: this is decided again");
+            let message = format!("object was modified: another process changed status.{field}; retrying");
             return Err(WriteError::Conflict { what, message });
         }
         let version = known.0.resource_version().unwrap_or_default();
@@ -80,13 +80,13 @@ impl Clusters {
             (None, Some(finishing)) => {
                 let FinishingUpgrade { package_version, emulated, .. } = finishing;
                 let message = format!(
-                    "the soak of {package_version} is over: the components restart without emulation of {emulated}; only restoring a snapshot leads back"
+                    "the soak of {package_version} is over: restarting the components without emulation of {emulated}; from now on going back requires restoring a snapshot"
                 );
                 self.tell(pass, found, Level::Normal, "SoakEnded", &message).await;
             }
             (Some(finishing), None) => {
                 let message =
-                    format!("{} works without emulation of {}", finishing.package_version, finishing.emulated);
+                    format!("{} is verified without emulation of {}", finishing.package_version, finishing.emulated);
                 self.tell(pass, found, Level::Normal, "UpgradeCompleted", &message).await;
             }
             _ => {}
@@ -101,7 +101,7 @@ impl Clusters {
         if let Some(failed) = &new.failed
             && old.failed != new.failed
         {
-            let message = format!("{} is taken back: {}", failed.package_version, failed.message);
+            let message = format!("rolling back {}: {}", failed.package_version, failed.message);
             self.tell(pass, found, Level::Warning, "UpgradeRolledBack", &message).await;
         }
         Ok(None)

@@ -14,6 +14,7 @@ use kube::{Api, Client, ResourceExt};
 use crate::connect::{Meta, page};
 use crate::errands::Errands;
 use crate::prove::client_of;
+use crate::thin::ThinNode;
 use crate::words::{bounded, said};
 
 /// An API server that does not tell within this time is not waited for.
@@ -42,9 +43,9 @@ impl Surveys {
         let errand = async move |meta: Meta, clock: Clock| {
             let within = |why: &str| format!("{why} within {} s", WITHIN.as_secs());
             let apis = tokio::time::timeout(WITHIN, apis(&meta, &names, &asked.servers));
-            let apis = apis.await.unwrap_or_else(|_| Err(within("an API server did not tell its metrics")));
+            let apis = apis.await.unwrap_or_else(|_| Err(within("an API server did not return its metrics")));
             let quotas = tokio::time::timeout(WITHIN, quotas(&meta.client, &names));
-            let quotas = quotas.await.unwrap_or_else(|_| Err(within("the meta cluster did not answer")));
+            let quotas = quotas.await.unwrap_or_else(|_| Err(within("the meta cluster did not respond")));
             let kubelets = tokio::time::timeout(WITHIN, kubelets(&meta, &names, &asked.servers));
             let kubelets = kubelets.await.unwrap_or_else(|_| Err(within("no API server listed the Nodes")));
             Survey { of: asked.of, at: clock.now(), apis, quotas, kubelets }
@@ -90,13 +91,12 @@ async fn kubelets(
 async fn versions(client: &Client) -> Result<BTreeMap<String, String>, String> {
     let (mut after, mut all) = (None::<String>, BTreeMap::new());
     loop {
-        let page = page::<Node>(client, after.as_deref()).await.map_err(|error| said(&error))?;
+        let page = page::<Node, ThinNode>(client, after.as_deref()).await.map_err(|error| said(&error))?;
         let next = page.metadata.continue_.filter(|next| !next.is_empty());
         for node in page.items {
-            let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
+            let (name, version) = node.kubelet();
             // A node writes this itself.
-            let version = bounded(info.map_or("", |info| info.kubelet_version.as_str()));
-            all.insert(node.name_any(), version);
+            all.insert(name, bounded(&version));
         }
         match next {
             // A tenant can make any number of Nodes.
@@ -119,4 +119,39 @@ async fn quotas(meta: &Client, names: &Names) -> Result<Vec<Quota>, String> {
         Quota { name, hard: texts(spec.hard), used: texts(status.used) }
     };
     Ok(all.items.into_iter().map(quota).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use fleetwright_rig::{Ground, World};
+    use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
+    use serde_json::json;
+
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_node_with_a_heartbeat_that_does_not_parse_hides_no_other_node() {
+        let late = "9999-12-31T23:59:59Z";
+        let world = World::new(&Ground::InProcess, &[]).await.unwrap();
+        let (client, kind) = (world.admin(), ApiResource::erase::<Node>(&()));
+        let nodes: Api<DynamicObject> = Api::all_with(client.clone(), &kind);
+        for (name, version, heartbeat) in [("fine", "v1.37.1", "2026-01-01T00:00:00Z"), ("late", "v1.36.4", late)] {
+            nodes.create(&PostParams::default(), &DynamicObject::new(name, &kind).data(json!({}))).await.unwrap();
+            let info = json!({
+                "architecture": "", "bootID": "", "containerRuntimeVersion": "", "kernelVersion": "",
+                "kubeProxyVersion": "", "kubeletVersion": version, "machineID": "", "operatingSystem": "",
+                "osImage": "", "systemUUID": "",
+            });
+            let ready = json!({
+                "type": "Ready", "status": "True", "lastHeartbeatTime": heartbeat, "lastTransitionTime": heartbeat,
+            });
+            let patch = Patch::Merge(json!({ "status": { "nodeInfo": info, "conditions": [ready] } }));
+            nodes.patch_status(name, &PatchParams::default(), &patch).await.unwrap();
+        }
+        let typed = Api::<Node>::all(client.clone()).list(&ListParams::default()).await;
+        assert!(typed.is_err(), "the heartbeat parses: it shows nothing");
+        let expected = [("fine", "v1.37.1"), ("late", "v1.36.4")];
+        let expected = expected.map(|(name, version)| (name.to_owned(), version.to_owned()));
+        assert_eq!(versions(&client).await.unwrap(), BTreeMap::from(expected));
+    }
 }

@@ -18,7 +18,10 @@ pub(crate) fn ask(system: &dyn System, check: &Check) -> CheckSeen {
         Check::Unit(unit) => (format!("unit {unit}"), unit_active(system, unit)),
         Check::Tcp(address) => {
             let seen = system.connects(address, WITHIN);
-            (format!("tcp {address}"), seen.map(|()| "accepts".to_owned()).map_err(|error| error.to_string()))
+            (
+                format!("tcp {address}"),
+                seen.map(|()| "accepts connections".to_owned()).map_err(|error| error.to_string()),
+            )
         }
         Check::Http(url) => (format!("http {url}"), http(system, url)),
         Check::Command(command) => {
@@ -49,5 +52,5 @@ fn http(system: &dyn System, url: &str) -> Result<String, String> {
 fn runs(system: &dyn System, command: &str) -> Result<String, String> {
     let run = Run { argv: SHELL, input: command.as_bytes(), env: &[], within: WITHIN };
     let ran = system.look(&run).map_err(|error| error.to_string())?;
-    if ran.ok() { Ok("ended with 0".to_owned()) } else { Err(ended(&ran)) }
+    if ran.ok() { Ok("exited with 0".to_owned()) } else { Err(ended(&ran)) }
 }

@@ -23,7 +23,7 @@ pub fn kept(cache: &str, source: &Source) -> String {
 pub fn source(work: &mut Work<'_>, source: &Source) -> Result<String, MethodError> {
     if source.sha256.len() != 64 || !source.sha256.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
         return Err(MethodError(format!(
-            "the source's sha256 is `{}`: it must be 64 digits of lower-case hex",
+            "invalid sha256 `{}` of the source: must be 64 lower-case hex digits",
             clip(&source.sha256, 80)
         )));
     }
@@ -36,7 +36,7 @@ pub fn source(work: &mut Work<'_>, source: &Source) -> Result<String, MethodErro
         let found = sha256(&inline.0);
         if found != source.sha256 {
             return Err(MethodError(format!(
-                "what came with the package has the sha256 {found}, and {} is declared",
+                "sha256 mismatch of the inline source: found {found}, expected {}",
                 source.sha256
             )));
         }
@@ -44,10 +44,10 @@ pub fn source(work: &mut Work<'_>, source: &Source) -> Result<String, MethodErro
         return Ok(path);
     }
     if work.offline {
-        return Err(MethodError(format!("the source with sha256 {} is not kept on the host any more", source.sha256)));
+        return Err(MethodError(format!("the source with sha256 {} is no longer kept on the host", source.sha256)));
     }
     if source.urls.is_empty() {
-        return Err(MethodError(format!("the source with sha256 {} names no URL", source.sha256)));
+        return Err(MethodError(format!("the source with sha256 {} has no URL", source.sha256)));
     }
     let part = format!("{path}.part");
     let mut errors = Vec::new();
@@ -88,7 +88,7 @@ fn fetch(work: &mut Work<'_>, url: &str, part: &str, wanted: &str) -> Result<(),
         .map_err(|error| format!("{shown}: {error}"))?;
     let found = work.system.sha256(part).map_err(|error| format!("{part}: {error}"))?.unwrap_or_default();
     if found != wanted {
-        return Err(format!("{shown}: what is there has the sha256 {found}, and {wanted} is declared"));
+        return Err(format!("{shown}: sha256 mismatch: found {found}, expected {wanted}"));
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use fleetwright_wire::{Deviation, File, Package};
+use fleetwright_wire::{Deviation, File, Package, plural};
 
 use crate::method::{self, MethodError};
 use crate::store::{State, Was, aside_path};
@@ -109,7 +109,7 @@ fn described(kind: &Kind) -> &'static str {
         Kind::File => "a file",
         Kind::Folder => "a folder",
         Kind::Link(_) => "a link",
-        Kind::Other => "something that is no file",
+        Kind::Other => "a special file",
     }
 }
 
@@ -127,7 +127,7 @@ fn content_shown(wanted: &Wanted<'_>, lines: Option<usize>) -> String {
         return "the declared secret".to_owned();
     }
     let digest = sha256(wanted.content);
-    let lines = lines.map(|lines| format!(", {lines} lines differ")).unwrap_or_default();
+    let lines = lines.map(|lines| format!(", {}", plural(lines, "different line"))).unwrap_or_default();
     format!("{} bytes, sha256 {}{lines}", wanted.content.len(), &digest[..12])
 }
 
@@ -138,7 +138,7 @@ fn content_found(
     stat: &Stat,
 ) -> Result<(String, Option<usize>), MethodError> {
     if wanted.secret {
-        return Ok(("something else".to_owned(), None));
+        return Ok(("other content".to_owned(), None));
     }
     // One that its owner made huge, such as with holes, is not read.
     let digest = match stat.size {
@@ -165,10 +165,10 @@ fn lines_that_differ(found: &[u8], wanted: &[u8]) -> Option<usize> {
 /// Writes a file if it is not as wanted. True if its content changed.
 pub(crate) fn write(system: &mut dyn System, wanted: &Wanted<'_>) -> Result<bool, MethodError> {
     let path = &wanted.path;
-    let failed = |error: std::io::Error| MethodError(format!("file {path} cannot be written: {error}"));
+    let failed = |error: std::io::Error| MethodError(format!("cannot write {path}: {error}"));
     if let Some(stat) = system.stat(path).map_err(failed)? {
         if stat.kind == Kind::Folder {
-            return Err(MethodError(format!("file {path} cannot be written: a folder is there")));
+            return Err(MethodError(format!("cannot write {path}: it is a folder")));
         }
         if stat.kind == Kind::File && same_content(system, wanted, &stat)? {
             let as_wanted =
@@ -200,22 +200,24 @@ pub(crate) fn take_over(
         }
         let theirs = store::state(system, &other)?.paths;
         if let Some(path) = new.iter().find(|path| theirs.contains_key(**path)) {
-            return Err(MethodError(format!("{path} belongs to the component {other}: only one of both can have it")));
+            return Err(MethodError(format!("{path} is used by component {other}: only one component can have it")));
         }
     }
     for path in new {
         let was = match system.stat(path).map_err(MethodError::io(path))? {
             None => None,
             Some(Stat { kind: Kind::Folder | Kind::Other, .. }) => {
-                return Err(MethodError(format!("{path} is no file on this host: it is not replaced by one")));
+                return Err(MethodError(format!(
+                    "{path} is not a regular file on this host and is not replaced: remove it by hand, or use another path"
+                )));
             }
             Some(Stat { kind, mode, owner, group, .. }) => {
                 let target = match kind {
                     Kind::Link(target) => Some(target),
                     _ => {
-                        let content = system.read(path, LARGEST_ASIDE).map_err(|error| {
-                            MethodError(format!("{path}, which was there before, cannot be kept aside: {error}"))
-                        })?;
+                        let content = system
+                            .read(path, LARGEST_ASIDE)
+                            .map_err(|error| MethodError(format!("cannot back up the existing {path}: {error}")))?;
                         let aside = aside_path(component, path);
                         system
                             .write(&aside, &content.unwrap_or_default(), 0o600, "root", "root")
@@ -238,7 +240,7 @@ pub(crate) fn put_back(
     path: &str,
     was: Option<&Was>,
 ) -> Result<(), MethodError> {
-    let failed = |error: std::io::Error| MethodError(format!("{path} cannot be put back as it was: {error}"));
+    let failed = |error: std::io::Error| MethodError(format!("cannot restore {path}: {error}"));
     let aside = aside_path(component, path);
     match was {
         None => {
@@ -256,7 +258,7 @@ pub(crate) fn put_back(
             let content = system.read(&aside, LARGEST_ASIDE).map_err(failed)?;
             let Some(content) = content else {
                 return Err(MethodError(format!(
-                    "what was at {path} before us is not in {aside} any more: put it back by hand"
+                    "the backup of {path} is missing ({aside}): restore the file by hand"
                 )));
             };
             system.write(path, &content, was.mode, &was.owner, &was.group).map_err(failed)?;

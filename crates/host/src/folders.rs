@@ -65,8 +65,8 @@ fn removed(system: &mut dyn System, folder: &str) -> io::Result<bool> {
     if !system.list(folder)?.is_empty() {
         return Ok(false);
     }
-    system.remove(folder)?;
-    Ok(true)
+    // Not `remove`: somebody may have put a file there since it was listed.
+    system.remove_empty(folder)
 }
 
 /// One that cannot be read costs folders that stay, nothing else.

@@ -102,7 +102,7 @@ impl<S: System> Host<S> {
     fn observe(&mut self, asked: &Observe, tell: &mut dyn FnMut(Answer)) -> Result<Observation, Failure> {
         let other = |error: std::io::Error| Failure {
             kind: FailureKind::Other,
-            message: format!("the host cannot be looked at: {error}"),
+            message: format!("cannot read the state of the host: {error}"),
         };
         let facts = self.system.facts().map_err(other)?;
         // What was restored is compared with what the host keeps of it: the operator may not be able to render it any more.
@@ -119,8 +119,8 @@ impl<S: System> Host<S> {
             if !compared && asked.installed.contains(&seen.component) {
                 seen.deviations.push(Deviation {
                     what: "observation".to_owned(),
-                    found: "the host's own copy of the package cannot be read".to_owned(),
-                    wanted: "to be looked at".to_owned(),
+                    found: "the host's own copy of the package is not readable".to_owned(),
+                    wanted: "readable".to_owned(),
                     disrupts: false,
                 });
             }
@@ -181,10 +181,9 @@ impl<S: System> Host<S> {
             let told = Journal::of(&mut self.system).boots(&mut begun);
             let booting = told.and_then(|record| match self.system.reboot() {
                 Ok(()) => Ok(record),
-                Err(error) => Err(Failure {
-                    kind: FailureKind::Other,
-                    message: format!("the host cannot be told to boot: {error}"),
-                }),
+                Err(error) => {
+                    Err(Failure { kind: FailureKind::Other, message: format!("cannot reboot the host: {error}") })
+                }
             });
             return match booting {
                 Ok(record) => {
@@ -227,7 +226,7 @@ impl<S: System> Host<S> {
     /// Changes the owner while no step runs.
     fn alone<T>(&mut self, change: impl FnOnce(&mut S) -> Result<T, Failure>) -> Result<T, Failure> {
         if !Journal::of(&mut self.system).lock()? {
-            return Err(Failure { kind: FailureKind::Busy, message: "a step runs".to_owned() });
+            return Err(Failure { kind: FailureKind::Busy, message: "a step is running".to_owned() });
         }
         let changed = Journal::of(&mut self.system).hold_lock().and_then(|()| change(&mut self.system));
         let mut journal = Journal::of(&mut self.system);
@@ -242,7 +241,7 @@ impl<S: System> Host<S> {
             owner::claim(system, claim)?;
             owner::mark(system)?.ok_or_else(|| Failure {
                 kind: FailureKind::NoJournal,
-                message: "the owner mark was written and is not there".to_owned(),
+                message: "the owner mark is missing after it was written".to_owned(),
             })
         })
     }
@@ -251,7 +250,7 @@ impl<S: System> Host<S> {
         // Nobody was ever here: nothing is made just to be removed.
         let failed = |error: std::io::Error| Failure {
             kind: FailureKind::Other,
-            message: format!("{HOME} cannot be removed: {error}"),
+            message: format!("cannot remove {HOME}: {error}"),
         };
         if self.system.stat(HOME).map_err(failed)?.is_none() {
             return Ok(());
@@ -265,7 +264,7 @@ impl<S: System> Host<S> {
             None => Ok(()),
             Some(components) => Err(Failure {
                 kind: FailureKind::InUse,
-                message: format!("components are installed: {}; remove them first", components.join(", ")),
+                message: format!("components are still installed: {}; remove them first", components.join(", ")),
             }),
         }
     }

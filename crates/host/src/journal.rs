@@ -117,7 +117,7 @@ fn checked(id: &str) -> Result<(), Failure> {
     Err(Failure {
         kind: FailureKind::NotUnderstood,
         message: format!(
-            "`{}` is no id of a step: 1 to 128 letters, digits, `-` and `.`, not beginning with `.`",
+            "invalid step id `{}`: must be 1 to 128 letters, digits, `-` and `.`, and not start with `.`",
             clip(id, 140)
         ),
     })
@@ -126,7 +126,7 @@ fn checked(id: &str) -> Result<(), Failure> {
 fn no_journal(error: io::Error) -> Failure {
     Failure {
         kind: FailureKind::NoJournal,
-        message: format!("the journal in {HOME} cannot be written, and without it nothing is begun: {error}"),
+        message: format!("cannot write the journal in {HOME}, and without it no step is started: {error}"),
     }
 }
 
@@ -148,8 +148,8 @@ impl<'s> Journal<'s> {
         }
         if !self.system.lock(&step_lock()).map_err(no_journal)? {
             return Err(busy(match self.running()? {
-                Some(record) => format!("the step {} runs", record.id),
-                None => "another step runs".to_owned(),
+                Some(record) => format!("step {} is running", record.id),
+                None => "another step is running".to_owned(),
             }));
         }
         let begun = self.hold(|journal| journal.begin_locked(apply));
@@ -166,11 +166,11 @@ impl<'s> Journal<'s> {
             return Ok(Begin::Known(record));
         }
         if let Some(record) = self.running()? {
-            return Err(busy(format!("the host boots, by the step {}", record.id)));
+            return Err(busy(format!("the host is rebooting (step {})", record.id)));
         }
         let facts = self.system.facts().map_err(no_journal)?;
         if facts.free < ROOM {
-            let error = io::Error::new(io::ErrorKind::StorageFull, format!("{} bytes are free", facts.free));
+            let error = io::Error::new(io::ErrorKind::StorageFull, format!("only {} bytes are free", facts.free));
             return Err(no_journal(error));
         }
         let digest = match &apply.step {
@@ -215,7 +215,7 @@ impl<'s> Journal<'s> {
     /// The host is about to be told to boot: the step ends when it comes back.
     pub(crate) fn boots(&mut self, begun: &mut Begun) -> Result<StepRecord, Failure> {
         begun.written.boot_asked = Some(self.system.now());
-        begun.written.record.message = "the host boots".to_owned();
+        begun.written.record.message = "the host is rebooting".to_owned();
         self.write(&begun.written).map_err(no_journal)?;
         Ok(begun.written.record.clone())
     }
@@ -261,7 +261,7 @@ impl<'s> Journal<'s> {
         checked(id)?;
         let read = |error| Failure {
             kind: FailureKind::Other,
-            message: format!("the record of {id} cannot be read: {error}"),
+            message: format!("cannot read the record of step {id}: {error}"),
         };
         match self.system.read(&record_path(id), LIMIT) {
             Ok(Some(bytes)) => match serde_json::from_slice(&bytes) {
@@ -292,7 +292,7 @@ impl<'s> Journal<'s> {
             if booted {
                 record.outcome = Outcome::Done;
                 record.ended = Some(self.system.now());
-                record.message = "the host came back".to_owned();
+                record.message = "the host rebooted".to_owned();
                 return record;
             }
             if let Some(asked) = written.boot_asked {
@@ -302,7 +302,7 @@ impl<'s> Journal<'s> {
                 }
                 record.outcome = Outcome::Failed;
                 record.message =
-                    format!("the host was told to boot, and {since} s later it still runs in the same boot");
+                    format!("the host did not reboot: {since}s after the request it still has the same boot ID");
                 return record;
             }
         }
@@ -314,9 +314,12 @@ impl<'s> Journal<'s> {
         let in_time = (0..time).contains(&(self.system.now() - record.began));
         if booted || !in_time || !self.system.left_over(&written.process) {
             record.outcome = Outcome::Interrupted;
-            record.message =
-                if booted { "the host went down while it ran" } else { "its process is gone without a word" }
-                    .to_owned();
+            record.message = if booted {
+                "the host went down while the step was running"
+            } else {
+                "the process of the step disappeared"
+            }
+            .to_owned();
         }
         record
     }
@@ -345,7 +348,7 @@ impl<'s> Journal<'s> {
             record.boot_id = boot_id;
             record.began = now;
             record.ended = Some(now);
-            record.message = "never begun: refused before".to_owned();
+            record.message = "not started: it was withdrawn before".to_owned();
             let number = journal.latest()?.number;
             let process = journal.system.own_process();
             journal.prune().map_err(no_journal)?;
@@ -360,10 +363,10 @@ impl<'s> Journal<'s> {
     pub(crate) fn log(&self, id: &str, bytes: u64) -> Result<Vec<u8>, Failure> {
         checked(id)?;
         let path = log_path(id);
-        let log = self.system.read(&path, 4 * LOG as u64).map_err(|error| Failure {
-            kind: FailureKind::Other,
-            message: format!("{path} cannot be read: {error}"),
-        })?;
+        let log = self
+            .system
+            .read(&path, 4 * LOG as u64)
+            .map_err(|error| Failure { kind: FailureKind::Other, message: format!("cannot read {path}: {error}") })?;
         let mut log = log.unwrap_or_default();
         let more = log.len().saturating_sub(usize::try_from(bytes).unwrap_or(usize::MAX));
         log.drain(..more);
@@ -389,7 +392,7 @@ impl<'s> Journal<'s> {
         while !self.system.lock(&journal_lock()).map_err(no_journal)? {
             tries += 1;
             if tries > 50 {
-                return Err(busy("another process changes the journal".to_owned()));
+                return Err(busy("another process is changing the journal".to_owned()));
             }
             self.system.pause(std::time::Duration::from_millis(20));
         }
@@ -507,7 +510,7 @@ fn broken(id: &str) -> StepRecord {
         ended: None,
         outcome: Outcome::Interrupted,
         untouched: false,
-        message: "the journal on the host is damaged: what became of this step must be seen by looking".to_owned(),
+        message: "the journal on the host is damaged: the outcome of this step is unknown".to_owned(),
         tail: String::new(),
     }
 }
@@ -518,7 +521,7 @@ fn of_old(earlier: Earlier) -> StepRecord {
         outcome: earlier.outcome,
         untouched: false,
         began: earlier.began,
-        message: "long ago: only its end is remembered".to_owned(),
+        message: "old step: only its outcome is recorded".to_owned(),
         ..broken(&earlier.id)
     }
 }

@@ -8,9 +8,9 @@ use fleetwright_host::{Host, System as _, serve};
 
 const USAGE: &str =
     "usage: fleetwright-host serve [--root DIR]  answer requests, one JSON document a line, until the input ends;
-                                             with all files in that folder, to try it out
-       fleetwright-host version               say which version this is
-       fleetwright-host facts                 say what this host is";
+                                             --root: use the files below DIR, for tests
+       fleetwright-host version               print the version and the protocol
+       fleetwright-host facts                 print the facts of this host";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

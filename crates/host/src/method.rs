@@ -69,7 +69,7 @@ impl Work<'_> {
     pub fn left(&self) -> Result<Duration, MethodError> {
         let left = self.until.saturating_sub(self.system.elapsed());
         if left.is_zero() {
-            return Err(MethodError("its time is over".to_owned()));
+            return Err(MethodError("the step timed out".to_owned()));
         }
         Ok(left)
     }
@@ -89,11 +89,11 @@ impl Work<'_> {
         let ran = self
             .system
             .run(&Run { argv, input, env, within })
-            .map_err(|error| MethodError(format!("{name} cannot be run: {error}")))?;
+            .map_err(|error| MethodError(format!("cannot run {name}: {error}")))?;
         self.log.push(&ran.tail);
         if ran.timed_out {
             return Err(MethodError(format!(
-                "{name} was killed after {} s, when the step's time was over",
+                "{name} was killed after {}s, because the step timed out",
                 within.as_secs()
             )));
         }
@@ -116,8 +116,8 @@ impl Work<'_> {
 /// How a program ended that did not end well, for people: its status and the last line that it printed.
 pub fn ended(ran: &Ran) -> String {
     let how = match (ran.timed_out, ran.status) {
-        (true, _) => "took too long".to_owned(),
-        (false, Some(status)) => format!("ended with {status}"),
+        (true, _) => "timed out".to_owned(),
+        (false, Some(status)) => format!("exited with {status}"),
         (false, None) => "was killed".to_owned(),
     };
     match ran.tail.lines().rev().map(str::trim).find(|line| !line.is_empty()) {

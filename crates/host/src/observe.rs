@@ -1,6 +1,6 @@
 //! Looks at everything that is managed. Changes nothing.
 
-use fleetwright_wire::{Check, ComponentSeen, Deviation, Installed, Package};
+use fleetwright_wire::{Check, ComponentSeen, Deviation, Installed, Package, plural};
 
 use crate::method::{self, MethodError};
 use crate::system::Coming;
@@ -43,7 +43,7 @@ pub(crate) fn component(system: &dyn System, package: &Package, health: bool) ->
         seen.deviations.push(Deviation {
             what: "observation".to_owned(),
             found: clip(&error.to_string(), 500),
-            wanted: "to be looked at".to_owned(),
+            wanted: "readable".to_owned(),
             disrupts: false,
         });
     }
@@ -52,7 +52,7 @@ pub(crate) fn component(system: &dyn System, package: &Package, health: bool) ->
         seen.deviations.truncate(MOST);
         seen.deviations.push(Deviation {
             what: "and more".to_owned(),
-            found: format!("{more} other differences"),
+            found: plural(more, "other difference"),
             wanted: "none".to_owned(),
             disrupts: false,
         });
@@ -78,7 +78,7 @@ fn look(system: &dyn System, package: &Package, seen: &mut ComponentSeen) -> Res
         seen.deviations.push(Deviation {
             what: "step".to_owned(),
             found,
-            wanted: format!("{} to its end", package.reference),
+            wanted: format!("{} completed", package.reference),
             disrupts: package.units.iter().any(|unit| unit.running == Some(true)),
         });
     }
@@ -94,10 +94,10 @@ fn look(system: &dyn System, package: &Package, seen: &mut ComponentSeen) -> Res
 
 fn unfinished(state: &store::State) -> Option<String> {
     if state.removing {
-        return Some("a removal that did not end".to_owned());
+        return Some("interrupted removal".to_owned());
     }
     let trying = state.trying.last()?;
-    Some(format!("a step to {} that did not end", trying.reference))
+    Some(format!("interrupted step to {}", trying.reference))
 }
 
 /// The package of a component as the host keeps it since it installed it.
@@ -128,7 +128,7 @@ pub(crate) fn unasked(system: &dyn System, component: &str) -> Option<ComponentS
         Err(error) => seen.deviations.push(Deviation {
             what: "observation".to_owned(),
             found: clip(&error.to_string(), 500),
-            wanted: "to be looked at".to_owned(),
+            wanted: "readable".to_owned(),
             disrupts: false,
         }),
     }

@@ -26,7 +26,7 @@ pub(crate) fn path() -> String {
 fn no_mark(error: io::Error) -> Failure {
     Failure {
         kind: FailureKind::NoJournal,
-        message: format!("{} cannot be read or written, and without it nothing is begun: {error}", path()),
+        message: format!("cannot read or write {}, and without it no step is started: {error}", path()),
     }
 }
 
@@ -53,10 +53,7 @@ pub(crate) fn admit(system: &mut dyn System, claim: &Claim) -> Result<(), Failur
     if claim.fence < mark.fence {
         return Err(Failure {
             kind: FailureKind::Fenced,
-            message: format!(
-                "a newer leader was heard: this one has the fencing token {}, the highest is {}",
-                claim.fence, mark.fence
-            ),
+            message: format!("stale fencing token {}: the host has seen {} of a newer leader", claim.fence, mark.fence),
         });
     }
     if claim.fence > mark.fence {
@@ -87,10 +84,7 @@ pub(crate) fn claim(system: &mut dyn System, claim: &Claim) -> Result<(), Failur
     if claim.epoch != 0 {
         return Err(Failure {
             kind: FailureKind::NotOwner,
-            message: format!(
-                "the host has no owner any more: look at it again before it is claimed for {}",
-                claim.owner
-            ),
+            message: format!("host has no owner any more: observe it again before claiming it for {}", claim.owner),
         });
     }
     write(system, &Mark { owner: claim.owner.clone(), epoch: 1, fence: claim.fence })
@@ -107,8 +101,8 @@ pub(crate) fn adopt(system: &mut dyn System, claim: &Claim, from: &Owner) -> Res
             write(system, &adopted)?;
             Ok(adopted)
         }
-        Some(mark) => refused(format!("the host belongs to {} in epoch {}, not to {from}", mark.owner, mark.epoch)),
-        None => refused("the host has no owner: it needs no adoption".to_owned()),
+        Some(mark) => refused(format!("host is owned by {} (epoch {}), not by {from}", mark.owner, mark.epoch)),
+        None => refused("host has no owner: claim it instead of adopting it".to_owned()),
     }
 }
 
@@ -123,9 +117,9 @@ fn owns(mark: &Mark, claim: &Claim) -> Result<(), Failure> {
         return Ok(());
     }
     let message = if mark.owner.is(&claim.owner) {
-        format!("the host is in epoch {} of {}, not {}: look at it again", mark.epoch, mark.owner, claim.epoch)
+        format!("host is in epoch {} of {}, not in epoch {}: observe it again", mark.epoch, mark.owner, claim.epoch)
     } else {
-        format!("the host belongs to {} in epoch {}, not to {}", mark.owner, mark.epoch, claim.owner)
+        format!("host is owned by {} (epoch {}), not by {}", mark.owner, mark.epoch, claim.owner)
     };
     Err(Failure { kind: FailureKind::NotOwner, message })
 }

@@ -35,7 +35,7 @@ pub fn serve<S: System>(host: &mut Host<S>, mut input: impl BufRead, output: imp
                 Err(error) => Answer::Failed(Failure {
                     kind: FailureKind::NotUnderstood,
                     message: format!(
-                        "the request is not understood, at column {}: is this helper of another version?",
+                        "invalid request, at column {}: operator and helper may have different versions",
                         error.column()
                     ),
                 }),

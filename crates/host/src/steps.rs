@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::mem::discriminant;
 use std::time::Duration;
 
-use fleetwright_wire::{Installed, Package};
+use fleetwright_wire::{Installed, Package, plural};
 
 use crate::method::{self, MethodError, SHELL, Work, ended};
 use crate::store::State;
@@ -84,7 +84,7 @@ impl Doing<'_> {
         if how == How::Repair {
             if state.installed.as_ref().is_none_or(|installed| installed.digest != digest) {
                 let found = state.installed.map_or("nothing".to_owned(), |installed| installed.reference);
-                return Err(MethodError(format!("{} is not installed, {found} is: install it", package.reference)));
+                return Err(MethodError(format!("cannot repair {}: {found} is installed instead", package.reference)));
             }
             let found = observe::deviations(self.system, package)?;
             done.extend(
@@ -140,12 +140,12 @@ impl Doing<'_> {
         store::keep_state(self.system, component, &state)?;
         self.prune(package, &state);
         if wrote > 0 {
-            done.push(format!("wrote {wrote} files"));
+            done.push(format!("wrote {}", plural(wrote, "file")));
         }
         let what = match how {
             How::Install { .. } => "installed",
             How::Repair => "repaired",
-            How::Back => "went back to",
+            How::Back => "rolled back to",
         };
         Ok(format!("{what} {}{}{}", package.reference, if done.is_empty() { "" } else { ": " }, done.join(", ")))
     }
@@ -156,7 +156,7 @@ impl Doing<'_> {
         for entry in state.there() {
             match store::package(self.system, component, &entry.digest) {
                 Ok(Some(package)) => packages.push((entry.digest.clone(), package)),
-                Ok(None) => self.log.push(&format!("{} is not kept any more", entry.reference)),
+                Ok(None) => self.log.push(&format!("{} is no longer kept", entry.reference)),
                 Err(error) => self.log.push(&error.to_string()),
             }
         }
@@ -200,7 +200,7 @@ impl Doing<'_> {
         }
         for path in &stale {
             files::put_back(self.system, component, path, state.paths[path].as_ref())?;
-            done.push(format!("took {path} away"));
+            done.push(format!("reverted {path}"));
         }
         if !stale_units.is_empty() {
             self.hands(done, |hands| {
@@ -234,7 +234,7 @@ impl Doing<'_> {
             store::prune_cache(self.system)
         })();
         if let Err(error) = pruned {
-            self.log.push(&format!("what is no longer needed could not be dropped: {error}"));
+            self.log.push(&format!("cannot delete what is no longer needed: {error}"));
         }
     }
 
@@ -247,7 +247,7 @@ impl Doing<'_> {
         let Some(package) = package else {
             let known: Vec<&str> = state.kept().map(|kept| kept.reference.as_str()).collect();
             return Err(MethodError(format!(
-                "the version of {component} with the digest {} is not kept on this host; kept are: {}",
+                "{component} with digest {} is not kept on this host; kept: {}",
                 crate::text::clip(to, 64),
                 if known.is_empty() { "none".to_owned() } else { known.join(", ") }
             )));
@@ -261,7 +261,7 @@ impl Doing<'_> {
         let mut state = store::state(self.system, component)?;
         if state.is_empty() {
             store::forget(self.system, component)?;
-            return Ok(format!("nothing of {component} is here"));
+            return Ok(format!("{component} is not installed"));
         }
         let packages = self.packages(component, &state)?;
         self.touched = true;
@@ -273,11 +273,11 @@ impl Doing<'_> {
         if let Some((_, package)) = packages.last().or(packages.first())
             && let Some(script) = &package.remove.before
         {
-            self.say("running what is declared for before the removal".to_owned());
+            self.say("running remove.before".to_owned());
             self.log.push("── remove.before");
             let ran = self.work(package, None, true, |work| work.run(SHELL, script.as_bytes(), &[]))?;
             if !ran.ok() {
-                return Err(MethodError(format!("what is declared for before the removal {}", ended(&ran))));
+                return Err(MethodError(format!("remove.before {}", ended(&ran))));
             }
         }
         self.say(format!("removing {component}"));
@@ -300,7 +300,7 @@ impl Doing<'_> {
         folders::tidy(self.system).map_err(MethodError::io("folders"))?;
         store::forget(self.system, component)?;
         store::prune_cache(self.system)?;
-        done.push(format!("{} files as they were before", state.paths.len()));
+        done.push(format!("reverted {}", plural(state.paths.len(), "file")));
         Ok(format!("removed {component}: {}", done.join(", ")))
     }
 }
@@ -335,7 +335,10 @@ fn checked(package: &Package) -> Result<(), MethodError> {
         let drop_ins = unit.drop_ins.keys();
         for name in drop_ins.chain([&unit.name]) {
             if name.is_empty() || name.contains('/') || name.starts_with(['.', '-']) {
-                return Err(MethodError(format!("`{}` is no name of a unit or drop-in", crate::text::clip(name, 100))));
+                return Err(MethodError(format!(
+                    "invalid name `{}` of a unit or drop-in",
+                    crate::text::clip(name, 100)
+                )));
             }
         }
     }
@@ -350,7 +353,7 @@ pub(crate) fn checked_component(component: &str) -> Result<(), MethodError> {
         return Ok(());
     }
     Err(MethodError(format!(
-        "`{}` is no name of a component: 1 to 63 lower-case letters, digits and `-`",
+        "invalid component name `{}`: must be 1 to 63 lower-case letters, digits and `-`",
         crate::text::clip(component, 100)
     )))
 }
@@ -364,7 +367,7 @@ fn checked_path(path: &str) -> Result<(), MethodError> {
         return Ok(());
     }
     Err(MethodError(format!(
-        "`{}` is no path that a package may have: absolute, in a folder, without `.` and `..`, and not in {}",
+        "invalid path `{}` in a package: must be absolute, in a folder, without `.` and `..`, and not in {}",
         crate::text::clip(path, 300),
         fleetwright_wire::HOME
     )))

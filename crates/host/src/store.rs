@@ -112,7 +112,7 @@ pub(crate) fn state(system: &dyn System, component: &str) -> Result<State, Metho
     let Some(bytes) = system.read(&path, LIMIT).map_err(MethodError::io(&path))? else { return Ok(State::default()) };
     serde_json::from_slice(&bytes).map_err(|error| {
         MethodError(format!(
-            "what the host remembers of {component} is damaged ({path}: {error}): remove {} by hand, then it is installed as if it were new",
+            "the state of {component} on the host is damaged ({path}: {error}): remove {} by hand, then it is installed as on a new host",
             folder(component)
         ))
     })

@@ -28,6 +28,8 @@ pub trait System: Send {
     fn link(&mut self, path: &str, target: &str) -> io::Result<()>;
     /// Removes a file, link or whole folder; `Ok(false)` if nothing was there.
     fn remove(&mut self, path: &str) -> io::Result<bool>;
+    /// Removes a folder only if it is empty; `Ok(false)` if something is in it or mounted there. `Ok(true)` if there is no such folder.
+    fn remove_empty(&mut self, path: &str) -> io::Result<bool>;
     /// The names in a folder, sorted; empty if there is none.
     fn list(&self, path: &str) -> io::Result<Vec<String>>;
     /// Moves within one file system, atomically.

@@ -27,7 +27,7 @@ pub(crate) fn deviations(system: &dyn System, package: &Package) -> Result<Vec<D
             });
         };
         if !state.exists && (unit.enabled.is_some() || unit.running.is_some()) {
-            differs("", "absent", "there", false);
+            differs("", "absent", "present", false);
             continue;
         }
         if let Some(wanted) = unit.enabled
@@ -37,13 +37,13 @@ pub(crate) fn deviations(system: &dyn System, package: &Package) -> Result<Vec<D
         }
         match unit.running {
             // Starting what is down disrupts nobody.
-            Some(true) if state.restarting => differs("", "waiting to be restarted after it ended", "active", false),
+            Some(true) if state.restarting => differs("", "waiting for a restart after it exited", "active", false),
             Some(true) if !runs(&state) => differs("", &state.active, "active", false),
             Some(false) if is_up(&state) => differs("", &state.active, "inactive", true),
             _ => {}
         }
         if state.needs_reload {
-            differs(" files", "changed since systemd read them", "as systemd knows them", unit.running == Some(true));
+            differs(" files", "changed since the last daemon-reload", "loaded by systemd", unit.running == Some(true));
         }
     }
     Ok(deviations)
@@ -107,11 +107,11 @@ impl Hands<'_> {
     fn act(&mut self, name: &str, verb: UnitVerb, did: &str) -> Result<(), MethodError> {
         let left = self.until.saturating_sub(self.system.elapsed());
         if left.is_zero() {
-            return Err(MethodError(format!("unit {name} was not {did}: the step's time is over")));
+            return Err(MethodError(format!("unit {name} was not {did}: the step timed out")));
         }
         if let Err(error) = self.system.unit_do(name, verb, left) {
             self.last_words(name);
-            return Err(MethodError(format!("unit {name} cannot be {did}: {error}")));
+            return Err(MethodError(format!("unit {name} could not be {did}: {error}")));
         }
         self.done.push(format!("{did} {name}"));
         Ok(())
@@ -138,7 +138,7 @@ impl Hands<'_> {
             needed = needed || self.state(&unit.name)?.needs_reload;
         }
         if needed {
-            self.system.reload_units().map_err(MethodError::io("systemd cannot read its files anew"))?;
+            self.system.reload_units().map_err(MethodError::io("systemctl daemon-reload"))?;
         }
         Ok(())
     }
@@ -164,7 +164,7 @@ impl Hands<'_> {
                 return Ok(());
             }
             return Err(MethodError(format!(
-                "unit {} does not exist: neither the package brings it nor its method",
+                "unit {} not found: neither the package nor its method provides it",
                 unit.name
             )));
         }

@@ -176,7 +176,7 @@ pub fn around_with(server: &str, ca: &str) -> Vec<Value> {
 pub fn key() -> Value {
     json!({
         "apiVersion": "v1", "kind": "Secret", "metadata": { "name": SSH_SECRET }, "type": "kubernetes.io/ssh-auth",
-        "stringData": { "ssh-privatekey": "simulated hosts let everybody in\n" },
+        "stringData": { "ssh-privatekey": "simulated hosts accept every key\n" },
     })
 }
 

@@ -186,7 +186,7 @@ impl Transport for Fleet {
             }
             if host.refuses_login() {
                 let user = &route.host.user;
-                return Err(ReachError::LoginRefused(format!("{address} does not let {user} in with this key")));
+                return Err(ReachError::LoginRefused(format!("{address} rejected this key for user {user}")));
             }
             self.inner.connections.fetch_add(1, Ordering::Relaxed);
             let link: Box<dyn Link> = Box::new(SimLink::new(host, found, route.limits));
@@ -204,7 +204,7 @@ impl Fleet {
         let network = host.network();
         if network == Network::Silent || !host.is_on() {
             self.inner.wait(limits.connect).await;
-            return Err(ReachError::Unreachable(format!("{address}: no answer within {:?}", limits.connect)));
+            return Err(ReachError::Unreachable(format!("{address}: connection timed out after {:?}", limits.connect)));
         }
         match network {
             Network::Unreachable => Err(ReachError::Unreachable(format!("{address}: no route to host"))),

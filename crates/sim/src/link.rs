@@ -61,7 +61,7 @@ impl SimLink {
         }
         match self.host.speech() {
             Speech::Honest => {}
-            Speech::Nonsense => return Err(LinkError::Nonsense("`%%%` is no answer".to_owned())),
+            Speech::Nonsense => return Err(LinkError::Nonsense("`%%%` is not a valid response".to_owned())),
             Speech::Lies => {
                 if let Request::Apply(apply) = request {
                     return Ok(Answer::Ended(claimed(apply)));

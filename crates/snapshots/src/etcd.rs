@@ -80,9 +80,14 @@ impl Etcd {
         answer.with_context(|| format!("{}: {what}", self.url))
     }
 
+    /// What it says of itself.
+    pub(crate) async fn status(&self) -> Result<Value> {
+        self.ask("maintenance/status", json!({})).await
+    }
+
     /// The revision that it is at.
     pub(crate) async fn revision(&self) -> Result<i64> {
-        Ok(number(&self.ask("maintenance/status", json!({})).await?["header"]["revision"]))
+        Ok(revision(&self.status().await?))
     }
 
     /// How many keys there are at a revision.
@@ -98,6 +103,19 @@ impl Etcd {
         let answer = self.ask("maintenance/hashkv", json!({ "revision": revision.to_string() })).await?;
         Ok((number(&answer["hash"]), number(&answer["compact_revision"])))
     }
+}
+
+/// The revision in the status of a member.
+pub(crate) fn revision(status: &Value) -> i64 {
+    number(&status["header"]["revision"])
+}
+
+/// A version such as `3.7.0`; none if there is none, or if it is not one. It becomes part of messages.
+pub(crate) fn version(value: &Value) -> Option<String> {
+    let text = value.as_str()?;
+    let is_version = text.len() <= 32 && text.starts_with(|first: char| first.is_ascii_digit());
+    let is_plain = text.chars().all(|one| one.is_ascii_alphanumeric() || ".-+".contains(one));
+    (is_version && is_plain).then(|| text.to_owned())
 }
 
 /// Numbers of 64 bits are texts in JSON, and nought is left out.

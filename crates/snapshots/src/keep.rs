@@ -56,18 +56,18 @@ pub async fn keep(keep: &Keep) -> Result<Report> {
     let (sealed, spare) = (cluster_keys.as_deref(), keep.spare.as_deref());
     let key_id = keep.place.put(&keep.encryption, &file, &described, sealed, spare).await?;
     let kept = prune(keep).await?;
-    let name = keep.name.clone();
-    Ok(Report { name, at: taken.at, bytes: taken.bytes, revision, keys, kept, key_id: Some(key_id) })
+    let (name, key_id) = (keep.name.clone(), Some(key_id));
+    Ok(Report { name, at: taken.at, bytes: taken.bytes, revision, keys, kept, key_id, etcd: taken.etcd })
 }
 
 /// The revision and the number of keys that both agree on.
 async fn compare(keep: &Keep, taken: &Taken) -> Result<(i64, u64)> {
     let source = Source { endpoints: vec![keep.scratch.clone()], certificates: None, server_name: None };
-    let scratch = source.members().await?.pop().context("a scratch etcd is named")?;
+    let scratch = source.members().await?.pop().context("no scratch etcd given")?;
     let revision = begun(&scratch).await?;
     ensure!(
         revision >= taken.revision,
-        "it restores to revision {revision}, and etcd was at {} before it was taken",
+        "the snapshot restores to revision {revision}, but etcd was already at {} when it was taken",
         taken.revision
     );
     let (keys, digest) = (scratch.keys(revision).await?, scratch.digest(revision).await?);
@@ -76,17 +76,17 @@ async fn compare(keep: &Keep, taken: &Taken) -> Result<(i64, u64)> {
         let says = async { Ok::<_, anyhow::Error>((member.keys(revision).await?, member.digest(revision).await?)) };
         match says.await {
             Ok((live, _)) if live != keys => {
-                bail!("it restores to {keys} keys at revision {revision}, and {} has {live}", member.url)
+                bail!("the snapshot restores to {keys} keys at revision {revision}, but {} has {live}", member.url)
             }
             // From different revisions on, they cover different things.
             Ok((_, live)) if live.1 == digest.1 && live.0 != digest.0 => {
-                bail!("it restores to other keys at revision {revision} than {} has", member.url)
+                bail!("the snapshot differs from the data of {} at revision {revision} (hash mismatch)", member.url)
             }
             Ok(_) => return Ok((revision, keys)),
             Err(error) => why = Some(error),
         }
     }
-    Err(why.context("no member of etcd was named")?.context("etcd cannot be compared with what was restored"))
+    Err(why.context("no etcd endpoint given")?.context("cannot compare etcd with the restored snapshot"))
 }
 
 /// The revision of the scratch etcd, once it answers.
@@ -95,7 +95,9 @@ async fn begun(scratch: &Etcd) -> Result<i64> {
     loop {
         match scratch.revision().await {
             Ok(revision) => return Ok(revision),
-            Err(error) if Instant::now() > deadline => return Err(error.context("the scratch etcd does not begin")),
+            Err(error) if Instant::now() > deadline => {
+                return Err(error.context("timed out waiting for the scratch etcd"));
+            }
             Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
         }
     }
@@ -191,7 +193,8 @@ mod tests {
         let Described { name, taken, revision, keys } = described("20260103-000000", b"all of it");
         let kept = prune(&keep).await.unwrap();
         assert_eq!(kept.first().map(String::as_str), Some("20260102-000299"));
-        let report = Report { name, at: taken.at, bytes: 1 << 40, revision, keys, kept, key_id: Some("0".repeat(16)) };
+        let (bytes, key_id, etcd) = (1 << 40, Some("0".repeat(16)), taken.etcd);
+        let report = Report { name, at: taken.at, bytes, revision, keys, kept, key_id, etcd };
         let said = serde_json::to_string(&report).unwrap();
         assert!(said.len() <= 12 * 1024 / 4, "{} bytes", said.len());
         assert_eq!(std::fs::read_dir(folders[0].path()).unwrap().count(), 300, "all are kept");

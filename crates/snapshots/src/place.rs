@@ -19,13 +19,13 @@ pub fn place(volume: &Path, id: &str) -> Result<()> {
     if fs::read_to_string(volume.join(MARK)).is_ok_and(|mark| mark == id) {
         return clear(&new);
     }
-    ensure!(new.join("member").exists(), "nothing was restored to {}", new.display());
+    ensure!(new.join("member").exists(), "no restored data in {}", new.display());
     if data.exists() && !old.exists() {
-        fs::rename(&data, &old).with_context(|| format!("cannot set {} aside", data.display()))?;
+        fs::rename(&data, &old).with_context(|| format!("cannot move {} away", data.display()))?;
     }
     // Left by an attempt that ended between the next two lines.
     clear(&data)?;
-    fs::rename(&new, &data).with_context(|| format!("cannot put {} in its place", new.display()))?;
+    fs::rename(&new, &data).with_context(|| format!("cannot move {} into place", new.display()))?;
     fs::write(volume.join(MARK), id)?;
     Ok(fs::File::open(volume)?.sync_all()?)
 }

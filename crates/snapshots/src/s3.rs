@@ -80,14 +80,14 @@ impl Bucket {
     fn key(&self, name: &str) -> Result<String> {
         let path = self.keys.join(name);
         let text = std::fs::read_to_string(&path);
-        let text = text.with_context(|| format!("the Secret of the store has no {name}"))?;
+        let text = text.with_context(|| format!("the Secret of the S3 store has no key {name}"))?;
         Ok(text.trim().to_owned())
     }
 
     async fn send(&self, asked: &Asked<'_>, body: Vec<u8>) -> Result<Answer> {
         let keys = Keys { id: self.key("accessKeyId")?, secret: self.key("secretAccessKey")? };
-        let endpoint: http::Uri = self.endpoint.parse().context("the endpoint of the store is no URL")?;
-        let host = endpoint.authority().context("the endpoint of the store has no host")?.as_str();
+        let endpoint: http::Uri = self.endpoint.parse().context("the endpoint of the S3 store is not a URL")?;
+        let host = endpoint.authority().context("the endpoint of the S3 store has no host")?.as_str();
         let path = match asked.object {
             Some(object) => format!("/{}/{}", self.bucket, encoded(&format!("{}{object}", self.prefix), false)),
             None => format!("/{}", self.bucket),
@@ -115,7 +115,7 @@ impl Bucket {
         let most = if headers.iter().any(|(name, _)| *name == "range") { PIECE } else { TEXT };
         let body = Limited::new(answer.into_body(), most).collect().await.map_err(|error| {
             match error.is::<http_body_util::LengthLimitError>() {
-                true => anyhow!("{}: the store sends more than the {most} bytes that an answer may have", about()),
+                true => anyhow!("{}: the response of the store exceeds the limit of {most} bytes", about()),
                 false => anyhow!("{}: {error}", about()),
             }
         })?;
@@ -130,7 +130,7 @@ impl Bucket {
         }
         let text = String::from_utf8_lossy(&answer.body);
         let why = element(&text, "Message").or_else(|| element(&text, "Code")).unwrap_or_default();
-        bail!("{} {}: the store answers {}: {why}", asked.method, self.name(), answer.code)
+        bail!("{} {}: the store responded with {}: {why}", asked.method, self.name(), answer.code)
     }
 
     pub(crate) async fn put(&self, object: &str, body: Vec<u8>) -> Result<()> {
@@ -147,7 +147,8 @@ impl Bucket {
         }
         let begin = Asked { method: "POST", object: Some(object), query: &[("uploads", "")], headers: &[] };
         let begun = self.well(&begin, Vec::new()).await?;
-        let id = element(&String::from_utf8_lossy(&begun.body), "UploadId").context("the store begins no upload")?;
+        let id = element(&String::from_utf8_lossy(&begun.body), "UploadId")
+            .context("the store did not start the multipart upload")?;
         match self.pieces(object, &id, first, &mut file).await {
             Ok(()) => Ok(()),
             Err(error) => {
@@ -176,7 +177,7 @@ impl Bucket {
         let done = self.well(&end, body.into_bytes()).await?;
         let text = String::from_utf8_lossy(&done.body);
         // It may answer well before it knows that it did not go well.
-        ensure!(element(&text, "ETag").is_some(), "the store does not take the upload: {}", text.trim());
+        ensure!(element(&text, "ETag").is_some(), "the store rejected the upload: {}", text.trim());
         Ok(())
     }
 
@@ -191,15 +192,12 @@ impl Bucket {
 
     /// Brings an object of that size to a file, piece by piece.
     pub(crate) async fn get_file(&self, object: &str, bytes: u64, to: &Path) -> Result<()> {
-        ensure!(
-            bytes <= LARGEST,
-            "the store says that {object} has {bytes} bytes; the largest that is fetched has {LARGEST}"
-        );
+        ensure!(bytes <= LARGEST, "the store reports {bytes} bytes for {object}; the limit is {LARGEST}");
         let folder = to.parent().unwrap_or(Path::new("."));
         let free = rustix::fs::statvfs(folder).map(|found| found.f_bavail * found.f_frsize)?;
         ensure!(
             bytes < free,
-            "the store says that {object} has {bytes} bytes, and {} has {free} left",
+            "the store reports {bytes} bytes for {object}, but {} has only {free} bytes free",
             folder.display()
         );
         let (mut file, mut at) = (File::create(to)?, 0);
@@ -209,9 +207,9 @@ impl Bucket {
             let headers = [("range", range.as_str())];
             let asked = Asked { method: "GET", object: Some(object), query: &[], headers: &headers };
             let body = self.well(&asked, Vec::new()).await?.body;
-            ensure!(!body.is_empty(), "the store has less of {object} than was put there");
+            ensure!(!body.is_empty(), "{object} in the store is truncated");
             let sent = body.len() as u64;
-            ensure!(sent <= wanted, "the store sends {sent} bytes of {object} where {wanted} were asked for");
+            ensure!(sent <= wanted, "the store sent {sent} bytes of {object}, more than the requested {wanted}");
             at += sent;
             file.write_all(&body)?;
         }
@@ -238,11 +236,11 @@ impl Bucket {
             all.extend(keys.filter_map(|key| key.strip_prefix(&self.prefix).map(str::to_owned)));
             ensure!(
                 all.len() <= NAMES,
-                "{} has more than {NAMES} objects: remove what is not of snapshots",
+                "{} has more than {NAMES} objects: remove objects that do not belong to snapshots",
                 self.name()
             );
             let next = element(&text, "NextContinuationToken");
-            ensure!(next.is_none() || next != from, "{} gives the same page of its list again and again", self.name());
+            ensure!(next.is_none() || next != from, "{} returned the same page of its list twice", self.name());
             from = next;
             if from.is_none() {
                 return Ok(all);

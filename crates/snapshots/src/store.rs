@@ -81,6 +81,11 @@ fn cluster_keys(name: &str) -> String {
     format!("{name}.keys")
 }
 
+/// What is written until all of it is there.
+fn part(name: &str) -> String {
+    format!("{name}.part")
+}
+
 /// Reads a small file; none if there is none.
 pub(crate) fn read_small(path: &Path) -> Result<Option<Vec<u8>>> {
     let cannot = || format!("cannot read {}", path.display());
@@ -116,7 +121,7 @@ impl Place {
         let name = &described.name;
         let sealed = file.with_extension("sealed");
         let key_id = seal::seal(&encryption.keys, &encryption.cluster, described, file, &sealed)
-            .with_context(|| format!("snapshot {name} cannot be encrypted"))?;
+            .with_context(|| format!("cannot encrypt snapshot {name}"))?;
         let stored = fs::metadata(&sealed)?.len();
         let beside = Beside { described: described.clone(), stored: Some(stored), key_id: Some(key_id.clone()) };
         let beside = serde_json::to_vec_pretty(&beside)?;
@@ -130,10 +135,11 @@ impl Place {
         let Sealed { name, file, bytes, beside, cluster_keys: keys } = sealed;
         match self {
             Self::Folder(folder) => {
+                untaken(folder, name)?;
                 self.room(folder, bytes + keys.map_or(0, |keys| keys.len() as u64), spare).await?;
-                let (part, whole) = (folder.join(format!("{name}.part")), folder.join(data(name)));
+                let (part, whole) = (folder.join(part(name)), folder.join(data(name)));
                 copy(file, &part).with_context(|| format!("cannot write {}", part.display()))?;
-                fs::rename(&part, &whole)?;
+                fs::rename(&part, &whole).with_context(|| format!("cannot write {}", whole.display()))?;
                 if let Some(keys) = keys {
                     write(folder, &cluster_keys(name), keys)?;
                 }
@@ -155,7 +161,7 @@ impl Place {
         // What attempts before left behind is of no use.
         for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?.flatten() {
             if entry.file_name().to_string_lossy().ends_with(".part") {
-                fs::remove_file(entry.path())?;
+                remove_file(&entry.path())?;
             }
         }
         let mut all = self.list().await?;
@@ -163,18 +169,18 @@ impl Place {
         all.sort_unstable_by(|one, two| two.cmp(one));
         let files = all.iter().flat_map(|name| [data(name), cluster_keys(name), description(name)]);
         let sizes = files.filter_map(|file| fs::symlink_metadata(folder.join(file)).ok());
-        let older: u64 = sizes.map(|found| found.blocks() * 512).sum();
+        let older: u64 = sizes.filter(|found| !found.is_dir()).map(|found| found.blocks() * 512).sum();
         let free = || rustix::fs::statvfs(folder).map(|found| found.f_bavail * found.f_frsize);
         let wanted = bytes.saturating_add(1 << 20);
         let most = free()?.saturating_add(older);
         ensure!(
             most > wanted,
-            "the snapshot has {bytes} bytes, and {} has room for {most} without any older snapshot: none was removed; a larger volume is needed",
+            "the snapshot has {bytes} bytes, but {} has space for only {most} without older snapshots; no snapshot was removed; use a larger volume",
             folder.display()
         );
         while free()? <= wanted {
             let Some(oldest) = all.pop() else {
-                anyhow::bail!("{} has {} bytes left, and the snapshot has {bytes}", folder.display(), free()?);
+                anyhow::bail!("{} has {} bytes free, but the snapshot has {bytes}", folder.display(), free()?);
             };
             self.remove(&oldest).await?;
         }
@@ -185,8 +191,7 @@ impl Place {
     pub(crate) async fn list(&self) -> Result<Vec<String>> {
         let files: Vec<String> = match self {
             Self::Folder(folder) => {
-                let entries = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
-                entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+                regular_files(folder).with_context(|| format!("cannot read {}", folder.display()))?
             }
             Self::Bucket(bucket) => bucket.list().await?,
         };
@@ -200,10 +205,7 @@ impl Place {
     pub(crate) async fn remove(&self, name: &str) -> Result<()> {
         for file in [description(name), data(name), cluster_keys(name)] {
             match self {
-                Self::Folder(folder) => match fs::remove_file(folder.join(&file)) {
-                    Err(error) if error.kind() == ErrorKind::NotFound => {}
-                    removed => removed.with_context(|| format!("cannot remove {file}"))?,
-                },
+                Self::Folder(folder) => remove_file(&folder.join(&file))?,
                 Self::Bucket(bucket) => bucket.delete(&file).await?,
             }
         }
@@ -224,11 +226,11 @@ impl Place {
         let text = match self {
             Self::Folder(folder) => {
                 let known = fs::read(folder.join(description(name)));
-                known.with_context(|| format!("there is no snapshot {name}; there are: {}", self.names()))?
+                known.with_context(|| format!("snapshot {name} not found; available: {}", self.names()))?
             }
             Self::Bucket(bucket) => {
                 let known = bucket.get(&description(name)).await?;
-                known.with_context(|| format!("there is no snapshot {name} in {}", bucket.name()))?
+                known.with_context(|| format!("snapshot {name} not found in {}", bucket.name()))?
             }
         };
         let Beside { described, stored, .. } = serde_json::from_slice(&text)?;
@@ -241,16 +243,16 @@ impl Place {
         }
         if seal::is_sealed(&kept)? {
             let opened = seal::open(&encryption.keys, &encryption.cluster, name, &kept, to);
-            let (described, key_id) = opened.with_context(|| format!("snapshot {name} is refused"))?;
+            let (described, key_id) = opened.with_context(|| format!("snapshot {name} rejected"))?;
             fs::remove_file(&kept)?;
             return Ok((described, Some(key_id)));
         }
         ensure!(
             allow_unencrypted,
-            "snapshot {name} is not encrypted, and nothing shows that it is what was taken; if it is of a time before snapshots were encrypted, set spec.restore.allowUnencrypted to true"
+            "snapshot {name} is not encrypted, so its content cannot be verified; if it was taken before snapshots were encrypted, set spec.restore.allowUnencrypted to true"
         );
         let sum = digest(&kept)?;
-        ensure!(sum == described.taken.sha256, "snapshot {name} is not what was put there: its digest is {sum}");
+        ensure!(sum == described.taken.sha256, "snapshot {name} was modified: its digest is {sum}");
         fs::rename(&kept, to)?;
         Ok((described, None))
     }
@@ -269,18 +271,18 @@ impl Place {
         if described.is_none() {
             let mut all = self.list().await?;
             all.sort_unstable();
-            bail!("there is no snapshot {name}; there are: {}", all.join(", "));
+            bail!("snapshot {name} not found; available: {}", all.join(", "));
         }
         let sealed = sealed.with_context(|| {
             format!(
-                "snapshot {name} has no keys of the Cluster: it was taken by a version of Fleetwright that did not keep them, or while their sealed copy could not be opened; name another snapshot"
+                "snapshot {name} has no keys of the Cluster: it was taken by a version of Fleetwright that did not store them, or while their sealed copy could not be decrypted; choose another snapshot"
             )
         })?;
         let opened =
             encryption.keys.openers()?.iter().find_map(|key| ClusterKeys::open(key, &encryption.cluster, &sealed));
         opened.with_context(|| {
             format!(
-                "the keys of the Cluster in snapshot {name} are refused: they were sealed with another key than those in {}, or for another Cluster than {}, or were changed since; bring the key of the snapshots of that time",
+                "cannot decrypt the keys of the Cluster in snapshot {name}: they were sealed with a key that is not in {}, or for another Cluster than {}, or were modified; provide the snapshot key of that time",
                 encryption.keys.0.display(),
                 encryption.cluster
             )
@@ -289,15 +291,44 @@ impl Place {
 
     fn names(&self) -> String {
         let Self::Folder(folder) = self else { return String::new() };
-        let mut names: Vec<_> = fs::read_dir(folder)
-            .into_iter()
-            .flatten()
-            .flatten()
-            .filter_map(|entry| entry.file_name().to_string_lossy().strip_suffix(".json").map(str::to_owned))
-            .collect();
+        let files = regular_files(folder).unwrap_or_default();
+        let mut names: Vec<_> = files.iter().filter_map(|file| file.strip_suffix(".json")).collect();
         names.sort_unstable();
         names.join(", ")
     }
+}
+
+/// The regular files in a folder. A directory with the name of a snapshot is somebody else's.
+fn regular_files(folder: &Path) -> std::io::Result<Vec<String>> {
+    let entries = fs::read_dir(folder)?.flatten();
+    let files = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
+    Ok(files.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect())
+}
+
+/// Removes a file. A directory of that name is somebody else's, and stays: it must not fail every snapshot to come.
+fn remove_file(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound || is_directory(path) => Ok(()),
+        removed => removed.with_context(|| format!("cannot remove {}", path.display())),
+    }
+}
+
+fn is_directory(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|found| found.is_dir())
+}
+
+/// Makes sure that no directory has a name that this snapshot needs, before an older one is removed for it.
+fn untaken(folder: &Path, name: &str) -> Result<()> {
+    let whole = [data(name), cluster_keys(name), description(name)];
+    let parts = [part(name), part(&cluster_keys(name)), part(&description(name))];
+    for path in whole.into_iter().chain(parts).map(|file| folder.join(file)) {
+        ensure!(
+            !is_directory(&path),
+            "cannot store snapshot {name}: {} is a directory; move or delete it",
+            path.display()
+        );
+    }
+    Ok(())
 }
 
 /// Copies a file, and makes sure that it is on the disk.
@@ -309,10 +340,10 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
 
 /// Writes a small file, which exists with all of its content or not at all.
 fn write(folder: &Path, name: &str, content: &[u8]) -> Result<()> {
-    let (part, whole) = (folder.join(format!("{name}.part")), folder.join(name));
+    let (part, whole) = (folder.join(part(name)), folder.join(name));
     fs::write(&part, content).with_context(|| format!("cannot write {}", part.display()))?;
     File::open(&part)?.sync_all()?;
-    Ok(fs::rename(&part, &whole)?)
+    fs::rename(&part, &whole).with_context(|| format!("cannot write {}", whole.display()))
 }
 
 pub(crate) fn digest(path: &Path) -> Result<String> {
@@ -333,7 +364,8 @@ pub(crate) mod tests {
     pub(crate) fn described(name: &str, bytes: &[u8]) -> Described {
         let sha256 = hex(Sha256::digest(bytes).as_slice());
         let at = jiff::Timestamp::constant(1_800_000_000, 0);
-        let taken = Taken { at, revision: 7, bytes: bytes.len() as u64, sha256 };
+        let etcd = Some("3.7.0".to_owned());
+        let taken = Taken { at, revision: 7, bytes: bytes.len() as u64, sha256, etcd };
         Described { name: name.to_owned(), taken, revision: 8, keys: 3 }
     }
 
@@ -364,11 +396,57 @@ pub(crate) mod tests {
         *bytes.last_mut().unwrap() ^= 1;
         fs::write(&kept, bytes).unwrap();
         let refused = format!("{:#}", place.fetch(&encryption, "20260101-000000", &back, false).await.unwrap_err());
-        assert!(refused.contains("chunk 0 is not what was encrypted"), "{refused}");
+        assert!(refused.contains("chunk 0"), "{refused}");
         let missing = format!("{:#}", place.fetch(&encryption, "other", &back, false).await.unwrap_err());
-        assert!(missing.contains("there is no snapshot other; there are: 20260101-000000"), "{missing}");
+        assert!(missing.contains("snapshot other ") && missing.contains("20260101-000000"), "{missing}");
         place.remove("20260101-000000").await.unwrap();
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_directory_named_like_a_snapshot_fails_no_snapshot_but_its_own() {
+        let (folder, work, keys) =
+            (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let encryption = encryption(keys.path());
+        let place = Place::Folder(folder.path().to_owned());
+        let file = work.path().join("db");
+        fs::write(&file, b"all of it").unwrap();
+        let directories = ["20250101-000000.json", "20250102-000000.db", "20250103-000000.keys", "x.part"];
+        for name in directories {
+            fs::create_dir_all(folder.path().join(name).join("inside")).unwrap();
+        }
+        // Their descriptions are files.
+        for name in ["20250102-000000", "20250103-000000"] {
+            fs::write(folder.path().join(description(name)), b"{}").unwrap();
+        }
+        let (first, second) = ("20260101-000000", "20260102-000000");
+        place.put(&encryption, &file, &described(first, b"all of it"), None, None).await.unwrap();
+        let list = async || {
+            let mut all = place.list().await.unwrap();
+            all.sort_unstable();
+            all
+        };
+        assert_eq!(list().await, ["20250102-000000", "20250103-000000", first]);
+        for name in ["20250102-000000", "20250103-000000"] {
+            place.remove(name).await.unwrap();
+        }
+        assert_eq!(list().await, [first]);
+
+        // The name of the next one is taken: it fails before anything of it is there, and says why.
+        for taken in [data(second), description(second), cluster_keys(second), part(second)] {
+            let taken = folder.path().join(taken);
+            fs::create_dir(&taken).unwrap();
+            let refused = place.put(&encryption, &file, &described(second, b"all of it"), None, None).await;
+            let refused = format!("{:#}", refused.unwrap_err());
+            assert!(refused.contains(&format!("{} is a directory", taken.display())), "{refused}");
+            fs::remove_dir(&taken).unwrap();
+            assert_eq!(list().await, [first]);
+        }
+        place.put(&encryption, &file, &described(second, b"all of it"), None, None).await.unwrap();
+        assert_eq!(list().await, [first, second]);
+        for name in directories {
+            assert!(folder.path().join(name).join("inside").is_dir(), "{name} was removed");
+        }
     }
 
     #[tokio::test]
@@ -379,7 +457,7 @@ pub(crate) mod tests {
             fs::write(folder.path().join(file), b"x").unwrap();
         }
         let refused = place.room(folder.path(), u64::MAX >> 1, None).await.unwrap_err().to_string();
-        assert!(refused.contains("none was removed"), "{refused}");
+        assert!(refused.contains("larger volume"), "{refused}");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
     }
 
@@ -413,18 +491,18 @@ pub(crate) mod tests {
             format!("{:#}", place.cluster_keys(encryption, name).await.unwrap_err())
         };
         let old = refused(&encryption, first).await;
-        assert!(old.contains("snapshot 20260101-000000 has no keys of the Cluster"), "{old}");
+        assert!(old.contains("20260101-000000") && old.contains("keys of the Cluster"), "{old}");
         let missing = refused(&encryption, "other").await;
         assert!(
-            missing.contains("there is no snapshot other; there are: 20260101-000000, 20260102-000000"),
+            missing.contains("snapshot other ") && missing.contains("20260101-000000, 20260102-000000"),
             "{missing}"
         );
         let shop = Encryption { cluster: "fleet/shop".to_owned(), ..encryption.clone() };
-        assert!(refused(&shop, second).await.contains("another Cluster than fleet/shop"));
+        assert!(refused(&shop, second).await.contains("fleet/shop"));
         // A key that was replaced opens them as long as it is kept.
         fs::write(secret.path().join("key"), [8; 32]).unwrap();
         let other = refused(&encryption, second).await;
-        assert!(other.contains("are refused: they were sealed with another key"), "{other}");
+        assert!(other.contains(second) && other.contains("sealed"), "{other}");
         fs::write(secret.path().join("previous"), [7; 32]).unwrap();
         assert!(place.cluster_keys(&encryption, second).await.unwrap() == keys);
 
@@ -442,7 +520,7 @@ pub(crate) mod tests {
         fs::write(&path, vec![0_u8; 1 << 20]).unwrap();
         assert_eq!(read_small(&path).unwrap().map(|bytes| bytes.len()), Some(1 << 20));
         fs::write(&path, vec![0_u8; (1 << 20) + 1]).unwrap();
-        assert!(read_small(&path).unwrap_err().to_string().contains("more than 1048576 bytes"));
+        assert!(read_small(&path).unwrap_err().to_string().contains("1048576 bytes"));
     }
 
     #[tokio::test]
@@ -456,12 +534,12 @@ pub(crate) mod tests {
         fs::write(folder.path().join("20260101-000000.db"), b"all of it").unwrap();
         fs::write(folder.path().join("20260101-000000.json"), serde_json::to_vec(&old).unwrap()).unwrap();
         let refused = place.fetch(&encryption, "20260101-000000", &back, false).await.unwrap_err().to_string();
-        assert!(refused.contains("is not encrypted") && refused.contains("allowUnencrypted"), "{refused}");
+        assert!(refused.contains("not encrypted") && refused.contains("allowUnencrypted"), "{refused}");
         assert!(!back.exists());
         assert_eq!(place.fetch(&encryption, "20260101-000000", &back, true).await.unwrap(), (old, None));
         assert_eq!(fs::read(&back).unwrap(), b"all of it");
         fs::write(folder.path().join("20260101-000000.db"), b"some of it").unwrap();
         let refused = place.fetch(&encryption, "20260101-000000", &back, true).await.unwrap_err().to_string();
-        assert!(refused.contains("is not what was put there"), "{refused}");
+        assert!(refused.contains("digest"), "{refused}");
     }
 }

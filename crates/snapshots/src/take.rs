@@ -33,6 +33,9 @@ pub struct Taken {
     pub bytes: u64,
     /// The digest of these.
     pub sha256: String,
+    /// The version of etcd that the data needs to be read: an etcd of an older minor does not start with it. Descriptions of earlier versions of Fleetwright have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub etcd: Option<String>,
 }
 
 impl Taken {
@@ -64,37 +67,43 @@ pub async fn take(source: &Source, work: &Path) -> Result<Taken> {
         }
         match why {
             Some(error) if Instant::now() > deadline => {
-                return Err(error.context("no member of etcd gave a snapshot"));
+                return Err(error.context("cannot take a snapshot from any etcd member"));
             }
             Some(_) => tokio::time::sleep(PAUSE).await,
-            None => bail!("no member of etcd was named"),
+            None => bail!("no etcd endpoint given"),
         }
     }
 }
 
 async fn from(member: &Etcd, work: &Path) -> Result<Taken> {
-    let (at, revision) = (Timestamp::now(), member.revision().await?);
+    let (at, status) = (Timestamp::now(), member.status().await?);
+    let revision = crate::etcd::revision(&status);
     let path = work.join(FILE);
     let mut file = tokio::fs::File::create(&path).await.with_context(|| format!("cannot write {}", path.display()))?;
     let mut lines = Box::pin(member.stream("maintenance/snapshot").await?.lines());
     let (mut sum, mut bytes, mut left) = (Sha256::new(), 0, true);
+    let mut etcd = None;
     while let Some(line) = lines.next().await {
-        let line = line.with_context(|| format!("{}: the snapshot broke off", member.url))?;
+        let line = line.with_context(|| format!("{}: the snapshot stream was interrupted", member.url))?;
         if line.is_empty() {
             continue;
         }
-        let piece: Value = serde_json::from_str(&line).context("a piece of the snapshot is no JSON")?;
+        let piece: Value = serde_json::from_str(&line).context("a part of the snapshot stream is not JSON")?;
         let result = &piece["result"];
-        ensure!(result.is_object(), "{}: the snapshot broke off: {}", member.url, piece["error"]);
+        ensure!(result.is_object(), "{}: the snapshot stream was interrupted: {}", member.url, piece["error"]);
         let blob = BASE64_STANDARD.decode(result["blob"].as_str().unwrap_or_default())?;
         sum.update(&blob);
         bytes += blob.len() as u64;
         left = crate::etcd::number(&result["remaining_bytes"]) > 0;
+        // The storage version of exactly this data: while members change to a newer minor it is older than the member, and raised later.
+        etcd = crate::etcd::version(&result["version"]).or(etcd);
         file.write_all(&blob).await.with_context(|| format!("cannot write {}", path.display()))?;
     }
-    ensure!(!left && bytes > 0, "{}: the snapshot ended early", member.url);
+    ensure!(!left && bytes > 0, "{}: the snapshot is incomplete", member.url);
     file.sync_all().await?;
-    Ok(Taken { at, revision, bytes, sha256: hex(sum.finalize().as_slice()) })
+    // etcd before 3.6 has no storage version.
+    let etcd = etcd.or_else(|| crate::etcd::version(&status["version"]));
+    Ok(Taken { at, revision, bytes, sha256: hex(sum.finalize().as_slice()), etcd })
 }
 
 pub(crate) fn hex(bytes: &[u8]) -> String {
@@ -116,40 +125,61 @@ mod tests {
 
     use super::*;
 
-    async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+    /// A member that is already of etcd 3.7. The storage version of its data is in the snapshot, as from etcd 3.6 on.
+    async fn answer(request: Request<Incoming>, storage: Option<&str>) -> Result<Response<Full<Bytes>>, Infallible> {
         let said = match request.uri().path() {
-            "/v3/maintenance/status" => json!({ "header": { "revision": "7" } }),
+            "/v3/maintenance/status" => json!({ "header": { "revision": "7" }, "version": "3.7.0" }),
             "/v3/maintenance/snapshot" => {
-                json!({ "result": { "blob": BASE64_STANDARD.encode("all it has"), "remaining_bytes": "0" } })
+                let blob = BASE64_STANDARD.encode("all it has");
+                json!({ "result": { "blob": blob, "remaining_bytes": "0", "version": storage.unwrap_or_default() } })
             }
             other => panic!("{other} is asked for"),
         };
         Ok(Response::new(Full::new(Bytes::from(said.to_string()))))
     }
 
-    #[tokio::test]
-    async fn a_member_that_is_out_of_reach_at_first_is_asked_again() {
+    /// Listens after a while, and answers with data of that storage version.
+    async fn member(storage: Option<&'static str>, after: Duration) -> Source {
         // Until it listens, connections are refused, as by a policy that does not know the pod yet.
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = socket.local_addr().unwrap();
         tokio::spawn(async move {
-            tokio::time::sleep(PAUSE / 2).await;
+            tokio::time::sleep(after).await;
             let listener = socket.listen(16).unwrap();
             while let Ok((stream, _)) = listener.accept().await {
                 tokio::spawn(async move {
                     let server = auto::Builder::new(TokioExecutor::new());
-                    let _ = server.serve_connection(TokioIo::new(stream), service_fn(answer)).await;
+                    let service = service_fn(move |request| answer(request, storage));
+                    let _ = server.serve_connection(TokioIo::new(stream), service).await;
                 });
             }
         });
-        let work = tempfile::tempdir().unwrap();
-        let source = Source { endpoints: vec![format!("http://{address}")], certificates: None, server_name: None };
+        Source { endpoints: vec![format!("http://{address}")], certificates: None, server_name: None }
+    }
+
+    #[tokio::test]
+    async fn a_member_that_is_out_of_reach_at_first_is_asked_again() {
+        let (source, work) = (member(None, PAUSE / 2).await, tempfile::tempdir().unwrap());
         let taken = take(&source, work.path()).await.unwrap();
         assert_eq!((taken.revision, taken.bytes), (7, 10));
         assert_eq!(std::fs::read(work.path().join(FILE)).unwrap(), b"all it has");
         assert_eq!(Taken::read(work.path()).unwrap(), taken);
         let none = Source { endpoints: Vec::new(), certificates: None, server_name: None };
         assert!(take(&none, work.path()).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_snapshot_has_the_version_of_etcd_that_its_data_needs() {
+        let work = tempfile::tempdir().unwrap();
+        // Not all members have changed to 3.7 yet. An etcd before 3.6 says nothing of its data.
+        for (storage, needed) in [(Some("3.6.0"), "3.6.0"), (None, "3.7.0")] {
+            let source = member(storage, Duration::ZERO).await;
+            let taken = take(&source, work.path()).await.unwrap();
+            assert_eq!(taken.etcd.as_deref(), Some(needed), "{storage:?}");
+        }
+        let earlier = r#"{"at":"2026-01-01T00:00:00Z","revision":7,"bytes":1,"sha256":"00"}"#;
+        std::fs::write(work.path().join("taken.json"), earlier).unwrap();
+        assert_eq!(Taken::read(work.path()).unwrap().etcd, None);
     }
 }

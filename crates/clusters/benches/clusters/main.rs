@@ -24,11 +24,11 @@ use crate::subject::{MetaCluster, Subject};
 
 const USAGE: &str = "usage: cargo bench -p fleetwright-clusters --bench clusters -- [--quick] [--clusters N [--alone]] [--idle SECONDS] [--json FILE]
 
-  --quick         300 clusters, and 30 to compare with
-  --clusters N    so many [default: 3000], and a tenth of them before and after, to compare with
-  --alone         only so many, and none to compare with
-  --idle SECONDS  for how long nothing happens [default: 600], with the tenth a tenth of it
-  --json FILE     where the numbers go [default: target/bench-clusters.json]";
+  --quick         300 clusters, compared with 30
+  --clusters N    number of clusters [default: 3000]; a tenth of it is measured before and after for comparison
+  --alone         measure only this number, without the comparison
+  --idle SECONDS  time without changes [default: 600]; a tenth of it for the comparison
+  --json FILE     output file [default: target/bench-clusters.json]";
 
 /// So many clusters are added to each fleet, one after the other.
 const ADDED: usize = 10;

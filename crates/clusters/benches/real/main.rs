@@ -35,7 +35,7 @@ fn main() -> Result<()> {
             "--json" => json = value()?.into(),
             // Cargo says it to every bench.
             "--bench" => {}
-            other => bail!("what is {other}? --rounds N, --json FILE"),
+            other => bail!("unknown argument {other}; use --rounds N, --json FILE"),
         }
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -157,7 +157,7 @@ async fn processes() -> Result<f64> {
     let client = plane.client();
     let maps: Api<ConfigMap> = Api::default_namespaced(client.clone());
     maps.create(&PostParams::default(), &named("proof")).await?;
-    ensure!(maps.get_opt("proof").await?.is_some(), "what was written is not there");
+    ensure!(maps.get_opt("proof").await?.is_some(), "the created ConfigMap does not exist");
     maps.delete("proof", &DeleteParams::default()).await?;
     Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &named("proof")).await?;
     let quotas: Api<ResourceQuota> = Api::namespaced(client.clone(), "proof");

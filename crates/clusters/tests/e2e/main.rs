@@ -1,6 +1,7 @@
 //! Clusters whose control planes are real pods of a real meta cluster.
 
 mod confined;
+mod etcd;
 mod external;
 mod leaves;
 mod members;
@@ -21,9 +22,9 @@ use fleetwright_api::{
 };
 use fleetwright_clusters::Options;
 use fleetwright_kit::{Operator, Settings};
-use fleetwright_lab::define;
 use fleetwright_lab::hosts::Image;
 use fleetwright_lab::meta::{self, Meta};
+use fleetwright_lab::{Binaries, define};
 use fleetwright_plan::cluster::networks::{MetaNetworks, UNKNOWN};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, PersistentVolume, PersistentVolumeClaim, Pod, Secret};
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
@@ -148,7 +149,7 @@ impl World {
             spec.components.controller_manager.image =
                 image(ControlPlaneComponent::ControllerManager.binary(), &begins)?;
             spec.components.scheduler.image = image(ControlPlaneComponent::Scheduler.binary(), &begins)?;
-            spec.components.etcd.image = image(ControlPlaneComponent::Etcd.binary(), "v")?;
+            spec.components.etcd.image = image(ControlPlaneComponent::Etcd.binary(), Binaries::etcd_version(minor)?)?;
             spec.kubernetes = spec.components.apiserver.version().context("its tag is its version")?.to_owned();
             let packages: Api<ClusterPackageVersion> = Api::namespaced(self.client.clone(), FLEET);
             packages.create(&PostParams::default(), &ClusterPackageVersion::new(&format!("v{minor}"), spec)).await?;
@@ -285,7 +286,7 @@ async fn a_cluster_is_made_of_pods_upgraded_rolled_back_and_rotated_under_load_a
     on_meta(async |world| tokio::try_join!(live(world), soak::ends(world)).map(drop)).await
 }
 
-/// Made, upgraded, rolled back, with other certificates, and deleted.
+/// Made, upgraded with a newer minor of etcd, rolled back without it, with other certificates, and deleted.
 async fn live(world: &World) -> Result<()> {
     let begun = Instant::now();
     world.clusters().create(&PostParams::default(), &Cluster::new("pay", world.spec(1))).await?;
@@ -294,9 +295,14 @@ async fn live(world: &World) -> Result<()> {
     let endpoint = status.endpoint.context("it has an endpoint")?;
     let client = world.business("pay", &endpoint).await?;
 
-    let busy = Busy::start(client.clone());
+    etcd::newer(world).await?;
+    let writer = members::Writer::start(Api::default_namespaced(client.clone()));
     let begun = Instant::now();
-    world.refer("pay", "v1.37").await?;
+    world.refer("pay", etcd::NEWER).await?;
+    etcd::upgraded(world, client.clone()).await?;
+    eprintln!("etcd upgraded after {:?}", begun.elapsed());
+    // From here on no member of etcd restarts, and so no request fails.
+    let busy = Busy::start(client.clone());
     let status = world.ready("pay").await?;
     eprintln!("upgraded after {:?}", begun.elapsed());
     // An earlier connection may lead to a server that is shutting down.
@@ -314,9 +320,14 @@ async fn live(world: &World) -> Result<()> {
     ensure!(version.starts_with("v1.36."), "it says {version}");
 
     let begun = Instant::now();
+    etcd::stays(world).await?;
+    eprintln!("etcd stayed at its minor for {:?}", begun.elapsed());
+
+    let begun = Instant::now();
     leaves::rotate(world).await?;
     eprintln!("all certificates rotated after {:?}", begun.elapsed());
     busy.unharmed(client).await?;
+    writer.lost_nothing().await?;
 
     let begun = Instant::now();
     world.gone("pay").await?;

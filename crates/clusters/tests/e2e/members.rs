@@ -9,21 +9,21 @@ use tokio::task::JoinHandle;
 use super::*;
 
 /// A client that writes one object after the other.
-struct Writer {
+pub(super) struct Writer {
     maps: Api<ConfigMap>,
     stop: oneshot::Sender<()>,
     task: JoinHandle<Vec<String>>,
 }
 
 impl Writer {
-    fn start(maps: Api<ConfigMap>) -> Self {
+    pub(super) fn start(maps: Api<ConfigMap>) -> Self {
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(write(maps.clone(), stopped));
         Self { maps, stop, task }
     }
 
     /// Stops it: all that was acknowledged is there.
-    async fn lost_nothing(self) -> Result<()> {
+    pub(super) async fn lost_nothing(self) -> Result<()> {
         drop(self.stop);
         let written = self.task.await?;
         ensure!(written.len() > 20, "the client wrote {} times", written.len());

@@ -42,7 +42,7 @@ async fn authorities_are_replaced_in_phases_and_all_that_they_signed_with_them()
             let status = seen.status("pay").await;
             let ready = condition(&status.conditions, names::READY).cloned();
             // A machine that is short of CPU renews leases late: that says nothing of authorities.
-            let late = |ready: &Condition| ready.message.contains("the lease of");
+            let late = |ready: &Condition| ready.message.contains("lease");
             unready.lock().unwrap().extend(ready.filter(|ready| ready.status != Status::True && !late(ready)));
             match (&status.rotation, status.authorities.as_deref()) {
                 (None, Some("2026-11")) if status.waiting_for.is_none() => Ok(status),

@@ -9,15 +9,15 @@ use fleetwright_sim::meta::Removal;
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::{Endpoints, Node, Pod, ResourceQuota};
 use k8s_openapi::api::storage::v1::StorageClass;
-use kube::api::PostParams;
-use kube::{Api, ResourceExt};
+use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
+use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
 use crate::support::World;
 use crate::versions::{business, refer};
 
 /// Waits until the change is held back for that reason; answers what is said.
-async fn held(world: &World, reason: &str) -> String {
+pub async fn held(world: &World, reason: &str) -> String {
     world
         .until(&format!("it is held back: {reason}"), async || {
             let status = world.status("pay").await;
@@ -117,9 +117,21 @@ async fn join(world: &World, kubelets: [(&str, &str); 2]) {
             "architecture": "amd64", "bootID": "", "containerRuntimeVersion": "", "kernelVersion": "", "kubeProxyVersion": "",
             "kubeletVersion": version, "machineID": "", "operatingSystem": "linux", "osImage": "", "systemUUID": "",
         });
-        let patch = kube::api::Patch::Merge(json!({ "status": { "nodeInfo": info } }));
+        let patch = Patch::Merge(json!({ "status": { "nodeInfo": info } }));
         nodes.patch_status(name, &Default::default(), &patch).await.unwrap();
     }
+}
+
+/// Gives a Node a heartbeat that an API server accepts and most clients cannot read, as its kubelet may.
+async fn confuse(client: &Client, name: &str) {
+    let late = "9999-12-31T23:59:59Z";
+    let nodes: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::erase::<Node>(&()));
+    let ready = json!({ "type": "Ready", "status": "True", "lastHeartbeatTime": late, "lastTransitionTime": late });
+    let patch = Patch::Merge(json!({ "status": { "conditions": [ready] } }));
+    let node = nodes.patch_status(name, &PatchParams::default(), &patch).await.unwrap();
+    assert_eq!(node.data["status"]["conditions"][0]["lastHeartbeatTime"], late, "the API server changed it");
+    let typed = Api::<Node>::all(client.clone()).list(&Default::default()).await;
+    assert!(typed.is_err(), "a client reads it");
 }
 
 async fn an_old_kubelet_holds_an_upgrade_back(kind: Kind) {
@@ -179,6 +191,42 @@ async fn a_node_that_would_be_newer_than_its_api_server_holds_a_rollback_back_on
     a_new_kubelet_holds_a_rollback_back(Kind::Real).await;
 }
 
+async fn a_node_that_cannot_be_read_hides_no_other(kind: Kind) {
+    let world = World::on(kind).await;
+    world.create("pay", |spec| spec.replicas = 1).await;
+    world.ready("pay").await;
+    refer(&world, "v1.37").await;
+    world.ready("pay").await;
+    join(&world, [("new", "v1.37.1"), ("strange", "v1.36.4")]).await;
+    confuse(&business(&world).await, "strange").await;
+    refer(&world, "v1.36").await;
+    let message = held(&world, names::reasons::KUBELET_TOO_NEW).await;
+    assert!(message.contains("new (v1.37.1)") && !message.contains("strange"), "{message}");
+    assert!(packages(&world).await.iter().all(|package| package == "v1.37"), "something was touched");
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_whose_heartbeat_does_not_parse_hides_no_kubelet_that_is_too_new() {
+    a_node_that_cannot_be_read_hides_no_other(Kind::Embedded).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_whose_heartbeat_does_not_parse_hides_no_kubelet_that_is_too_new_on_real() {
+    a_node_that_cannot_be_read_hides_no_other(Kind::Real).await;
+}
+
+/// The API servers of simulated control planes are embedded ones: this shows that kube-apiserver does the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn kube_apiserver_accepts_a_heartbeat_that_does_not_parse_on_real() {
+    let server = Target::real().await.unwrap();
+    let client = server.admin();
+    let node: Node = serde_json::from_value(json!({ "metadata": { "name": "strange" } })).unwrap();
+    Api::<Node>::all(client.clone()).create(&PostParams::default(), &node).await.unwrap();
+    confuse(&client, "strange").await;
+    server.stop(false).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_quota_without_room_for_one_more_pod_holds_an_upgrade_back() {
     let world = World::start().await;
@@ -190,7 +238,7 @@ async fn a_quota_without_room_for_one_more_pod_holds_an_upgrade_back() {
     world.seen(&quotas, "small", |quota| quota.status.as_ref().is_some_and(|status| status.used.is_some())).await;
     world.change("pay", json!({ "spec": { "packageVersion": "v1.37" } })).await;
     let message = held(&world, names::reasons::INSUFFICIENT_RESOURCES).await;
-    assert!(message.contains("ResourceQuota small allows pods 3"), "{message}");
+    assert!(message.contains("ResourceQuota small ") && message.contains(" of 3 used"), "{message}");
     let status = world.status("pay").await;
     assert_eq!(status.package_version.as_deref(), Some("v1.36"), "{status:#?}");
     let accepted = condition(&status.conditions, names::ACCEPTED).unwrap();

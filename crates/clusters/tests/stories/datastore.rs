@@ -222,9 +222,9 @@ async fn a_member_that_is_not_ready_holds_a_smaller_number_back(kind: Kind) {
         .until("it is refused", async || {
             let status = world.status("pay").await;
             let one = fleetwright_api::condition(&status.conditions, names::MEMBERS_UP_TO_DATE).cloned();
-            let so = one.as_ref().is_some_and(|one| {
-                one.reason == names::reasons::MEMBERS_UNHEALTHY && one.message.contains("ready, and all must be")
-            });
+            let so = one
+                .as_ref()
+                .is_some_and(|one| one.reason == names::reasons::MEMBERS_UNHEALTHY && one.message.contains("1 of 2"));
             if so { Ok(()) } else { Err(format!("{one:#?}")) }
         })
         .await;
@@ -284,7 +284,7 @@ pub async fn class(world: &World, name: &str, expands: bool) {
 }
 
 /// Three members with volumes of that class.
-fn three_of(spec: &mut fleetwright_api::ClusterSpec, class: &str) {
+pub fn three_of(spec: &mut fleetwright_api::ClusterSpec, class: &str) {
     three(spec);
     spec.datastore.etcd.as_mut().unwrap().storage.class = Some(class.to_owned());
 }

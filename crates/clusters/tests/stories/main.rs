@@ -4,6 +4,7 @@ mod authorities;
 mod before;
 mod borrowed;
 mod datastore;
+mod etcd_minors;
 mod extensions;
 mod heal;
 mod joined;

@@ -110,7 +110,7 @@ async fn a_missing_secret_is_shown_beside_a_refused_write() {
     refuse_budgets(&world).await;
     fleet.delete("notes", &DeleteParams::default()).await.unwrap();
     world.change("pay", json!({ "metadata": { "labels": { "look": "again" } } })).await;
-    let says = not_accepted(&world, "pay", "WriteRefused", "Secret fleet/notes is not there").await;
+    let says = not_accepted(&world, "pay", "WriteRefused", "Secret fleet/notes").await;
     assert!(says.contains("exceeded quota"), "{says}");
     world.stop().await;
 }

@@ -223,7 +223,7 @@ async fn a_snapshot_that_is_not_there_stops_nothing() {
     world
         .until("it says so", async || {
             let waits = world.status("pay").await.waiting_for.unwrap_or_default();
-            let so = waits.contains("there is no snapshot 20200101-000000") && waits.contains(&name);
+            let so = waits.contains("snapshot 20200101-000000 not found") && waits.contains(&name);
             if so { Ok(()) } else { Err(waits) }
         })
         .await;
@@ -401,7 +401,7 @@ async fn snapshots_of_others_are_not_read(kind: Kind) {
             })
             .await;
     };
-    waits(&format!("there is no snapshot {name}")).await;
+    waits(&format!("snapshot {name} not found")).await;
 
     // By name it needs the other one's key, which its owner has to share.
     let restore = json!({ "spec": { "restore": { "snapshot": name, "cluster": "pay" } } });

@@ -241,7 +241,7 @@ async fn a_control_plane_that_says_ready_and_keeps_nothing_is_not_proven() {
         .until("its proof fails", async || {
             let status = world.status("pay").await;
             let waits = status.waiting_for.clone().unwrap_or_default();
-            if waits.contains("is not proven: ") && !waits.contains("under way") { Ok(()) } else { Err(waits) }
+            if waits.contains("is not verified: ") { Ok(()) } else { Err(waits) }
         })
         .await;
     assert!(!fleetwright_api::is_true(&world.status("pay").await.conditions, names::READY));

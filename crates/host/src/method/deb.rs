@@ -90,7 +90,7 @@ fn states<'a>(
     names: impl Iterator<Item = &'a String>,
 ) -> Result<BTreeMap<String, DebState>, MethodError> {
     let names: Vec<&str> = names.map(String::as_str).collect();
-    system.debs(&names).map_err(MethodError::io("dpkg cannot be asked for the installed packages"))
+    system.debs(&names).map_err(MethodError::io("cannot list the installed packages with dpkg"))
 }
 
 /// How the host differs from what is declared.
@@ -115,7 +115,7 @@ pub(super) fn deviations(
     if policy_is_ours(system)? {
         deviations.push(Deviation {
             what: format!("file {POLICY}"),
-            found: "left by a transaction that was interrupted: no service can be started by packages".to_owned(),
+            found: "left by an interrupted transaction: packages cannot start services".to_owned(),
             wanted: "absent".to_owned(),
             disrupts: false,
         });
@@ -141,7 +141,7 @@ pub(super) fn prepare(work: &mut Work<'_>, deb: &wire::Deb) -> Result<(), Method
             if !files.iter().any(|file| file.name == *name && file.version == *version) {
                 let had: Vec<_> = files.iter().map(|file| format!("{} {}", file.name, file.version)).collect();
                 return Err(MethodError(format!(
-                    "none of the sources is {name} {version}: they are {}; put its file into `sources`, or the version that is in it into `packages`",
+                    "no source contains {name} {version}, only {}; add its file to `sources`, or correct the version in `packages`",
                     had.join(", ")
                 )));
             }
@@ -177,8 +177,8 @@ fn files(work: &mut Work<'_>, deb: &wire::Deb) -> Result<Vec<File>, MethodError>
                 files.push(File { name: name.to_owned(), version: version.to_owned(), path });
             }
             _ => {
-                let from = source.urls.first().map_or("what came with the package", String::as_str);
-                return Err(MethodError(format!("{from} is no Debian package: dpkg-deb {}", ended(&ran))));
+                let from = source.urls.first().map_or("the inline source", String::as_str);
+                return Err(MethodError(format!("{from} is not a Debian package: dpkg-deb {}", ended(&ran))));
             }
         }
     }
@@ -221,7 +221,7 @@ fn mend(work: &mut Work<'_>, wrong: &BTreeMap<String, String>) -> Result<(), Met
     if !interrupted && !audit.stdout.lines().any(broken) {
         return Ok(());
     }
-    work.say("finishing what dpkg was interrupted in");
+    work.say("finishing the interrupted dpkg transaction");
     deny_services(work)?;
     let ran = patiently(work, &["dpkg", "--configure", "-a", "--force-confdef", "--force-confold"]);
     allow_services(work)?;
@@ -247,12 +247,12 @@ fn transaction(
     let options = options(work)?;
     let mut argv = vec!["apt-get", "install", "--allow-downgrades"];
     argv.extend(options.iter().chain(&targets).map(String::as_str));
-    let plan = simulate(work, &argv).map_err(|error| MethodError(format!("{named} cannot be installed: {error}")))?;
+    let plan = simulate(work, &argv).map_err(|error| MethodError(format!("cannot install {named}: {error}")))?;
     let ours = record.ours();
     let foreign: Vec<&str> = plan.removes.difference(&ours).map(String::as_str).collect();
     if !foreign.is_empty() {
         return Err(MethodError(format!(
-            "{named} cannot be on a host together with {}, which we did not bring: remove it by hand, or leave this component out",
+            "{named} conflicts with {}, which Fleetwright did not install: remove it by hand, or do not install this component",
             foreign.join(", ")
         )));
     }
@@ -267,7 +267,7 @@ fn transaction(
     allow_services(work)?;
     let ran = ran?;
     if !ran.ok() {
-        return Err(MethodError(format!("{named} could not be installed: {}", explain(&ran))));
+        return Err(MethodError(format!("cannot install {named}: {}", explain(&ran))));
     }
     // Named on the command line, or unpacked by a transaction that was interrupted, they would count as wanted for themselves.
     let unmarked: Vec<&str> = with_them
@@ -286,7 +286,7 @@ fn transaction(
         return Ok(());
     }
     Err(MethodError(format!(
-        "apt-get ended well, but {} is not installed: see the output for what it chose instead",
+        "apt-get succeeded, but {} is not installed: see the output for what it installed instead",
         os::exact(&still, "=").join(", ")
     )))
 }

@@ -57,7 +57,7 @@ impl Method for Kernel {
             if read(system, &path)? != content {
                 deviations.push(Deviation {
                     what: format!("file {path}"),
-                    found: if content.is_none() { "there" } else { "absent or other content" }.to_owned(),
+                    found: if content.is_none() { "present" } else { "absent or other content" }.to_owned(),
                     wanted: if content.is_none() { "absent" } else { "the declared modules" }.to_owned(),
                     disrupts: false,
                 });
@@ -184,7 +184,9 @@ impl Method for Kernel {
         links::unset(work)?;
         forget(work)?;
         if ours && !matches!(bring(work.system, kernel)?, Bring::Nothing) {
-            let said = "the host still runs the kernel that was taken away: its modules cannot be loaded any more until it is booted".to_owned();
+            let said =
+                "the host still runs the removed kernel: its modules cannot be loaded until the host is rebooted"
+                    .to_owned();
             work.log.push(&said);
             work.say(said);
         }
@@ -235,19 +237,19 @@ fn checked(kernel: &wire::Kernel) -> Result<(), MethodError> {
         !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-+~".contains(&byte))
     };
     if let Some(release) = kernel.release.as_ref().filter(|release| !name(release)) {
-        return Err(MethodError(format!("`{release}` is no kernel release, such as `uname -r` prints")));
+        return Err(MethodError(format!("invalid kernel release `{release}`: expected the output of `uname -r`")));
     }
     for (module, options) in &kernel.modules {
         if !name(module) || options.contains(['\n', '\r', '\\']) {
             return Err(MethodError(format!(
-                "module `{module}`: its name has letters, digits, `_` and `-`, and its options are one line"
+                "invalid module `{module}`: its name must have letters, digits, `_` and `-`, its options must be one line"
             )));
         }
     }
     for parameter in &kernel.parameters {
         if parameter.trim().is_empty() || parameter.contains(['\n', '\r', '\'']) {
             return Err(MethodError(format!(
-                "`{}` is no kernel parameter: one line, without `'`",
+                "invalid kernel parameter `{}`: must be one line, without `'`",
                 parameter.escape_debug()
             )));
         }
@@ -290,7 +292,7 @@ fn must_have(system: &dyn System, release: &str) -> Result<(), MethodError> {
     }
     let there = images(system)?;
     Err(MethodError(format!(
-        "there is no {image}: `release` must be what `uname -r` will say of a kernel that is there; there are {}",
+        "{image} not found: `release` must be the `uname -r` of an installed kernel; installed: {}",
         if there.is_empty() { "none".to_owned() } else { there.join(", ") }
     )))
 }
@@ -307,7 +309,7 @@ fn another_is_there(system: &dyn System, kernel: &wire::Kernel) -> Result<(), Me
     let is_there = system.stat(&here).map_err(MethodError::io(&here))?.is_some();
     if is_there && images(system)?.iter().all(|other| other == release) {
         return Err(MethodError(format!(
-            "{release} is the only kernel of this host, and it would not boot without one: install another kernel package first"
+            "{release} is the only kernel of this host, which could not boot without it: install another kernel package first"
         )));
     }
     Ok(())
@@ -355,7 +357,7 @@ fn load(work: &mut Work<'_>, kernel: &wire::Kernel) -> Result<(), MethodError> {
         let ran = work.run(&["modprobe", "--", name], &[], PATH)?;
         if !ran.ok() {
             return Err(MethodError(format!(
-                "module {name} cannot be loaded: modprobe {}; the kernel {} must have it, and its options must be ones that it knows",
+                "cannot load module {name}: modprobe {}; check that the kernel {} has the module and knows its options",
                 ended(&ran),
                 running(work.system)?
             )));
@@ -391,7 +393,7 @@ fn record(work: &Work<'_>) -> Result<Record, MethodError> {
     match work.system.read(&path, LARGEST).map_err(MethodError::io(&path))? {
         None => Ok(Record::default()),
         Some(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
-            MethodError(format!("{path}, which says how the host booted before us, cannot be understood: {error}"))
+            MethodError(format!("cannot parse {path}, which records the earlier boot settings of the host: {error}"))
         }),
     }
 }

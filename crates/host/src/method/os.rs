@@ -172,7 +172,7 @@ pub(super) fn removable(
         let foreign: Vec<_> = effects.removes.difference(&all).chain(&effects.installs).map(String::as_str).collect();
         if !foreign.is_empty() {
             return Err(MethodError(format!(
-                "taking away {} would also change {}, which we did not bring: remove what needs it first, or keep the component",
+                "removing {} would also change {}, which Fleetwright did not install: remove what depends on it first, or keep the component",
                 shown(sure),
                 foreign.join(", ")
             )));
@@ -295,8 +295,8 @@ fn read(system: &dyn System, path: &str) -> Result<Record, MethodError> {
         None => Ok(Record::default()),
         Some(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
             MethodError(format!(
-                "{path}, which says what was on the host before us, cannot be understood ({error}): \
-                 put it right or remove it; without it, packages that are there count as having been there before"
+                "cannot parse {path}, which records what was installed before Fleetwright ({error}): \
+                 correct or remove it; without it, all installed packages count as installed before"
             ))
         }),
     }

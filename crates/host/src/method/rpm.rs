@@ -134,7 +134,7 @@ fn installed<'a>(system: &dyn System, names: impl Iterator<Item = &'a String>) -
     }
     let ran = system
         .look(&Run { argv: &argv, input: &[], env: ENV, within: LOOK })
-        .map_err(|error| MethodError(format!("rpm cannot be run: {error}; the method `rpm` needs a host with rpm")))?;
+        .map_err(|error| MethodError(format!("cannot run rpm: {error}; the method `rpm` requires a host with rpm")))?;
     // Its status is the number of those that are not there.
     if ran.status.is_none() || ran.stdout.contains("error: ") {
         return Err(MethodError(format!("rpm -q {}", ended(&ran))));
@@ -194,7 +194,7 @@ pub(super) fn prepare(work: &mut Work<'_>) -> Result<(), MethodError> {
             if !files.iter().any(|file| file.name == *name && file.version == *version) {
                 let had: Vec<_> = files.iter().map(|file| format!("{} {}", file.name, file.version)).collect();
                 return Err(MethodError(format!(
-                    "none of the sources is {name} {version}: they are {}; put its file into `sources`, or the version that is in it into `packages`",
+                    "no source contains {name} {version}, only {}; add its file to `sources`, or correct the version in `packages`",
                     had.join(", ")
                 )));
             }
@@ -206,7 +206,7 @@ pub(super) fn prepare(work: &mut Work<'_>) -> Result<(), MethodError> {
     let dnf = has_dnf(work.system)?;
     if !dnf && set.rpm.sources.is_empty() {
         return Err(MethodError(format!(
-            "this host has no dnf to take {} from a repository with: give the files as `sources`, or install dnf",
+            "cannot install {} from a repository without dnf: add the files to `sources`, or install dnf on the host",
             os::exact(&wrong, "-").join(", ")
         )));
     }
@@ -245,8 +245,8 @@ fn files(work: &mut Work<'_>, rpm: &wire::Rpm) -> Result<Vec<File>, MethodError>
                 files.push(File { name: name.to_owned(), version: version.to_owned(), path });
             }
             _ => {
-                let from = source.urls.first().map_or("what came with the package", String::as_str);
-                return Err(MethodError(format!("{from} is no RPM package: rpm {}", ended(&ran))));
+                let from = source.urls.first().map_or("the inline source", String::as_str);
+                return Err(MethodError(format!("{from} is not an RPM package: rpm {}", ended(&ran))));
             }
         }
     }
@@ -321,12 +321,12 @@ fn transaction(
         // What is declared is ours now, whoever locked it. All other locks stand.
         hold::release(work.system, &wrong.keys().cloned().collect())?;
         let plan = simulate(work, "install", &targets)
-            .map_err(|error| MethodError(format!("{named} cannot be installed: {error}")))?;
+            .map_err(|error| MethodError(format!("cannot install {named}: {error}")))?;
         let ours = record.ours();
         let foreign: Vec<&str> = plan.removes.difference(&ours).map(String::as_str).collect();
         if !foreign.is_empty() {
             return Err(MethodError(format!(
-                "{named} cannot be on a host together with {}, which we did not bring: remove it by hand, or leave this component out",
+                "{named} conflicts with {}, which Fleetwright did not install: remove it by hand, or do not install this component",
                 foreign.join(", ")
             )));
         }
@@ -354,7 +354,7 @@ fn transaction(
     argv.extend(paths);
     let ran = os::without_asides(work, |work| patiently(work, &argv))?;
     if !ran.ok() {
-        return Err(MethodError(format!("{named} could not be installed: {}", explain(&ran))));
+        return Err(MethodError(format!("cannot install {named}: {}", explain(&ran))));
     }
     // Named on the command line, or unpacked by a transaction that was interrupted, they would count as wanted for themselves. rpm alone
     // knows nothing of that.
@@ -376,7 +376,7 @@ fn transaction(
         return Ok(());
     }
     Err(MethodError(format!(
-        "{} ended well, but {} is not installed: see the output for what it chose instead",
+        "{} succeeded, but {} is not installed: see the output for what it installed instead",
         argv[0],
         os::exact(&still, "-").join(", ")
     )))
@@ -436,7 +436,7 @@ fn targets(
 fn is_newer(work: &Work<'_>, version: &str, than: &str) -> Result<bool, MethodError> {
     let plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-+~^".contains(&byte));
     if !plain(version) || !plain(than) {
-        return Err(MethodError(format!("`{version}` or `{than}` is no version of an RPM package")));
+        return Err(MethodError(format!("invalid RPM version `{version}` or `{than}`")));
     }
     let ran = look(work, &["rpm", "--eval", &format!("%{{lua:print(rpm.vercmp('{version}','{than}'))}}")])?;
     Ok(ran.stdout.trim() == "1")

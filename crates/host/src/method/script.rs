@@ -22,14 +22,14 @@ impl Method for Script {
     fn deviations(&self, system: &dyn System, package: &Package) -> Result<Vec<Deviation>, MethodError> {
         let ran = system
             .look(&Run { argv: SHELL, input: script(package)?.check.as_bytes(), env: &[], within: CHECK_WITHIN })
-            .map_err(MethodError::io("the check cannot be run"))?;
+            .map_err(MethodError::io("cannot run the check"))?;
         if ran.ok() {
             return Ok(Vec::new());
         }
         Ok(vec![Deviation {
             what: "check".to_owned(),
             found: ended(&ran),
-            wanted: "ended with 0".to_owned(),
+            wanted: "exited with 0".to_owned(),
             disrupts: false,
         }])
     }
@@ -55,7 +55,7 @@ impl Method for Script {
         }
         let ran = run(work, "check", &script.check)?;
         if !ran.ok() {
-            return Err(MethodError(format!("apply ended with 0, but the check after it {}", ended(&ran))));
+            return Err(MethodError(format!("apply exited with 0, but the check after it {}", ended(&ran))));
         }
         Ok(true)
     }

@@ -39,7 +39,7 @@ impl Method for Sysctl {
             deviations.push(Deviation {
                 what: format!("file {path}"),
                 found: if found.is_some() { "other settings" } else { "absent" }.to_owned(),
-                wanted: format!("{} settings for the next boot", settings.len()),
+                wanted: format!("{} for the next boot", wire::plural(settings.len(), "setting")),
                 disrupts: false,
             });
         }
@@ -50,7 +50,7 @@ impl Method for Sysctl {
         for name in settings(work.package)?.keys() {
             if work.system.sysctl(checked(name)?).map_err(MethodError::io(name))?.is_none() {
                 return Err(MethodError(format!(
-                    "the kernel has no sysctl {name}: if a module brings it, load that first with a kernel package"
+                    "sysctl {name} not found: if a kernel module provides it, load the module first with a kernel package"
                 )));
             }
         }
@@ -135,7 +135,10 @@ fn checked(name: &str) -> Result<&str, MethodError> {
     if name.split(['.', '/']).all(fine) {
         return Ok(name);
     }
-    Err(MethodError(format!("`{}` is no name of a sysctl, such as vm.swappiness", crate::text::clip(name, 100))))
+    Err(MethodError(format!(
+        "invalid sysctl name `{}`: expected a name such as vm.swappiness",
+        crate::text::clip(name, 100)
+    )))
 }
 
 fn set(work: &mut Work<'_>, name: &str, value: &str) -> Result<(), MethodError> {
@@ -145,7 +148,7 @@ fn set(work: &mut Work<'_>, name: &str, value: &str) -> Result<(), MethodError> 
     }
     work.system
         .set_sysctl(name, value)
-        .map_err(|error| MethodError(format!("sysctl {name} cannot be set to {}: {error}", folded(value))))
+        .map_err(|error| MethodError(format!("cannot set sysctl {name} to {}: {error}", folded(value))))
 }
 
 /// A setting whose module was unloaded needs no restoring.

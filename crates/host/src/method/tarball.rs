@@ -101,7 +101,7 @@ impl Method for Tarball {
                 continue;
             }
             if found == Some(Kind::Folder) {
-                return Err(MethodError(format!("{path} is a folder: it cannot become a link to {target}")));
+                return Err(MethodError(format!("cannot link {path} to {target}: it is a folder")));
             }
             work.system.link(&path, &target).map_err(MethodError::io(&path))?;
         }
@@ -213,8 +213,8 @@ fn tampered(system: &dyn System, package: &Package, name: &str) -> Result<Vec<De
     let Some(manifest) = manifest else {
         return Ok(vec![Deviation {
             what: format!("folder {at}"),
-            found: "not unpacked to its end, or by somebody else".to_owned(),
-            wanted: "unpacked by us".to_owned(),
+            found: "incomplete, or not unpacked by Fleetwright".to_owned(),
+            wanted: "unpacked by Fleetwright".to_owned(),
             disrupts,
         }]);
     };
@@ -257,7 +257,7 @@ fn shown(kind: Option<Kind>) -> String {
         Some(Kind::Link(target)) => target,
         Some(Kind::File) => "a file".to_owned(),
         Some(Kind::Folder) => "a folder".to_owned(),
-        Some(Kind::Other) => "something else".to_owned(),
+        Some(Kind::Other) => "a special file".to_owned(),
     }
 }
 
@@ -297,14 +297,14 @@ fn unpack(work: &mut Work<'_>) -> Result<String, MethodError> {
     work.system.remove(&new).map_err(MethodError::io(&new))?;
     work.system
         .unpack(&archive, &new, tarball.strip)
-        .map_err(|error| MethodError(format!("the archive of {} cannot be unpacked: {error}", package.reference)))?;
+        .map_err(|error| MethodError(format!("cannot unpack the archive of {}: {error}", package.reference)))?;
     let mut manifest = BTreeMap::new();
     written_down(work.system, &new, "", &mut manifest)?;
     for (path, inside) in &tarball.links {
         let there = format!("{new}/{}", inside.trim_start_matches('/'));
         if work.system.stat(&there).map_err(MethodError::io(&there))?.is_none() {
             return Err(MethodError(format!(
-                "the archive of {} has no {inside}, which {path} should lead to: look at strip (now {}) and links",
+                "the archive of {} has no {inside}, the target of link {path}: check strip (now {}) and links",
                 package.reference, tarball.strip
             )));
         }

@@ -123,6 +123,12 @@ impl System for Memory {
         Ok(machine.remove(path))
     }
 
+    fn remove_empty(&mut self, path: &str) -> io::Result<bool> {
+        let mut machine = self.changing(|_| ())?;
+        machine.faults.removable()?;
+        Ok(machine.remove_empty(path))
+    }
+
     fn list(&self, path: &str) -> io::Result<Vec<String>> {
         Ok(self.looking()?.list(path))
     }

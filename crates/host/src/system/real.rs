@@ -64,14 +64,14 @@ impl Real {
         if self.root == Path::new("/") {
             return Ok(());
         }
-        Err(io::Error::new(io::ErrorKind::Unsupported, "only files are managed in a folder"))
+        Err(io::Error::new(io::ErrorKind::Unsupported, "not supported with --root: only files are managed there"))
     }
 
     /// Asks a program that only looks, and answers what it printed.
     fn ask(&self, argv: &[&str]) -> io::Result<Ran> {
         let ran = programs::run(&Run { argv, input: b"", env: &[], within: ASKING })?;
         if ran.timed_out {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, format!("{} gives no answer", argv[0])));
+            return Err(io::Error::new(io::ErrorKind::TimedOut, format!("{} timed out", argv[0])));
         }
         Ok(ran)
     }
@@ -158,6 +158,10 @@ impl System for Real {
         files::remove(&self.path(path))
     }
 
+    fn remove_empty(&mut self, path: &str) -> io::Result<bool> {
+        files::remove_empty(&self.path(path))
+    }
+
     fn list(&self, path: &str) -> io::Result<Vec<String>> {
         files::list(&self.path(path))
     }
@@ -220,7 +224,7 @@ impl System for Real {
             return Ok(state.clone());
         }
         let state = self.units(&[name])?.into_iter().next();
-        state.ok_or_else(|| io::Error::other(format!("systemctl says nothing of {name}")))
+        state.ok_or_else(|| io::Error::other(format!("systemctl reported nothing about {name}")))
     }
 
     fn unit_do(&mut self, name: &str, verb: UnitVerb, within: Duration) -> io::Result<()> {

@@ -185,7 +185,7 @@ async fn packages_are_installed_changed_put_right_and_taken_away_on_hosts() -> R
 
     // A bad version fails by its own script, and the host goes back to what worked.
     let message = host.fails("bad", Step::Install(ground.demo("1:3.0", false)?))?;
-    assert!(message.contains("the package's own script failed"), "{message}");
+    assert!(message.contains("script failed"), "{message}");
     assert!(message.contains("error processing package demo"), "{message}");
     host.done("good", Step::Back { component: "demo".to_owned(), to: second.digest() })?;
     assert_eq!(ground.dpkg("demo")?, "1:2.0 hold ok installed");
@@ -209,7 +209,7 @@ async fn packages_are_installed_changed_put_right_and_taken_away_on_hosts() -> R
 
     // A version that is nowhere says what to do.
     let message = host.fails("nowhere", Step::Install(ground.demo("9", false)?))?;
-    assert!(message.contains("no repository of this host has it"), "{message}");
+    assert!(message.contains("correct the version"), "{message}");
 
     host.done("remove", Step::Remove { component: "demo".to_owned() })?;
     host.clean()?;
@@ -249,7 +249,7 @@ async fn what_was_there_before_is_put_back_and_interruptions_are_made_good_on_ho
         other => panic!("{other:?}"),
     }
     let told = host.told(&second)?;
-    assert!(told.iter().any(|it| it.starts_with("file /usr/sbin/policy-rc.d: left by a transaction")), "{told:?}");
+    assert!(told.iter().any(|it| it.starts_with("file /usr/sbin/policy-rc.d: left by")), "{told:?}");
     host.done("slow-again", Step::Install(slow.clone()))?;
     assert_eq!(ground.dpkg("slow")?, "1.0 hold ok installed");
     assert_eq!(host.told(&second)?, [""; 0]);

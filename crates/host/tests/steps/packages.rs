@@ -176,11 +176,7 @@ fn a_package_that_others_need_is_not_taken_from_under_them() {
     host.system().host().packages.debs.insert("mine".to_owned(), DebState::default());
     let record = apply(&mut host, "b", Step::Remove { component: "tool".to_owned() });
     assert_eq!(record.outcome, Outcome::Failed);
-    assert!(
-        record.message.contains("taking away tool would also change mine, which we did not bring"),
-        "{}",
-        record.message
-    );
+    assert!(record.message.contains("tool") && record.message.contains("mine"), "{}", record.message);
     assert!(debs(&host).contains_key("mine"));
 }
 
@@ -200,7 +196,7 @@ fn a_version_whose_script_fails_is_gone_back_from() {
     install(&mut host, "a", &good);
     let record = apply(&mut host, "b", Step::Install(deb("tool", &[("tool", "2")])));
     assert_eq!(record.outcome, Outcome::Failed);
-    assert!(record.message.contains("the package's own script failed"), "{}", record.message);
+    assert!(record.message.contains("script failed"), "{}", record.message);
     done(&apply(&mut host, "c", Step::Back { component: "tool".to_owned(), to: good.digest() }));
     assert_eq!(debs(&host)["tool"], held("1"));
     assert_eq!(told(&mut host, &good), [""; 0]);
@@ -215,15 +211,15 @@ fn mistakes_say_what_to_do() {
         record.message
     };
     let message = fails(&mut host, "a", deb("tool", &[("tool", "9")]));
-    assert!(message.contains("no repository of this host has it"), "{message}");
+    assert!(message.contains("correct the version"), "{message}");
     let message = fails(&mut host, "b", deb("tool", &[("tool", "1")]));
-    assert!(message.contains("add the files to `sources`"), "{message}");
+    assert!(message.contains("dependencies"), "{message}");
     let mut wrong = deb("tool", &[("tool", "1")]);
     if let Method::Deb(deb) = &mut wrong.method {
         deb.sources.push(file("tool", "2"));
     }
     let message = fails(&mut host, "c", wrong);
-    assert!(message.contains("none of the sources is tool 1: they are tool 2"), "{message}");
+    assert!(message.contains("tool 1") && message.contains("tool 2"), "{message}");
     assert!(debs(&host).is_empty());
 }
 
@@ -281,7 +277,7 @@ fn rpm_files_are_installed_where_there_is_no_dnf() {
     let mut host = host_with(&[], &[]);
     let mut package = rpm("tool", &[("tool", "1-1")]);
     let record = apply(&mut host, "a", Step::Install(package.clone()));
-    assert!(record.message.contains("this host has no dnf"), "{}", record.message);
+    assert!(record.message.contains("install dnf"), "{}", record.message);
     if let Method::Rpm(rpm) = &mut package.method {
         rpm.sources.push(file("tool", "1-1"));
     }
@@ -410,20 +406,20 @@ fn the_only_kernel_of_a_host_is_not_taken_away() {
     boot(&mut host);
     host.system().host().remove(&format!("/boot/vmlinuz-{OLD}"));
     let record = apply(&mut host, "b", Step::Remove { component: "kernel".to_owned() });
-    assert!(record.message.contains("the only kernel of this host"), "{}", record.message);
+    assert!(record.message.contains("only kernel"), "{}", record.message);
 }
 
 #[test]
 fn kernel_mistakes_say_what_to_do() {
     let mut host = booted(Boot::Links);
     let record = apply(&mut host, "a", Step::Install(kernel("6.1.0-53-amd64", Boot::Grub, &[])));
-    assert!(record.message.contains("this host has no /usr/sbin/update-grub"), "{}", record.message);
+    assert!(record.message.contains("/usr/sbin/update-grub"), "{}", record.message);
     let mut wrong = kernel("6.1.0-53-amd64", Boot::Links, &[]);
     if let Method::Kernel(kernel) = &mut wrong.method {
         kernel.release = Some("6.1.0-99-amd64".to_owned());
     }
     let record = apply(&mut host, "b", Step::Install(wrong));
-    assert!(record.message.contains("there is no /boot/vmlinuz-6.1.0-99-amd64"), "{}", record.message);
+    assert!(record.message.contains("/boot/vmlinuz-6.1.0-99-amd64"), "{}", record.message);
     assert!(record.message.contains("6.1.0-53-amd64"), "{}", record.message);
 }
 

@@ -16,7 +16,7 @@ use super::proofs::proven_at;
 use super::rest::{AtRest, Prints};
 use super::rotation::{members_apart, trusts};
 use super::step::{Step, gone};
-use super::{datastore, heal, members, opened, restore};
+use super::{counted, datastore, heal, members, opened, restore};
 
 /// An object to apply, and the first field in which the live object differs, if there is one and that is drift.
 pub type Change = (Object, Option<String>);
@@ -357,10 +357,13 @@ fn unsettled(
 ) -> Option<String> {
     let wanted = count(seen, component);
     let Some(workload) = workload.filter(|workload| workload.package.is_some()) else {
-        return Some(format!("{component} is about to be made"));
+        return Some(format!("creating {component}"));
     };
     if workload.package.as_deref() != Some(package) {
-        return Some(format!("{component} is still of {}", workload.package.as_deref().unwrap_or("nothing")));
+        return Some(format!(
+            "{component} is still at {}",
+            workload.package.as_deref().unwrap_or("an unknown version")
+        ));
     }
     let here: Vec<_> = workload.replicas.iter().filter(|replica| !replica.ending).collect();
     let new: Vec<_> = here.iter().filter(|replica| replica.template.as_deref() == Some(template)).collect();
@@ -374,15 +377,17 @@ fn unsettled(
         return Some(format!("{component}: {ready} of {wanted} replicas are ready{}", why.unwrap_or_default()));
     }
     if here.len() > new.len() {
-        return Some(format!("{component}: {} replicas of before are still there", here.len() - new.len()));
+        let old = here.len() - new.len();
+        let are = if old == 1 { "is" } else { "are" };
+        return Some(format!("{component}: {} {are} still terminating", counted(old, "old replica")));
     }
     if component == ControlPlaneComponent::Apiserver {
         let unproven = new.iter().find(|replica| proven_at(seen, replica).is_none())?;
         let why = match seen.proofs.get(&unproven.uid).map(|proof| &proof.outcome) {
-            Some(Err(why)) => why.clone(),
-            _ => "its proof is under way".to_owned(),
+            Some(Err(why)) => format!("{} is not verified: {why}", unproven.name),
+            _ => format!("verifying {}", unproven.name),
         };
-        return Some(format!("{component}: {} is not proven: {why}", unproven.name));
+        return Some(format!("{component}: {why}"));
     }
     None
 }

@@ -10,6 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use super::components::Components;
+use super::counted;
 use super::decide::Decision;
 use super::members::{self, Claim, Facts, Next};
 use super::objects::Kind;
@@ -186,7 +187,7 @@ pub(super) fn keep(seen: &Observed, package: &str, components: &Components, now:
     }
     if seen.status.package_version.is_none() {
         if etcd.members != record.members {
-            let why = "the cluster was never ready: members are changed after that".to_owned();
+            let why = "members are not changed before the cluster was ready once".to_owned();
             members.step = Next::Refuse(why);
         }
         return members;
@@ -206,7 +207,7 @@ pub(super) fn keep(seen: &Observed, package: &str, components: &Components, now:
         lost: suspect(seen),
         size: &etcd.storage.size.0,
         told: asked.and_then(|asked| asked.outcome.as_ref().ok()),
-        busy: if starts { Some("the restore comes first".to_owned()) } else { busy(seen, package, components) },
+        busy: if starts { Some("waiting for the restore".to_owned()) } else { busy(seen, package, components) },
     };
     members.step = match (members::next(&facts, now), asked.map(|asked| &asked.outcome)) {
         (Next::Ask, Some(Err(why))) => Next::Wait(why.clone()),
@@ -226,7 +227,7 @@ fn busy(seen: &Observed, package: &str, components: &Components) -> Option<Strin
         return Some(why.clone());
     }
     if components.orphan.is_some() {
-        return Some("the StatefulSet of etcd gets its new volume claim template first".to_owned());
+        return Some("waiting for the StatefulSet of etcd to get its new volume claim template".to_owned());
     }
     let Some(template) = components.templates.get(&ControlPlaneComponent::Etcd) else { return Some(gone(package)) };
     let mut old = members_of(seen).iter().filter(|replica| replica.template.as_ref() != Some(template)).peekable();
@@ -237,12 +238,12 @@ fn busy(seen: &Observed, package: &str, components: &Components) -> Option<Strin
         return None;
     }
     if seen.status.package_version.as_deref() != Some(package) {
-        return Some(format!("the change to {package} comes first"));
+        return Some(format!("waiting for the change to {package}"));
     }
     if seen.status.rotation.is_some() {
-        return Some("the rotation of authorities comes first".to_owned());
+        return Some("waiting for the rotation of authorities".to_owned());
     }
-    restarted.map(|old| format!("{} is restarted with its new template first", old.name))
+    restarted.map(|old| format!("waiting for {} to restart with its new template", old.name))
 }
 
 /// Why the members are not those that are declared; none if they are.
@@ -256,10 +257,12 @@ pub(super) fn unsettled(record: Option<&EtcdStatus>, step: &Next, declared: u32)
                 MemberChangeType::Remove => "is being removed",
                 MemberChangeType::Replace | MemberChangeType::RecreateVolume => "is being replaced",
             };
-            format!("member {} of etcd {verb}", change.member)
+            format!("etcd member {} {verb}", change.member)
         }
-        None if record.members != declared => format!("etcd has {} members, {declared} are declared", record.members),
-        None if matches!(step, Next::Refuse(_)) => "members of etcd are not changed".to_owned(),
+        None if record.members != declared => {
+            format!("etcd has {}, declared: {declared}", counted(record.members, "member"))
+        }
+        None if matches!(step, Next::Refuse(_)) => "etcd members are not changed".to_owned(),
         None => return None,
     };
     Some(match step {
@@ -282,7 +285,7 @@ pub(super) fn as_declared(seen: &Observed, decision: &Decision) -> Option<Condit
         let ends = members::claim_ends(&member.name);
         let message = match &decision.members {
             Next::Wait(why) | Next::Refuse(why) if why.starts_with(&ends) => why.clone(),
-            Next::Wait(why) | Next::Refuse(why) => format!("{ends}. It is replaced later: {why}"),
+            Next::Wait(why) | Next::Refuse(why) => format!("{ends}. The member is replaced later: {why}"),
             _ => ends,
         };
         return Some(super::status::said(
@@ -293,9 +296,11 @@ pub(super) fn as_declared(seen: &Observed, decision: &Decision) -> Option<Condit
         ));
     }
     let (status, reason, message) = match (unsettled(Some(record), &decision.members, declared), &decision.members) {
-        (None, _) => {
-            (Status::True, names::reasons::ALL_MEMBERS_UP_TO_DATE, format!("etcd has {} members", record.members))
-        }
+        (None, _) => (
+            Status::True,
+            names::reasons::ALL_MEMBERS_UP_TO_DATE,
+            format!("etcd has {}", counted(record.members, "member")),
+        ),
         (Some(why), Next::Refuse(_)) => (Status::False, names::reasons::MEMBERS_UNHEALTHY, why),
         (Some(why), _) => (Status::False, names::reasons::MEMBER_CHANGE_IN_PROGRESS, why),
     };
@@ -306,19 +311,19 @@ pub(super) fn as_declared(seen: &Observed, decision: &Decision) -> Option<Condit
 pub(super) fn healthy(seen: &Observed, now: Timestamp) -> Condition {
     let said = |status, reason, message| super::status::said(names::DATASTORE_HEALTHY, status, reason, message);
     let Some(quorum) = quorum(seen, now) else {
-        return said(Status::Unknown, names::reasons::UNREACHABLE, "it is run by somebody else".to_owned());
+        return said(Status::Unknown, names::reasons::UNREACHABLE, "etcd is external and not monitored".to_owned());
     };
     let count = format!("{} of {} members are ready", quorum.ready, quorum.members);
     if super::restore::replaces(seen) {
-        return said(Status::False, names::reasons::RESTORING, format!("{count}: a snapshot is restored"));
+        return said(Status::False, names::reasons::RESTORING, format!("{count}: restoring a snapshot"));
     }
     if quorum.lost {
         let snapshot = match &seen.status.last_snapshot {
             Some(last) => format!("set spec.restore.snapshot to {}, which has the data of {}", last.name, last.at),
-            None => "there is no snapshot that spec.restore could bring back".to_owned(),
+            None => "there is no snapshot to restore".to_owned(),
         };
         let message = format!(
-            "{count}, and {} must be: nothing can be written, and nothing is changed until they are; bring their pods and volumes back, or, if these are lost, {snapshot}",
+            "{count}, {} required: etcd accepts no writes, and the operator changes nothing; bring the pods and volumes back, or, if they are lost, {snapshot}",
             quorum.needed()
         );
         return said(Status::False, names::reasons::QUORUM_LOST, message);
@@ -342,13 +347,12 @@ pub(super) fn refused(seen: &Observed, target: &str, now: Timestamp) -> Option<(
     }
     let change = record(seen).change.filter(|_| seen.spec.datastore.etcd.is_some());
     if let Some(change) = change {
-        let why =
-            format!("member {} of etcd is being changed ({}): that comes first", change.member, change.type_.as_str());
+        let why = format!("waiting for the change of etcd member {} ({})", change.member, change.type_.as_str());
         return Some((names::reasons::MEMBER_CHANGE_IN_PROGRESS, why));
     }
     let quorum = quorum(seen, now).filter(|quorum| quorum.missing)?;
     let why = format!(
-        "{} of {} members of etcd are ready, and {} must be before anything is changed",
+        "{} of {} etcd members are ready; {} required before anything is changed",
         quorum.ready,
         quorum.members,
         quorum.needed()
@@ -360,7 +364,10 @@ pub(super) fn refused(seen: &Observed, target: &str, now: Timestamp) -> Option<(
 pub(super) fn loses(seen: &Observed, target: &str) -> Option<(&'static str, String)> {
     let begun = opened::begun(seen, target);
     let member = members_of(seen).iter().find(|replica| claim_ends(seen, replica)).filter(|_| !begun)?;
-    Some((names::reasons::VOLUME_TERMINATING, format!("{target} waits: {}", members::claim_ends(&member.name))))
+    Some((
+        names::reasons::VOLUME_TERMINATING,
+        format!("the change to {target} is waiting: {}", members::claim_ends(&member.name)),
+    ))
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
 use super::components::count;
+use super::counted;
 use super::datastore::quorum;
 use super::objects::{Kind, Object};
 use super::observed::{Observed, Replica, Workload};
@@ -84,8 +85,8 @@ pub(super) fn heal(seen: &Observed, underway: &Underway<'_>, now: Timestamp) -> 
             let out = taken_out(seen, servers, replica);
             if replica.serves != Some(out.is_none()) {
                 let why = out.clone().unwrap_or_else(|| match proven_at(seen, replica) {
-                    Some(_) => "it is proven to work".to_owned(),
-                    None => "no other is known to be better".to_owned(),
+                    Some(_) => "verified".to_owned(),
+                    None => "no other replica is verified".to_owned(),
                 });
                 heal.serves.push(Serves { replica: replica.clone(), serves: out.is_none(), why });
             }
@@ -129,13 +130,13 @@ fn taken_out(seen: &Observed, servers: &Workload, replica: &Replica) -> Option<S
     let mut others =
         here(servers).filter(|other| other.uid != replica.uid && other.ready && other.serves != Some(false));
     if loops(replica) {
-        let why = format!("its container ended {} times: {}", replica.restarts, replica.message);
+        let why = format!("its container terminated {}: {}", counted(replica.restarts, "time"), replica.message);
         return others.any(|other| proven_at(seen, other).is_some()).then_some(why);
     }
     let out = replica.serves == Some(false);
     let Some(proof) = seen.proofs.get(&replica.uid).filter(|proof| proof.restarts == replica.restarts) else {
         // Nothing is known of it since its container or this process began: it stays where it is.
-        let why = "it is not proven yet".to_owned();
+        let why = "not verified yet".to_owned();
         return (out && others.any(|other| proven_at(seen, other).is_some())).then_some(why);
     };
     let (Err(why), Some(failing)) = (&proof.outcome, proof.failing) else { return None };
@@ -149,7 +150,7 @@ fn taken_out(seen: &Observed, servers: &Workload, replica: &Replica) -> Option<S
             let well = proof.outcome.is_ok() && proof.restarts == other.restarts && proof.at >= failing.since;
             well && (out || failing.began >= proof.at)
         })
-        .then(|| format!("its proof failed {} times: {why}", failing.times))
+        .then(|| format!("verification failed {}: {why}", counted(failing.times, "time")))
 }
 
 /// Why a replica should be made anew, and when, if only time is missing.
@@ -167,13 +168,13 @@ fn broken(
     }
     let out =
         if apiserver { taken_out(seen, workload, replica).filter(|_| replica.serves == Some(false)) } else { None };
-    let looping = || format!("its container ended {} times: {}", replica.restarts, replica.message);
+    let looping = || format!("its container terminated {}: {}", counted(replica.restarts, "time"), replica.message);
     match out {
         Some(why) => Some((why, None)),
         None if !apiserver && loops(replica) => Some((looping(), None)),
         None => {
             let since = replica.unready_since.filter(|_| !replica.ready && !replica.looping)?;
-            let why = format!("it is not ready since {since}: {}", replica.message);
+            let why = format!("not ready since {since}: {}", replica.message);
             Some((why, since.checked_add(UNREADY).ok()))
         }
     }

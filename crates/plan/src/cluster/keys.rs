@@ -236,8 +236,8 @@ fn request(key: Key, fingerprint: &str) -> String {
 
 fn lost(names: &Names, sealed_in: &str, key: Key, fingerprint: &str) -> String {
     format!(
-        "Secret {}/{} is missing and there is no sealed copy of it (Secret {}/{}) that can be opened. The control plane keeps running, and nothing is signed or restarted. Recreate one of the two Secrets from a backup, or the first one from a snapshot with `fleetwright snapshot keys`; if \
-         the key is gone, annotate the Cluster with {}={} to generate another one, which cuts off everything that trusts the old one",
+        "Secret {}/{} is missing, and its sealed copy (Secret {}/{}) is missing or cannot be decrypted. The control plane keeps running, but nothing is signed or restarted. Recreate one of the two Secrets from a backup, or the first one from a snapshot with `fleetwright snapshot keys`; if \
+         the key is lost, annotate the Cluster with {}={} to generate a new one, which disconnects everything that trusts the old one",
         names.namespace,
         key.secret(),
         sealed_in,
@@ -254,15 +254,15 @@ fn changed(names: &Names, key: Key, record: Option<&KeyStatus>, found: Option<&s
         Some(found) => (
             format!("was changed: it holds {}", found.get(..SHORT).unwrap_or(found)),
             format!(
-                "; to use what it holds now, annotate the Cluster with {}={}",
+                "; to use its present content, annotate the Cluster with {}={}",
                 names::REPLACE_KEY,
                 request(key, found)
             ),
         ),
-        None => ("was changed: what it holds is no key".to_owned(), String::new()),
+        None => ("was changed: it holds no valid key".to_owned(), String::new()),
     };
     format!(
-        "{secret} {holds}, and the cluster runs with {recorded}. The operator signs and restarts nothing with it; components that mount the Secret read it by themselves. Delete the Secret to have it restored from the sealed copy, and use \
-         spec.certificates.rotateAuthorities to replace authorities{adopt}"
+        "{secret} {holds}, but the cluster uses {recorded}. The operator signs and restarts nothing with it; components that mount the Secret read it by themselves. Delete the Secret to restore it from the sealed copy; to replace authorities, use \
+         spec.certificates.rotateAuthorities{adopt}"
     )
 }

@@ -88,7 +88,7 @@ impl Check<'_> {
         if let Some(image) = images.into_iter().find(|image| !is_digest(image)) {
             let name = &spec.package_version;
             let why = format!(
-                "imageDigests is true, and {name} has the image {image} by its tag; use a package version whose images are NAME@sha256:…"
+                "imageDigests is true, but {name} references image {image} by tag; use a package version with images as NAME@sha256:…"
             );
             self.refuse("spec.packageVersion", why);
         }
@@ -123,10 +123,10 @@ impl Check<'_> {
         for choice in &spec.extensions {
             let field = format!("spec.extensions[{}]", choice.name);
             if let Some(allowed) = limits.allow.as_ref().filter(|allowed| !matches_any(allowed, &choice.name)) {
-                self.refuse(&field, format!("it is not in extensions.allow; {}", use_one_of(allowed)));
+                self.refuse(&field, format!("the extension is not in extensions.allow; {}", use_one_of(allowed)));
             }
             if limits.values == Some(false) && choice.values.is_some() {
-                self.refuse(format!("{field}.values"), "extensions.values is false; leave values out");
+                self.refuse(format!("{field}.values"), "extensions.values is false; remove the values");
             }
         }
     }
@@ -160,7 +160,7 @@ impl Check<'_> {
                     // It tolerates all keys, not only those with some prefix.
                     None if allowed.iter().any(|pattern| pattern == "*") => {}
                     None => {
-                        let why = format!("without a key it tolerates every taint; {}", use_one_of(allowed));
+                        let why = format!("a toleration without a key matches every taint; {}", use_one_of(allowed));
                         self.refuse(format!("{field}.key"), why);
                     }
                 }
@@ -169,7 +169,7 @@ impl Check<'_> {
         if let (Some(allowed), Some(class)) = (&limits.priority_classes, &placement.priority_class_name)
             && !matches_any(allowed, class)
         {
-            let why = format!("{class} is not in placement.priorityClasses; leave it out, or {}", use_one_of(allowed));
+            let why = format!("{class} is not in placement.priorityClasses; remove it, or {}", use_one_of(allowed));
             self.refuse("spec.placement.priorityClassName", why);
         }
     }
@@ -180,14 +180,14 @@ impl Check<'_> {
             if let (Some(allowed), Some(class)) = (&limits.classes, class)
                 && !matches_any(allowed, class)
             {
-                let why = format!("{class} is not in storage.classes; leave it out, or {}", use_one_of(allowed));
+                let why = format!("{class} is not in storage.classes; remove it, or {}", use_one_of(allowed));
                 self.refuse(format!("{field}.class"), why);
             }
             if let Some(most) = &limits.max_size {
                 // A size that cannot be compared is not allowed.
                 let fits = amount(&size.0).zip(amount(&most.0)).is_some_and(|(size, most)| size <= most);
                 if !fits {
-                    let why = format!("{} is more than storage.maxSize; use {} at most", size.0, most.0);
+                    let why = format!("{} is more than storage.maxSize; use at most {}", size.0, most.0);
                     self.refuse(format!("{field}.size"), why);
                 }
             }
@@ -203,7 +203,7 @@ impl Check<'_> {
 
     fn replicas(&mut self, spec: &ClusterSpec, limits: &ClusterLimitsSpec) {
         if let Some(most) = limits.max_replicas.filter(|most| spec.replicas > *most) {
-            let why = format!("{} is more than maxReplicas; use {most} at most", spec.replicas);
+            let why = format!("{} is more than maxReplicas; use at most {most}", spec.replicas);
             self.refuse("spec.replicas", why);
         }
     }
@@ -239,14 +239,14 @@ fn refused(
     name: &str,
 ) -> Option<String> {
     if preset.0 == Some(LimitsPreset::Hardened) && matches_any(preset.1, name) {
-        return Some("preset Hardened denies it; take it out".to_owned());
+        return Some("preset Hardened denies it; remove it".to_owned());
     }
     let own = own?;
     if own.deny.as_ref().is_some_and(|denied| matches_any(denied, name)) {
-        return Some(format!("it is in {list}.deny; take it out"));
+        return Some(format!("it is in {list}.deny; remove it"));
     }
     let allowed = own.allow.as_ref().filter(|allowed| !matches_any(allowed, name))?;
-    Some(format!("it is not in {list}.allow; take it out, or {}", use_one_of(allowed)))
+    Some(format!("it is not in {list}.allow; remove it, or {}", use_one_of(allowed)))
 }
 
 fn use_one_of<T: AsRef<str>>(allowed: &[T]) -> String {
@@ -543,10 +543,7 @@ mod tests {
         let found = violations(&spec, "pay-01", None, [("b", &one), ("a", &other)]);
         assert_eq!(found.iter().map(|one| one.limits.as_str()).collect::<Vec<_>>(), ["a", "b"], "in a stable order");
         let text = summary(&found);
-        assert!(
-            text.contains("ClusterLimits a does not allow spec.replicas") && text.contains("use 1 at most"),
-            "{text}"
-        );
+        assert!(text.contains("ClusterLimits a does not allow spec.replicas") && text.contains("at most 1"), "{text}");
         // Long names do not keep the status from being written.
         let long: Vec<_> = found.iter().map(|one| Violation { why: "x".repeat(2000), ..one.clone() }).collect();
         let status =

@@ -18,8 +18,8 @@
 use fleetwright_api::{EtcdStatus, MemberChange, MemberChangeType};
 use jiff::Timestamp;
 
-use super::Names;
 use super::observed::Replica;
+use super::{Names, counted};
 
 /// A member of etcd, as the others know it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -221,7 +221,7 @@ impl Told {
         match leader {
             Some(leader) if agree >= needed && (Some(leader) != except || self.answers(leader)) => Ok(leader),
             _ => Err(format!(
-                "{agree} of {} other members of etcd answer and agree on a leader, and {needed} must",
+                "{agree} of {} other etcd members respond and agree on a leader; {needed} required",
                 voters.len()
             )),
         }
@@ -235,10 +235,10 @@ impl Told {
     fn behind(&self, id: &str) -> Option<String> {
         let newest = self.answered.iter().filter(|one| one.id != id).map(|one| one.index).max().unwrap_or_default();
         match self.answered.iter().find(|one| one.id == id) {
-            None => Some("it does not answer yet".to_owned()),
+            None => Some("not responding yet".to_owned()),
             // etcd itself refuses a learner that has less than nine tenths.
             Some(own) if own.leader.is_empty() || own.leader == "0" || own.applied < newest - newest / 10 => {
-                Some(format!("it has applied {} of {newest} raft entries", own.applied))
+                Some(format!("applied {} of {newest} raft entries", own.applied))
             }
             Some(_) => None,
         }
@@ -294,7 +294,7 @@ pub fn claim(member: &str) -> String {
 /// What to say of a member whose volume claim is being deleted while its pod runs.
 pub(super) fn claim_ends(member: &str) -> String {
     format!(
-        "volume claim {} is being deleted, and goes with the data of {member} when its pod ends: that pod is not restarted",
+        "PersistentVolumeClaim {} is terminating: the data of {member} is lost when its pod stops, so the pod is not restarted",
         claim(member)
     )
 }
@@ -386,7 +386,7 @@ impl Facts<'_> {
             let others = told.members.iter().filter(|member| own.is_none_or(|own| own.id != member.id)).count();
             // The status of its pod may be older: one that lost its data does not answer.
             if own.is_some_and(|own| told.answers(&own.id)) {
-                return Next::Wait(format!("{} answers, and its pod is not ready yet", lost.name));
+                return Next::Wait(format!("{} responds, but its pod is not ready yet", lost.name));
             }
             let needed = quorum(running);
             if let Err(why) = told.agree(own.map(|own| own.id.as_str()), needed) {
@@ -395,12 +395,13 @@ impl Facts<'_> {
             // With another number of members, one more or one less might take the quorum away.
             if others + 1 != running as usize {
                 return Next::Refuse(format!(
-                    "etcd has {others} other members, and {} are expected",
+                    "etcd has {}; expected {}",
+                    counted(others, "other member"),
                     running.saturating_sub(1)
                 ));
             }
             if self.claim(&lost.name).is_none() {
-                return Next::Wait(format!("the volume claim of {} is not known yet", lost.name));
+                return Next::Wait(format!("the PersistentVolumeClaim of {} is not in the cache yet", lost.name));
             }
             let leaves = self.wanted < running && ordinal(&lost.name) + 1 == running;
             let type_ = if leaves { MemberChangeType::Remove } else { MemberChangeType::Replace };
@@ -421,7 +422,7 @@ impl Facts<'_> {
         let ends = ends.filter(|member| self.wanted >= running || ordinal(member) + 1 != running);
         if let Some(member) = ends.as_ref().filter(|_| running < 3 && self.wanted <= running) {
             return Next::Refuse(format!(
-                "{}. Take a snapshot, and declare 3 members: when two others run, it is replaced without loss",
+                "{}. Take a snapshot, then set spec.datastore.etcd.members to 3: when two others run, the member is replaced without data loss",
                 claim_ends(member)
             ));
         }
@@ -431,8 +432,10 @@ impl Facts<'_> {
         let renews = ends.filter(|_| running >= 3).or_else(|| small.filter(|_| self.wanted == running));
         let grows = self.wanted > running && renews.is_none();
         if renews.is_some() && running < 3 {
-            let why = "the StorageClass does not let volumes grow, and a member is replaced by one with a larger volume only while two others run";
-            return Next::Refuse(format!("{why}: declare 3 members, or let the class expand volumes"));
+            let why = "the StorageClass does not allow volume expansion, and a member is replaced by one with a larger volume only while two others run";
+            return Next::Refuse(format!(
+                "{why}: set spec.datastore.etcd.members to 3, or set allowVolumeExpansion of the class to true"
+            ));
         }
         let type_ = match (&renews, grows) {
             (Some(_), _) => MemberChangeType::RecreateVolume,
@@ -445,7 +448,7 @@ impl Facts<'_> {
         let healthy = others.iter().filter(|pod| pod.ready && !pod.ending).count();
         let expected = if grows { running } else { running - 1 } as usize;
         if healthy != expected || others.len() != expected {
-            return Next::Refuse(format!("{healthy} of {expected} other members of etcd are ready, and all must be"));
+            return Next::Refuse(format!("{healthy} of {expected} other etcd members are ready; all must be ready"));
         }
         let Some(told) = self.told else { return Next::Ask };
         let own = told.at(&peer_url(self.names, &member));
@@ -454,7 +457,7 @@ impl Facts<'_> {
         }
         let listed = told.members.iter().filter(|one| own.is_none_or(|own| own.id != one.id)).count();
         if listed != expected {
-            return Next::Refuse(format!("etcd has {listed} other members, and {expected} are expected"));
+            return Next::Refuse(format!("etcd has {}; expected {expected}", counted(listed, "other member")));
         }
         if let Err(why) = told.agree(own.map(|own| own.id.as_str()), expected) {
             return Next::Refuse(why);
@@ -513,7 +516,9 @@ impl Facts<'_> {
         match (own, self.claim(member)) {
             (Some(_), _) => self.scaled(number + 1),
             // Of an earlier member, which etcd does not have any more: a new one would not start with it.
-            (None, Some(left)) if left.ending => Next::Wait(format!("the old volume {} is being deleted", left.name)),
+            (None, Some(left)) if left.ending => {
+                Next::Wait(format!("the old PersistentVolumeClaim {} is terminating", left.name))
+            }
             (None, Some(left)) => Next::Act(Act::DeleteVolume { member: member.clone(), claim: left.clone() }),
             (None, None) => match told.agree(None, told.voters()) {
                 Err(why) => Next::Wait(why),
@@ -538,7 +543,7 @@ impl Facts<'_> {
             let runs = |pod: &Replica| !pod.lost || told.answers(&own.id);
             let waits = pod.is_some_and(|pod| !pod.ready && !pod.ending && runs(pod));
             return match waits && self.wanted > ordinal(member) {
-                true => Next::Wait(format!("{member} has its vote, and its pod is not ready yet")),
+                true => Next::Wait(format!("{member} is a voting member, but its pod is not ready yet")),
                 false => self.over(),
             };
         }
@@ -566,7 +571,7 @@ impl Facts<'_> {
                 let needed = told.voters() - usize::from(!own.learner);
                 match told.agree(Some(&own.id), needed) {
                     Err(why) => Next::Wait(why),
-                    Ok(_) if needed == 0 => Next::Wait("it is the last member with a vote".to_owned()),
+                    Ok(_) if needed == 0 => Next::Wait(format!("{member} is the last voting member")),
                     Ok(_) => {
                         let (member, id) = (member.clone(), own.id.clone());
                         Next::Act(Act::Remove { member, id, needed, lost: None })
@@ -576,8 +581,10 @@ impl Facts<'_> {
             None if self.running() > number => self.scaled(number),
             // Neither etcd nor its StatefulSet has it any more.
             None => match (self.pod(member), self.claim(member)) {
-                (Some(_), _) => Next::Wait(format!("pod {member} is being deleted")),
-                (None, Some(claim)) if claim.ending => Next::Wait(format!("volume {} is being deleted", claim.name)),
+                (Some(_), _) => Next::Wait(format!("pod {member} is terminating")),
+                (None, Some(claim)) if claim.ending => {
+                    Next::Wait(format!("PersistentVolumeClaim {} is terminating", claim.name))
+                }
                 (None, Some(claim)) => Next::Act(Act::DeleteVolume { member: member.clone(), claim: claim.clone() }),
                 (None, None) => self.over(),
             },
@@ -595,7 +602,7 @@ impl Facts<'_> {
         if let Some(old) = change.member_id.as_ref().and_then(|id| told.member(id)) {
             let renews = change.type_ == MemberChangeType::RecreateVolume;
             match self.pod(member) {
-                None => return Next::Wait(format!("pod {member} is being recreated")),
+                None => return Next::Wait(format!("waiting for pod {member} to be recreated")),
                 // It runs again, perhaps as a learner that said so before it was added; or another pod has yet to show that it does not. Whether it lost its data is
                 // decided again.
                 Some(pod) if Some(&pod.uid) != change.pod_uid.as_ref() => return self.over(),
@@ -626,9 +633,9 @@ impl Facts<'_> {
                 // Its pod may start with the old volume at any moment.
                 Some(own) => self.change(MemberChangeType::Replace, member, Some(own), now),
                 None if !old.ending => Next::Act(Act::DeleteVolume { member: member.clone(), claim: old.clone() }),
-                None => recreate("the old pod and its volume are being deleted"),
+                None => recreate("the old pod and its PersistentVolumeClaim are terminating"),
             },
-            _ if old_pod => recreate("the old pod is being deleted"),
+            _ if old_pod => recreate("the old pod is terminating"),
             Some(new) if !new.ending && pod.is_some() => match own {
                 Some(_) => self.joins(member, told, now),
                 None => match told.agree(None, told.voters()) {
@@ -639,7 +646,7 @@ impl Facts<'_> {
                     }
                 },
             },
-            _ => Next::Wait(format!("{member} gets a new pod and a new volume")),
+            _ => Next::Wait(format!("waiting for a new pod and a new PersistentVolumeClaim of {member}")),
         }
     }
 }

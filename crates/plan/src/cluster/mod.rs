@@ -38,6 +38,7 @@ mod tests;
 pub mod unrecorded;
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use fleetwright_api::{ClusterStatus, names};
 use sha2::{Digest, Sha256};
@@ -154,4 +155,11 @@ pub fn some(names: &[String]) -> String {
     let more = names.len().saturating_sub(SHOWN);
     let text = names.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
     if more > 0 { format!("{text} and {more} more") } else { text }
+}
+
+/// A number with its noun: `1 replica`, `2 replicas`.
+pub fn counted(number: impl fmt::Display, noun: &str) -> String {
+    let number = number.to_string();
+    let plural = if number == "1" { "" } else { "s" };
+    format!("{number} {noun}{plural}")
 }

@@ -95,7 +95,7 @@ pub(super) fn goes_on<'a>(seen: &'a Observed, asked: Package<'a>) -> Result<Pack
         let gone = gone.filter(|name| *name != asked.0);
         return gone.map_or(Ok(asked), |gone| {
             Err(format!(
-                "etcd is left as it is: ClusterPackageVersion {gone}, which it was made from, does not exist any more, and which version of etcd its data is of is not known: create {gone} again"
+                "etcd is not changed: ClusterPackageVersion {gone}, from which it was created, no longer exists, and the etcd version of its data is unknown: create {gone} again"
             ))
         });
     };
@@ -108,16 +108,16 @@ pub(super) fn goes_on<'a>(seen: &'a Observed, asked: Package<'a>) -> Result<Pack
     let mut others = others.filter_map(|name| Some((name, seen.package(name)?)));
     others.find(|other| is_enough(other.1)).ok_or_else(|| {
         let has = format!(
-            "etcd is left as it is: its data is of etcd {}, and etcd {} of {} does not start with that",
+            "etcd is not changed: its data was written by etcd {}, and etcd {} of {} cannot read it",
             known.version,
             version(asked.1),
             asked.0
         );
         let (major, second) = needed;
-        let enough = format!("refer to one with etcd {major}.{second} or newer");
+        let enough = format!("use a package version with etcd {major}.{second} or newer");
         match known.package {
             Some(package) => format!(
-                "{has}; ClusterPackageVersion {package}, which it was made from, does not exist any more: create it again, or {enough}"
+                "{has}; ClusterPackageVersion {package}, from which it was created, no longer exists: create it again, or {enough}"
             ),
             None => format!("{has}; {enough}"),
         }
@@ -147,8 +147,8 @@ pub(super) fn stayed(seen: &Observed, target: &str) -> bool {
 pub(super) fn stays(at: Package<'_>, to: Package<'_>) -> String {
     let (major, second) = minor(version(at.1));
     format!(
-        "etcd stays at {}: its data may be of etcd {}, and etcd {} of {} does not start with that. If etcd of {} does not start either, refer to a package version \
-         whose etcd is {major}.{second} or newer and starts, or restore a snapshot",
+        "etcd stays at {}: its data may have been written by etcd {}, and etcd {} of {} cannot read that. If etcd of {} does not start either, use a package version \
+         with a working etcd {major}.{second} or newer, or restore a snapshot",
         at.0,
         version(at.1),
         version(to.1),
@@ -171,6 +171,18 @@ fn version(spec: &ClusterPackageVersionSpec) -> &str {
 /// Whether the data of one is understood by the other, in both directions.
 pub(super) fn same_minor(one: &ClusterPackageVersionSpec, other: &ClusterPackageVersionSpec) -> bool {
     minor(version(one)) == minor(version(other))
+}
+
+/// The minor of etcd that data of that version needs, if the etcd of a package version is older: such an etcd does not start with the data. A package version that does not
+/// tell its etcd is not judged.
+pub(super) fn needs_newer(spec: &ClusterPackageVersionSpec, data: &str) -> Option<String> {
+    let (has, (major, second)) = (version(spec), minor(data));
+    (!has.is_empty() && minor(has) < (major, second)).then(|| format!("{major}.{second}"))
+}
+
+/// Whether the etcd of a package version has the minor of that version.
+pub(super) fn has_minor(spec: &ClusterPackageVersionSpec, of: &str) -> bool {
+    minor(version(spec)) == minor(of)
 }
 
 /// Major and minor of a version.

@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use super::arguments;
 use super::components::count;
+use super::counted;
 use super::objects::{Blueprint, Kind, objects};
 use super::observed::{Observed, Replica};
 use super::opened;
@@ -86,7 +87,9 @@ pub(super) fn hold<'a>(seen: &'a Observed, step: Step<'a>, now: Timestamp) -> (S
     let against: Vec<_> = preflight.findings.iter().filter(|finding| !finding.overridden).collect();
     let refused = match (against.first(), &preflight.checking) {
         (Some(first), _) => (first.reason, told(target.0, &against)),
-        (None, Some(what)) => (names::reasons::PREFLIGHT_CHECKS_RUNNING, format!("before {}: {what}", target.0)),
+        (None, Some(what)) => {
+            (names::reasons::PREFLIGHT_CHECKS_RUNNING, format!("preflight checks for {}: {what}", target.0))
+        }
         (None, None) => return (step, preflight),
     };
     (Step::stays(at, seen.status.emulates.clone(), refused), preflight)
@@ -103,7 +106,9 @@ fn restored<'a>(seen: &'a Observed, step: Step<'a>, now: Timestamp) -> (Step<'a>
     let against: Vec<_> = preflight.findings.iter().filter(|finding| !finding.overridden).collect();
     let (reason, why) = match (against.first(), &preflight.checking) {
         (Some(first), _) => (first.reason, told(seen.target().0, &against)),
-        (None, Some(what)) => (names::reasons::PREFLIGHT_CHECKS_RUNNING, format!("before {}: {what}", seen.target().0)),
+        (None, Some(what)) => {
+            (names::reasons::PREFLIGHT_CHECKS_RUNNING, format!("preflight checks for {}: {what}", seen.target().0))
+        }
         (None, None) => return (step, preflight),
     };
     preflight.restore_waits = Some(why.clone());
@@ -166,7 +171,7 @@ fn before_rollback(seen: &Observed, target: Package<'_>, now: Timestamp) -> Pref
             let newer = kubelets(survey, target).filter(|one| one.reason == names::reasons::KUBELET_TOO_NEW);
             preflight.findings.extend(newer);
         }
-        None => preflight.checking = Some("the versions of the kubelets are being read".to_owned()),
+        None => preflight.checking = Some("reading kubelet versions".to_owned()),
     }
     let holds = !preflight.findings.is_empty();
     settle(&mut preflight, seen, ask, survey, (holds, true), target, now);
@@ -189,7 +194,7 @@ fn settle(
     let old = again.is_some_and(|again| again <= now) && (holds || begins);
     preflight.ask = (survey.is_none() || old).then_some(ask);
     if old && begins {
-        preflight.checking = Some("what callers use, kubelets and room are being looked at again".to_owned());
+        preflight.checking = Some("repeating the checks of API usage, kubelet versions and resources".to_owned());
     }
     override_findings(&mut preflight.findings, seen.preflight.overrides.as_deref(), target.0);
 }
@@ -209,8 +214,8 @@ fn kubelets(survey: &Survey, target: Package<'_>) -> Option<Finding> {
     let nodes = match &survey.kubelets {
         Ok(nodes) => nodes,
         Err(why) => {
-            let message = format!("the versions of the kubelets could not be read: {why}");
-            return Some(finding(names::reasons::KUBELET_VERSIONS_UNKNOWN, message, "it is tried again"));
+            let message = format!("cannot read kubelet versions: {why}");
+            return Some(finding(names::reasons::KUBELET_VERSIONS_UNKNOWN, message, "retrying"));
         }
     };
     let server = skew::minor(version)?;
@@ -219,13 +224,13 @@ fn kubelets(survey: &Survey, target: Package<'_>) -> Option<Finding> {
             Skew::TooNew,
             names::reasons::KUBELET_TOO_NEW,
             "are newer than",
-            "bring their kubelets to the minor asked for, or an older one, first",
+            "first change these kubelets to the target minor or an older one",
         ),
         (
             Skew::TooOld,
             names::reasons::KUBELET_TOO_OLD,
             "are more than three minors older than",
-            "bring their kubelets to a newer minor first",
+            "upgrade these kubelets first",
         ),
     ] {
         let out: Vec<String> = nodes
@@ -237,9 +242,9 @@ fn kubelets(survey: &Survey, target: Package<'_>) -> Option<Finding> {
             continue;
         }
         let more = out.len().saturating_sub(NAMED);
-        let more = if more > 0 { format!(" and {more} others") } else { String::new() };
+        let more = if more > 0 { format!(" and {}", counted(more, "other")) } else { String::new() };
         let named = out[..out.len().min(NAMED)].join(", ");
-        return Some(finding(reason, format!("the kubelets of Nodes {named}{more} {what} {version}"), advice));
+        return Some(finding(reason, format!("kubelets of Nodes {named}{more} {what} {version}"), advice));
     }
     None
 }
@@ -254,7 +259,7 @@ pub(super) fn preflight(seen: &Observed, target: Package<'_>, begins: bool, now:
     let mut findings: Vec<Finding> = arguments::unknown(&seen.spec, target)
         .into_iter()
         .map(|unknown| Finding {
-            advice: format!("take it out of {}, or ask for a package version of a minor that has it", unknown.place),
+            advice: format!("remove it from {}, or use a package version whose minor has it", unknown.place),
             overridable: false,
             ..finding(names::reasons::INVALID_ARGUMENT, unknown.to_string(), "")
         })
@@ -270,7 +275,7 @@ pub(super) fn preflight(seen: &Observed, target: Package<'_>, begins: bool, now:
             findings.extend(callers(seen, survey, target));
             findings.extend(kubelets(survey, target));
         }
-        None => preflight.checking = Some("which APIs callers use is being looked at".to_owned()),
+        None => preflight.checking = Some("reading which APIs clients use".to_owned()),
     }
     findings.extend(room(seen, survey, target));
     let holds = findings.len() > asked;
@@ -290,7 +295,7 @@ fn finding(reason: &'static str, message: String, advice: impl Into<String>) -> 
 }
 
 fn told(target: &str, against: &[&Finding]) -> String {
-    listed(&format!("{target} is held back, and nothing was touched"), target, against)
+    listed(&format!("the change to {target} is blocked; nothing was changed"), target, against)
 }
 
 /// What stands against a step, what to do about it, and how to override it.
@@ -303,11 +308,7 @@ pub(super) fn listed(what: &str, target: &str, against: &[&Finding]) -> String {
     }
     let reasons: Vec<_> = against.iter().map(|finding| format!("{}@{target}", finding.reason)).collect();
     if against.iter().all(|finding| finding.overridable) {
-        text.push_str(&format!(
-            "; to go on anyway, annotate the Cluster with {}={}",
-            names::OVERRIDE,
-            reasons.join(",")
-        ));
+        text.push_str(&format!("; to override, annotate the Cluster with {}={}", names::OVERRIDE, reasons.join(",")));
     }
     text.chars().take(1000).collect()
 }
@@ -322,8 +323,8 @@ fn datastore(seen: &Observed) -> Option<Finding> {
     let members = count(seen, ControlPlaneComponent::Etcd);
     let ready = here(seen, ControlPlaneComponent::Etcd).filter(|replica| replica.ready).count();
     (ready < members).then(|| {
-        let message = format!("{ready} of {members} members of etcd are ready");
-        finding(names::reasons::MEMBERS_MISSING, message, "wait until the others are back")
+        let message = format!("{ready} of {members} etcd members are ready");
+        finding(names::reasons::MEMBERS_MISSING, message, "wait until all are ready")
     })
 }
 
@@ -332,8 +333,12 @@ fn servers(seen: &Observed) -> Option<Finding> {
     let all = here(seen, ControlPlaneComponent::Apiserver);
     let proven = all.filter(|replica| replica.ready && proven_at(seen, replica).is_some()).count();
     (proven < wanted).then(|| {
-        let message = format!("{proven} of {wanted} API servers are proven to work");
-        finding(names::reasons::NOT_VERIFIED, message, "wait until they are, or look at what keeps them from it")
+        let message = format!("{proven} of {wanted} API servers are verified");
+        finding(
+            names::reasons::NOT_VERIFIED,
+            message,
+            "wait until all are verified, or fix the errors in status.components",
+        )
     })
 }
 
@@ -351,18 +356,18 @@ fn callers(seen: &Observed, survey: &Survey, target: Package<'_>) -> Option<Find
     let apis = match &survey.apis {
         Ok(apis) => apis,
         Err(why) => {
-            let message = format!("which APIs callers use could not be read: {why}");
-            return Some(finding(names::reasons::API_USAGE_UNKNOWN, message, "it is tried again"));
+            let message = format!("cannot read which APIs clients use: {why}");
+            return Some(finding(names::reasons::API_USAGE_UNKNOWN, message, "retrying"));
         }
     };
     let gone: Vec<_> = apis.iter().filter(|api| api.is_gone_in(minor)).map(|api| api.text()).collect();
     (!gone.is_empty()).then(|| {
         let more = gone.len().saturating_sub(NAMED);
-        let more = if more > 0 { format!(" and {more} others") } else { String::new() };
+        let more = if more > 0 { format!(" and {}", counted(more, "other")) } else { String::new() };
         let named = gone[..gone.len().min(NAMED)].join(", ");
-        let message = format!("callers used {named}{more} since the API servers began, and {minor} does not have them");
+        let message = format!("clients have used {named}{more} since the API servers started, and {minor} does not serve them");
         let advice = format!(
-            "bring the callers to a newer version of the API; API servers forget them when they restart: kubectl rollout restart deployment/kube-apiserver -n {}",
+            "change the clients to a newer API version, then restart the API servers to clear the record of usage: kubectl rollout restart deployment/kube-apiserver -n {}",
             seen.names.namespace
         );
         finding(names::reasons::REMOVED_APIS_IN_USE, message, advice)
@@ -371,16 +376,16 @@ fn callers(seen: &Observed, survey: &Survey, target: Package<'_>) -> Option<Find
 
 /// Whether one more replica finds no room: one that is there finds none, or a quota of the namespace says so. What nodes have left is not looked at.
 fn room(seen: &Observed, survey: Option<&Survey>, target: Package<'_>) -> Option<Finding> {
-    let advice = "make room in the meta cluster for one more replica of each component";
+    let advice = "free resources in the meta cluster for one more replica of each component";
     let mut all = seen.workloads.keys().flat_map(|component| here(seen, *component));
     if let Some(replica) = all.find(|replica| replica.unplaced) {
-        let message = format!("{} finds no place already: {}", replica.name, replica.message);
+        let message = format!("pod {} is unschedulable: {}", replica.name, replica.message);
         return Some(finding(names::reasons::INSUFFICIENT_RESOURCES, message, advice));
     }
     match &survey?.quotas {
         Err(why) => {
-            let message = format!("the quotas of namespace {} could not be read: {why}", seen.names.namespace);
-            Some(finding(names::reasons::INSUFFICIENT_RESOURCES, message, "let the operator list ResourceQuotas"))
+            let message = format!("cannot read ResourceQuotas of namespace {}: {why}", seen.names.namespace);
+            Some(finding(names::reasons::INSUFFICIENT_RESOURCES, message, "allow the operator to list ResourceQuotas"))
         }
         Ok(quotas) => {
             let requests = requests(seen, target);
@@ -388,7 +393,7 @@ fn room(seen: &Observed, survey: Option<&Survey>, target: Package<'_>) -> Option
             Some(finding(
                 names::reasons::INSUFFICIENT_RESOURCES,
                 message,
-                format!("make more room in namespace {}", seen.names.namespace),
+                format!("raise the ResourceQuota of namespace {}", seen.names.namespace),
             ))
         }
     }

@@ -87,13 +87,15 @@ pub fn forward(from: &Stop<'_>, to: &Stop<'_>) -> Result<(), NoWay> {
     let (is, asked) = (from.numbers(), to.numbers());
     let about = about(from, to);
     if to.is_older_than(from) {
-        return no_way(Why::Older, format!("{about}: that is older, so it is a rollback"));
+        return no_way(Why::Older, format!("{about}: the target is older, so this is a rollback"));
     }
     if is[0] != asked[0] || asked[1] - is[1] > 1 {
         let next = format!("{}.{}", is[0], is[1] + 1);
         return no_way(
             Why::TooFar,
-            format!("{about}: a control plane goes up by one minor at a time; go to a package version of {next} first"),
+            format!(
+                "{about}: a control plane is upgraded by one minor at a time; upgrade to a package version of {next} first"
+            ),
         );
     }
     if !to.reachable_from.is_empty() && !from.is_in(to.reachable_from) {
@@ -101,7 +103,7 @@ pub fn forward(from: &Stop<'_>, to: &Stop<'_>) -> Result<(), NoWay> {
         return no_way(
             Why::NotAllowed,
             format!(
-                "{about}: spec.reachableFrom of {to} allows {allowed}; go to one of these first, or make a package version that can be reached from {}",
+                "{about}: spec.reachableFrom of {to} allows {allowed}; upgrade to one of these first, or create a package version that allows {}",
                 from.name
             ),
         );
@@ -117,19 +119,19 @@ pub fn back(from: &Stop<'_>, to: &Stop<'_>, emulates: Option<&str>) -> Result<()
     let (is, asked) = (from.numbers(), to.numbers());
     let about = about(from, to);
     if from.is_older_than(to) {
-        return no_way(Why::Newer, format!("{about}: that is newer, so it is an upgrade"));
+        return no_way(Why::Newer, format!("{about}: the target is newer, so this is an upgrade"));
     }
     if is[0] != asked[0] || is[1] - asked[1] > 1 {
         return no_way(
             Why::TooFar,
-            format!("{about}: a control plane goes back by one minor at most, the one that it emulated until then"),
+            format!("{about}: a control plane is rolled back by one minor at most, to the minor that it emulates"),
         );
     }
     if !from.back_to.is_empty() && !to.is_in(from.back_to) {
         let (from, allowed) = (from.name, from.back_to.join(", "));
         return no_way(
             Why::NotAllowed,
-            format!("{about}: spec.backTo of {from} allows {allowed}; go back to one of these"),
+            format!("{about}: spec.backTo of {from} allows {allowed}; roll back to one of these"),
         );
     }
     if is[1] != asked[1] && emulates != Some(to.minor()) {
@@ -137,7 +139,7 @@ pub fn back(from: &Stop<'_>, to: &Stop<'_>, emulates: Option<&str>) -> Result<()
         return no_way(
             Why::NotEmulated,
             format!(
-                "{about}: it does not emulate {minor} any more, so its datastore may hold what {minor} does not understand, and going back could lose it"
+                "{about}: the cluster no longer emulates {minor}, so its datastore may hold data that {minor} cannot read, and a rollback could lose it"
             ),
         );
     }
@@ -146,7 +148,7 @@ pub fn back(from: &Stop<'_>, to: &Stop<'_>, emulates: Option<&str>) -> Result<()
 
 fn about(from: &Stop<'_>, to: &Stop<'_>) -> String {
     format!(
-        "ClusterPackageVersion {} is Kubernetes {}, and the cluster has {} ({})",
+        "ClusterPackageVersion {} is Kubernetes {}, the cluster runs {} ({})",
         to.name, to.kubernetes, from.kubernetes, from.name
     )
 }
@@ -173,7 +175,7 @@ mod tests {
             assert_eq!(forward(&from, &to).is_ok(), well, "{list:?}");
         }
         let far = forward(&from, &Stop::gone("k8s-1.38.0", "1.38.0")).unwrap_err().to_string();
-        assert!(far.contains("go to a package version of 1.37 first"), "{far}");
+        assert!(far.contains("1.37 first"), "{far}");
         assert_eq!(forward(&from, &Stop::gone("old", "1.36.3")).unwrap_err().why, Why::Older);
     }
 

@@ -257,19 +257,19 @@ fn manner(
     let wanted = count(seen, component);
     if old == 0 {
         let how = match missing {
-            0 => "nothing restarts".to_owned(),
-            _ => format!("{missing} of {wanted} are made"),
+            0 => "no restarts".to_owned(),
+            _ => format!("creating {missing} of {wanted}"),
         };
         return (how, None);
     }
     if component == ControlPlaneComponent::Etcd {
-        let risk = "with one member nothing can be read or written while it restarts; three avoid that";
+        let risk = "with one member, etcd is unavailable while it restarts; use three members to avoid this";
         let risk = (wanted == 1).then(|| risk.to_owned());
-        return (format!("{old} of {wanted} members, one at a time and only while all others are well"), risk);
+        return (format!("{old} of {wanted} members, one at a time and only while all others are healthy"), risk);
     }
     let emulates = emulates.map_or(String::new(), |minor| format!(", emulating {minor}"));
-    let how = format!("{old} of {wanted} replicas, one more before one less{emulates}");
-    let risk = "with one replica it is not taken out of the endpoint if it proves bad; two allow that";
+    let how = format!("{old} of {wanted} replicas, rolling update with one surge replica{emulates}");
+    let risk = "with one replica, a broken API server stays in the endpoint; use two replicas to avoid this";
     (how, (component == ControlPlaneComponent::Apiserver && wanted == 1).then(|| risk.to_owned()))
 }
 
@@ -277,25 +277,23 @@ fn back(seen: &Observed, to: Package<'_>, from: Option<&Stop<'_>>) -> Back {
     let to = Stop::of(to.0, to.1);
     let back = |keeps_writes, message| Back { keeps_writes, message };
     match from {
-        None => back(false, "there is nothing to go back to".to_owned()),
+        None => back(false, "there is no version to roll back to".to_owned()),
         Some(from) if from.name == to.name => {
             match (&seen.status.previous, &seen.status.emulates, seen.status.soak_until) {
                 (Some(previous), Some(_), Some(until)) => {
-                    back(true, format!("to {previous} at least until {until}, keeping every write"))
+                    back(true, format!("to {previous} at least until {until}, keeping all writes"))
                 }
-                _ => back(false, "nothing is changed that one could go back from".to_owned()),
+                _ => back(false, "nothing changes, so there is nothing to roll back".to_owned()),
             }
         }
         Some(from) if from.minor() == to.minor() => {
-            back(true, format!("to {} at any time, keeping every write", from.name))
+            back(true, format!("to {} at any time, keeping all writes", from.name))
         }
-        Some(from) if to.is_older_than(from) => {
-            back(true, format!("to {} again at any time: that is an upgrade", from.name))
-        }
+        Some(from) if to.is_older_than(from) => back(true, format!("to {} at any time, as an upgrade", from.name)),
         Some(from) => {
             let soak = &seen.spec.upgrade.soak;
             let message = format!(
-                "to {} while it is under way and for {soak} after it (spec.upgrade.soak), keeping every write; past that only by restoring a snapshot, which loses what was written since",
+                "to {} during the upgrade and for {soak} after it (spec.upgrade.soak), keeping all writes; after that only by restoring a snapshot, which loses later writes",
                 from.name
             );
             back(true, message)
@@ -304,7 +302,10 @@ fn back(seen: &Observed, to: Package<'_>, from: Option<&Stop<'_>>) -> Back {
 }
 
 fn restoring(seen: &Observed) -> Option<RestorePlan> {
-    let snapshot = seen.status.last_snapshot.as_ref()?;
+    let target = seen.target().1;
+    let is_readable = |version: &str| opened::needs_newer(target, version).is_none();
+    let last = seen.status.last_snapshot.as_ref();
+    let snapshot = last.filter(|last| last.etcd.as_deref().is_none_or(is_readable))?;
     let patch = serde_json::json!({
         "spec": { "packageVersion": seen.target().0, "restore": { "snapshot": snapshot.name } },
     });

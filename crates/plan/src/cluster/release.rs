@@ -5,7 +5,7 @@ use std::fmt;
 use fleetwright_api::{ClusterOnDelete, names};
 use jiff::{SignedDuration, Timestamp};
 
-use super::some;
+use super::{counted, some};
 
 /// The type of the Operation that releases machines.
 pub const RELEASE_MACHINES: &str = "ReleaseMachines";
@@ -53,7 +53,7 @@ pub struct Joined {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unlisted {
     /// No API server of the cluster is ready.
-    #[error("none of its API servers is ready")]
+    #[error("no API server is ready")]
     NoServer,
     /// An API server that is ready was asked, or the meta cluster for what it takes to ask it, and that failed. It says nothing about the cluster.
     #[error("{0}")]
@@ -160,27 +160,27 @@ pub fn hold(on_delete: ClusterOnDelete, answer: Option<&Answer>, now: Timestamp)
     }
     let message = match &answer.found {
         Ok(joined) if release => format!(
-            "it is marked for deletion, and {} must be let go first, as its own onDelete says: {}; one whose host is gone goes with the annotation {}=true",
-            count(joined.machines.len(), "machine"),
+            "deletion is waiting for {} to be released, as spec.onDelete of each says: {}; if a host is lost, annotate its Machine with {}=true",
+            counted(joined.machines.len(), "machine"),
             some(&shown(&joined.machines)),
             names::FORCE_RELEASE
         ),
         Ok(joined) => format!(
-            "it is marked for deletion, but {} and {} are joined: {}. Remove them, or set spec.onDelete to ReleaseMachines to let them go; until then it runs on",
-            count(joined.machines.len(), "machine"),
-            count(joined.nodes.len(), "node"),
+            "deletion is blocked: {} and {} are joined: {}. Remove them, or set spec.onDelete to ReleaseMachines; until then the cluster keeps running",
+            counted(joined.machines.len(), "machine"),
+            counted(joined.nodes.len(), "node"),
             if joined.machines.is_empty() { some(&joined.nodes) } else { some(&shown(&joined.machines)) }
         ),
         Err(why @ Unlisted::NoServer) if release => format!(
-            "it is marked for deletion, but cannot list the joined machines: {why}. It is deleted all the same when that stays so for {} minutes; machines that are joined are then left as they are",
+            "deletion is waiting: cannot list the joined machines: {why}. If this lasts {} minutes, the cluster is deleted and joined machines are left unchanged",
             UNANSWERED.1.as_mins()
         ),
         Err(why) if release => format!(
-            "it is marked for deletion, but cannot list the joined machines: {why}. It is tried again; it is deleted without that only when none of its API servers is ready for {} minutes",
+            "deletion is waiting: cannot list the joined machines: {why}. Retrying; the cluster is deleted without the list only if no API server is ready for {} minutes",
             UNANSWERED.1.as_mins()
         ),
         Err(why) => format!(
-            "it is marked for deletion, but cannot list the joined machines: {why}. Set spec.onDelete to ReleaseMachines to delete it all the same if its API servers do not come back; machines that are joined are then left as they are"
+            "deletion is blocked: cannot list the joined machines: {why}. If the API servers do not come back, set spec.onDelete to ReleaseMachines to delete the cluster anyway; joined machines are then left unchanged"
         ),
     };
     let next = answer.at.checked_add(LIST_AGAIN).unwrap_or(now);
@@ -201,10 +201,6 @@ fn left(joined: &Joined) -> Option<Release> {
 
 fn shown(all: &[Listed]) -> Vec<String> {
     all.iter().map(ToString::to_string).collect()
-}
-
-fn count(number: usize, what: &str) -> String {
-    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]
@@ -230,7 +226,7 @@ mod tests {
         let failed = |why: &str| Err(Unlisted::Failed(why.to_owned()));
         // One attempt, whatever the reason.
         for found in
-            [failed("the operator's certificate cannot be read: 500"), failed("timed out"), Err(Unlisted::NoServer)]
+            [failed("cannot read the operator's certificate: 500"), failed("timed out"), Err(Unlisted::NoServer)]
         {
             let held = hold(ReleaseMachines, Some(&Answer::after(None, NOW, ReleaseMachines, found)), NOW).unwrap();
             assert!(held.message.is_some() && held.release.is_none() && held.next.is_some(), "{held:?}");

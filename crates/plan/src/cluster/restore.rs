@@ -7,7 +7,7 @@
 //!
 //! Guarantees: the package version and the number of members that Stopping starts with stay until the cluster works with the data. If another snapshot is
 //! named in between, it takes the place of the first one once a source of it serves, as a restore and an Operation of its own that begins with Stopping:
-//! no volume is restored while a pod of another restore exists.
+//! no volume is restored while a pod of another restore exists. Nothing is stopped for a snapshot whose data needs a newer minor of etcd than the package version has.
 
 use fleetwright_api::{
     ClusterPackageVersionSpec, ClusterPhase, ClusterSpec, ClusterStatus, ControlPlaneComponent, EtcdStatus,
@@ -16,6 +16,7 @@ use fleetwright_api::{
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
+use super::counted;
 use super::decide::Decision;
 use super::members::Claim;
 use super::objects::Kind;
@@ -108,7 +109,7 @@ pub(super) fn holds(seen: &Observed) -> bool {
 pub(super) fn takes_over(seen: &Observed) -> bool {
     seen.status.restoring.as_ref().is_some_and(|restoring| match restoring.stage {
         RestoreStage::Checking => {
-            seen.backup.restore.running && checked(task(seen, &Restore::of(restoring).source())).is_some()
+            seen.backup.restore.running && checked(seen, task(seen, &Restore::of(restoring).source())).is_some()
         }
         RestoreStage::Cleaning => false,
         _ => true,
@@ -139,13 +140,19 @@ pub(super) fn instead(seen: &Observed) -> Option<Restoring> {
 /// Why the snapshot that is asked for cannot be restored, and what to do. Until another try has ended, what the last one said counts.
 pub(super) fn unusable(seen: &Observed) -> Option<String> {
     let restoring = seen.status.restoring.as_ref().filter(|restoring| restoring.stage == RestoreStage::Checking)?;
-    let source = task(seen, &Restore::of(restoring).source());
-    if checked(source).is_some() || wanted(seen).as_ref() != Some(&restoring.snapshot) {
+    let source = task(seen, &Restore::of(restoring).source()).filter(|source| !is_stale(seen, source));
+    if checked(seen, source).is_some() || wanted(seen).as_ref() != Some(&restoring.snapshot) {
         return None;
+    }
+    if let Some(why) = too_new(seen, source) {
+        return Some(format!(
+            "spec.restore: snapshot {} cannot be restored: {why}. Nothing was stopped; no upgrade starts until the version is changed or spec.restore is removed",
+            restoring.snapshot
+        ));
     }
     if let Some(State::Failed(_, why)) = source.map(|source| &source.state) {
         return Some(format!(
-            "spec.restore: snapshot {} cannot be restored, and nothing was stopped for it: {why}. Correct spec.restore or take it out; it is tried again until then, and no upgrade begins",
+            "spec.restore: snapshot {} cannot be restored: {why}. Nothing was stopped. Correct or remove spec.restore; until then the restore is retried and no upgrade starts",
             restoring.snapshot
         ));
     }
@@ -189,17 +196,39 @@ fn members(seen: &Observed) -> u32 {
     super::datastore::record(seen).members
 }
 
-/// What the source says of the snapshot, once it serves it.
-fn checked(source: Option<&Task>) -> Option<Report> {
-    let said = source.filter(|source| source.serves.is_some())?.said.as_deref()?;
-    serde_json::from_str(said).ok()
+/// What the source says of the snapshot, once it serves it to members whose etcd can read it.
+fn checked(seen: &Observed, source: Option<&Task>) -> Option<Report> {
+    let serves = source.filter(|source| source.serves.is_some() && !is_stale(seen, source));
+    fetched(serves).filter(|_| too_new(seen, serves).is_none())
+}
+
+/// The description of the snapshot that a source has fetched, also if its etcd does not start with the data.
+fn fetched(source: Option<&Task>) -> Option<Report> {
+    serde_json::from_str(source?.said.as_deref()?).ok()
+}
+
+/// Why the etcd of the package version that the cluster refers to cannot read the snapshot of a source. `etcdutl` restores newer data without a word: etcd refuses the data
+/// only when it starts, and says neither where the data is from nor what to do.
+fn too_new(seen: &Observed, source: Option<&Task>) -> Option<String> {
+    let (name, package) = seen.target();
+    let needs = opened::needs_newer(package, fetched(source)?.etcd.as_deref()?)?;
+    Some(format!(
+        "it was taken from etcd {needs}, and etcd {} of {name} cannot read it; set spec.packageVersion to a version with etcd {needs} or newer",
+        package.version_of(ControlPlaneComponent::Etcd)
+    ))
+}
+
+/// Whether a source runs another minor of etcd than the cluster will, because another package version was named since. An etcd raises the version of the data that it
+/// serves: members with an older minor could not start with what they get from it.
+fn is_stale(seen: &Observed, source: &Task) -> bool {
+    source.etcd.as_deref().is_some_and(|runs| !opened::has_minor(seen.target().1, runs))
 }
 
 /// The restore whose Operation is driven on: from when its snapshot is known to be good until the cluster works with that data.
 fn driven(seen: &Observed, restoring: &Restoring) -> Option<Restore> {
     let restore = Restore::of(restoring);
     let begins =
-        || checked(task(seen, &restore.source())).is_some() && wanted(seen).as_ref() == Some(&restoring.snapshot);
+        || checked(seen, task(seen, &restore.source())).is_some() && wanted(seen).as_ref() == Some(&restoring.snapshot);
     let under_way = match restoring.stage {
         RestoreStage::Checking => begins(),
         RestoreStage::Stopping | RestoreStage::Restoring | RestoreStage::Starting => true,
@@ -224,6 +253,16 @@ pub(super) struct RestoreSteps {
 }
 
 impl RestoreSteps {
+    /// The same for the source of a snapshot that is checked: one with another minor of etcd is replaced. One with a snapshot that is too new stays as it is: another attempt
+    /// would fail in the same way.
+    fn source(&mut self, seen: &Observed, name: &str, body: impl FnOnce() -> Option<Value>, now: Timestamp) {
+        match task(seen, name) {
+            Some(task) if is_stale(seen, task) => self.tidy.extend((!task.ending).then(|| task.clone())),
+            Some(task) if too_new(seen, Some(task)).is_some() => {}
+            _ => self.pod(seen, name, body, now),
+        }
+    }
+
     /// Creates that pod if it does not exist. One that failed is deleted after a while, so that it is created again.
     fn pod(&mut self, seen: &Observed, name: &str, body: impl FnOnce() -> Option<Value>, now: Timestamp) {
         match task(seen, name) {
@@ -268,10 +307,10 @@ pub(super) fn keep(seen: &Observed, held: bool, now: Timestamp) -> RestoreSteps 
     };
     let source = || Some(ground?.source(&restore));
     if let Some(other) = &other {
-        steps.pod(seen, &other.source(), || Some(target.source(other)), now);
+        steps.source(seen, &other.source(), || Some(target.source(other)), now);
     }
     match restoring.stage {
-        RestoreStage::Checking => steps.pod(seen, &restore.source(), source, now),
+        RestoreStage::Checking => steps.source(seen, &restore.source(), source, now),
         RestoreStage::Stopping => {}
         RestoreStage::Restoring => {
             let serves = task(seen, &restore.source()).filter(|_| other.is_none());
@@ -382,7 +421,7 @@ pub(super) fn tell(seen: &Observed, decision: &Decision, status: &mut ClusterSta
                 data_of: None,
                 package_version: None,
             });
-            status.waiting_for = Some(format!("snapshot {snapshot} is looked at before anything is stopped"));
+            status.waiting_for = Some(format!("checking snapshot {snapshot} before the components are stopped"));
         }
         return;
     };
@@ -394,25 +433,29 @@ pub(super) fn tell(seen: &Observed, decision: &Decision, status: &mut ClusterSta
         Some(State::Runs(why)) if !why.is_empty() => format!(": {why}"),
         _ => String::new(),
     };
+    let fails = |source: Option<&Task>| {
+        let source = source.filter(|source| !is_stale(seen, source));
+        too_new(seen, source).map_or_else(|| why(source), |why| format!(": {why}"))
+    };
     let mut more = String::new();
     if let Some((name, None)) = package(seen).filter(|_| down(seen)) {
         more = format!("; {}", gone(name));
     }
     if let Some(other) = instead(seen) {
         let (name, source) = (other.snapshot.clone(), task(seen, &Restore::of(&other).source()));
-        more = match (checked(source), &decision.preflight.restore_waits) {
+        more = match (checked(seen, source), &decision.preflight.restore_waits) {
             (Some(report), None) if !settled && !seen.spec.paused => {
                 // What an attempt did to a volume counts for that attempt alone.
                 let next = stops(seen, status, Restoring { began: now, ..other }, &report);
-                status.waiting_for = Some(format!("snapshot {name} is checked and takes the place of {snapshot}"));
+                status.waiting_for = Some(format!("snapshot {name} passed its check and replaces {snapshot}"));
                 (status.phase, status.restoring) = (Some(ClusterPhase::Restoring), Some(next));
                 return;
             }
             (Some(_), held) => {
                 let held = held.as_deref().unwrap_or("the Cluster is paused");
-                format!("; snapshot {name} takes its place later: {held}")
+                format!("; snapshot {name} replaces it later: {held}")
             }
-            (None, _) => format!("; snapshot {name} takes its place when it is seen to be good{}", why(source)),
+            (None, _) => format!("; snapshot {name} replaces it after passing its check{}", fails(source)),
         };
     }
     let waits = match restoring.stage {
@@ -421,20 +464,20 @@ pub(super) fn tell(seen: &Observed, decision: &Decision, status: &mut ClusterSta
                 status.restoring = None;
                 return;
             }
-            match (&decision.preflight.restore_waits, checked(source)) {
+            match (&decision.preflight.restore_waits, checked(seen, source)) {
                 // Nothing is stopped for a restore that would leave kubelets newer than their API server.
                 (Some(held), _) => Some(held.clone()),
                 // A paused cluster keeps everything as it is, what is recorded of its members included.
                 (None, Some(report)) if seen.backup.restore.running && !seen.spec.paused => {
                     next = stops(seen, status, next, &report);
-                    Some(format!("snapshot {snapshot} is checked; all components are stopped for it"))
+                    Some(format!("snapshot {snapshot} passed its check; stopping all components"))
                 }
                 (None, Some(_)) => {
-                    let why = seen.backup.restore.waits.as_deref().unwrap_or("its Operation is not started yet");
-                    Some(format!("snapshot {snapshot} is checked, nothing is stopped yet: {why}"))
+                    let why = seen.backup.restore.waits.as_deref().unwrap_or("its Operation has not started yet");
+                    Some(format!("snapshot {snapshot} passed its check; nothing is stopped yet: {why}"))
                 }
                 (None, None) => {
-                    Some(format!("snapshot {snapshot} is looked at before anything is stopped{}", why(source)))
+                    Some(format!("checking snapshot {snapshot} before the components are stopped{}", fails(source)))
                 }
             }
         }
@@ -445,14 +488,17 @@ pub(super) fn tell(seen: &Observed, decision: &Decision, status: &mut ClusterSta
             match (&seen.backup.restore, left == 0 && stopped) {
                 (Started { running: true, .. }, true) => {
                     next.stage = RestoreStage::Restoring;
-                    Some(format!("snapshot {snapshot} is restored to the members"))
+                    Some(format!("restoring snapshot {snapshot} to the etcd members"))
                 }
                 // One that took the place of another.
                 (Started { waits, .. }, true) => {
-                    let why = waits.as_deref().unwrap_or("its Operation is not started yet");
+                    let why = waits.as_deref().unwrap_or("its Operation has not started yet");
                     Some(format!("snapshot {snapshot} is not restored yet: {why}"))
                 }
-                _ => Some(format!("{left} pods are to go before snapshot {snapshot} is restored")),
+                _ => Some(format!(
+                    "waiting for {} to terminate before restoring snapshot {snapshot}",
+                    counted(left, "pod")
+                )),
             }
         }
         RestoreStage::Restoring => {
@@ -463,16 +509,15 @@ pub(super) fn tell(seen: &Observed, decision: &Decision, status: &mut ClusterSta
                 next.stage = RestoreStage::Starting;
             }
             let ending = (0..count).filter_map(|number| volume(seen, number)).find(|volume| volume.ending);
-            let ending = ending.map(|volume| {
-                format!(": volume claim {} is being deleted, and is created again after that", volume.name)
-            });
+            let ending = ending
+                .map(|volume| format!(": PersistentVolumeClaim {} is terminating and will be recreated", volume.name));
             let reason = || (0..count).map(pod).chain([source]).map(why).find(|why| !why.is_empty());
             let reason = ending.or_else(reason).unwrap_or_default();
             let hint = match reason.is_empty() || !more.is_empty() {
                 true => "",
-                false => "; if that does not end, name another snapshot in spec.restore",
+                false => "; if this does not finish, set spec.restore to another snapshot",
             };
-            Some(format!("snapshot {snapshot} is restored to {done} of {count} members{reason}{hint}"))
+            Some(format!("restoring snapshot {snapshot}: {done} of {count} members are restored{reason}{hint}"))
         }
         RestoreStage::Starting => {
             if settled {
@@ -487,7 +532,7 @@ pub(super) fn tell(seen: &Observed, decision: &Decision, status: &mut ClusterSta
             } else {
                 let first = decision.waiting.first().map(|(_, why)| why.clone());
                 let why = first.or_else(|| status.waiting_for.clone()).unwrap_or_default();
-                Some(format!("it begins again with the data of snapshot {snapshot}: {why}"))
+                Some(format!("starting the components with the data of snapshot {snapshot}: {why}"))
             }
         }
         RestoreStage::Cleaning => {
@@ -498,10 +543,10 @@ pub(super) fn tell(seen: &Observed, decision: &Decision, status: &mut ClusterSta
                 return;
             };
             let why = match task(seen, &restore.clean(number)) {
-                None if node(seen, number).is_none() => ": it has no node".to_owned(),
+                None if node(seen, number).is_none() => ": its pod has no node".to_owned(),
                 pod => why(pod),
             };
-            let left = format!("what etcd-{number} had before the restore is not removed yet{why}");
+            let left = format!("removing the old data of etcd-{number}{why}");
             Some(status.waiting_for.iter().cloned().chain([left]).collect::<Vec<_>>().join("; "))
         }
     };

@@ -65,7 +65,7 @@ pub(super) fn expiry(seen: &Observed, now: Timestamp) -> Option<(&'static str, S
     });
     let reason = if first <= now { names::reasons::AUTHORITY_EXPIRED } else { names::reasons::AUTHORITY_EXPIRING };
     let message = format!(
-        "authorities of Cluster {}/{}: {}. Nothing that an expired authority signed is accepted. To replace all authorities, set spec.certificates.rotateAuthorities \
+        "authorities of Cluster {}/{}: {}. Certificates of an expired authority are rejected. To rotate all authorities, set spec.certificates.rotateAuthorities \
          to a new value, such as before-{first}",
         seen.names.fleet,
         seen.names.name,
@@ -228,20 +228,20 @@ fn waits(seen: &Observed, extensions: &[ExtensionStatus], now: Timestamp) -> Rot
     if unready().all(|one| one.reason == names::reasons::APPLYING)
         && let Some(one) = unready().next()
     {
-        rotating.waits = Some(format!("the extension {} is being put in place: {}", one.name, one.message));
+        rotating.waits = Some(format!("applying extension {}: {}", one.name, one.message));
         return rotating;
     }
     let Some(bundle) = seen.extensions.ca_bundle.as_deref() else { return rotating };
     let of = trusts_of(bundle);
     let known = seen.followers.as_ref().filter(|known| known.of == of);
     let why = match known.map(|known| &known.behind) {
-        None => "machines are being asked".to_owned(),
+        None => "reading which machines have the new authorities".to_owned(),
         Some(Ok(behind)) if behind.is_empty() => return rotating,
         Some(Ok(behind)) => format!(
-            "machines that do not have them yet: {}; see why with fleetwright why, or delete those that are lost",
+            "machines without the new authorities: {}; see `fleetwright why`, or delete machines that are lost",
             super::some(behind)
         ),
-        Some(Err(why)) => format!("machines cannot be asked whether they have them: {why}"),
+        Some(Err(why)) => format!("cannot read which machines have the new authorities: {why}"),
     };
     let again = known.map_or(now, |known| known.at.checked_add(ASK_AGAIN).unwrap_or(known.at));
     if again <= now {
@@ -270,10 +270,10 @@ pub(super) fn told(rotation: &Rotation, waits: Option<&str>, overlap: fleetwrigh
     let at = rotation.since;
     let text = match rotation.phase {
         RotationPhase::Trusting => {
-            format!("new authorities are trusted beside the old ones since {at}; they sign {overlap} later")
+            format!("new authorities are trusted beside the old ones since {at}; they start to sign {overlap} later")
         }
         RotationPhase::Signing => {
-            format!("new authorities sign since {at}; the old ones are trusted for {overlap} more")
+            format!("new authorities have been signing since {at}; the old ones are trusted for {overlap} more")
         }
         RotationPhase::Dropping => format!("the old authorities are no longer trusted since {at}"),
     };

@@ -102,6 +102,8 @@ pub struct Task {
     pub serves: Option<String>,
     /// What its first container said when it had done its work.
     pub said: Option<String>,
+    /// The version of etcd that it runs, if it says so.
+    pub etcd: Option<String>,
 }
 
 /// Where such a pod stands.
@@ -127,11 +129,11 @@ impl Task {
             State::Runs(waits) if now.duration_since(self.created) >= LONGEST => {
                 let since = self.created.checked_add(LONGEST).unwrap_or(now);
                 let waits = if waits.is_empty() { String::new() } else { format!(": {waits}") };
-                State::Failed(since, format!("it did not end within {} minutes{waits}", LONGEST.as_mins()))
+                State::Failed(since, format!("timed out after {} minutes{waits}", LONGEST.as_mins()))
             }
             State::Succeeded(said) => match serde_json::from_str::<Report>(said) {
                 Ok(_) => self.state.clone(),
-                Err(error) => State::Failed(self.created, format!("it did not tell what it has taken: {error}")),
+                Err(error) => State::Failed(self.created, format!("the pod did not report its snapshot: {error}")),
             },
             state => state.clone(),
         }
@@ -157,6 +159,9 @@ pub struct Report {
     /// The id of the key that it is encrypted with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_id: Option<String>,
+    /// The version of etcd that the data needs to be read; none of a snapshot that an earlier version of Fleetwright took.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub etcd: Option<String>,
 }
 
 /// A snapshot that is to be taken.
@@ -205,8 +210,8 @@ pub(super) fn refused(seen: &Observed, target: &str, now: Timestamp) -> Option<(
     let failed = condition(&seen.status.conditions, names::SNAPSHOTS_RECENT)
         .filter(|one| one.reason == names::reasons::SNAPSHOT_FAILED);
     let why = match failed {
-        Some(failed) => format!("{target} waits for a snapshot: {}", failed.message),
-        None => format!("a snapshot is taken before {target}"),
+        Some(failed) => format!("the upgrade to {target} is waiting for a snapshot: {}", failed.message),
+        None => format!("taking a snapshot before the upgrade to {target}"),
     };
     Some((names::reasons::SNAPSHOT_REQUIRED, why))
 }
@@ -365,6 +370,7 @@ pub(super) fn tell(seen: &Observed, status: &mut ClusterStatus, now: Timestamp) 
             purpose: task.purpose.clone(),
             checked: true,
             key_id: report.key_id,
+            etcd: report.etcd,
         });
         status.snapshots = report.kept.into_iter().take(100).collect();
         status.snapshotted = task.asked.clone().or(status.snapshotted.take());
@@ -381,7 +387,7 @@ fn recent(seen: &Observed, status: &ClusterStatus, now: Timestamp) -> Condition 
     let before = condition(&seen.status.conditions, names::SNAPSHOTS_RECENT)
         .filter(|one| one.reason == names::reasons::SNAPSHOT_FAILED && !fresh);
     if let Some((_, again, why)) = failed(seen, now).filter(|_| !fresh) {
-        let message = format!("{why}; it is tried again at {}", strtime::format("%FT%TZ", again).unwrap_or_default());
+        let message = format!("{why}; retrying at {}", strtime::format("%FT%TZ", again).unwrap_or_default());
         return said(Status::False, names::reasons::SNAPSHOT_FAILED, message);
     }
     if let Some(before) = before {
@@ -389,8 +395,8 @@ fn recent(seen: &Observed, status: &ClusterStatus, now: Timestamp) -> Condition 
     }
     let every = policy(seen).every.0;
     let last = match &status.last_snapshot {
-        Some(last) => format!("the last one, {}, has the data of {}", last.name, last.at),
-        None => "none was taken yet".to_owned(),
+        Some(last) => format!("last snapshot: {} with the data of {}", last.name, last.at),
+        None => "no snapshot was taken yet".to_owned(),
     };
     let last = match small(seen).filter(|(claim, _)| !claim.expandable) {
         Some((claim, size)) => format!(

@@ -88,7 +88,7 @@ pub(super) fn emulating(seen: &Observed) -> Option<String> {
                 let minor = proof.emulates.as_ref()?;
                 Some(format!("{} still emulates {minor}", replica.name))
             }
-            _ => Some(format!("{} is not proven without emulation yet", replica.name)),
+            _ => Some(format!("{} is not verified without emulation yet", replica.name)),
         }
     })
 }
@@ -103,12 +103,13 @@ pub(super) fn end(seen: &Observed, underway: &Underway<'_>, now: Timestamp) -> S
     let ahead = until.checked_sub(AHEAD).unwrap_or(until);
     let mut end = SoakEnd { next: [ahead, until].into_iter().find(|then| *then > now), ..SoakEnd::default() };
     let lasts = match now < until {
-        true => format!("it emulates {minor} until {until}"),
-        false => format!("it emulates {minor}, and since {until} its soak may end"),
+        true => format!("emulating {minor} until {until}"),
+        false => format!("emulating {minor}; the soak time ended at {until}"),
     };
     let at = seen.status.package_version.as_deref().and_then(|name| Some((name, seen.package(name)?)));
     let Some(at) = at else {
-        let message = format!("{lasts}; the package version that it has is not in the namespace");
+        let message =
+            format!("{lasts}; the ClusterPackageVersion that the cluster runs does not exist: create it again");
         end.condition = Some((Status::Unknown, names::reasons::PACKAGE_VERSION_NOT_FOUND, message));
         return end;
     };
@@ -118,7 +119,7 @@ pub(super) fn end(seen: &Observed, underway: &Underway<'_>, now: Timestamp) -> S
     }
     if now < ahead {
         let message = format!(
-            "{lasts}: going back keeps every write until then; what stands against the end is looked at from {ahead} on; spec.upgrade.soak can be changed meanwhile"
+            "{lasts}; until then a rollback keeps all writes; the checks for completing the upgrade start at {ahead}; to change the time, set spec.upgrade.soak"
         );
         end.condition = Some((Status::Unknown, names::reasons::SOAKING, message));
         return end;
@@ -138,12 +139,12 @@ pub(super) fn end(seen: &Observed, underway: &Underway<'_>, now: Timestamp) -> S
     end.condition = Some(match against.first() {
         Some(first) => (Status::False, first.reason, preflight::listed(&lasts, &step, &against)),
         None if stale => {
-            let what = "which APIs callers use and the versions of kubelets are being read";
+            let what = "reading API usage and kubelet versions";
             (Status::Unknown, names::reasons::PREFLIGHT_CHECKS_RUNNING, format!("{lasts}; {what}"))
         }
         None if now < until => {
             let message =
-                format!("{lasts}, and nothing stands against the end; going back keeps every write until then");
+                format!("{lasts}; nothing blocks completing the upgrade; until then a rollback keeps all writes");
             (Status::True, names::reasons::SOAKING, message)
         }
         None => match snapshot(seen, at.0, until, now) {
@@ -162,51 +163,63 @@ pub(super) fn end(seen: &Observed, underway: &Underway<'_>, now: Timestamp) -> S
 }
 
 fn restarting(minor: &str) -> String {
-    format!("the soak is over; the components are being restarted without emulation of {minor}")
+    format!("the soak is over; restarting the components without emulation of {minor}")
 }
 
 /// What the end of a soak waits for, besides its time and what is found. None of it can be overridden.
 fn held(seen: &Observed, underway: &Underway<'_>, at: &str, now: Timestamp) -> Option<(&'static str, String)> {
     use names::reasons::{CHANGE_IN_PROGRESS, NOT_VERIFIED, PAUSED, QUORUM_LOST};
     if seen.spec.paused {
-        return Some((PAUSED, "it does not end while spec.paused is true".to_owned()));
+        return Some((PAUSED, "the upgrade is not completed while spec.paused is true".to_owned()));
     }
     let present = seen.package(at)?;
     let (from, to) = (Stop::of(at, present), Stop::of(seen.target().0, seen.target().1));
     // The next minor waits for the end of this soak. Everything else that is asked for comes first: above all the way back.
     if to.name != from.name && (to.is_older_than(&from) || to.minor() == from.minor()) {
-        return Some((CHANGE_IN_PROGRESS, format!("it does not end while {} is asked for", to.name)));
+        return Some((
+            CHANGE_IN_PROGRESS,
+            format!("the upgrade is not completed while spec.packageVersion is {}", to.name),
+        ));
     }
     if underway.package != at {
         return Some((
             CHANGE_IN_PROGRESS,
-            format!("it does not end while the cluster is brought to {}", underway.package),
+            format!("the upgrade is not completed while the cluster changes to {}", underway.package),
         ));
     }
     if seen.status.restoring.is_some() {
-        return Some((CHANGE_IN_PROGRESS, "it does not end while a snapshot is restored".to_owned()));
+        return Some((
+            CHANGE_IN_PROGRESS,
+            "the upgrade is not completed while a snapshot is being restored".to_owned(),
+        ));
     }
     if seen.status.rotation.is_some() || underway.rotation {
-        return Some((CHANGE_IN_PROGRESS, "it does not end while authorities are replaced".to_owned()));
+        return Some((
+            CHANGE_IN_PROGRESS,
+            "the upgrade is not completed while authorities are being rotated".to_owned(),
+        ));
     }
     let change = datastore::record(seen).change.filter(|_| seen.spec.datastore.etcd.is_some());
     if change.is_some() || !matches!(underway.members, Next::Rest | Next::Ask | Next::Refuse(_)) {
-        return Some((CHANGE_IN_PROGRESS, "it does not end while members of etcd are changed".to_owned()));
+        return Some((
+            CHANGE_IN_PROGRESS,
+            "the upgrade is not completed while etcd members are being changed".to_owned(),
+        ));
     }
     if let Some(quorum) = datastore::quorum(seen, now).filter(|quorum| quorum.missing) {
-        return Some((QUORUM_LOST, format!("{} of {} members of etcd are ready", quorum.ready, quorum.members)));
+        return Some((QUORUM_LOST, format!("{} of {} etcd members are ready", quorum.ready, quorum.members)));
     }
     if let Some((_, why)) = underway.waiting {
-        return Some((CHANGE_IN_PROGRESS, format!("first everything must be as declared and proven: {why}")));
+        return Some((CHANGE_IN_PROGRESS, format!("all components must be up to date and verified first: {why}")));
     }
     if underway.updating {
-        return Some((CHANGE_IN_PROGRESS, "objects of the control plane are being updated".to_owned()));
+        return Some((CHANGE_IN_PROGRESS, "updating objects of the control plane".to_owned()));
     }
     let servers = seen.workloads.get(&ControlPlaneComponent::Apiserver)?.replicas.iter();
     let old = servers
         .filter(|replica| !replica.ending)
         .find(|replica| proven_at(seen, replica).is_none_or(|proven| now.duration_since(proven) > PROVEN_WITHIN));
-    old.map(|replica| (NOT_VERIFIED, format!("{} is proven again first", replica.name)))
+    old.map(|replica| (NOT_VERIFIED, format!("{} must be verified again first", replica.name)))
 }
 
 /// The snapshot that is to be taken first, and why it is not there yet. An external etcd is backed up by whoever runs it, as before an upgrade.
@@ -222,27 +235,27 @@ fn snapshot(seen: &Observed, at: &str, until: Timestamp, now: Timestamp) -> Opti
         .filter(|one| one.reason == names::reasons::SNAPSHOT_FAILED);
     Some(match failed {
         Some(failed) => (purpose, Status::False, format!("a snapshot must be taken first: {}", failed.message)),
-        None => (purpose, Status::Unknown, "a snapshot is taken first".to_owned()),
+        None => (purpose, Status::Unknown, "taking a snapshot first".to_owned()),
     })
 }
 
 /// How far the restart without emulation is. It is not taken back: what was written since may be new to the minor before.
 fn restarts(seen: &Observed, waiting: Option<&Waiting>, finishing: &FinishingUpgrade, now: Timestamp) -> SoakEnd {
     let FinishingUpgrade { package_version, emulated, since } = finishing;
-    let Some((component, why)) = waiting else { return SoakEnd::default() };
+    let Some((_, why)) = waiting else { return SoakEnd::default() };
     let within = SignedDuration::try_from(seen.spec.upgrade.stage_within.0).unwrap_or(SignedDuration::MAX);
     let until = since.checked_add(within).unwrap_or(Timestamp::MAX);
     let failed = now >= until;
     let progress = StepProgress {
-        step: format!("end the emulation of {emulated}"),
+        step: format!("ending the emulation of {emulated}"),
         id: Some(format!("{package_version}/soak")),
         since: *since,
-        message: bounded(&format!("{component}: {why}")),
+        message: bounded(why),
     };
     let condition = match failed {
         true => {
             let message = format!(
-                "after {} the components do not work without emulation of {emulated}: {why}. It is not taken back, because what was written since may be new to {emulated}: remove the cause, ask for another package version of the same minor, or restore a snapshot together with the package version before",
+                "after {} the components do not work without emulation of {emulated}: {why}. There is no automatic rollback, because data written since may be unreadable for {emulated}: fix the cause, use another package version of the same minor, or restore a snapshot together with the previous package version",
                 seen.spec.upgrade.stage_within
             );
             (Status::False, names::reasons::UPGRADE_COMPLETION_FAILED, bounded(&message))

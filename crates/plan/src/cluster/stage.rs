@@ -42,11 +42,16 @@ pub(super) fn stage(seen: &Observed, step: &Step<'_>, waiting: &[Waiting], now: 
     let id = format!("{}/{component}", to.0);
     let known = seen.status.progress.as_ref().filter(|known| known.id.as_ref() == Some(&id));
     let since = known.map_or(now, |known| known.since);
-    let text = format!("bring {component} to {}", to.0);
-    let mut progress = StepProgress { step: text, id: Some(id), since, message: bounded(why) };
+    let back = at.stop().is_none_or(|from| Stop::of(to.0, to.1).is_older_than(&from));
+    let text = match back {
+        true => format!("rolling back {component} to {}", to.0),
+        false => format!("upgrading {component} to {}", to.0),
+    };
+    // The step names the component already.
+    let said = why.strip_prefix(&format!("{component}: ")).unwrap_or(why);
+    let mut progress = StepProgress { step: text, id: Some(id), since, message: bounded(said) };
     stage.progress = Some(progress.clone());
     // One who goes back has nowhere else to go.
-    let back = at.stop().is_none_or(|from| Stop::of(to.0, to.1).is_older_than(&from));
     if back || seen.spec.paused {
         return stage;
     }
@@ -57,10 +62,10 @@ pub(super) fn stage(seen: &Observed, step: &Step<'_>, waiting: &[Waiting], now: 
     if now < until {
         return Stage { next: Some(until), ..stage };
     }
-    let message = bounded(&format!("after {} it was still so: {why}", seen.spec.upgrade.stage_within));
+    let message = bounded(&format!("timed out after {}: {why}", seen.spec.upgrade.stage_within));
     // What it had cannot be brought back. It goes on trying, and is taken back when it can be.
     if at.spec.is_none() {
-        progress.message = bounded(&format!("{message}; it is not taken back: {}", gone(at.name)));
+        progress.message = bounded(&format!("{message}; no automatic rollback: {}", gone(at.name)));
         return Stage { progress: Some(progress), ..stage };
     }
     let (package_version, generation) = (to.0.to_owned(), seen.generation);

@@ -65,7 +65,7 @@ pub fn status(seen: &Observed, decision: &Decision, outlook: &Outlook, now: Time
     let proven = proven(seen);
     let created = before.package_version.is_some();
     let ready = settled || (created && proven.0 > 0 && proven.0 == proven.1);
-    let protected = "it is marked for deletion, but spec.deletionProtection is true: set it to false to let it go; until then it runs on";
+    let protected = "deletion is blocked by spec.deletionProtection: set it to false to continue; until then the cluster keeps running";
     let refused = decision.refused.as_ref().map(|(_, why)| why.clone());
     let blocked = decision.keys.blocked.as_ref().map(|(_, why)| why.clone());
     // Components were not compared: nothing was looked at but keys, or the package version that it has was deleted.
@@ -93,30 +93,32 @@ pub fn status(seen: &Observed, decision: &Decision, outlook: &Outlook, now: Time
         () => ClusterPhase::Degraded,
     };
     let (status, reason, message) = match (ready, proven) {
-        (true, (_, all)) => (
+        (true, (some, all)) => (
             Status::True,
             names::reasons::VERIFIED,
             format!(
-                "an object was made, seen, read and deleted at each of {all} API servers, the controller-manager acted on it, and the scheduler is at work"
+                "verified on {some}/{all} API servers: create, watch, get, delete; controller-manager and scheduler active"
             ),
         ),
-        (false, _) if !created => {
-            (Status::False, names::reasons::CREATING, waiting.clone().unwrap_or_else(|| "it is being made".to_owned()))
-        }
+        (false, _) if !created => (
+            Status::False,
+            names::reasons::CREATING,
+            waiting.clone().unwrap_or_else(|| "creating the control plane".to_owned()),
+        ),
         (false, (0, _)) if is_true(&before.conditions, names::READY) && being_proven(seen) => (
             Status::True,
             names::reasons::PARTIALLY_VERIFIED,
-            format!("new API servers are being proven; {}", waiting.clone().unwrap_or_default()),
+            format!("verifying new API servers; {}", waiting.clone().unwrap_or_default()),
         ),
         (false, (some, all)) if some > 0 => (
             Status::True,
             names::reasons::PARTIALLY_VERIFIED,
-            format!("{some} of {all} API servers are proven to work; {}", waiting.clone().unwrap_or_default()),
+            format!("verified on {some}/{all} API servers; {}", waiting.clone().unwrap_or_default()),
         ),
         (false, _) => (
             Status::False,
             names::reasons::NOT_VERIFIED,
-            waiting.clone().unwrap_or_else(|| "no API server is proven to work".to_owned()),
+            waiting.clone().unwrap_or_else(|| "no API server is verified".to_owned()),
         ),
     };
     let mut conditions = vec![
@@ -310,11 +312,11 @@ fn certificates(seen: &Observed, decision: &Decision, now: Timestamp) -> Conditi
     let expired = expiry.as_ref().is_some_and(|(reason, _)| *reason == names::reasons::AUTHORITY_EXPIRED);
     match (decision.certificates.first(), made, &decision.rotation) {
         (Some((wanted, why)), ..) => {
-            let message = format!("{} is being made: {}", wanted.secret, why.as_str());
+            let message = format!("issuing certificate {}: {}", wanted.secret, why.as_str());
             valid(Status::False, names::reasons::ROTATING, message)
         }
         (None, Some(key), _) => {
-            let message = format!("Secret {} is being created", key.secret());
+            let message = format!("creating Secret {}", key.secret());
             valid(Status::False, names::reasons::ROTATING, message)
         }
         (None, None, Some(rotation)) => valid(
@@ -327,7 +329,7 @@ fn certificates(seen: &Observed, decision: &Decision, now: Timestamp) -> Conditi
             None => valid(
                 Status::True,
                 names::reasons::ALL_VALID,
-                "all certificates are there and far from their end".to_owned(),
+                "all certificates exist, and none is due for renewal".to_owned(),
             ),
         },
     }
@@ -343,7 +345,7 @@ fn upgradable(decision: &Decision) -> Condition {
             names::UPGRADABLE,
             Status::True,
             names::reasons::NO_BLOCKERS,
-            "nothing stands against the package version that it refers to".to_owned(),
+            "nothing blocks the change to spec.packageVersion".to_owned(),
         ),
     }
 }
@@ -351,7 +353,7 @@ fn upgradable(decision: &Decision) -> Condition {
 fn reversible(seen: &Observed, before: &ClusterStatus, soak: &Soak) -> Condition {
     let reversible = |status, reason, message| said(names::ROLLBACK_POSSIBLE, status, reason, message);
     let Some(previous) = &before.previous else {
-        let message = "it had no other package version".to_owned();
+        let message = "the cluster had no other package version".to_owned();
         return reversible(Status::False, names::reasons::NO_PREVIOUS_VERSION, message);
     };
     let minor = |name: &str| seen.package(name).map(|spec| Stop::of("", spec).minor().to_owned());
@@ -360,16 +362,15 @@ fn reversible(seen: &Observed, before: &ClusterStatus, soak: &Soak) -> Condition
     match (&soak.emulates, soak.until) {
         (Some(emulated), Some(until)) if Some(emulated) == minor(previous).as_ref() => {
             let message =
-                format!("at least until {until} it emulates {emulated}: going back to {previous} keeps every write");
+                format!("emulating {emulated} at least until {until}: a rollback to {previous} keeps all writes");
             reversible(Status::True, names::reasons::STORAGE_COMPATIBLE, message)
         }
         _ if same => {
-            let message = format!("{previous} is of the same minor: going back to it keeps every write");
+            let message = format!("{previous} has the same minor: a rollback to it keeps all writes");
             reversible(Status::True, names::reasons::STORAGE_COMPATIBLE, message)
         }
         _ => {
-            let message =
-                format!("the soak is over: going back to {previous} is only possible by restoring a snapshot");
+            let message = format!("the soak is over: going back to {previous} requires restoring a snapshot");
             reversible(Status::False, names::reasons::SOAK_ENDED, message)
         }
     }
@@ -393,9 +394,9 @@ fn accepted(seen: &Observed, decision: &Decision, outlook: &Outlook) -> Conditio
             names::ACCEPTED,
             Status::True,
             names::reasons::PAUSED,
-            "nothing is done while spec.paused is true".to_owned(),
+            "reconciliation is stopped while spec.paused is true".to_owned(),
         ),
-        false => said(names::ACCEPTED, Status::True, names::reasons::ACCEPTED, "it is acted on".to_owned()),
+        false => said(names::ACCEPTED, Status::True, names::reasons::ACCEPTED, "the spec is accepted".to_owned()),
     }
 }
 
@@ -441,10 +442,10 @@ fn waiting(decision: &Decision, settled: bool) -> Option<String> {
     }
     let first = decision.waiting.first().map(|(_, why)| why.clone());
     Some(first.unwrap_or_else(|| match decision.namespace {
-        true => "its namespace is about to be made".to_owned(),
+        true => "creating the namespace".to_owned(),
         false => match decision.keys.restore.first() {
             Some(key) => format!("Secret {} is missing; recreating it from the sealed copy", key.secret()),
-            None => "its certificates are about to be made".to_owned(),
+            None => "issuing certificates".to_owned(),
         },
     }))
 }
@@ -478,7 +479,7 @@ fn component(
                 proven,
                 message: match proof.map(|proof| &proof.outcome) {
                     Some(Err(why)) if replica.ready && replica.serves == Some(false) => {
-                        format!("taken out of the endpoint: {why}")
+                        format!("removed from the Service endpoints: {why}")
                     }
                     Some(Err(why)) if replica.ready => why.clone(),
                     _ => replica.message.clone(),

@@ -97,7 +97,7 @@ pub(super) fn step<'a>(seen: &'a Observed, now: Timestamp) -> Step<'a> {
         let why = || {
             let target = target.0;
             format!(
-                "{target} comes after the restore, which starts the control plane with {name}; together with another snapshot it takes the place of that restore"
+                "the change to {target} waits for the restore, which starts the control plane with {name}; to restore with {target} instead, also set spec.restore to another snapshot"
             )
         };
         let refused = (name != target.0).then(|| (names::reasons::RESTORING, why()));
@@ -107,7 +107,7 @@ pub(super) fn step<'a>(seen: &'a Observed, now: Timestamp) -> Step<'a> {
     if at.name == target.0 {
         let Some(has) = at.kubernetes.filter(|_| at.spec.is_none()) else { return goes(emulated) };
         let why = format!(
-            "ClusterPackageVersion {} was created again with Kubernetes {}, and the cluster has {has}: create it again as it was, and the other content under another name",
+            "ClusterPackageVersion {} was recreated with Kubernetes {}, but the cluster runs {has}: recreate it with its old content, and use another name for the new content",
             at.name, target.1.kubernetes
         );
         return Step::stays(at, emulated, (names::reasons::PACKAGE_VERSION_NOT_FOUND, why));
@@ -120,34 +120,38 @@ pub(super) fn step<'a>(seen: &'a Observed, now: Timestamp) -> Step<'a> {
         return stays(reason, why);
     }
     if let Some(failed) = failed(seen) {
-        let what = format!("{} did not work and was taken back: {}", target.0, failed.message);
+        let what = format!("the upgrade to {} failed and was rolled back: {}", target.0, failed.message);
         let how = format!(
-            "mend the cause and set the annotation {} to something new, or refer to another package version",
+            "fix the cause and set the annotation {} to a new value, or use another package version",
             names::RETRY
         );
         return stays(names::reasons::UPGRADE_FAILED, format!("{what}; {how}"));
     }
     let Some(from) = at.stop() else {
-        let why = format!("whether a way leads from {} to {} is not known", at.name, target.0);
+        let why = format!("the upgrade path from {} to {} is unknown", at.name, target.0);
         return stays(names::reasons::PACKAGE_VERSION_NOT_FOUND, why);
     };
     let to = Stop::of(target.0, target.1);
     let way = if to.is_older_than(&from) { reach::back(&from, &to, soaking) } else { reach::forward(&from, &to) };
     match way {
         Err(no_way) if no_way.why == Why::NotEmulated => {
-            let more = "restoring an earlier snapshot leads back, and loses what was written since";
+            let more = "to go back, restore an earlier snapshot, which loses later writes";
             stays(names::reasons::SOAK_ENDED, format!("{}; {more}", no_way.message))
         }
         Err(no_way) => stays(names::reasons::UNSUPPORTED_UPGRADE_PATH, no_way.message),
         Ok(()) if to.is_older_than(&from) => goes(emulated.filter(|_| from.minor() == to.minor())),
         Ok(()) if from.minor() != to.minor() && soaking.is_some() => {
             let minor = soaking.unwrap_or_default();
-            let why = format!("{} emulates {minor} until its soak is over: {} comes after that", at.name, target.0);
+            let why = format!(
+                "{} emulates {minor} until its soak is over: the upgrade to {} starts after that",
+                at.name, target.0
+            );
             stays(names::reasons::UNSUPPORTED_UPGRADE_PATH, why)
         }
         // Another package of the same minor may be what makes it work.
         Ok(()) if from.minor() != to.minor() && status.finishing.is_some() => {
-            let why = format!("the soak of {} is being ended: {} comes after that", at.name, target.0);
+            let why =
+                format!("the upgrade to {} is being completed: the upgrade to {} starts after that", at.name, target.0);
             stays(names::reasons::UNSUPPORTED_UPGRADE_PATH, why)
         }
         Ok(()) => {
@@ -163,7 +167,7 @@ pub(super) fn step<'a>(seen: &'a Observed, now: Timestamp) -> Step<'a> {
 
 /// What is said of a package version that the cluster has and that does not exist any more.
 pub(super) fn gone(name: &str) -> String {
-    format!("ClusterPackageVersion {name}, which the cluster has, does not exist any more: create it again")
+    format!("ClusterPackageVersion {name}, which the cluster runs, no longer exists: create it again")
 }
 
 /// Why a change that has not begun would leave etcd as it is: it needs a package version that does not exist any more. That holds no way back up.

@@ -106,7 +106,7 @@ async fn status(client: &Client, clock: &Clock, kubelet: &Kubelet) -> Result<boo
     match nodes.patch_status(&kubelet.node, &PatchParams::default(), &Patch::Strategic(patch)).await {
         Ok(_) => Ok(true),
         Err(kube::Error::Api(error)) if error.code == 404 => Ok(false),
-        Err(error) => Err(format!("cannot say that it is ready: {error}")),
+        Err(error) => Err(format!("cannot report the Node as ready: {error}")),
     }
 }
 
@@ -123,14 +123,15 @@ async fn register(client: &Client, admin: &Client, clock: &Clock, kubelet: &Kube
         "spec": { "taints": kubelet.taints, "providerID": kubelet.provider_id },
         "status": said(clock, kubelet),
     });
-    let node: Node = serde_json::from_value(node).map_err(|error| format!("its settings make no Node: {error}"))?;
+    let node: Node =
+        serde_json::from_value(node).map_err(|error| format!("its settings do not form a valid Node: {error}"))?;
     let made = match nodes.create(&PostParams::default(), &node).await {
         Ok(made) => made,
         Err(kube::Error::Api(error)) if error.code == 409 => {
             status(client, clock, kubelet).await?;
             return Ok(());
         }
-        Err(error) => return Err(format!("cannot register: {error}")),
+        Err(error) => return Err(format!("cannot register its Node: {error}")),
     };
     // The node lifecycle controller's part: a Node that is ready loses the taint that it was born with.
     let taints = made.spec.and_then(|spec| spec.taints).unwrap_or_default();
@@ -145,7 +146,7 @@ async fn register(client: &Client, admin: &Client, clock: &Clock, kubelet: &Kube
             Ok(_) => {}
             // Somebody was faster, and may have changed the taints: once more, from what is there.
             Err(kube::Error::Api(error)) if error.code == 409 => welcome(&nodes, &kubelet.node).await?,
-            Err(error) => return Err(format!("cannot be taken for ready: {error}")),
+            Err(error) => return Err(format!("cannot mark its Node as ready: {error}")),
         }
     }
     Ok(())
@@ -166,7 +167,7 @@ async fn welcome(nodes: &Api<Node>, name: &str) -> Result<(), String> {
             Ok(_) => return Ok(()),
         }
     }
-    Err("its Node changes all the time".to_owned())
+    Err("its Node is modified by others all the time".to_owned())
 }
 
 /// As the node lifecycle controller says it.
@@ -177,7 +178,7 @@ async fn unknown(client: &Client, clock: &Clock, node: &str) -> Result<(), Strin
     match nodes.patch_status(node, &PatchParams::default(), &Patch::Strategic(patch)).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(error)) if error.code == 404 => Ok(()),
-        Err(error) => Err(format!("cannot be taken for gone: {error}")),
+        Err(error) => Err(format!("cannot mark its Node as unknown: {error}")),
     }
 }
 
@@ -201,7 +202,7 @@ async fn admitted(
     known: &mut Known,
 ) -> Result<Option<Client>, String> {
     let user = format!("system:node:{}", kubelet.node);
-    let own = kubelet.kubeconfig.as_deref().ok_or("it was told no --kubeconfig")?;
+    let own = kubelet.kubeconfig.as_deref().ok_or("--kubeconfig is not set")?;
     let as_node = || impersonate(client, &user, &["system:nodes".to_owned()]);
     if host.machine().stat(own).is_some() {
         known.request = None;
@@ -216,12 +217,12 @@ async fn admitted(
         Some(request) => request.status.unwrap_or_default(),
         None => {
             known.request = None;
-            return Err("its request is gone".to_owned());
+            return Err("its CertificateSigningRequest does not exist".to_owned());
         }
     };
     if status.conditions.iter().flatten().any(|condition| condition.type_ == "Denied") {
         known.request = None;
-        return Err("its request was denied".to_owned());
+        return Err("its CertificateSigningRequest was denied".to_owned());
     }
     let Some(certificate) = status.certificate else {
         // Asked again at once: a kubelet that only dropped its request would never be looked at again, and not join when an
@@ -252,11 +253,11 @@ async fn request(
     kubelet: &Kubelet,
     user: &str,
 ) -> Result<Requested, String> {
-    let path = kubelet.bootstrap.as_deref().ok_or("it was told no --bootstrap-kubeconfig")?;
-    let text = host.machine().read(path, 1 << 20).ok().flatten().ok_or("it has no credential to begin with")?;
+    let path = kubelet.bootstrap.as_deref().ok_or("--bootstrap-kubeconfig is not set")?;
+    let text = host.machine().read(path, 1 << 20).ok().flatten().ok_or("it has no bootstrap kubeconfig")?;
     let config: Value = serde_saphyr::from_str(&String::from_utf8_lossy(&text)).map_err(|error| error.to_string())?;
     let token = config["users"].as_array().into_iter().flatten().find_map(|user| user["user"]["token"].as_str());
-    let token = token.ok_or("the credential that it begins with has no token")?;
+    let token = token.ok_or("the bootstrap kubeconfig has no token")?;
     let review = json!({
         "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": { "token": token },
     });
@@ -264,7 +265,7 @@ async fn request(
     let reviews: Api<TokenReview> = Api::all(client.clone());
     let review = reviews.create(&PostParams::default(), &review).await.map_err(|error| error.to_string())?;
     let status = review.status.unwrap_or_default();
-    let who = status.user.filter(|_| status.authenticated == Some(true)).ok_or("its token is not accepted")?;
+    let who = status.user.filter(|_| status.authenticated == Some(true)).ok_or("its token is rejected")?;
     let by = impersonate(client, &who.username.unwrap_or_default(), &who.groups.unwrap_or_default());
 
     let key = KeyPair::generate().map_err(|error| error.to_string())?;
@@ -284,7 +285,7 @@ async fn request(
     let request: CertificateSigningRequest = serde_json::from_value(request).map_err(|error| error.to_string())?;
     let requests: Api<CertificateSigningRequest> = Api::all(by);
     let made = requests.create(&PostParams::default(), &request).await;
-    let made = made.map_err(|error| format!("cannot ask for a certificate: {error}"))?;
+    let made = made.map_err(|error| format!("cannot request a certificate: {error}"))?;
     let name = made.metadata.name.unwrap_or_default();
     Ok(Requested { name, key: key.serialize_pem().into(), since: clock.monotonic() })
 }

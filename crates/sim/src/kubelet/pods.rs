@@ -122,6 +122,6 @@ pub(super) async fn act(client: Client, act: Act) -> Option<String> {
         Ok(()) => None,
         // Gone, or another of the same name.
         Err(kube::Error::Api(error)) if matches!(error.code, 404 | 409) => None,
-        Err(error) => Some(format!("the pod {namespace}/{name}: {error}")),
+        Err(error) => Some(format!("pod {namespace}/{name}: {error}")),
     }
 }

@@ -49,7 +49,7 @@ use kubelet::room::Rooms;
 pub use net::service_network;
 use nodes::{NodeKeeper, Nodes};
 use process::{Apis, Bads, Buckets, Etcds, Machinery, Names, Programs, Removals, kept_file};
-pub use process::{Bad, Container, EmptyStart, Program};
+pub use process::{Bad, Container, EmptyStart, OlderStart, Program};
 use services::{Fronts, Services};
 use view::{
     CLAIM, ClaimView, MAP, MOUNTED, MapThere, NAMESPACE, NODE, OWNER, PodView, SECRET, SecretThere, Text, by_owner,
@@ -123,7 +123,7 @@ pub struct Counts {
 
 /// Why a meta cluster did not start.
 #[derive(Debug, thiserror::Error)]
-#[error("the simulated meta cluster does not start: {0}")]
+#[error("cannot start the simulated meta cluster: {0}")]
 pub struct StartError(String);
 
 /// A simulated meta cluster; ends when it is dropped.
@@ -241,7 +241,7 @@ impl Meta {
                 let _ = stopping.wait_for(|stop| *stop).await;
             };
             if let Err(error) = operator.run(stop).await {
-                tracing::error!(%error, "the simulated meta cluster ended");
+                tracing::error!(%error, "the simulated meta cluster stopped");
             }
         });
         let (pods, task) = (eyes.pods, Some(task));
@@ -394,6 +394,11 @@ impl Meta {
     /// Starts of members of etcd on empty volumes, where the volume was [`wipe`](Self::wipe)d or the member had started before. Each is told once.
     pub fn empty_starts(&self) -> Vec<EmptyStart> {
         self.etcds.empty_starts()
+    }
+
+    /// Starts of members of etcd with a minor that is older than their data, which no etcd does. Each is told once.
+    pub fn older_starts(&self) -> Vec<OlderStart> {
+        self.etcds.older_starts()
     }
 
     /// Declares that a release of Kubernetes removes an API: API servers tell who asked for it since they began.

@@ -135,7 +135,7 @@ async fn snapshots_go_to_a_store_and_come_back_also_those_that_go_in_pieces() {
         std::fs::write(&file, &bytes).unwrap();
         let sha256 = hex(Sha256::digest(&bytes).as_slice());
         let at = Timestamp::constant(1_800_000_000, 0);
-        let taken = Taken { at, revision: 7, bytes: size as u64, sha256 };
+        let taken = Taken { at, revision: 7, bytes: size as u64, sha256, etcd: None };
         let described = Described { name: name.to_owned(), taken, revision: 8, keys: 3 };
         let key = place.put(&encryption, &file, &described, Some(&sealed), None).await.unwrap();
         assert!(place.cluster_keys(&encryption, name).await.unwrap() == cluster_keys);
@@ -152,10 +152,10 @@ async fn snapshots_go_to_a_store_and_come_back_also_those_that_go_in_pieces() {
     assert_eq!(left.len(), 6, "snapshot, description and keys of each: {left:?}");
     assert!(left.iter().all(|key| key.starts_with("fleet/pay/2026010") && !key.contains("20260102")));
     let missing = place.fetch(&encryption, "other", &back, false).await.unwrap_err().to_string();
-    assert!(missing.contains("there is no snapshot other"), "{missing}");
+    assert!(missing.contains("snapshot other"), "{missing}");
     objects.lock().unwrap().remove("fleet/pay/20260103-000000.keys");
     let old = place.cluster_keys(&encryption, "20260103-000000").await.unwrap_err().to_string();
-    assert!(old.contains("has no keys of the Cluster"), "{old}");
+    assert!(old.contains("20260103-000000") && old.contains("keys of the Cluster"), "{old}");
 }
 
 #[tokio::test]
@@ -164,7 +164,7 @@ async fn a_store_that_refuses_is_quoted() {
     let (url, _) = store().await;
     let place = Place::Bucket(bucket(url, keys.path(), "wrong"));
     let refused = place.list().await.unwrap_err().to_string();
-    assert!(refused.contains("the store answers 403: The signature does not match"), "{refused}");
+    assert!(refused.contains("403") && refused.contains("The signature does not match"), "{refused}");
     assert!(!refused.contains("wrong"));
 }
 
@@ -224,12 +224,12 @@ async fn a_store_that_sends_too_much_is_not_listened_to() {
             _ => |_| (403, vec![b' '; TEXT + 1]),
         };
         let (refused, written) = refusal(answer).await;
-        assert!(refused.contains("sends more than the 8388608 bytes"), "{refused}");
+        assert!(refused.contains("8388608 bytes"), "{refused}");
         assert_eq!(written, 0);
     }
     // A length that no disk has.
     let (refused, written) = refusal(|_| (200, says(u64::MAX))).await;
-    assert!(refused.contains("has 18446744073709551615 bytes") && refused.contains("68719476736"), "{refused}");
+    assert!(refused.contains("18446744073709551615 bytes") && refused.contains("68719476736"), "{refused}");
     assert_eq!(written, 0);
     // More than the range that was asked for.
     let (refused, written) = refusal(|asked| match asked.uri.path().ends_with(".json") {
@@ -237,19 +237,19 @@ async fn a_store_that_sends_too_much_is_not_listened_to() {
         false => (206, vec![0; 11]),
     })
     .await;
-    assert!(refused.contains("sends 11 bytes") && refused.contains("where 10 were asked for"), "{refused}");
+    assert!(refused.contains("11 bytes") && refused.contains(" 10"), "{refused}");
     assert_eq!(written, 0);
     let (refused, _) = refusal(|asked| match asked.uri.path().ends_with(".json") {
         true => (200, says(10)),
         false => (206, vec![0; PIECE + 1]),
     })
     .await;
-    assert!(refused.contains("sends more than the 33554432 bytes"), "{refused}");
+    assert!(refused.contains("33554432 bytes"), "{refused}");
     // A list that has no end.
     let keys = tempfile::tempdir().unwrap();
     let url = hostile(|_| (200, b"<NextContinuationToken>a</NextContinuationToken>".to_vec())).await;
     let refused = Place::Bucket(bucket(url, keys.path(), "hidden")).list().await.unwrap_err().to_string();
-    assert!(refused.contains("again and again"), "{refused}");
+    assert!(refused.contains("same page"), "{refused}");
 }
 
 #[tokio::test]
@@ -281,7 +281,7 @@ async fn a_snapshot_that_the_store_changed_or_swapped_is_refused() {
         assert!(!back.exists() || std::fs::read(&back).unwrap().is_empty(), "{what}");
     };
     change(&|all| *all.get_mut(&key(second, "db")).unwrap().last_mut().unwrap() ^= 1);
-    refused("one bit of the content", &encryption, "is refused").await;
+    refused("one bit of the content", &encryption, "rejected").await;
     // Its name is inside: an older one is not taken for it.
     change(&|all| {
         for end in ["db", "json"] {
@@ -289,13 +289,13 @@ async fn a_snapshot_that_the_store_changed_or_swapped_is_refused() {
             all.insert(key(second, end), older);
         }
     });
-    refused("an older one under its name", &encryption, "is refused").await;
+    refused("an older one under its name", &encryption, "rejected").await;
     change(&|all| {
         let (older, newer) = (all[&key(first, "db")].clone(), all[&key(second, "db")].clone());
         let spliced = [&newer[..newer.len() - 20], &older[older.len() - 20..]].concat();
         all.insert(key(second, "db"), spliced);
     });
-    refused("the end of another one", &encryption, "is refused").await;
+    refused("the end of another one", &encryption, "rejected").await;
     change(&|all| {
         let whole = all.get_mut(&key(second, "db")).unwrap();
         whole.truncate(whole.len() - 1);
@@ -304,17 +304,17 @@ async fn a_snapshot_that_the_store_changed_or_swapped_is_refused() {
         beside["stored"] = json!(length);
         all.insert(key(second, "json"), beside.to_string().into_bytes());
     });
-    refused("without its end", &encryption, "is refused").await;
+    refused("without its end", &encryption, "rejected").await;
     // A plain file with a fitting description.
     change(&|all| {
         all.insert(key(second, "db"), b"the state that an attacker wants".to_vec());
         let plain = crate::store::tests::described(second, b"the state that an attacker wants");
         all.insert(key(second, "json"), serde_json::to_vec(&plain).unwrap());
     });
-    refused("one that is not encrypted", &encryption, "is not encrypted").await;
+    refused("one that is not encrypted", &encryption, "not encrypted").await;
     change(&|_| {});
     let other = crate::Encryption { cluster: "fleet/other".to_owned(), ..encryption.clone() };
-    refused("one of another cluster", &other, "is refused").await;
+    refused("one of another cluster", &other, "rejected").await;
     place.fetch(&encryption, second, &back, false).await.unwrap();
     assert_eq!(std::fs::read(&back).unwrap(), b"the newer state");
 }

@@ -71,10 +71,10 @@ pub(super) fn look(work: &Work<'_>, argv: &[&str]) -> Result<Ran, MethodError> {
     let within = work.left()?.min(LOOK);
     let name = argv.first().copied().unwrap_or_default();
     let ran = work.system.look(&Run { argv, input: &[], env: ENV, within }).map_err(|error| {
-        MethodError(format!("{name} cannot be run: {error}; the method `deb` needs a host with apt and dpkg"))
+        MethodError(format!("cannot run {name}: {error}; the method `deb` requires a host with apt and dpkg"))
     })?;
     if ran.timed_out {
-        return Err(MethodError(format!("{name} did not answer within {} s", within.as_secs())));
+        return Err(MethodError(format!("{name} timed out after {}s", within.as_secs())));
     }
     Ok(ran)
 }
@@ -142,27 +142,27 @@ fn locked(said: &str) -> bool {
 pub(super) fn explain(ran: &Ran) -> String {
     let said = &ran.tail;
     let advice = if locked(said) {
-        "another program held dpkg's lock for all of the step's time: see which one, and let it end"
+        "timed out waiting for dpkg's lock: find the program that holds it, and let it finish"
     } else if said.contains("No space left on device") {
-        "the disk is full: make room"
+        "the disk is full: free disk space"
     } else if said.contains("Read-only file system") {
-        "the file system is read-only: see the kernel's log for why"
+        "the file system is read-only: see the kernel log"
     } else if said.contains("held packages were changed") || said.contains("you have held broken packages") {
-        "packages that others hold stand in the way, or what it depends on cannot be had: see `apt-mark showhold`, and the output"
+        "held packages block it, or its dependencies are not available: see `apt-mark showhold` and the output"
     } else if said.contains("unmet dependencies") {
-        "what it depends on cannot be had: add the files to `sources`, or a repository to the host"
+        "its dependencies are not available: add the files to `sources`, or a repository to the host"
     } else if ["Unable to locate package", "was not found", "has no installation candidate"]
         .iter()
         .any(|sign| said.contains(sign))
     {
-        "no repository of this host has it: correct the version, add the repository, or give the files as `sources`"
+        "not found in the repositories of this host: correct the version, add the repository, or add the files to `sources`"
     } else if said.contains("installation script subprocess returned error") {
-        "the package's own script failed: see the output"
+        "the package's maintainer script failed: see the output"
     } else if ["Temporary failure resolving", "Could not connect", "Failed to fetch", "Could not resolve"]
         .iter()
         .any(|sign| said.contains(sign))
     {
-        "a repository cannot be reached from the host"
+        "the host cannot reach a repository"
     } else {
         "see the output"
     };

@@ -67,7 +67,7 @@ pub(super) fn take_away(
         argv.extend(options.iter().chain(&going).map(String::as_str));
         let ran = patiently(work, &argv)?;
         if !ran.ok() {
-            return Err(MethodError(format!("{} could not be removed: {}", shown(&going), explain(&ran))));
+            return Err(MethodError(format!("cannot remove {}: {}", shown(&going), explain(&ran))));
         }
     }
     for name in names {
@@ -97,7 +97,7 @@ fn put_back(
     if now.is_none_or(|state| state.version != earlier.version) {
         let target =
             kept(work, record, name, &earlier.version)?.unwrap_or_else(|| format!("{name}={}", earlier.version));
-        work.say(format!("putting back {name} {}", earlier.version));
+        work.say(format!("restoring {name} {}", earlier.version));
         let options = options(work)?;
         let mut argv = vec!["apt-get", "install", "--allow-downgrades", "--no-remove"];
         argv.extend(options.iter().map(String::as_str));
@@ -105,7 +105,7 @@ fn put_back(
         let ran = os::without_asides(work, |work| patiently(work, &argv))?;
         if !ran.ok() {
             let said = format!(
-                "{name} {} was there before us and cannot be put back, so it stays as it is: {}",
+                "cannot restore {name} {}, which was installed before; it is left unchanged: {}",
                 earlier.version,
                 explain(&ran)
             );

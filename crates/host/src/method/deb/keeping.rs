@@ -71,7 +71,7 @@ pub(super) fn keep_earlier(
     if replaced.is_empty() || work.offline {
         return Ok(());
     }
-    work.say(format!("keeping {} to put it back later", os::exact(&replaced, "=").join(", ")));
+    work.say(format!("keeping {} for a rollback", os::exact(&replaced, "=").join(", ")));
     for (name, version) in &replaced {
         // It may be in no repository any more: then it stays as we leave it, and removal says so.
         let _ = fetch_archives(work, &[format!("{name}={version}")])?;
@@ -99,7 +99,7 @@ pub(super) fn download(
     }
     let targets = os::exact(&missing, "=");
     if work.offline {
-        return Err(MethodError(format!("{} is not kept on this host any more: install it anew", targets.join(", "))));
+        return Err(MethodError(format!("{} is no longer kept on this host: reinstall it", targets.join(", "))));
     }
     work.say(format!("fetching {} from the configured repositories", targets.join(", ")));
     if !fetch_archives(work, &targets)?.ok() {
@@ -115,7 +115,7 @@ pub(super) fn download(
             if !updated.ok() {
                 said = format!("{said}; before it, apt-get update {}", ended(&updated));
             }
-            return Err(MethodError(format!("{} could not be fetched: {said}", targets.join(", "))));
+            return Err(MethodError(format!("cannot fetch {}: {said}", targets.join(", "))));
         }
     }
     remember_kept(work, record)

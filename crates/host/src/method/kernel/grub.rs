@@ -19,7 +19,7 @@ pub(super) fn must_be_there(system: &dyn System) -> Result<(), MethodError> {
         return Ok(());
     }
     Err(MethodError(format!(
-        "this host has no {UPDATE}: install GRUB (Debian's grub2-common), or declare `boot: Links` if its loader follows /vmlinuz and /initrd.img"
+        "{UPDATE} not found on this host: install GRUB (Debian's grub2-common), or declare `boot: Links` if its boot loader uses /vmlinuz and /initrd.img"
     )))
 }
 
@@ -84,7 +84,7 @@ pub(super) fn set(work: &mut Work<'_>, kernel: &wire::Kernel) -> Result<(), Meth
         menu = self::menu(work.system)?;
         if entry(&menu, release).is_none() {
             return Err(MethodError(format!(
-                "update-grub made no entry for the kernel {release} in {MENU}: see its output; is GRUB_DISABLE_SUBMENU or an own /etc/grub.d in the way?"
+                "update-grub created no entry for kernel {release} in {MENU}: check its output, GRUB_DISABLE_SUBMENU and the files in /etc/grub.d"
             )));
         }
     }
@@ -97,7 +97,7 @@ pub(super) fn set(work: &mut Work<'_>, kernel: &wire::Kernel) -> Result<(), Meth
     match deviations(work.system, &component, kernel)?.first() {
         None => Ok(()),
         Some(left) => Err(MethodError(format!(
-            "update-grub ended well, but {} is {}, wanted {}: another file in /etc/default/grub.d sets it after ours",
+            "update-grub succeeded, but {} is {}, wanted {}: another file in /etc/default/grub.d overrides ours",
             left.what, left.found, left.wanted
         ))),
     }

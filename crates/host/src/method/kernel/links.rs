@@ -142,7 +142,7 @@ fn make_initrd(work: &mut Work<'_>, release: &str) -> Result<(), MethodError> {
     }
     work.say(format!("making {path}"));
     let ran = work.run(&["update-initramfs", "-c", "-k", release], &[], PATH)?;
-    if ran.ok() { Ok(()) } else { Err(MethodError(format!("{path} cannot be made: update-initramfs {}", ended(&ran)))) }
+    if ran.ok() { Ok(()) } else { Err(MethodError(format!("cannot create {path}: update-initramfs {}", ended(&ran)))) }
 }
 
 /// Where the links should lead; none if there should be none.
@@ -162,7 +162,7 @@ fn target(system: &dyn System, link: &str) -> Result<Option<String>, MethodError
         None => Ok(None),
         Some(Kind::Link(target)) => Ok(Some(relative(&target))),
         Some(_) => Err(MethodError(format!(
-            "{link} is no link: the loader of this host does not boot by links, declare another `boot`"
+            "{link} is not a link: the boot loader of this host does not use links, declare another `boot`"
         ))),
     }
 }

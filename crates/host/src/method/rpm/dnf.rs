@@ -32,10 +32,10 @@ pub(super) fn look(work: &Work<'_>, argv: &[&str]) -> Result<Ran, MethodError> {
     let within = work.left()?.min(LOOK);
     let name = argv.first().copied().unwrap_or_default();
     let ran = work.system.look(&Run { argv, input: &[], env: ENV, within }).map_err(|error| {
-        MethodError(format!("{name} cannot be run: {error}; the method `rpm` needs a host with rpm"))
+        MethodError(format!("cannot run {name}: {error}; the method `rpm` requires a host with rpm"))
     })?;
     if ran.timed_out {
-        return Err(MethodError(format!("{name} did not answer within {} s", within.as_secs())));
+        return Err(MethodError(format!("{name} timed out after {}s", within.as_secs())));
     }
     Ok(ran)
 }
@@ -142,17 +142,17 @@ pub(super) fn explain(ran: &Ran) -> String {
     let said = &ran.tail;
     let any = |signs: &[&str]| signs.iter().any(|sign| said.contains(sign));
     let advice = if locked(said) {
-        "another program held rpm's lock for all of the step's time: see which one, and let it end"
+        "timed out waiting for rpm's lock: find the program that holds it, and let it finish"
     } else if any(&["No space left on device", "needs more space on", "At least"]) && said.contains("space") {
-        "the disk is full: make room"
+        "the disk is full: free disk space"
     } else if any(&["Unable to find a match", "No match for argument"]) {
-        "no repository of this host has it: correct the version (VERSION-RELEASE), add the repository, or give the files as `sources`"
+        "not found in the repositories of this host: correct the version (VERSION-RELEASE), add the repository, or add the files to `sources`"
     } else if any(&["nothing provides", "is needed by", "conflicting requests"]) {
-        "what it depends on cannot be had: add the files to `sources`, or a repository to the host"
+        "its dependencies are not available: add the files to `sources`, or a repository to the host"
     } else if any(&["Public key for", "GPG check FAILED"]) {
-        "its signature is by a key that the host does not trust: import the key, or see where the package comes from"
+        "its signature is by an untrusted key: import the key, or check where the package comes from"
     } else if any(&["Cannot download", "Failed to download", "Curl error", "Could not resolve host"]) {
-        "a repository cannot be reached from the host"
+        "the host cannot reach a repository"
     } else {
         "see the output"
     };

@@ -56,7 +56,7 @@ pub(super) fn take_away(
         argv.extend(going.iter().map(String::as_str));
         let ran = patiently(work, &argv)?;
         if !ran.ok() {
-            return Err(MethodError(format!("{} could not be removed: {}", shown(&going), explain(&ran))));
+            return Err(MethodError(format!("cannot remove {}: {}", shown(&going), explain(&ran))));
         }
     }
     for key in keys {
@@ -80,7 +80,7 @@ fn put_back(work: &mut Work<'_>, record: &Record, key: &str, earlier: &Earlier, 
     let there = installed(work.system, std::iter::once(&key.to_owned()))?;
     if !there.values().flatten().any(|version| *version == earlier.version) {
         let file = kept(work, record, key, &earlier.version)?;
-        work.say(format!("putting back {key} {}", earlier.version));
+        work.say(format!("restoring {key} {}", earlier.version));
         let target = file.unwrap_or_else(|| format!("{key}-{}", earlier.version));
         let mut argv = if dnf { vec!["dnf", "install"] } else { vec!["rpm", "-U", "--oldpackage"] };
         if dnf {
@@ -90,7 +90,7 @@ fn put_back(work: &mut Work<'_>, record: &Record, key: &str, earlier: &Earlier, 
         let ran = os::without_asides(work, |work| patiently(work, &argv))?;
         if !ran.ok() {
             let said = format!(
-                "{key} {} was there before us and cannot be put back, so it stays as it is: {}",
+                "cannot restore {key} {}, which was installed before; it is left unchanged: {}",
                 earlier.version,
                 explain(&ran)
             );
@@ -126,7 +126,7 @@ pub(super) fn remove_doubles(work: &mut Work<'_>, name: &str, version: &str) -> 
         let ran = patiently(work, &["rpm", "-e", "--nodeps", "--noscripts", &format!("{name}-{double}")])?;
         if !ran.ok() {
             return Err(MethodError(format!(
-                "{name} {double} is left by an interrupted transaction and cannot be removed: {}",
+                "cannot remove {name} {double}, left by an interrupted transaction: {}",
                 explain(&ran)
             )));
         }

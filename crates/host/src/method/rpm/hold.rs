@@ -89,7 +89,7 @@ fn is_on(settings: &str) -> bool {
 fn read(system: &dyn System) -> Result<String, MethodError> {
     let path = if plugin(system)? { LIST } else { SETTINGS };
     let bytes = system.read(path, LARGEST).map_err(MethodError::io(path))?.unwrap_or_default();
-    String::from_utf8(bytes).map_err(|_| MethodError(format!("{path} is no text: put it right by hand")))
+    String::from_utf8(bytes).map_err(|_| MethodError(format!("{path} is not valid UTF-8: correct it by hand")))
 }
 
 fn write(system: &mut dyn System, before: &str, after: &str) -> Result<(), MethodError> {

@@ -22,7 +22,7 @@ pub(super) fn take_from_repository(
     }
     let named = missing.join(", ");
     if work.offline {
-        return Err(MethodError(format!("{named} is not kept on this host any more: install it anew")));
+        return Err(MethodError(format!("{named} is no longer kept on this host: reinstall it")));
     }
     work.say(format!("fetching {named} from the configured repositories"));
     // What we hold ourselves must not hide it.
@@ -36,7 +36,7 @@ pub(super) fn take_from_repository(
         hold::set(work.system, &released)?;
     }
     if !ran.ok() {
-        return Err(MethodError(format!("{named} could not be fetched: {}", explain(&ran))));
+        return Err(MethodError(format!("cannot fetch {named}: {}", explain(&ran))));
     }
     remember_kept(work, record)
 }

@@ -165,6 +165,15 @@ impl Machine {
         self.files.remove(path).is_some()
     }
 
+    /// Removes a folder if it is empty; false if something is in it.
+    pub(super) fn remove_empty(&mut self, path: &str) -> bool {
+        let empty = self.under(path).is_empty();
+        if empty && self.is_folder(path) {
+            self.files.remove(path);
+        }
+        empty
+    }
+
     /// What is left of a removal that was interrupted.
     pub(super) fn remove_half(&mut self, path: &str) {
         let inside = self.under(path);

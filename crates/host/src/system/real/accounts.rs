@@ -27,8 +27,8 @@ impl Accounts {
         self.read();
         match known(self) {
             (Some(user), Some(group)) => Ok((user, group)),
-            (None, _) => Err(io::Error::new(io::ErrorKind::NotFound, format!("the host has no user {owner}"))),
-            (_, None) => Err(io::Error::new(io::ErrorKind::NotFound, format!("the host has no group {group}"))),
+            (None, _) => Err(io::Error::new(io::ErrorKind::NotFound, format!("user {owner} not found on the host"))),
+            (_, None) => Err(io::Error::new(io::ErrorKind::NotFound, format!("group {group} not found on the host"))),
         }
     }
 

@@ -147,7 +147,7 @@ fn walked(path: &Path) -> io::Result<OwnedFd> {
         }
         if ![0, rustix::process::geteuid().as_raw()].contains(&found.st_uid) {
             let why = format!(
-                "{} is a link that belongs to the user {}: through it root could be led elsewhere; make it root's, or name the file by its own path",
+                "{} is a link owned by user {}, who could redirect what root writes: make root its owner, or use the real path of the file",
                 part.to_string_lossy(),
                 found.st_uid
             );
@@ -155,7 +155,7 @@ fn walked(path: &Path) -> io::Result<OwnedFd> {
         }
         links += 1;
         if links > MOST_LINKS {
-            return Err(io::Error::other("there are too many links on the way"));
+            return Err(io::Error::other("too many levels of symbolic links"));
         }
         let target = readlinkat(&next, "", Vec::new())?;
         let target = Path::new(OsStr::from_bytes(target.as_bytes()));
@@ -275,6 +275,49 @@ pub(super) fn remove(path: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
+/// The kernel decides whether the folder is empty, at the moment of its removal.
+pub(super) fn remove_empty(path: &Path) -> io::Result<bool> {
+    let held = match held(path) {
+        Ok(held) => held,
+        Err(error) if absent(&error) => return Ok(true),
+        Err(error) => return Err(error),
+    };
+    let path = &held.path;
+    let removed = match fs::remove_dir(path) {
+        Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {
+            // If that fails, the folder stays.
+            let _ = remove_leftovers(path);
+            fs::remove_dir(path)
+        }
+        removed => removed,
+    };
+    match removed {
+        Ok(()) => sync(above(path)).map(|()| true),
+        Err(error) if absent(&error) => Ok(true),
+        Err(error) if matches!(error.kind(), ErrorKind::DirectoryNotEmpty | ErrorKind::ResourceBusy) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Removes what crashes left of writing files, if nothing else is in the folder.
+fn remove_leftovers(folder: &Path) -> io::Result<()> {
+    // Held open: its owner could put a link in its place.
+    let flags = (OFlags::NOFOLLOW | OFlags::DIRECTORY).bits() as i32;
+    let opened = OpenOptions::new().read(true).custom_flags(flags).open(folder)?;
+    let folder = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
+    if !list(&folder)?.is_empty() {
+        return Ok(());
+    }
+    for entry in fs::read_dir(&folder)? {
+        let name = entry?.file_name();
+        if is_leftover(&name.to_string_lossy()) {
+            // A folder of that name is not ours, and stays.
+            let _ = gone(&folder.join(name));
+        }
+    }
+    Ok(())
+}
+
 /// A mount point at or below that folder, by what the kernel says of mounts.
 fn mounted_in(path: &Path, mounts: &[u8]) -> Option<PathBuf> {
     let mounts = String::from_utf8_lossy(mounts).into_owned();
@@ -299,10 +342,14 @@ pub(super) fn list(path: &Path) -> io::Result<Vec<String>> {
     for entry in entries {
         names.push(entry?.file_name().to_string_lossy().into_owned());
     }
-    // What a crash left of writing a file is nobody's: see `beside`.
-    names.retain(|name| name.strip_prefix(".fleetwright-").is_none_or(|rest| rest.len() != 16));
+    names.retain(|name| !is_leftover(name));
     names.sort();
     Ok(names)
+}
+
+/// What a crash left of writing a file is nobody's: see [`beside`].
+fn is_leftover(name: &str) -> bool {
+    name.strip_prefix(".fleetwright-").is_some_and(|rest| rest.len() == 16)
 }
 
 pub(super) fn rename(from: &Path, to: &Path) -> io::Result<()> {
@@ -364,7 +411,7 @@ fn make_inside(into: &Path, folder: &Path) -> io::Result<()> {
         at.push(part);
         match fs::symlink_metadata(&at) {
             Ok(found) if found.is_dir() => {}
-            Ok(_) => return Err(archive::refused(&inside.display(), "goes through something that is no folder")),
+            Ok(_) => return Err(archive::refused(&inside.display(), "goes through a path that is not a folder")),
             Err(error) if absent(&error) => {
                 DirBuilder::new().mode(0o755).create(&at)?;
                 fs::set_permissions(&at, Permissions::from_mode(0o755))?;

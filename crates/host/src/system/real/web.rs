@@ -63,7 +63,7 @@ fn addresses(authority: &str, within: Duration) -> io::Result<Vec<SocketAddr>> {
         }
     }
     if addresses.is_empty() {
-        return Err(io::Error::new(io::ErrorKind::NotFound, format!("the name {host} has no address")));
+        return Err(io::Error::new(io::ErrorKind::NotFound, format!("no address found for {host}")));
     }
     Ok(addresses)
 }
@@ -124,7 +124,7 @@ pub(super) fn fetch(
         tell(done, all);
     }
     if let Some(all) = all.filter(|all| *all != done) {
-        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, format!("{done} of {all} bytes came")));
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, format!("received {done} of {all} bytes")));
     }
     file.sync_all()
 }
@@ -160,7 +160,7 @@ fn plain(error: ureq::Error) -> io::Error {
     };
     match error.get_ref().and_then(|error| error.downcast_ref()) {
         Some(rustls::Error::InvalidCertificate(why)) => io::Error::other(format!(
-            "the server's certificate is not trusted by this host: {why}; add who signed it to the host's own authorities"
+            "the server's certificate is not trusted by this host: {why}; add the CA that signed it to the CA certificates of the host"
         )),
         _ => error,
     }

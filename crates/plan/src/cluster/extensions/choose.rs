@@ -9,6 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use super::super::contains::difference;
+use super::super::counted;
 use super::super::objects::{Kind, Object};
 use super::super::observed::Observed;
 use super::super::proofs::proven_at;
@@ -253,17 +254,17 @@ impl Choosing<'_> {
                 (before, after(since, self.seen.extensions.every.mul_f64(spread(&self.seen.names.namespace))))
             }
             (None, before) if held_back.is_some() && before.is_none() => {
-                let message = format!("it comes after {}", held_back.unwrap_or_default());
+                let message = format!("waiting for extension {}", held_back.unwrap_or_default());
                 let applied = self.before(name).and_then(|before| before.applied.clone());
                 return said(name, Status::False, names::reasons::APPLYING, message, applied);
             }
             (None, _) if self.choice.servers.is_empty() => {
-                let message = "no API server is proven to work".to_owned();
+                let message = "no API server is verified".to_owned();
                 let applied = self.before(name).and_then(|before| before.applied.clone());
                 return said(name, Status::False, names::reasons::APPLYING, message, applied);
             }
             (None, _) => {
-                let message = "it is being put in place".to_owned();
+                let message = "applying objects".to_owned();
                 (said(name, Status::False, names::reasons::APPLYING, message, None), self.now)
             }
         };
@@ -309,7 +310,7 @@ impl Choosing<'_> {
         let patience = (elapsed / 8).clamp(AGAIN, self.seen.extensions.every.max(AGAIN));
         let (status, due) = match &report.outcome {
             Outcome::Healthy => {
-                let message = "it is in place, and its checks hold".to_owned();
+                let message = "objects are applied and health checks pass".to_owned();
                 let spread = 1.0 + spread(&self.seen.names.namespace) / 3.0;
                 let due = after(report.at, self.seen.extensions.every.mul_f64(spread));
                 (said(name, Status::True, names::reasons::HEALTHY, message, applied), due)
@@ -334,7 +335,7 @@ impl Choosing<'_> {
         let applied = before.as_ref() == Some(&extension.digest);
         let not_yet = |why: String| said(name, Status::False, names::reasons::APPLYING, why, before.clone());
         if let Some(other) = held_back.filter(|_| !applied) {
-            return not_yet(format!("it comes after {other}"));
+            return not_yet(format!("waiting for extension {other}"));
         }
         let mut trouble = None;
         for body in &extension.objects {
@@ -342,13 +343,13 @@ impl Choosing<'_> {
             let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.as_str() == this.kind) else { continue };
             let live = self.seen.object(kind, &this.name);
             if let Some(live) = live.as_ref().filter(|live| live["metadata"]["labels"][EXTENSION].is_null()) {
-                let owner = live["metadata"]["labels"][names::COMPONENT].as_str().unwrap_or("somebody else");
-                let why = format!("{this} is there and belongs to {owner}: choose another name");
+                let owner = live["metadata"]["labels"][names::COMPONENT].as_str().unwrap_or("another owner");
+                let why = format!("{this} already exists and belongs to {owner}; choose another name");
                 return said(name, Status::False, names::reasons::APPLY_FAILED, why, before);
             }
             let place = live.as_ref().and_then(|live| difference(live, body));
             if live.is_none() || place.is_some() {
-                trouble.get_or_insert_with(|| format!("{this} is being put in place"));
+                trouble.get_or_insert_with(|| format!("applying {this}"));
                 let object = Object { kind, name: this.name, body: body.clone() };
                 self.choice.apply.push((object, place.filter(|_| applied)));
             }
@@ -364,13 +365,16 @@ impl Choosing<'_> {
         let trouble = checks.into_iter().find_map(|(what, _, checked)| {
             let kind = Kind::ALL.into_iter().find(|kind| kind.as_str() == what.kind().1);
             let Some(kind) = kind else {
-                return Some(format!("{} {checked} cannot be in the meta cluster", what.kind().1));
+                return Some(format!(
+                    "{} {checked} is not supported in the meta cluster; remove this health check",
+                    what.kind().1
+                ));
             };
             health::trouble(what, checked, self.seen.object(kind, checked).as_ref())
         });
         match trouble {
             None => {
-                let message = "it is in place, and its checks hold".to_owned();
+                let message = "objects are applied and health checks pass".to_owned();
                 said(name, Status::True, names::reasons::HEALTHY, message, now)
             }
             Some(why) => {
@@ -433,9 +437,9 @@ impl Choosing<'_> {
                 let report = self.report(&name).filter(|report| report.digest.is_empty());
                 let why = match report.map(|report| (&report.outcome, &report.waits)) {
                     Some((Outcome::Failed(why), _) | (_, Some(why))) => {
-                        format!("{next} and {} more are to be deleted: {why}", left.len() - 1)
+                        format!("deleting {}: {why}", with_others(next, left.len()))
                     }
-                    _ => format!("{next} and {} more are to be deleted", left.len() - 1),
+                    _ => format!("deleting {}", with_others(next, left.len())),
                 };
                 self.choice.statuses.push(said(&name, Status::False, names::reasons::REMOVING, why, None));
             }
@@ -494,11 +498,19 @@ fn said(name: &str, ready: Status, reason: &str, message: String, applied: Optio
 fn leftover(report: &Report, left: usize) -> String {
     let what = match report.surplus.first() {
         Some(first) => {
-            format!("it is in place; {} and {} more that it had before are to be deleted", first.object, left - 1)
+            format!("objects are applied; deleting {} that it no longer has", with_others(&first.object, left))
         }
-        None => "it is in place; objects that it had before are to be deleted".to_owned(),
+        None => "objects are applied; deleting objects that it no longer has".to_owned(),
     };
     report.waits.as_ref().map_or_else(|| what.clone(), |why| format!("{what}: {why}"))
+}
+
+/// The first of some objects, with the number of the others.
+fn with_others(first: &Ref, count: usize) -> String {
+    match count.saturating_sub(1) {
+        0 => first.to_string(),
+        others => format!("{first} and {}", counted(others, "other object")),
+    }
 }
 
 fn after(at: Timestamp, wait: Duration) -> Timestamp {
@@ -519,12 +531,12 @@ pub(in super::super) fn condition(choice: &Choice) -> (Status, String, String) {
     let not: Vec<_> = choice.statuses.iter().filter(|one| one.ready != Status::True).collect();
     let first = worst.iter().find_map(|reason| not.iter().find(|one| one.reason == *reason)).or(not.first());
     match first {
-        None if count == 0 => (Status::True, names::reasons::ALL_READY.to_owned(), "it has no extensions".to_owned()),
-        None => (Status::True, names::reasons::ALL_READY.to_owned(), format!("{count} extensions are in place")),
+        None if count == 0 => (Status::True, names::reasons::ALL_READY.to_owned(), "no extensions".to_owned()),
+        None => (Status::True, names::reasons::ALL_READY.to_owned(), format!("{} ready", counted(count, "extension"))),
         Some(one) => {
             let more = match not.len() - 1 {
                 0 => String::new(),
-                others => format!("; {others} more are not ready"),
+                others => format!("; {} not ready", counted(others, "other extension")),
             };
             (Status::False, one.reason.clone(), format!("{}: {}{more}", one.name, one.message))
         }

@@ -32,12 +32,12 @@ pub(super) fn confine(kind: Kind, extension: &str, object: &mut Value) -> Result
         Kind::NetworkPolicy => {
             let name = object["metadata"]["name"].as_str().unwrap_or_default();
             if policies::is_ours(name) {
-                return Err("is a policy of the control plane: choose another name".to_owned());
+                return Err("the name is reserved for a policy of the control plane; choose another name".to_owned());
             }
             // Policies add up: one of its own would open the meta cluster.
             if object["spec"]["egress"].as_array().is_some_and(|rules| !rules.is_empty()) {
                 return Err(format!(
-                    "spec.egress is not for extensions: their pods connect to what is outside the meta cluster, and to pods there that are labelled {}, as their namespace: take it out",
+                    "spec.egress is not allowed: pods of extensions may connect to addresses outside the meta cluster, and to pods in it if the pod and its namespace have the label {}; remove it",
                     policies::REACHABLE
                 ));
             }
@@ -46,7 +46,7 @@ pub(super) fn confine(kind: Kind, extension: &str, object: &mut Value) -> Result
             let selector = selector.and_then(Value::as_object_mut);
             let matched = selector.map(|selector| selector.entry("matchLabels").or_insert(json!({})));
             let Some(matched) = matched.and_then(Value::as_object_mut) else {
-                return Err("spec.podSelector is no selector: it needs matchLabels or matchExpressions".to_owned());
+                return Err("spec.podSelector is invalid: it must have matchLabels or matchExpressions".to_owned());
             };
             // Policies add up: one for all pods would open those of the control plane.
             matched.insert(EXTENSION.to_owned(), json!(extension));
@@ -58,7 +58,7 @@ pub(super) fn confine(kind: Kind, extension: &str, object: &mut Value) -> Result
 
 fn labels(labels: &Value, at: &str) -> Result<(), String> {
     match OURS.iter().find(|ours| labels.get(**ours).is_some()) {
-        Some(ours) => Err(format!("{at} has {ours}, which only pods of the control plane have: take it out")),
+        Some(ours) => Err(format!("{at} has {ours}, which is reserved for pods of the control plane; remove it")),
         None => Ok(()),
     }
 }
@@ -71,20 +71,23 @@ fn pod(spec: &mut Value) -> Result<(), Wrong> {
     let wrong = |at: &str, why: &str| Err((at.to_owned(), why.to_owned()));
     for host in ["hostNetwork", "hostPID", "hostIPC"] {
         if fields.get(host).is_some_and(|value| *value != json!(false)) {
-            return wrong(host, " is not for pods beside a control plane: take it out");
+            return wrong(host, " is not allowed for pods of extensions in the meta cluster; remove it");
         }
     }
     for account in ["serviceAccountName", "serviceAccount"] {
         if fields.contains_key(account) {
-            return wrong(account, ": pods beside a control plane have no account of the meta cluster: take it out");
+            return wrong(account, ": pods of extensions have no service account in the meta cluster; remove it");
         }
     }
     if fields.get("automountServiceAccountToken").is_some_and(|mount| *mount != json!(false)) {
-        return wrong("automountServiceAccountToken", " must be false or left out");
+        return wrong("automountServiceAccountToken", " must be false or unset");
     }
     fields.insert("automountServiceAccountToken".to_owned(), json!(false));
     if fields.contains_key("imagePullSecrets") {
-        return wrong("imagePullSecrets", ": there are no such Secrets in the namespace: let the nodes pull the image");
+        return wrong(
+            "imagePullSecrets",
+            ": the namespace has no image pull Secrets; configure registry credentials on the nodes",
+        );
     }
     for (at, volume) in list(spec, "volumes") {
         self::volume(volume).map_err(|(inner, why)| (format!("{at}{inner}"), why))?;
@@ -107,7 +110,10 @@ fn volume(volume: &Value) -> Result<(), Wrong> {
     let kinds = volume.as_object().into_iter().flat_map(|fields| fields.keys()).filter(|key| *key != "name");
     for kind in kinds {
         if !VOLUMES.contains(&kind.as_str()) {
-            let why = format!(" is not for pods beside a control plane: volumes are {}", VOLUMES.join(", "));
+            let why = format!(
+                " is not allowed for pods of extensions in the meta cluster; allowed volumes: {}",
+                VOLUMES.join(", ")
+            );
             return Err((format!(".{kind}"), why));
         }
     }
@@ -118,7 +124,10 @@ fn volume(volume: &Value) -> Result<(), Wrong> {
         let at = format!(".projected.{at}");
         let kinds = source.as_object().into_iter().flat_map(|fields| fields.keys());
         if let Some(kind) = kinds.into_iter().find(|kind| !PROJECTED.contains(&kind.as_str())) {
-            let why = format!(" is not for pods beside a control plane: sources are {}", PROJECTED.join(", "));
+            let why = format!(
+                " is not allowed for pods of extensions in the meta cluster; allowed sources: {}",
+                PROJECTED.join(", ")
+            );
             return Err((format!("{at}.{kind}"), why));
         }
         if let Some(named) = source.get("secret") {
@@ -141,19 +150,19 @@ fn container(container: &Value) -> Result<(), Wrong> {
     }
     for (at, port) in list(container, "ports") {
         if port.get("hostPort").is_some_and(|port| *port != json!(0)) {
-            let why = " is a port of the node: give a Service instead".to_owned();
+            let why = " is not allowed; use a Service instead".to_owned();
             return Err((format!("{at}.hostPort"), why));
         }
     }
     let context = &container["securityContext"];
     for field in ["privileged", "allowPrivilegeEscalation"] {
         if context.get(field).is_some_and(|value| *value != json!(false)) {
-            let why = " is not for pods beside a control plane: take it out".to_owned();
+            let why = " is not allowed for pods of extensions in the meta cluster; remove it".to_owned();
             return Err((format!("securityContext.{field}"), why));
         }
     }
     if context["capabilities"].get("add").is_some() {
-        let why = " is not for pods beside a control plane: take it out".to_owned();
+        let why = " is not allowed for pods of extensions in the meta cluster; remove it".to_owned();
         return Err(("securityContext.capabilities.add".to_owned(), why));
     }
     Ok(())
@@ -162,7 +171,7 @@ fn container(container: &Value) -> Result<(), Wrong> {
 fn secret(name: &Value) -> Result<(), String> {
     match name.as_str() {
         Some(name) if SECRETS.contains(&name) => Ok(()),
-        _ => Err(format!(" is {name}: the only Secret that pods of extensions may have is {}", SECRETS.join(", "))),
+        _ => Err(format!(" is {name}; the only Secret allowed for pods of extensions is {}", SECRETS.join(", "))),
     }
 }
 
@@ -176,10 +185,10 @@ pub(super) fn difference(defaults: &[Value], chosen: &[Value]) -> Option<String>
     };
     let (plain, given) = (refs(defaults), refs(chosen));
     if let Some(more) = given.iter().find(|one| !plain.contains(one)) {
-        return Some(format!("with them there is also {more}"));
+        return Some(format!("these values add {more}"));
     }
     if let Some(less) = plain.iter().find(|one| !given.contains(one)) {
-        return Some(format!("with them there is no {less}"));
+        return Some(format!("these values remove {less}"));
     }
     let programs = |object: &Value| {
         let spec = &object["spec"]["template"]["spec"];
@@ -190,6 +199,6 @@ pub(super) fn difference(defaults: &[Value], chosen: &[Value]) -> Option<String>
         let this = Ref::of(plain);
         let given = chosen.iter().find(|given| Ref::of(given) == this)?;
         let differs = programs(plain) != programs(given);
-        differs.then(|| format!("with them {this} has other containers, images or commands"))
+        differs.then(|| format!("these values change containers, images or commands of {this}"))
     })
 }

@@ -54,7 +54,7 @@ pub fn subject(check: &ExtensionCheck) -> Option<(Checked, Option<&str>, &str)> 
 /// Why that object does not work; none if it does.
 pub fn trouble(what: Checked, name: &str, object: Option<&Value>) -> Option<String> {
     let kind = what.kind().1;
-    let Some(object) = object else { return Some(format!("{kind} {name} is not there")) };
+    let Some(object) = object else { return Some(format!("{kind} {name} does not exist")) };
     let status = &object["status"];
     let number = |value: &Value| value.as_i64().unwrap_or_default();
     let held = |type_: &str| {
@@ -69,7 +69,7 @@ pub fn trouble(what: Checked, name: &str, object: Option<&Value>) -> Option<Stri
     let replicas = object["spec"]["replicas"].as_i64().unwrap_or(1);
     match what {
         Checked::Deployment | Checked::DaemonSet | Checked::StatefulSet if !seen => {
-            Some(format!("{kind} {name} is not acted on yet"))
+            Some(format!("{kind} {name} is not observed by its controller yet"))
         }
         Checked::Deployment => counted(replicas, &["updatedReplicas", "availableReplicas"], "replicas are available"),
         Checked::DaemonSet => counted(

@@ -43,8 +43,8 @@ pub fn render(given: &Given<'_>) -> Vec<Result<Rendered, Mistake>> {
                 if let Some((_, _, other)) = taken.iter().find(|(at, that, _)| *at == made.placement && that.is(&this))
                 {
                     let message = match *other == made.name {
-                        true => format!("{this} is there twice"),
-                        false => format!("{this} is also of the extension {other}: an object has one owner"),
+                        true => format!("{this} is defined twice"),
+                        false => format!("{this} also belongs to extension {other}; an object can have only one owner"),
                     };
                     return Err(wrong(extension, message));
                 }
@@ -60,7 +60,7 @@ pub fn render(given: &Given<'_>) -> Vec<Result<Rendered, Mistake>> {
         all.push(Err(Mistake {
             extension: choice.name.clone(),
             place: "spec.extensions".to_owned(),
-            message: format!("the package version {} has no such extension; it has {there}", given.package.0),
+            message: format!("ClusterPackageVersion {} has no such extension; available: {there}", given.package.0),
             chosen: true,
         }));
     }
@@ -79,7 +79,7 @@ fn one(given: &Given<'_>, extension: &Extension, choice: Option<&ExtensionChoice
     }
     let defaults = values(extension, None).map_err(|why| Mistake {
         place: "valuesSchema".to_owned(),
-        message: format!("with placement Meta every value needs a default that holds: {}", why.message),
+        message: format!("with placement Meta every value needs a valid default: {}", why.message),
         chosen: false,
         ..why
     })?;
@@ -91,7 +91,7 @@ fn one(given: &Given<'_>, extension: &Extension, choice: Option<&ExtensionChoice
         None => Ok(made),
         Some(why) => {
             let message = format!(
-                "{why}: beside a control plane, the package version says which objects there are and what runs in pods, and values do not"
+                "{why}; with placement Meta, values cannot change which objects exist and what runs in their pods"
             );
             Err(Mistake { place: "values".to_owned(), chosen: true, ..wrong(extension, message) })
         }
@@ -104,14 +104,14 @@ fn with(given: &Given<'_>, extension: &Extension, values: Value) -> Result<Rende
     let roots = [("cluster", Value::Object(cluster(given))), ("values", values)];
     let text = rendered(&roots, &extension.template).map_err(|message| {
         let hint = match message.contains("cluster.server") && given.server.is_none() {
-            true => "; the endpoint of the cluster is not known yet: set spec.endpoint.host if none is assigned",
+            true => "; the cluster has no endpoint yet: set spec.endpoint.host if none is assigned automatically",
             false => "",
         };
         wrong(format!("{message}{hint}"))
     })?;
     let documents: Vec<Value> = serde_saphyr::from_multiple(&text).map_err(|error| {
         let first = error.to_string().lines().next().unwrap_or_default().to_owned();
-        wrong(format!("what it renders to is no YAML: {first}; texts are safe as {{{{ … | json }}}}"))
+        wrong(format!("the rendered template is invalid YAML: {first}; write strings as {{{{ … | json }}}}"))
     })?;
     finish(given, extension, documents.into_iter().filter(|document| !document.is_null()).collect())
 }
@@ -121,7 +121,7 @@ fn finish(given: &Given<'_>, extension: &Extension, mut objects: Vec<Value>) -> 
     let wrong = |message| wrong(extension, message);
     let most = if extension.placement == ExtensionPlacement::Meta { MOST_IN_META } else { MOST };
     if objects.len() > most {
-        return Err(wrong(format!("{} objects are more than {most}: make two extensions of it", objects.len())));
+        return Err(wrong(format!("{} objects exceed the limit of {most}; split the extension", objects.len())));
     }
     for (at, object) in objects.iter_mut().enumerate() {
         object_of(given, extension, object).map_err(|why| wrong(format!("document {}: {why}", at + 1)))?;
@@ -182,28 +182,28 @@ fn cluster(given: &Given<'_>) -> Map<String, Value> {
 fn object_of(given: &Given<'_>, extension: &Extension, object: &mut Value) -> Result<(), String> {
     let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
     if !object.is_object() {
-        return Err("it is no object: it needs apiVersion, kind and metadata".to_owned());
+        return Err("not an object: apiVersion, kind and metadata are required".to_owned());
     }
     let (version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));
     let (Some(version), Some(kind)) = (version, kind) else {
-        return Err("it needs apiVersion and kind".to_owned());
+        return Err("apiVersion and kind are required".to_owned());
     };
     if kind == "List" || kind.ends_with("List") && object.get("items").is_some() {
-        return Err(format!("{kind} is no object: give each of its items as a document, between lines of ---"));
+        return Err(format!("{kind} is not allowed; write each item as a document of its own, separated by ---"));
     }
     let Some(name) = text(&object["metadata"]["name"]) else {
-        return Err(format!("{kind} needs a text as metadata.name, by which it is known again"));
+        return Err(format!("{kind}: metadata.name is required and must be a string"));
     };
     let namespace = &object["metadata"]["namespace"];
     if !namespace.is_null() && text(namespace).is_none() {
-        return Err(format!("{kind} {name}: metadata.namespace is no text"));
+        return Err(format!("{kind} {name}: metadata.namespace must be a string"));
     }
     for place in ["labels", "annotations"] {
         let map = &mut object["metadata"][place];
         match map {
             Value::Null => *map = json!({}),
             Value::Object(map) if map.values().all(Value::is_string) => {}
-            _ => return Err(format!("{kind} {name}: metadata.{place} must be texts by name: put numbers in quotes")),
+            _ => return Err(format!("{kind} {name}: metadata.{place} must have string values; put numbers in quotes")),
         }
     }
     if let Some(fields) = object.as_object_mut() {
@@ -234,7 +234,7 @@ fn in_meta(
     let Some(known) = known else {
         let kinds: Vec<_> = Kind::ALL.iter().map(|kind| kind.as_str()).collect();
         return Err(format!(
-            "{version} {kind} {name} cannot be in the meta cluster: with placement Meta an extension has {} and nothing else",
+            "{version} {kind} {name} is not allowed in the meta cluster; with placement Meta an extension may contain only {}",
             kinds.join(", ")
         ));
     };
@@ -244,7 +244,7 @@ fn in_meta(
         Some(namespace) if namespace == here => {}
         Some(namespace) => {
             return Err(format!(
-                "{kind} {name} is in the namespace {namespace}: with placement Meta everything is in the namespace of the control plane; leave metadata.namespace out"
+                "{kind} {name} has metadata.namespace {namespace}; with placement Meta all objects are in the namespace of the control plane, so leave it unset"
             ));
         }
     }
@@ -254,13 +254,15 @@ fn in_meta(
             .iter()
             .any(|binary| name.strip_prefix(binary).is_some_and(|rest| !rest.starts_with(char::is_alphanumeric)))
     {
-        return Err(format!("{kind} {name} would be a part of the control plane: choose another name"));
+        return Err(format!("{kind} {name}: the name is reserved for the control plane; choose another name"));
     }
     if matches!(known, Kind::Deployment | Kind::StatefulSet) {
         // So that its pods go as quickly as the others when the cluster goes.
         let labels = object.pointer_mut("/spec/template/metadata/labels").filter(|labels| labels.is_object());
         let Some(labels) = labels else {
-            return Err(format!("{kind} {name} needs spec.template.metadata.labels, which its selector selects"));
+            return Err(format!(
+                "{kind} {name}: spec.template.metadata.labels is required and must match the selector"
+            ));
         };
         mark(given, extension, labels);
     }

@@ -88,16 +88,13 @@ fn templates_see_what_is_known_of_the_cluster_and_nothing_else() {
         World::of(vec![extension("a", &template)]).one();
     }
     let told = World::of(vec![extension("a", "x: 1\ny: {{ cluster.password }}\n")]).mistake();
-    assert!(
-        told.starts_with("extension a, template: line 2: cluster.password is not defined (there are cluster."),
-        "{told}"
-    );
+    assert!(told.contains("extension a") && told.contains("line 2") && told.contains("cluster.password "), "{told}");
     let told = World::of(vec![extension("a", "{% if machine.name %}{% endif %}")]).mistake();
-    assert!(told.contains("machine is not defined (there are cluster, values)"), "{told}");
+    assert!(told.contains("machine ") && told.contains("cluster, values)"), "{told}");
     let told = World::of(vec![extension("a", "x: {{ values.size }}")]).mistake();
-    assert!(told.contains("values.size is not defined (there are values.name)"), "{told}");
+    assert!(told.contains("values.size ") && told.contains("values.name)"), "{told}");
     let told = World::of(vec![extension("a", "x: {{ cluster.labels.zone }}")]).mistake();
-    assert!(told.contains("cluster.labels.zone is not defined (there are cluster.labels.tier)"), "{told}");
+    assert!(told.contains("cluster.labels.zone ") && told.contains("cluster.labels.tier)"), "{told}");
 }
 
 #[test]
@@ -105,28 +102,27 @@ fn values_have_defaults_and_are_as_the_schema_says() {
     let world = || World::of(vec![extension("a", CONFIG)]);
     assert_eq!(world().one().objects[0]["metadata"]["name"], "a");
     assert_eq!(world().choose("a", json!({ "name": "b: c" })).one().objects[0]["metadata"]["name"], "b: c");
-    for (values, said) in [
-        (json!({ "replicas": 0 }), "extension a, values: replicas: "),
-        (json!({ "replicas": "2" }), "extension a, values: replicas: "),
-        (json!({ "size": 2 }), "extension a, values: size is not known; there are name, replicas"),
-        (json!({ "kind": 2 }), "extension a, values: kind is not known; there are name, replicas"),
+    for (values, parts) in [
+        (json!({ "replicas": 0 }), ["replicas: ", ""]),
+        (json!({ "replicas": "2" }), ["replicas: ", ""]),
+        (json!({ "size": 2 }), [" size", "name, replicas"]),
+        (json!({ "kind": 2 }), [" kind", "name, replicas"]),
     ] {
         let told = world().choose("a", values).mistake();
-        assert!(told.starts_with(said), "{told}");
+        assert!(told.starts_with("extension a, values: "), "{told}");
+        assert!(parts.iter().all(|part| told.contains(part)), "{told}");
     }
     let mut plain = extension("a", CONFIG);
     plain.values_schema = None;
     let told = World::of(vec![plain]).choose("a", json!({ "name": "b" })).mistake();
-    assert!(told.ends_with("it takes no values: leave them out"), "{told}");
+    assert!(told.starts_with("extension a, values: ") && told.contains("no values"), "{told}");
 }
 
 #[test]
 fn a_schema_that_says_nothing_is_found() {
-    for (schema, said) in [
-        ("type: object\nproperites: {}\n", "properites is no keyword of a schema"),
-        ("type: string\n", "begin with type: object"),
-        ("type: [", "no YAML"),
-    ] {
+    for (schema, said) in
+        [("type: object\nproperites: {}\n", "properites"), ("type: string\n", "type: object"), ("type: [", "YAML")]
+    {
         let mut one = extension("a", CONFIG);
         one.values_schema = Some(schema.to_owned());
         let told = World::of(vec![one]).mistake();
@@ -171,30 +167,28 @@ fn what_is_off_is_not_rendered_and_what_nobody_has_is_said() {
     world.spec.extensions = vec![ExtensionChoice { name: "b".to_owned(), enabled: Some(false), values: None }];
     assert!(world.render().is_empty());
     world.spec.extensions[0].enabled = None;
-    assert!(
-        world.mistake().ends_with("the package version v1.36 has no such extension; it has a"),
-        "{}",
-        world.mistake()
-    );
+    let told = world.mistake();
+    assert!(told.starts_with("extension b, spec.extensions: "), "{told}");
+    assert!(told.contains("v1.36") && told.ends_with(": a"), "{told}");
 }
 
 #[test]
 fn what_is_no_object_or_there_twice_is_refused() {
     for (template, said) in [
-        ("- a\n", "document 1: it is no object"),
-        ("kind: ConfigMap\n", "document 1: it needs apiVersion and kind"),
-        ("apiVersion: v1\nkind: ConfigMap\n", "document 1: ConfigMap needs a text as metadata.name"),
-        ("apiVersion: v1\nkind: List\nitems: []\n", "document 1: List is no object"),
-        ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, labels: {a: 1}}\n", "metadata.labels must be texts"),
-        ("a: b: c\n", "no YAML"),
+        ("- a\n", "document 1: not an object"),
+        ("kind: ConfigMap\n", "document 1: apiVersion and kind"),
+        ("apiVersion: v1\nkind: ConfigMap\n", "document 1: ConfigMap: metadata.name"),
+        ("apiVersion: v1\nkind: List\nitems: []\n", "document 1: List "),
+        ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, labels: {a: 1}}\n", "ConfigMap a: metadata.labels"),
+        ("a: b: c\n", "YAML"),
     ] {
         let told = World::of(vec![extension("a", template)]).mistake();
         assert!(told.contains(said), "{told}");
     }
-    assert!(World::of(vec![extension("a", &format!("{CONFIG}---\n{CONFIG}"))]).mistake().contains("is there twice"));
+    assert!(World::of(vec![extension("a", &format!("{CONFIG}---\n{CONFIG}"))]).mistake().contains("twice"));
     let world = World::of(vec![extension("a", CONFIG), extension("b", CONFIG)]);
     let told = world.given().remove(1).unwrap_err().to_string();
-    assert!(told.contains("ConfigMap kube-system/a is also of the extension a"), "{told}");
+    assert!(told.contains("ConfigMap kube-system/a") && told.contains("extension a;"), "{told}");
 }
 
 #[test]
@@ -204,18 +198,18 @@ fn beside_the_control_plane_are_a_few_kinds_in_its_namespace_alone() {
     let one = meta("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n").one();
     assert_eq!(one.objects[0]["metadata"]["namespace"], "fleet-pay");
     for (template, said) in [
-        ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: other}\n", "is in the namespace other"),
-        ("apiVersion: v1\nkind: Secret\nmetadata: {name: a}\n", "v1 Secret a cannot be in the meta cluster"),
+        ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: other}\n", "metadata.namespace other"),
+        ("apiVersion: v1\nkind: Secret\nmetadata: {name: a}\n", "v1 Secret a is not allowed"),
         (
             "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: a}\n",
-            "cannot be in the meta cluster",
+            "ClusterRole a is not allowed",
         ),
-        ("apiVersion: v1\nkind: Service\nmetadata: {name: kube-apiserver}\n", "a part of the control plane"),
-        ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: etcd-config}\n", "a part of the control plane"),
-        ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: extensions}\n", "a part of the control plane"),
+        ("apiVersion: v1\nkind: Service\nmetadata: {name: kube-apiserver}\n", "reserved"),
+        ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: etcd-config}\n", "reserved"),
+        ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: extensions}\n", "reserved"),
         (
             "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a}\nspec: x\n",
-            "needs spec.template.metadata.labels",
+            "spec.template.metadata.labels is required",
         ),
     ] {
         let told = meta(template).mistake();
@@ -234,13 +228,15 @@ fn workloads_work_when_all_of_the_present_template_do() {
     };
     let told = |object: Value| trouble(Checked::Deployment, "dns", Some(&object));
     assert_eq!(told(deployment(2, 2, 2)), None);
-    assert_eq!(told(deployment(1, 2, 2)).as_deref(), Some("Deployment dns: 1 of 2 replicas are available"));
-    assert_eq!(told(deployment(2, 2, 1)).as_deref(), Some("Deployment dns is not acted on yet"));
-    assert_eq!(trouble(Checked::Job, "j", None).as_deref(), Some("Job j is not there"));
+    let one = told(deployment(1, 2, 2)).unwrap();
+    assert!(one.starts_with("Deployment dns") && one.contains("1 of 2"), "{one}");
+    let stale = told(deployment(2, 2, 1)).unwrap();
+    assert!(stale.starts_with("Deployment dns") && !stale.contains(" of "), "{stale}");
+    assert!(trouble(Checked::Job, "j", None).unwrap().starts_with("Job j "));
     let job =
         |type_: &str| json!({ "status": { "conditions": [{ "type": type_, "status": "True", "message": "no" }] } });
     assert_eq!(trouble(Checked::Job, "j", Some(&job("Complete"))), None);
-    assert_eq!(trouble(Checked::Job, "j", Some(&job("Failed"))).as_deref(), Some("Job j failed: no"));
+    assert!(trouble(Checked::Job, "j", Some(&job("Failed"))).unwrap().ends_with("failed: no"));
     let set =
         json!({ "metadata": { "generation": 1 }, "status": { "observedGeneration": 1, "desiredNumberScheduled": 0 } });
     assert_eq!(trouble(Checked::DaemonSet, "p", Some(&set)), None, "where there are no nodes, there are no pods");
@@ -408,7 +404,7 @@ fn a_network_policy_beside_the_control_plane_opens_nothing_of_the_meta_cluster()
     }
     for ours in ["default-deny", "names", "extensions", "snapshot", "restore-source", "restore-member"] {
         let mistake = meta(&policy(ours, "podSelector: {}")).mistake();
-        assert!(mistake.contains("choose another name"), "{mistake}");
+        assert!(mistake.contains("reserved"), "{mistake}");
     }
 }
 
@@ -440,12 +436,12 @@ fn values_choose_neither_objects_nor_images_beside_the_control_plane() {
         "{containers: [{name: a, image: x, command: [{{ values.name | json }}]}]}",
         "{containers: [{name: {{ values.name | json }}, image: x}]}",
     ] {
-        refused(&beside(chosen), json!({ "name": "evil" }), "other containers, images or commands");
+        refused(&beside(chosen), json!({ "name": "evil" }), "containers, images or commands");
     }
     let unquoted = beside("{containers: [{name: a, image: x, args: [{{ values.name }}]}]}");
     meta(&unquoted).choose("a", json!({ "name": "b" })).one();
     for (name, said) in [
-        ("b]}, {name: evil, image: evil, args: [c", "other containers"),
+        ("b]}, {name: evil, image: evil, args: [c", "containers, images"),
         ("b], envFrom: [{secretRef: {name: ca}}], ports: [", "envFrom[0].secretRef.name"),
     ] {
         refused(&unquoted, json!({ "name": name }), said);
@@ -479,7 +475,7 @@ fn values_of_what_is_shipped_stay_what_they_are() {
     for name in ["machine-operator", "kube-proxy", "coredns"] {
         let all = shipped().choose(name, json!({ "image": "evil" })).render();
         let told = all.iter().find_map(|one| one.as_ref().err()).map(ToString::to_string).unwrap_or_default();
-        assert!(told.starts_with(&format!("extension {name}, values: image is not known")), "{told}");
+        assert!(told.starts_with(&format!("extension {name}, values: ")) && told.contains(" image;"), "{told}");
     }
     let all = shipped().choose("machine-operator", json!({ "namespace": "machines" })).render();
     let operator = all.iter().flatten().find(|one| one.name == MACHINE_OPERATOR).unwrap();

@@ -17,17 +17,17 @@ pub(super) fn values(extension: &Extension, choice: Option<&ExtensionChoice>) ->
     let mut values = choice.and_then(|choice| choice.values.clone()).unwrap_or_else(|| json!({}));
     let Some(schema) = &extension.values_schema else {
         let none = values.as_object().is_some_and(serde_json::Map::is_empty);
-        let message = "it takes no values: leave them out".to_owned();
+        let message = "this extension takes no values; remove them".to_owned();
         return if none { Ok(values) } else { Err(mistake("values", message, true)) };
     };
     let wrong = |message| mistake("valuesSchema", message, false);
-    let mut schema: Value = serde_saphyr::from_str(schema).map_err(|error| wrong(format!("no YAML: {error}")))?;
+    let mut schema: Value = serde_saphyr::from_str(schema).map_err(|error| wrong(format!("invalid YAML: {error}")))?;
     if schema["type"] != "object" {
-        return Err(wrong("it must be the schema of an object: begin with type: object".to_owned()));
+        return Err(wrong("the schema must have type: object".to_owned()));
     }
     // What real clusters ignore in a schema is mostly a typing error.
     if let Some(unknown) = structural::prune_unknown(&mut schema, "").first() {
-        return Err(wrong(format!("{} is no keyword of a schema", unknown.trim_start_matches('.'))));
+        return Err(wrong(format!("unknown schema keyword {}", unknown.trim_start_matches('.'))));
     }
     let schema = Schema::from_openapi(&schema).map_err(wrong)?;
     prune_nulls(&schema, &mut values);
@@ -38,13 +38,13 @@ pub(super) fn values(extension: &Extension, choice: Option<&ExtensionChoice>) ->
         .find(|name| values.get(name).is_some() && !schema.properties.contains_key(*name) && !schema.preserve_unknown);
     let unknown = unknown.map(str::to_owned).or_else(|| prune(&schema, &mut values, false).first().cloned());
     if let Some(unknown) = unknown {
-        return Err(mistake("values", format!("{unknown} is not known; there are {}", known()), true));
+        return Err(mistake("values", format!("unknown value {unknown}; known values: {}", known()), true));
     }
     match validate(&schema, &values, "").first() {
         None => Ok(values),
         Some(error) => {
             let field = error.field.trim_start_matches('.');
-            let field = if field.is_empty() { "they" } else { field };
+            let field = if field.is_empty() { "values" } else { field };
             Err(mistake("values", format!("{field}: {}", error.detail), true))
         }
     }

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fleetwright_api::{ClusterPackageVersionSpec, ClusterSpec, names};
+use fleetwright_api::{ClusterPackageVersionSpec, ClusterSpec, ControlPlaneComponent, names};
 use serde_json::{Value, json};
 
 use super::super::certificates::OPERATOR_ETCD;
@@ -28,6 +28,9 @@ pub const STORE: &str = "snapshot-store";
 pub const KEY: &str = "snapshot-key";
 /// The annotation that says which change a snapshot is for.
 pub const GENERATION: &str = "fleetwright.io/generation";
+
+/// The annotation that says which version of etcd a source of a restore runs.
+pub const ETCD: &str = "fleetwright.io/etcd-version";
 
 /// The annotation that says what else a snapshot is for.
 pub const PURPOSE: &str = "fleetwright.io/purpose";
@@ -114,7 +117,8 @@ impl Ground<'_> {
         serves["volumeMounts"] = json!([mount("work"), mount(SERVER)]);
         serves["readinessProbe"] = begun();
         let steps = [self.ours("fetch", fetches, &["work", KEY, self.kept()]), self.unpack(), serves];
-        self.pod(Job::Source, &restore.source(), BTreeMap::new(), steps.into(), None)
+        let annotations = [(ETCD, self.package.version_of(ControlPlaneComponent::Etcd).to_owned())];
+        self.pod(Job::Source, &restore.source(), annotations.into(), steps.into(), None)
     }
 
     /// The pod that restores what the source at that address has, for one member.

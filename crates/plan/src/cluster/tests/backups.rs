@@ -16,6 +16,7 @@ pub(super) fn done(taking: &Taking, at: Timestamp) -> Task {
         keys: 3,
         kept: vec![taking.wanted.name.clone()],
         key_id: Some("0011223344556677".to_owned()),
+        etcd: Some("3.6.0".to_owned()),
     };
     task(taking, State::Succeeded(serde_json::to_string(&report).unwrap()))
 }
@@ -37,6 +38,7 @@ fn task(taking: &Taking, state: State) -> Task {
         ending: false,
         serves: None,
         said: None,
+        etcd: None,
     }
 }
 
@@ -58,6 +60,7 @@ impl World {
             purpose: None,
             checked: true,
             key_id: None,
+            etcd: None,
         });
     }
 
@@ -89,6 +92,7 @@ fn snapshots_are_taken_on_a_schedule_and_told_before_their_pod_goes() {
     world.status = world.status_at(then);
     let last = world.status.last_snapshot.clone().unwrap();
     assert_eq!((last.name.as_str(), last.revision, last.checked), (taking.wanted.name.as_str(), Some(7), true));
+    assert_eq!(last.etcd.as_deref(), Some("3.6.0"));
     assert_eq!((world.status.snapshots.len(), reason(&world.status).as_str()), (1, names::reasons::ON_SCHEDULE));
     assert_eq!(world.at(then).tidy.len(), 1);
     world.tasks.clear();

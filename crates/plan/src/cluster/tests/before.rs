@@ -63,8 +63,7 @@ fn an_api_that_goes_and_is_used_holds_the_change_back_until_somebody_overrides_i
     let status = world.status();
     let upgradable = condition(&status.conditions, names::UPGRADABLE).unwrap();
     assert_eq!((upgradable.status, upgradable.reason.as_str()), (Status::False, names::reasons::REMOVED_APIS_IN_USE));
-    for part in ["schemas of flow.example/v1beta1", "nothing was touched", "RemovedAPIsInUse@v1.37", "rollout restart"]
-    {
+    for part in ["schemas of flow.example/v1beta1", "v1.37 is blocked", "RemovedAPIsInUse@v1.37", "rollout restart"] {
         assert!(upgradable.message.contains(part), "{part} in {}", upgradable.message);
     }
     for (annotation, goes) in [

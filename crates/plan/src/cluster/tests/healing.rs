@@ -68,7 +68,7 @@ fn a_replica_that_fails_where_another_does_well_gets_no_clients() {
     let heal = world.labelled(21);
     assert_eq!(out(&heal), [(uid.as_str(), false)]);
     assert!(heal.serves[0].why.contains("it lies"), "{heal:?}");
-    assert!(world.status().components[1].replicas[0].message.contains("taken out of the endpoint"));
+    assert!(world.status().components[1].replicas[0].message.contains("endpoint"));
     assert!(world.heal(22).serves.is_empty());
     world.works(0, 30);
     assert_eq!(out(&world.heal(31)), [(uid.as_str(), true)], "it works again");

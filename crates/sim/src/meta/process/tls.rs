@@ -76,7 +76,7 @@ impl Pair {
 
     fn leaf(&self) -> (&CertificateDer<'static>, &[CertificateDer<'static>]) {
         // Not empty: it was read.
-        self.key.cert.split_first().unwrap_or_else(|| unreachable!("a pair has a certificate"))
+        self.key.cert.split_first().unwrap_or_else(|| unreachable!("the pair has a certificate"))
     }
 }
 
@@ -144,7 +144,7 @@ impl Serves {
         now: Timestamp,
     ) -> Result<Timestamp, String> {
         let at = unix(now);
-        let name = ServerName::try_from(name.to_owned()).map_err(|_| format!("tls: {name:?} is no name"))?;
+        let name = ServerName::try_from(name.to_owned()).map_err(|_| format!("tls: invalid server name {name:?}"))?;
         let verifier = WebPkiServerVerifier::builder_with_provider(roots.clone(), provider())
             .build()
             .map_err(|error| error.to_string())?;

@@ -223,7 +223,9 @@ async fn run(server: Weak<ApiServer>, parts: Parts, life: Life) {
             None => return,
         };
         if broken == Some(Broken::Another) {
-            return life.end(Exit::failed("etcd cluster ID mismatch: its objects are not those that are served"));
+            return life.end(Exit::failed(
+                "etcd cluster ID mismatch: the datastore holds other objects than those being served",
+            ));
         }
         life.changed();
         // While there is a way, only its own cluster can change that; else any etcd that comes there may be it.
@@ -335,7 +337,7 @@ impl Process for ApiServer {
             && let Some(handle) = &*self.handle()
             && let Err(error) = handle.set_serving(&serving)
         {
-            tracing::debug!(%error, "new certificates of an API server cannot be used");
+            tracing::debug!(%error, "cannot use the new certificates of an API server");
         }
         if let Ok(Some(pair)) = Pair::of_flags(&self.files, &self.args, "etcd-certfile", "etcd-keyfile") {
             self.link.set_pair(pair);

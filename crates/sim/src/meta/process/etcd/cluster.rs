@@ -10,6 +10,15 @@ use fleetwright_kit::Random;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+/// Major and minor of a version of etcd.
+pub(in super::super) type Minor = (u32, u32);
+
+/// The minor of a version such as `3.7.0`; the oldest of all if it is none.
+pub(in super::super) fn minor(version: &str) -> Minor {
+    let mut parts = version.trim_start_matches('v').split('.').map(|part| part.parse().unwrap_or_default());
+    (parts.next().unwrap_or_default(), parts.next().unwrap_or_default())
+}
+
 /// A member.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Member {
@@ -22,6 +31,8 @@ pub(super) struct Member {
     /// It has been there: its log is on its volume, and nowhere else.
     started: bool,
     alive: bool,
+    /// The minor that it last started with.
+    minor: Minor,
 }
 
 impl Member {
@@ -45,6 +56,8 @@ struct State {
     members: Vec<Member>,
     leader: Option<u64>,
     term: u64,
+    /// The minor that the data is of: no older etcd starts with it.
+    data: Minor,
 }
 
 /// Why something is refused, with the code of gRPC.
@@ -88,12 +101,12 @@ impl fmt::Debug for Cluster {
 }
 
 impl Cluster {
-    /// A new one with these members, by name and peer URL.
-    pub(super) fn new(members: &[(String, String)], storage: Storage, random: Random) -> Arc<Self> {
+    /// A new one with these members, by name and peer URL, and with data of that minor.
+    pub(super) fn new(members: &[(String, String)], storage: Storage, data: Minor, random: Random) -> Arc<Self> {
         let id = |random: &Random| random.below(u64::MAX).max(1);
         let member =
             |(_, url): &(String, String)| Member { id: id(&random), peer_urls: vec![url.clone()], ..Member::default() };
-        let state = State { members: members.iter().map(member).collect(), leader: None, term: 1 };
+        let state = State { members: members.iter().map(member).collect(), leader: None, term: 1, data };
         Arc::new(Self {
             id: id(&random),
             storage,
@@ -149,6 +162,11 @@ impl Cluster {
         self.state().term
     }
 
+    /// The minor that its data is of: the oldest that its members ran when all of them lived, and never an older one again.
+    pub(in super::super) fn data(&self) -> Minor {
+        self.state().data
+    }
+
     /// A member without a log takes the place that is kept for it.
     pub(in super::super) fn take_place(&self, peer_url: &str) -> Result<u64, NoPlace> {
         let state = self.state();
@@ -160,9 +178,10 @@ impl Cluster {
         }
     }
 
-    /// A member lives.
-    pub(super) fn join(&self, id: u64, name: &str, client_urls: Vec<String>) {
+    /// A member lives, with that minor of etcd.
+    pub(super) fn join(&self, id: u64, name: &str, client_urls: Vec<String>, minor: Minor) {
         self.with(id, |member| {
+            member.minor = minor;
             member.name = name.to_owned();
             member.client_urls = client_urls;
             member.started = true;
@@ -181,6 +200,7 @@ impl Cluster {
             if let Some(member) = state.members.iter_mut().find(|member| member.id == id) {
                 change(member);
             }
+            state.raise();
             state.elect();
         }
         self.touch();
@@ -235,6 +255,7 @@ impl Cluster {
                 return Err(Refused::new(14, "unhealthy cluster"));
             }
             state.members.remove(at);
+            state.raise();
             state.elect();
         }
         self.touch();
@@ -300,6 +321,14 @@ impl State {
         (voters().filter(|member| member.alive).count(), voters().count())
     }
 
+    /// Raises the minor of the data, once the version of every member is known and newer.
+    fn raise(&mut self) {
+        if self.members.iter().all(|member| member.alive) {
+            let oldest = self.members.iter().map(|member| member.minor).min();
+            self.data = self.data.max(oldest.unwrap_or_default());
+        }
+    }
+
     /// Keeps the leader while it lives and has a quorum; else the first that lives takes over.
     fn elect(&mut self) {
         let (alive, voters) = self.voters();
@@ -358,13 +387,27 @@ mod tests {
 
     fn cluster(number: usize) -> (Arc<Cluster>, Vec<u64>) {
         let members: Vec<_> = (0..number).map(|n| (format!("etcd-{n}"), format!("https://etcd-{n}:2380"))).collect();
-        let cluster = Cluster::new(&members, Storage::default(), Random::seeded(1));
+        let cluster = Cluster::new(&members, Storage::default(), (3, 6), Random::seeded(1));
         let ids = cluster.members().iter().map(|member| member.id).collect();
         (cluster, ids)
     }
 
     fn join(cluster: &Cluster, id: u64) {
-        cluster.join(id, "x", Vec::new());
+        cluster.join(id, "x", Vec::new(), (3, 6));
+    }
+
+    #[test]
+    fn the_minor_of_the_data_is_raised_when_all_members_have_it_and_never_lowered() {
+        let (cluster, ids) = cluster(3);
+        ids.iter().for_each(|id| join(&cluster, *id));
+        for (id, data) in ids.iter().zip([(3, 6), (3, 6), (3, 7)]) {
+            cluster.leave(*id);
+            cluster.join(*id, "x", Vec::new(), minor("v3.7.0"));
+            assert_eq!(cluster.data(), data);
+        }
+        cluster.leave(ids[0]);
+        join(&cluster, ids[0]);
+        assert_eq!(cluster.data(), (3, 7));
     }
 
     #[test]

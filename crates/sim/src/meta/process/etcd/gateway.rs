@@ -67,8 +67,9 @@ fn steps(path: &str) -> (Option<Step>, Option<Step>) {
 /// Pages that are read: health and version.
 fn page(etcd: &Etcd, path: &str) -> Response<Body> {
     if path == "/version" {
-        let minor: Vec<&str> = etcd.version.splitn(3, '.').take(2).collect();
-        return json_page(200, &json!({ "etcdserver": etcd.version, "etcdcluster": format!("{}.0", minor.join(".")) }));
+        let (major, minor) = etcd.cluster.data();
+        let data = format!("{major}.{minor}.0");
+        return json_page(200, &json!({ "etcdserver": etcd.version, "etcdcluster": data, "storage": data }));
     }
     match etcd.health(path) {
         None => text_page(404, "404 page not found\n"),
@@ -139,12 +140,12 @@ fn status(etcd: &Etcd) -> Value {
     let cluster = &etcd.cluster;
     let size = cluster.storage().size().1.max(20_480).to_string();
     let revision = cluster.storage().revision().to_string();
-    let minor: Vec<&str> = etcd.version.splitn(3, '.').take(2).collect();
+    let (major, minor) = cluster.data();
     let mut status = json!({
         "version": etcd.version, "dbSize": size, "dbSizeInUse": size,
         "leader": cluster.leader().map_or(0, |(leader, _)| leader).to_string(),
         "raftIndex": revision, "raftAppliedIndex": revision, "raftTerm": cluster.term().to_string(),
-        "storageVersion": format!("{}.0", minor.join(".")), "dbSizeQuota": "2147483648",
+        "storageVersion": format!("{major}.{minor}.0"), "dbSizeQuota": "2147483648",
     });
     if cluster.leader().is_none() {
         status["errors"] = json!(["etcdserver: no leader"]);
@@ -161,12 +162,14 @@ fn snapshot(etcd: &Etcd) -> Response<Body> {
     let sum = digest(&SHA256, &bytes);
     bytes.extend_from_slice(sum.as_ref());
     let head = header(etcd);
+    let (major, minor) = etcd.cluster.data();
+    let version = format!("{major}.{minor}.0");
     let total = bytes.len();
     let pieces = (0..total).step_by(PIECE).map(move |at| {
         let piece = &bytes[at..(at + PIECE).min(bytes.len())];
         let left = bytes.len() - at - piece.len();
         let result = json!({
-            "header": head, "remaining_bytes": left.to_string(), "blob": STANDARD.encode(piece),
+            "header": head, "remaining_bytes": left.to_string(), "blob": STANDARD.encode(piece), "version": version,
         });
         Ok(Frame::data(Bytes::from(format!("{}\n", json!({ "result": result })))))
     });

@@ -29,7 +29,7 @@ use super::names::within;
 use super::tls::{Pair, Serves, file, roots};
 use super::{Args, Bad, Exit, Machinery, Probe, Process, Start};
 pub(super) use cluster::Data;
-use cluster::{Cluster, NoPlace, Restored};
+use cluster::{Cluster, Minor, NoPlace, Restored, minor};
 
 /// A client that does not finish its TLS handshake within this time is cut off.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -47,6 +47,21 @@ struct Registry {
     awaited: Mutex<HashMap<String, watch::Sender<()>>>,
     /// Starts on empty volumes that matter.
     empty_starts: Mutex<BTreeSet<EmptyStart>>,
+    /// Starts with an etcd that is older than the data.
+    older_starts: Mutex<BTreeSet<OlderStart>>,
+}
+
+/// A start of a member with an etcd of an older minor than its data or its cluster. The container ends at once.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OlderStart {
+    /// The namespace of its pod.
+    pub namespace: String,
+    /// Its name.
+    pub member: String,
+    /// The version of etcd that was started.
+    pub version: String,
+    /// Major and minor of the data.
+    pub data: (u32, u32),
 }
 
 /// A start of a member on an empty volume.
@@ -84,7 +99,8 @@ fn place(host: &str) -> &str {
 impl Default for Etcds {
     fn default() -> Self {
         let (living, begun, awaited) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self(Arc::new(Registry { living, begun, awaited, empty_starts: Mutex::default() }))
+        let (empty_starts, older_starts) = (Mutex::default(), Mutex::default());
+        Self(Arc::new(Registry { living, begun, awaited, empty_starts, older_starts }))
     }
 }
 
@@ -127,6 +143,11 @@ impl Etcds {
         self.noted().iter().cloned().collect()
     }
 
+    /// Starts with an etcd that is older than the data.
+    pub(in super::super) fn older_starts(&self) -> Vec<OlderStart> {
+        self.0.older_starts.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+
     /// How many live.
     pub(in super::super) fn count(&self) -> usize {
         self.living().len()
@@ -142,12 +163,13 @@ impl Etcds {
         self.tell(etcd);
     }
 
-    /// The cluster that is begun with these members, and with that.
+    /// The cluster that is begun with these members, and with that, which is of that minor.
     pub(super) fn begin(
         &self,
         words: &str,
         members: &[(String, String)],
         random: &Random,
+        data: Minor,
         storage: impl FnOnce() -> Storage,
     ) -> Arc<Cluster> {
         let mut begun = self.0.begun.lock().unwrap_or_else(PoisonError::into_inner);
@@ -157,7 +179,7 @@ impl Etcds {
         if begun.len().is_power_of_two() {
             begun.retain(|_, cluster| cluster.strong_count() > 0);
         }
-        let cluster = Cluster::new(members, storage(), random.clone());
+        let cluster = Cluster::new(members, storage(), data, random.clone());
         begun.insert(words.to_owned(), Arc::downgrade(&cluster));
         cluster
     }
@@ -194,7 +216,7 @@ pub(super) async fn start(machinery: &Machinery, start: Start) -> Result<Arc<dyn
     Pair::of_flags(&files, &args, "peer-cert-file", "peer-key-file")?;
     let port = port(args.get("listen-client-urls").unwrap_or("http://localhost:2379"));
     let metrics = args.get("listen-metrics-urls").map(self::port);
-    let (cluster, member) = open(machinery, &args, &files, &pod.namespace)?;
+    let (cluster, member) = open(machinery, &args, &files, &pod.namespace, &version)?;
     let name = args.get("name").unwrap_or("default").to_owned();
     let urls: Vec<String> =
         args.get("advertise-client-urls").unwrap_or("http://localhost:2379").split(',').map(str::to_owned).collect();
@@ -224,20 +246,40 @@ pub(super) async fn start(machinery: &Machinery, start: Start) -> Result<Arc<dyn
         etcd.tasks().spawn(serve(Arc::downgrade(&etcd), listener, secure));
     }
     etcd.tasks().spawn(follow(Arc::downgrade(&etcd), cluster.watch(), life));
-    cluster.join(member, &name, urls);
+    cluster.join(member, &name, urls, minor(&version));
     machinery.etcds.came(&etcd);
     Ok(etcd)
 }
 
 /// The member's cluster and its own number there: from its volume, or by the place that is kept for it.
-fn open(machinery: &Machinery, args: &Args, files: &Files, namespace: &str) -> Result<(Arc<Cluster>, u64), Exit> {
+fn open(
+    machinery: &Machinery,
+    args: &Args,
+    files: &Files,
+    namespace: &str,
+    version: &str,
+) -> Result<(Arc<Cluster>, u64), Exit> {
     let name = args.get("name").unwrap_or("default");
     let folder = args.get("data-dir").map_or_else(|| format!("{name}.etcd"), str::to_owned);
     let Some(volume) = files.volume(&folder) else {
         return Err(Exit::failed(format!("cannot access data directory: mkdir {folder}: read-only file system")));
     };
     let restored = volume.read::<Restored>().and_then(|restored| restored.get(&folder));
+    let is_older = |cluster: &Cluster| {
+        let (version, data) = (version.trim_start_matches('v').to_owned(), cluster.data());
+        let older = minor(&version) < data;
+        if older {
+            let (namespace, member) = (namespace.to_owned(), name.to_owned());
+            let start = OlderStart { namespace, member, version, data };
+            machinery.etcds.0.older_starts.lock().unwrap_or_else(PoisonError::into_inner).insert(start);
+        }
+        older
+    };
     if let Some(data) = restored.or_else(|| volume.read::<Data>()) {
+        if is_older(&data.cluster) {
+            let (major, minor) = data.cluster.data();
+            return Err(Exit::failed(format!("discovery failed: version \"{major}.{minor}.0\" is not supported")));
+        }
         if !data.cluster.has(data.member) {
             return Err(Exit::failed(
                 "the member has been permanently removed from the cluster; the data-dir used by this member must be removed",
@@ -260,6 +302,9 @@ fn open(machinery: &Machinery, args: &Args, files: &Files, namespace: &str) -> R
                 "cannot fetch cluster info from peer urls: could not retrieve cluster information from the given URLs";
             Exit::failed(told)
         })?;
+        if is_older(&cluster) {
+            return Err(Exit::failed("incompatible with current running cluster"));
+        }
         if cluster.members().len() != members.len() {
             return Err(Exit::failed("error validating peerURLs: member count is unequal"));
         }
@@ -267,7 +312,8 @@ fn open(machinery: &Machinery, args: &Args, files: &Files, namespace: &str) -> R
     } else {
         let token = args.get("initial-cluster-token").unwrap_or("etcd-cluster");
         let empty = || Storage::prepared(machinery.history.clone());
-        machinery.etcds.begin(&format!("{namespace} {token} {members:?}"), &members, &machinery.random, empty)
+        let (words, data) = (format!("{namespace} {token} {members:?}"), Minor::default());
+        machinery.etcds.begin(&words, &members, &machinery.random, data, empty)
     };
     let place = cluster.take_place(own);
     let (id, started_before) = match &place {
