@@ -8,7 +8,7 @@ use anyhow::{Context, anyhow};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
-use crate::simulated::Door;
+use crate::door::Door;
 
 /// How long the first answer may take.
 const ANSWER: Duration = Duration::from_secs(30);
@@ -81,15 +81,15 @@ impl ClusterArgs {
                     .map_err(|error| anyhow!("cannot read the kubeconfig {}: {}", path.display(), innermost(&error)))?;
                 Config::from_custom_kubeconfig(kubeconfig, &options)
                     .await
-                    .with_context(|| format!("the kubeconfig {} cannot be used", path.display()))
+                    .with_context(|| format!("cannot use the kubeconfig {}", path.display()))
             }
             (None, Some(context)) => Config::from_kubeconfig(&options)
                 .await
-                .with_context(|| format!("the context {context:?} cannot be used; name a file with --kubeconfig")),
+                .with_context(|| format!("cannot use the context {context:?}; pass a kubeconfig with --kubeconfig")),
             (None, None) => Config::infer().await.map_err(|error| {
                 let why = error.source().map_or_else(String::new, |source| format!(": {}", innermost(source)));
                 anyhow!(
-                    "no cluster to talk to{why}; name a kubeconfig with --kubeconfig or KUBECONFIG \
+                    "no usable kubeconfig{why}; pass one with --kubeconfig or KUBECONFIG \
                      (`fleetwright up` writes ~/.fleetwright/kubeconfig)"
                 )
             }),
@@ -121,7 +121,9 @@ impl Cluster {
         match tokio::time::timeout(ANSWER, cluster.client.apiserver_version()).await {
             Ok(Ok(_)) => Ok(cluster),
             Ok(Err(error)) => Err(cluster.explain(error)),
-            Err(_) => Err(anyhow!("the API server at {} takes the call and does not answer", cluster.url)),
+            Err(_) => {
+                Err(anyhow!("timed out after {}s: the API server at {} did not answer", ANSWER.as_secs(), cluster.url))
+            }
         }
     }
 
@@ -139,10 +141,12 @@ impl Cluster {
     pub(crate) fn explain(&self, error: kube::Error) -> anyhow::Error {
         match error {
             kube::Error::Api(status) => anyhow!(words(&status)),
-            kube::Error::SerdeError(error) => anyhow!("{} does not answer as a Kubernetes API: {error}", self.url),
-            kube::Error::Auth(error) => anyhow!("cannot log in at {}: {}", self.url, innermost(&error)),
+            kube::Error::SerdeError(error) => {
+                anyhow!("the server at {} is not a Kubernetes API server: {error}", self.url)
+            }
+            kube::Error::Auth(error) => anyhow!("cannot authenticate to {}: {}", self.url, innermost(&error)),
             other => anyhow!(
-                "cannot reach the API server at {}: {}; is it running, and is it the one you mean (--kubeconfig, --context)?",
+                "cannot reach the API server at {}: {}; check that it is running, and check --kubeconfig and --context",
                 self.url,
                 innermost(&other)
             ),
@@ -154,7 +158,7 @@ impl Cluster {
 pub(crate) fn words(status: &kube::core::Status) -> String {
     let said = if status.message.is_empty() { &status.reason } else { &status.message };
     match status.code {
-        401 => "the API server does not know who you are (401): the certificate or token of the kubeconfig is not good here".into(),
+        401 => "unauthorized (401): the API server rejected the certificate or token of the kubeconfig".into(),
         403 => format!("not allowed: {said}"),
         _ => said.clone(),
     }

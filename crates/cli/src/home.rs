@@ -27,7 +27,7 @@ impl Home {
     pub(crate) fn default_path() -> anyhow::Result<PathBuf> {
         match std::env::var_os("HOME") {
             Some(home) if !home.is_empty() => Ok(PathBuf::from(home).join(".fleetwright")),
-            _ => bail!("HOME is not set; name a folder with --home"),
+            _ => bail!("HOME is not set; pass a directory with --home"),
         }
     }
 
@@ -37,7 +37,7 @@ impl Home {
             .recursive(true)
             .mode(0o700)
             .create(path)
-            .with_context(|| format!("cannot make the folder {}; name another with --home", path.display()))?;
+            .with_context(|| format!("cannot create the directory {}; pass another one with --home", path.display()))?;
         let lock = File::create(path.join("lock")).with_context(|| format!("cannot write in {}", path.display()))?;
         match lock.try_lock() {
             Ok(()) => Ok(Opened::Ours(Self { path: path.to_owned(), _lock: lock })),
@@ -59,7 +59,7 @@ impl Home {
         if cert.exists() && key.exists() {
             let authority =
                 Authority::from_pem(&fs::read_to_string(&cert)?, &fs::read_to_string(&key)?).with_context(|| {
-                    format!("cannot read {} and {}; remove both to have new ones made", cert.display(), key.display())
+                    format!("cannot read {} and {}; remove both to create new ones", cert.display(), key.display())
                 })?;
             return Ok(Arc::new(authority));
         }
@@ -74,7 +74,7 @@ impl Home {
         let path = self.path.join("sa.key");
         if path.exists() {
             let key = ServiceAccountKey::from_pem(&fs::read_to_string(&path)?)
-                .with_context(|| format!("cannot read {}; remove it to have a new one made", path.display()))?;
+                .with_context(|| format!("cannot read {}; remove it to create a new one", path.display()))?;
             return Ok(Arc::new(key));
         }
         let key = ServiceAccountKey::generate()?;

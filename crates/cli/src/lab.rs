@@ -188,12 +188,12 @@ fn up(args: &Up, log: &str) -> Result<()> {
         }
         if let Some(ended) = child.try_wait()? {
             shown.show()?;
-            bail!("the lab did not start ({ended}); all that was said is in {}", place.display());
+            bail!("the lab did not start ({ended}); see the log {}", place.display());
         }
         if Instant::now() > deadline {
             let _ = Command::new("kill").arg(child.id().to_string()).status();
             let _ = child.wait();
-            bail!("the lab did not start within {START:?}; all that was said is in {}", place.display());
+            bail!("timed out after {START:?}: the lab did not start; see the log {}", place.display());
         }
         std::thread::sleep(Duration::from_millis(200));
     }
@@ -232,10 +232,10 @@ fn status(path: &Path) -> Result<()> {
     }
     if let Some(meta) = &state.meta {
         println!(
-            "Pods run on the node meta ({}), have addresses of {}, and are reached from here. Claims of volumes are bound, names answered.",
+            "Pods run on the node meta ({}), have addresses of {}, and can be reached from here. PersistentVolumeClaims are bound, and DNS works.",
             meta.node, meta.pods
         );
-        println!("There are the images {}.", meta.images.join(", "));
+        println!("Images: {}.", meta.images.join(", "));
     }
     println!("Try, with export KUBECONFIG={}", kubeconfig.display());
     if state.meta.is_some() {
@@ -243,7 +243,7 @@ fn status(path: &Path) -> Result<()> {
         println!("  kubectl apply -f {}   # a business cluster", path.join(EXAMPLE).display());
         if !state.machines.is_empty() {
             let file = |name: &str| path.join(name).display().to_string();
-            println!("  kubectl apply -f {}   # another, for the hosts to be its workers", file(workers::CLUSTER));
+            println!("  kubectl apply -f {}   # another cluster, with the hosts as workers", file(workers::CLUSTER));
             println!(
                 "  fleetwright cluster kubeconfig {0} --merge && kubectl --context {0} apply -f {1}",
                 workers::NAME,
@@ -262,7 +262,7 @@ fn status(path: &Path) -> Result<()> {
             "  # drift, repaired: ssh -i {} root@{address} systemctl disable --now node-problem-detector",
             state.key.display()
         );
-        println!("  # leaving:         kubectl delete machine -n {FLEET_NAMESPACE} {name}");
+        println!("  # a removal:       kubectl delete machine -n {FLEET_NAMESPACE} {name}");
     }
     if let Some(kernel) = &state.kernel {
         println!(
@@ -270,26 +270,26 @@ fn status(path: &Path) -> Result<()> {
         );
     }
     println!("Logs: {}", state.logs.iter().map(|log| log.display().to_string()).collect::<Vec<_>>().join(", "));
-    println!("End it with: fleetwright lab down");
+    println!("Stop it with: fleetwright lab down");
     Ok(())
 }
 
 fn down(path: &Path) -> Result<()> {
     if let Opened::Running = Home::open(path)? {
-        let state = running(path)?.context("the lab is starting; wait until it is up, or end its process")?;
+        let state = running(path)?.context("the lab is starting; wait until it is up, or stop its process")?;
         // Who holds the lock is who wrote the number.
         let told = Command::new("kill").args(["-TERM", &state.process.to_string()]).status()?;
         if !told.success() {
-            bail!("cannot end process {}; are you its owner?", state.process);
+            bail!("cannot stop process {}; run the command as its owner", state.process);
         }
         let deadline = Instant::now() + STOP;
         while let Opened::Running = Home::open(path)? {
             if Instant::now() > deadline {
-                bail!("process {} does not end; what it says is in {}", state.process, path.join("lab.log").display());
+                bail!("process {} did not stop in time; see the log {}", state.process, path.join("lab.log").display());
             }
             std::thread::sleep(Duration::from_millis(100));
         }
-        println!("The lab has ended.");
+        println!("The lab has stopped.");
     } else {
         println!("No lab is running.");
     }
@@ -302,7 +302,7 @@ fn running(path: &Path) -> Result<Option<State>> {
         return Ok(None);
     }
     match fs::read(path.join("state.json")) {
-        Ok(state) => Ok(Some(serde_json::from_slice(&state).context("state.json cannot be read")?)),
+        Ok(state) => Ok(Some(serde_json::from_slice(&state).context("cannot read state.json")?)),
         Err(_) => Ok(None),
     }
 }
@@ -310,7 +310,7 @@ fn running(path: &Path) -> Result<Option<State>> {
 /// The lab itself, until it is told to end.
 async fn stay(args: &Up, log: &str) -> Result<()> {
     let path = args.place.path()?;
-    let Opened::Ours(_home) = Home::open(&path)? else { bail!("another lab has {}", path.display()) };
+    let Opened::Ours(_home) = Home::open(&path)? else { bail!("another lab uses {}", path.display()) };
     let stop = crate::stop_signal()?;
     let mut stop = std::pin::pin!(stop);
     let started = tokio::select! {
@@ -318,7 +318,7 @@ async fn stay(args: &Up, log: &str) -> Result<()> {
         () = &mut stop => return Ok(()),
     };
     stop.await;
-    println!("ending");
+    println!("stopping");
     let _ = fs::remove_file(path.join("state.json"));
     // Ending hosts blocks, and there is nobody else to wait for.
     drop(started);
@@ -371,7 +371,7 @@ async fn start(args: &Up, path: &Path, log: &str) -> Result<Started> {
     let worker = site.worker(&args.kubelet)?;
     if !worker.iter().any(|(component, _)| component == "kubelet") {
         let there: Vec<_> = site.kubelet_versions().collect();
-        bail!("there is no kubelet {}; there are: {}", args.kubelet, there.join(", "));
+        bail!("kubelet {} not found; available: {}", args.kubelet, there.join(", "));
     }
 
     if args.machines() > 0 || args.emulated {

@@ -1,11 +1,16 @@
 //! `fleetwright`: everything a person types.
 
+#[cfg(feature = "embedded")]
 mod apiserver;
 mod cluster;
 mod clusters;
 mod crds;
+mod door;
+mod explanation;
+#[cfg(feature = "embedded")]
 mod home;
 mod install;
+#[cfg(feature = "embedded")]
 mod lab;
 mod machine;
 mod networks;
@@ -16,9 +21,11 @@ mod preflight;
 mod reference;
 mod resolve;
 mod shown;
+#[cfg(feature = "embedded")]
 mod simulated;
 mod snapshot;
 mod target;
+#[cfg(feature = "embedded")]
 mod up;
 mod version;
 mod watch;
@@ -53,8 +60,10 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Start all of Fleetwright on this machine, in one process.
+    #[cfg(feature = "embedded")]
     Up(up::Args),
     /// Start only an embedded Kubernetes API server.
+    #[cfg(feature = "embedded")]
     Apiserver(apiserver::Args),
     /// Print the CustomResourceDefinitions of Fleetwright.
     Crds(crds::Args),
@@ -75,6 +84,7 @@ enum Command {
     /// Record the outcome of an Unknown operation.
     Resolve(resolve::Args),
     /// Run a real fleet on this machine: hosts, control plane and operators.
+    #[cfg(feature = "embedded")]
     Lab(lab::LabArgs),
     /// Print the version.
     Version(version::Args),
@@ -117,7 +127,9 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         telemetry::init(&logging, None, &Metrics::new())?;
     }
     match cli.command {
+        #[cfg(feature = "embedded")]
         Command::Up(args) => up::run(args),
+        #[cfg(feature = "embedded")]
         Command::Apiserver(args) => apiserver::run(args),
         Command::Crds(args) => crds::run(&args),
         Command::Install(args) => install::run(*args),
@@ -128,6 +140,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Cluster(args) => clusters::run(&args),
         Command::Why(args) => why::run(&args),
         Command::Resolve(args) => resolve::run(&args),
+        #[cfg(feature = "embedded")]
         Command::Lab(args) => lab::run(args, &cli.log),
         Command::Version(args) => version::run(&args),
         Command::Completion { shell } => {

@@ -66,13 +66,13 @@ pub(crate) async fn discover(client: &Client) -> Found {
     let services = services.iter().filter_map(|one| one.data["spec"]["cidrs"].as_array());
     let services: Vec<Network> = services.flatten().filter_map(|cidr| cidr.as_str()?.parse().ok()).collect();
     if services.is_empty() {
-        notes.push("the network of its Services is not known: it has no ServiceCIDRs that you may list".to_owned());
+        notes.push("cannot determine the networks of Services: no ServiceCIDRs found".to_owned());
     }
     let nodes = Api::<Node>::all(client.clone()).list(&ListParams::default()).await;
     let nodes = match nodes {
         Ok(nodes) => nodes.items,
         Err(error) => {
-            notes.push(format!("the networks of its nodes and pods are not known: Nodes cannot be listed: {error}"));
+            notes.push(format!("cannot determine the networks of nodes and pods: cannot list Nodes: {error}"));
             Vec::new()
         }
     };
@@ -132,7 +132,7 @@ fn strangers(pods: &[Pod], networks: &[Network]) -> Option<String> {
     }
     let first = outside.first()?;
     Some(format!(
-        "the network of its pods is not known: {} pods have addresses that no Node tells of, such as {first}",
+        "cannot determine the networks of pods: addresses of pods outside of the known networks: {}, such as {first}",
         outside.len()
     ))
 }

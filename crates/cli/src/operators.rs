@@ -16,6 +16,7 @@ use fleetwright_kit::serve::{Endpoint, Health};
 use fleetwright_kit::telemetry::{self, Format, Logging, Traces};
 use fleetwright_kit::{Clock, Operator, Settings};
 use fleetwright_plan::cluster::networks::MetaNetworks;
+#[cfg(feature = "embedded")]
 use fleetwright_sim::meta::Container;
 use fleetwright_transport::{Helpers, Ssh, Transport};
 use futures::FutureExt as _;
@@ -26,7 +27,9 @@ use tokio::sync::{oneshot, watch};
 
 use crate::cluster::{Cluster, ClusterArgs};
 use crate::networks::NetworkArgs;
-use crate::{FLEET_NAMESPACE, preflight, simulated};
+#[cfg(feature = "embedded")]
+use crate::simulated;
+use crate::{FLEET_NAMESPACE, preflight};
 
 /// The name of the operators: user agent, and reporter of events.
 pub(crate) const NAME: &str = "fleetwright";
@@ -136,7 +139,7 @@ impl HostArgs {
     /// The folder that was named holds no helper.
     fn transport_loudly(&self) -> anyhow::Result<Arc<dyn Transport>> {
         let helpers = self.helpers()?.unwrap_or_else(|| {
-            tracing::warn!("no helpers for hosts were found: machines with spec.ssh cannot be served; see --helpers");
+            tracing::warn!("host helpers not found: machines with spec.ssh cannot be managed; see --helpers");
             Helpers::default()
         });
         Ok(Arc::new(Ssh::new(helpers)))
@@ -166,7 +169,7 @@ fn check_every(text: &str) -> Result<Span, String> {
     let span: Span = text.parse().map_err(|error| format!("{error}"))?;
     match (Span::seconds(10)..=Span::minutes(24 * 60)).contains(&span) {
         true => Ok(span),
-        false => Err("at least 10s and at most 24h: each look costs a visit to each host".into()),
+        false => Err("must be between 10s and 24h: each check connects to every host".into()),
     }
 }
 
@@ -231,7 +234,7 @@ fn lease_duration(text: &str) -> Result<Span, String> {
     let span: Span = text.parse().map_err(|error| format!("{error}"))?;
     match (Span::seconds(1)..=Span::minutes(60)).contains(&span) {
         true => Ok(span),
-        false => Err("at least 1s and at most 1h: others wait that long for a leader that died".into()),
+        false => Err("must be between 1s and 1h: after a crash, the next leader waits that long".into()),
     }
 }
 
@@ -319,6 +322,7 @@ impl Args {
     ///
     /// # Errors
     /// They cannot run there, or lost their lease.
+    #[cfg(feature = "embedded")]
     pub(crate) async fn run_in(&self, container: &Container, hosts: Arc<dyn Transport>) -> anyhow::Result<()> {
         let path = self.cluster.kubeconfig().context("--kubeconfig is not given")?;
         let kubeconfig = container.kubeconfig(&path.to_string_lossy()).map_err(anyhow::Error::msg)?;

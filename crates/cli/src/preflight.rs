@@ -72,7 +72,7 @@ pub(crate) async fn kinds(cluster: &Cluster, clusters: bool) -> anyhow::Result<(
     let missing: Vec<_> = wanted.filter(|plural| found.iter().all(|resource| resource.name != *plural)).collect();
     if !missing.is_empty() {
         bail!(
-            "the cluster at {} does not know the kinds {} of {served}: run `fleetwright install`, or \
+            "the cluster at {} does not serve {} of {served}: run `fleetwright install`, or \
              `fleetwright crds | kubectl apply --server-side -f -`",
             cluster.url,
             missing.join(", ")
@@ -99,8 +99,8 @@ pub(crate) async fn rights(cluster: &Cluster, rules: &[(Vec<PolicyRule>, Option<
     let denied: Vec<String> = asked.buffered(AT_ONCE).filter_map(std::future::ready).collect().await;
     if !denied.is_empty() {
         bail!(
-            "not allowed to:\n  {}\n`fleetwright install` gives the operators' service account what it needs; \
-             `kubectl auth whoami` shows who you are",
+            "not allowed to:\n  {}\n`fleetwright install` gives the operators' service account these rights; \
+             `kubectl auth whoami` shows your user",
             denied.join("\n  ")
         );
     }

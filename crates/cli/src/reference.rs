@@ -8,7 +8,7 @@ use clap::Command;
 
 /// Writes a man page for each command.
 pub(crate) fn man(command: Command, out: &Path) -> anyhow::Result<()> {
-    std::fs::create_dir_all(out).with_context(|| format!("cannot make the folder {}", out.display()))?;
+    std::fs::create_dir_all(out).with_context(|| format!("cannot create the directory {}", out.display()))?;
     clap_mangen::generate_to(command, out).with_context(|| format!("cannot write to {}", out.display()))?;
     println!("man pages written to {}", out.display());
     Ok(())

@@ -39,7 +39,7 @@ enum Outcome {
 
 fn reason(text: &str) -> Result<String, String> {
     match text.trim() {
-        "" => Err("say how you know, such as 'host checked by hand'".into()),
+        "" => Err("must say how the outcome is known, such as 'host checked by hand'".into()),
         long if long.chars().count() > 1024 => Err("at most 1024 characters".into()),
         text => Ok(text.to_owned()),
     }
@@ -60,15 +60,13 @@ impl Args {
         match phase {
             OperationPhase::Unknown => {}
             OperationPhase::Succeeded | OperationPhase::Failed => {
-                bail!("operation {name} has ended as {phase:?}; what is known is not changed")
+                bail!("operation {name} has already ended as {phase:?}; a known outcome cannot be changed")
             }
-            _ => bail!(
-                "operation {name} is {phase:?}: its operator knows how it stands; only an operation that is Unknown can be resolved"
-            ),
+            _ => bail!("operation {name} is {phase:?}; only an operation that is Unknown can be resolved"),
         }
         let present = operation.metadata.annotations.as_ref().and_then(|all| all.get(names::OUTCOME));
         if let Some(present) = present.filter(|present| **present != outcome) {
-            eprintln!("note: it was said to be {present} before; that is replaced");
+            eprintln!("note: replacing the outcome recorded before: {present}");
         }
         // The version makes sure that it is still Unknown when this is written.
         let patch = json!({"metadata": {
@@ -80,7 +78,7 @@ impl Args {
         match api.patch(name, &params, &Patch::Merge(&patch)).await {
             Ok(_) => println!("operation.{}/{name} resolved as {outcome}", fleetwright_api::GROUP),
             Err(kube::Error::Api(status)) if status.code == 409 => {
-                bail!("operation {name} changed in the meantime; look at it and try again")
+                bail!("operation {name} was modified in the meantime; check it and try again")
             }
             Err(error) => return Err(cluster.explain(error)),
         }

@@ -156,13 +156,13 @@ impl PlaceArgs {
         if let Some(folder) = &self.volume {
             return Ok(Place::Folder(folder.clone()));
         }
-        let text = |given: &Option<String>| given.clone().context("the store is not told whole");
+        let text = |given: &Option<String>| given.clone().context("incomplete options of the S3 store");
         Ok(Place::Bucket(Bucket {
             endpoint: text(&self.s3_endpoint)?,
             bucket: text(&self.s3_bucket)?,
             region: text(&self.s3_region)?,
             prefix: text(&self.s3_prefix)?,
-            keys: self.s3_keys.clone().context("the store is not told whole")?,
+            keys: self.s3_keys.clone().context("incomplete options of the S3 store")?,
             insecure: self.s3_insecure,
         }))
     }
@@ -203,13 +203,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             Step::Take(args) => {
                 args.clear.iter().try_for_each(|folder| fleetwright_snapshots::clear(folder))?;
                 let taken = fleetwright_snapshots::take(&args.source(), &args.work).await?;
-                println!("took {} bytes at revision {} or after it", taken.bytes, taken.revision);
+                println!("took a snapshot of {} bytes at revision {} or later", taken.bytes, taken.revision);
                 Ok(())
             }
             Step::Keep(args) => {
                 if let Some(path) = args.cluster_keys.as_ref().filter(|path| !path.exists()) {
                     eprintln!(
-                        "{} does not exist: the snapshot is kept without the keys of the Cluster",
+                        "{} does not exist: the snapshot is stored without the keys of the Cluster",
                         path.display()
                     );
                 }
@@ -246,6 +246,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
                     keys: found.keys,
                     kept: Vec::new(),
                     key_id,
+                    etcd: found.taken.etcd,
                 })
             }
             Step::Place(args) => fleetwright_snapshots::place(&args.data, &args.id),

@@ -40,14 +40,14 @@ impl TargetArgs {
         let of = |word: &str| kinds.iter().position(|names| is_called(word, names));
         let (kind, name) = match self.target.as_slice() {
             [one] => one.split_once('/').ok_or_else(|| match of(one) {
-                Some(kind) => anyhow::anyhow!("which {}? {}", singular(&kinds[kind]), written("NAME")),
+                Some(kind) => anyhow::anyhow!("no name of a {}; {}", singular(&kinds[kind]), written("NAME")),
                 None => anyhow::anyhow!("{one:?} has no type; {}", written(one)),
             })?,
             [kind, name] => (kind.as_str(), name.as_str()),
-            _ => anyhow::bail!("no object is named; {}", written("NAME")),
+            _ => anyhow::bail!("no object given; {}", written("NAME")),
         };
         let Some(kind) = of(kind) else {
-            anyhow::bail!("{kind:?} cannot be asked about here; {}", written("NAME"));
+            anyhow::bail!("unsupported type {kind:?}; {}", written("NAME"));
         };
         if name.is_empty() || name.contains('/') {
             anyhow::bail!("{name:?} is not a name; write {}/NAME", singular(&kinds[kind]));
@@ -94,16 +94,18 @@ where
     let elsewhere = Api::<K>::all(cluster.client.clone());
     match elsewhere.list_metadata(&kube::api::ListParams::default().fields(&field)).await {
         Err(error) if is_not_found(&error) => {
-            anyhow::bail!("the cluster does not know {plural}.{GROUP}; `fleetwright install` brings the kinds")
+            anyhow::bail!("the cluster does not serve {plural}.{GROUP}; run `fleetwright install`")
         }
         Ok(found) if !found.items.is_empty() => {
             let namespaces: Vec<_> = found.items.iter().filter_map(|item| item.namespace()).collect();
             anyhow::bail!(
-                "{plural}.{GROUP} {name:?} not found in namespace {namespace}; there is one in {}: pass -n",
+                "{plural}.{GROUP} {name:?} not found in namespace {namespace}, but in {}; pass -n",
                 namespaces.join(", ")
             )
         }
-        _ => anyhow::bail!("{plural}.{GROUP} {name:?} not found in namespace {namespace}; pass -n for another one"),
+        _ => anyhow::bail!(
+            "{plural}.{GROUP} {name:?} not found in namespace {namespace}; pass another namespace with -n"
+        ),
     }
 }
 

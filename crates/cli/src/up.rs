@@ -58,7 +58,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let home = match Home::open(&path)? {
         Opened::Ours(home) => home,
         Opened::Running => {
-            println!("Fleetwright is running already, with its home in {}.", path.display());
+            println!("Fleetwright is already running; its home is {}.", path.display());
             what_next(&path, 0, 0, 0);
             return Ok(());
         }
@@ -69,7 +69,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         let network = (clusters > 0).then(service_network).flatten();
         if clusters > 0 && network.is_none() {
             anyhow::bail!(
-                "there are no addresses for the pods of simulated clusters: they need all of 127.0.0.0/8, as Linux has it; --clusters 0 goes without them"
+                "no addresses for the pods of simulated clusters: they need all of 127.0.0.0/8, as on Linux; pass --clusters 0 to start without them"
             );
         }
         let service_cidr = network.unwrap_or_else(|| Config::default().service_cidr);
@@ -138,24 +138,25 @@ fn clusters_next(clusters: usize, workers: u8) {
     use simulated::clusters::{BAD, NEW, name};
     let first = name(0);
     let last = name(clusters - 1);
-    println!("{clusters} clusters are being made; each has a control plane of its own within seconds. Try:");
+    let count = if clusters == 1 { "1 cluster".to_owned() } else { format!("{clusters} clusters") };
+    println!("Creating {count}; each control plane is up within seconds. Try:");
     let mut lines = vec![
-        ("fleetwright cluster tree".to_owned(), "what they are made of, problems first"),
-        (format!("fleetwright cluster kubeconfig {first} --merge"), "a certificate for you, good for 8 hours"),
-        (format!("kubectl --context {first} create configmap before"), "the cluster is real to kubectl"),
-        (format!("fleetwright cluster upgrade {first} {NEW} --wait"), "component by component, each proven"),
-        (format!("fleetwright cluster rollback {first} --wait"), "back again, within the soak"),
-        (format!("kubectl --context {first} get configmap before"), "every write is kept"),
+        ("fleetwright cluster tree".to_owned(), "the clusters and their parts, problems first"),
+        (format!("fleetwright cluster kubeconfig {first} --merge"), "a client certificate, valid for 8 hours"),
+        (format!("kubectl --context {first} create configmap before"), "kubectl works as with any cluster"),
+        (format!("fleetwright cluster upgrade {first} {NEW} --wait"), "one component after the other, each verified"),
+        (format!("fleetwright cluster rollback {first} --wait"), "rolls back, possible until the soak ends"),
+        (format!("kubectl --context {first} get configmap before"), "no write is lost"),
         (
             format!("fleetwright cluster upgrade {last} {BAD}"),
-            "its API server never gets ready: after 20 seconds it is taken back",
+            "its API server never becomes ready: rolled back after 20 seconds",
         ),
-        (format!("fleetwright why cluster/{last}"), "and this says why"),
+        (format!("fleetwright why cluster/{last}"), "shows why"),
     ];
     if workers > 0 {
         let nodes = [
-            (format!("kubectl --context {first} get nodes"), "its workers, which its own Machine-Operator brought in"),
-            (format!("fleetwright machine status --context {first}"), "how they are"),
+            (format!("kubectl --context {first} get nodes"), "its workers, joined by its own Machine-Operator"),
+            (format!("fleetwright machine status --context {first}"), "their status"),
         ];
         lines.splice(3..3, nodes);
     }
@@ -165,45 +166,36 @@ fn clusters_next(clusters: usize, workers: u8) {
 /// What to type about machines.
 fn machines_next(machines: usize) {
     println!(
-        "{machines} simulated machines are being installed by the real operator; that takes a minute or two. Try:"
+        "Installing {machines} simulated machines with the real Machine-Operator, which takes a minute or two. Try:"
     );
     let mut lines = vec![
         (format!("kubectl get machines -n {FLEET_NAMESPACE} -o wide"), "all of them"),
-        (
-            "fleetwright machine status --problems".to_owned(),
-            "what is wrong; with -w it goes on, a line for each change",
-        ),
+        ("fleetwright machine status --problems".to_owned(), "machines with a problem; -w follows the changes"),
     ];
     if machines > simulated::BREAKS {
         let name = demo::name(simulated::BREAKS);
-        lines.push((
-            format!("fleetwright why machine/{name}"),
-            "got a kubelet that does not work, and went back by itself",
-        ));
-        lines.push((format!("fleetwright machine logs {name} --list"), "what was done, from its host's own journal"));
+        lines.push((format!("fleetwright why machine/{name}"), "its new kubelet did not work and was rolled back"));
+        lines.push((format!("fleetwright machine logs {name} --list"), "the steps in the journal of its host"));
     }
     if machines > simulated::DRIFTS {
         let (reports, drifts) = (demo::name(simulated::REPORTS), demo::name(simulated::DRIFTS));
         lines.push((
             format!("fleetwright machine status {drifts}"),
-            "somebody changes its host by hand; it is put right",
+            "its host is changed by hand; the drift is repaired",
         ));
-        lines.push((
-            format!("fleetwright machine plan {reports} --observe"),
-            "the same, but its policy is to report only",
-        ));
+        lines.push((format!("fleetwright machine plan {reports} --observe"), "the same, but drift is only reported"));
     }
     if machines >= simulated::ROLLS.end {
         let rack = simulated::ROLLS.start / 10;
         lines.push((
             format!("fleetwright machine status -l rack=r{rack}"),
-            "a rack that is upgraded and downgraded again and again",
+            "a rack that is upgraded and downgraded repeatedly",
         ));
     }
     aligned(lines);
     let first = demo::name(0);
     let upgrade = format!(r#"[{{"op":"replace","path":"/spec/packages/2/ref","value":"{}"}}]"#, demo::NEWER_KUBELET);
-    println!("An upgrade, looked at before it is done:");
+    println!("An upgrade, with a preview of its steps:");
     println!("  fleetwright machine pause {first}");
     println!("  kubectl patch machine {first} -n {FLEET_NAMESPACE} --type json -p '{upgrade}'");
     println!("  fleetwright machine plan {first}");

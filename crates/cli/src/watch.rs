@@ -57,7 +57,7 @@ where
             Err(error) => {
                 let error = error.to_string();
                 if trouble.as_ref() != Some(&error) {
-                    eprintln!("it is not known what changes, and tried again: {error}");
+                    eprintln!("cannot watch for changes, retrying: {error}");
                     trouble = Some(error);
                 }
                 continue;
@@ -71,7 +71,7 @@ where
             continue;
         }
         let time = Timestamp::now().strftime("%H:%M:%S");
-        crate::print(&format!("{time}  {name}  {}\n", told.as_deref().unwrap_or("is gone")))?;
+        crate::print(&format!("{time}  {name}  {}\n", told.as_deref().unwrap_or("deleted")))?;
         match told.filter(|_| !only_problems || is_problem(&object)) {
             Some(told) => last.insert(name, told),
             None => last.remove(&name),

@@ -8,7 +8,7 @@ pub(crate) fn documents(objects: &[Value]) -> anyhow::Result<String> {
     let mut out = String::new();
     for object in objects {
         out.push_str("---\n");
-        out.push_str(&serde_saphyr::to_string(object).context("an object is no YAML")?);
+        out.push_str(&serde_saphyr::to_string(object).context("cannot write an object as YAML")?);
         if !out.ends_with('\n') {
             out.push('\n');
         }
@@ -21,7 +21,7 @@ pub(crate) fn unfolded(objects: &[Value]) -> anyhow::Result<String> {
     let mut out = String::new();
     for object in objects {
         let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
-        let text = serde_saphyr::to_string_with_options(object, options).context("an object is no YAML")?;
+        let text = serde_saphyr::to_string_with_options(object, options).context("cannot write an object as YAML")?;
         out.push_str("---\n");
         out.push_str(text.trim_end());
         out.push('\n');

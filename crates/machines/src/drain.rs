@@ -190,7 +190,7 @@ fn read(text: &RawValue) -> Result<Pod, Unread> {
         let value: Value = serde_json::from_str(text.get()).unwrap_or_default();
         let word = |key: &str| value["metadata"][key].as_str().unwrap_or_default().to_owned();
         let why: String = error.to_string().chars().take(256).collect();
-        (format!("{}/{}", word("namespace"), word("name")), format!("it cannot be read, delete it: {why}"))
+        (format!("{}/{}", word("namespace"), word("name")), format!("the pod cannot be parsed, delete it: {why}"))
     })
 }
 
@@ -251,7 +251,7 @@ pub fn judge(pod: &Pod, options: &DrainOptions) -> Verdict {
     }
     if !pod.controlled && !options.force && !pod.let_go {
         return Verdict::Holds(format!(
-            "it has no controller that would start it elsewhere: delete it, annotate it with {}=true, or set spec.drain.force of the Machine",
+            "no controller recreates it elsewhere: delete the pod, annotate it with {}=true, or set spec.drain.force of the Machine",
             names::EVICT
         ));
     }
@@ -269,12 +269,43 @@ fn terminating(pod: &Pod, long: SignedDuration, options: &DrainOptions) -> Optio
     }
     let finalizers = &pod.finalizers;
     Some(Some(match finalizers.is_empty() {
-        true => format!("its grace period ended {} s ago and it is still terminating", over.as_secs()),
+        true => format!("still terminating {}s after its grace period", over.as_secs()),
         false => format!(
-            "its grace period ended {} s ago and finalizers keep it: {finalizers}; the controllers that set them must remove them",
+            "still terminating {}s after its grace period: waiting for its controllers to remove the finalizers {finalizers}",
             over.as_secs()
         ),
     }))
+}
+
+/// What a drain would do to the pods of a Node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DrainPreview {
+    /// Pods that are evicted, as `namespace/name`.
+    pub evicted: Vec<String>,
+    /// Pods that block the drain, and what to do about each.
+    pub blocking: Vec<(String, String)>,
+}
+
+/// Says what a drain of that Node would do now, without doing it.
+///
+/// # Errors
+/// When the pods cannot be listed.
+pub async fn preview(client: &Client, node: &str, options: &DrainOptions) -> Result<DrainPreview, Unseen> {
+    let (pods, _) = pods(client, node).await?;
+    let mut preview = DrainPreview::default();
+    for pod in pods {
+        match pod {
+            Ok(pod) => match judge(&pod, options) {
+                Verdict::Stays => {}
+                Verdict::Leaving | Verdict::Evict => preview.evicted.push(name(&pod)),
+                Verdict::Holds(why) => preview.blocking.push((name(&pod), why)),
+            },
+            Err(unread) => preview.blocking.push(unread),
+        }
+    }
+    preview.evicted.sort();
+    preview.blocking.sort();
+    Ok(preview)
 }
 
 /// Looks who is on the Node and asks those to leave who must. `tries` remembers who was held back; `since` is when the window started.
@@ -301,7 +332,7 @@ pub async fn drain(
     let uids: Vec<String> = pods.iter().flatten().map(|pod| pod.uid.clone()).collect();
     tries.terminating.retain(|pod, _| uids.contains(pod));
     if !all {
-        let why = format!("the Node has more than {} pods, and only these are looked at", PAGE * PAGES);
+        let why = format!("the Node has more than {} pods; only these are checked at a time", PAGE * PAGES);
         left.push((format!("more pods of Node {node}"), Some(why)));
     }
     for pod in &pods {
@@ -374,7 +405,10 @@ async fn leave(client: &Client, pod: &Pod, options: &DrainOptions, delete: bool)
     how.grace_period_seconds =
         options.grace_period.map(|span| u32::try_from(span.0.as_secs()).unwrap_or(u32::MAX).max(1));
     let asked = if delete {
-        tracing::warn!(pod = name(pod), "delete: evictions were refused for as long as spec.drain.deleteAfter allows");
+        tracing::warn!(
+            pod = name(pod),
+            "deleting pod: its eviction was refused for longer than spec.drain.deleteAfter"
+        );
         api.delete(&pod.name, &how).await.map(drop)
     } else {
         let eviction = eviction(pod, &how);
@@ -391,7 +425,9 @@ async fn leave(client: &Client, pod: &Pod, options: &DrainOptions, delete: bool)
             let budget = causes.filter_map(|cause| budget(&cause.message)).next();
             let namespace = &pod.namespace;
             Evicted::Held(match budget {
-                Some(budget) => format!("PodDisruptionBudget {namespace}/{budget} has no room: {}", status.message),
+                Some(budget) => {
+                    format!("PodDisruptionBudget {namespace}/{budget} allows no disruption: {}", status.message)
+                }
                 None => status.message.clone(),
             })
         }
@@ -491,7 +527,7 @@ mod tests {
         let pods: Vec<_> = page.items.into_iter().flatten().map(|text| read(&text)).collect();
         assert_eq!(judged(pods[0].as_ref().unwrap()), Verdict::Leaving);
         let (name, why) = pods[1].as_ref().unwrap_err();
-        assert!(name == "n/odd" && why.contains("cannot be read"), "{name}: {why}");
+        assert!(name == "n/odd" && why.contains("delete"), "{name}: {why}");
         let last: Page = serde_json::from_str(r#"{ "metadata": {}, "items": null }"#).unwrap();
         assert!(last.metadata.next.is_empty() && last.items.is_none());
     }

@@ -34,6 +34,7 @@ use fleetwright_transport::Transport;
 use kube::Api;
 use tokio::sync::OnceCell;
 
+pub use drain::{DrainPreview, Unseen, preview as preview_drain};
 use hosts::{Hosts, Limits};
 use join::Credentials;
 use look::{BY_LABEL, BY_NODE, BY_PHASE, BY_REFERENCE, Eyes, PHASES, machines, maps, references};

@@ -164,15 +164,15 @@ impl Eyes {
             let name = &package.ref_;
             let Some(found) = self.packages.get(&Key::new(namespace, name)) else {
                 let message = format!(
-                    "Machine {}, spec.packages[{at}].ref: there is no MachinePackageVersion {name} in namespace {namespace}: make it, or \
-                     correct the reference",
+                    "Machine {}, spec.packages[{at}].ref: MachinePackageVersion {name} not found in namespace {namespace}: create it or correct \
+                     the reference",
                     machine.0.metadata.name.as_deref().unwrap_or_default()
                 );
                 return Err(NotReady { reason: "PackageVersionNotFound", message });
             };
             if found.0.spec.component != package.component {
                 let message = format!(
-                    "Machine {}, spec.packages[{at}].ref: MachinePackageVersion {name} is of the component {}, not of {}: correct one of both",
+                    "Machine {}, spec.packages[{at}].ref: MachinePackageVersion {name} is for component {}, not {}: correct the reference or the component",
                     machine.0.metadata.name.as_deref().unwrap_or_default(),
                     found.0.spec.component,
                     package.component

@@ -76,7 +76,7 @@ pub enum ActError {
     #[error("{0}")]
     Write(#[from] WriteError),
     /// The window was not driven on.
-    #[error("the window: {0}")]
+    #[error("window: {0}")]
     Window(#[from] JournalError),
     /// Nobody can say who is on the Node.
     #[error("draining: {0}")]
@@ -85,7 +85,7 @@ pub enum ActError {
     #[error("joining: {0}")]
     Join(#[from] JoinError),
     /// We do not lead, or could have stopped leading: nothing was asked of the host.
-    #[error("{0}: not asked, the lease could have ended")]
+    #[error("{0}: not requested, because this replica may no longer hold the Lease")]
     NotLeading(String),
 }
 
@@ -121,7 +121,7 @@ fn mended_elsewhere(remedy: Remedy) -> Remedy {
 
 /// Why the status was not written.
 #[derive(Debug, thiserror::Error)]
-#[error("the status: {0}")]
+#[error("cannot write the status: {0}")]
 pub struct ReportError(#[from] WriteError);
 
 impl StepError for ReportError {
@@ -245,7 +245,7 @@ impl Controller for Machines {
         if decision.withdraw
             && let Some((key, ..)) = &look.windows.open
         {
-            self.journal.withdraw(pass, key, "it is not needed any more").await?;
+            self.journal.withdraw(pass, key, "no longer needed").await?;
         }
         if let Some(wish) = &decision.also_ask {
             self.wish(pass, look, wish).await?;
@@ -277,7 +277,7 @@ impl Controller for Machines {
             Act::Adopt { from } => {
                 self.leads(pass, "adopting the host")?;
                 let claim = claim(pass, look);
-                tracing::warn!(from = %from, to = %claim.owner, epoch = claim.epoch, "adopt the host");
+                tracing::warn!(from = %from, to = %claim.owner, epoch = claim.epoch, "adopting the host");
                 Ok(self.ask(pass, look, Asked::default(), Task::Adopt { claim, from: from.clone() }))
             }
             Act::Ask(wish) => self.wish(pass, look, wish).await,
@@ -430,7 +430,7 @@ impl Machines {
         }
         let (claim, within) = (claim(pass, look), run.within.as_secs().max(1));
         let apply = wire::Apply { id: run.id.clone(), claim, step, within, unproven: run.unproven };
-        tracing::info!(step = run.id, verb = ?apply.step.verb(), component = apply.step.component(), "run");
+        tracing::info!(step = run.id, verb = ?apply.step.verb(), component = apply.step.component(), "running step");
         let task = Task::Apply { apply: Box::new(apply), then: run.then.clone() };
         Ok(self.ask(pass, look, Asked::of(&run.then), task))
     }
@@ -443,7 +443,7 @@ impl Machines {
             // It waits for something else that was wanted before.
             let phase = operation.0.status.as_ref().map(|status| status.phase).unwrap_or_default();
             if matches!(phase, OperationPhase::Pending | OperationPhase::Granted) {
-                self.journal.withdraw(pass, key, "something else is wanted now").await?;
+                self.journal.withdraw(pass, key, "replaced by another window").await?;
             }
         }
         Ok(Done::Window(self.journal.drive(pass, &WindowAct { intent, ended: None }).await?))

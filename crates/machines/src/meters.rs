@@ -46,10 +46,10 @@ impl Meters {
             );
             page.register(
                 "fleetwright_host_observe_duration_seconds",
-                "Time from asking a host how it is to its answer, waiting for a turn included",
+                "Time from requesting an observation of a host to its answer, including queueing",
                 observe_seconds,
             );
-            page.register("fleetwright_host_drift", "Hosts that were found not to be as declared, or put right", drift);
+            page.register("fleetwright_host_drift", "Drift that was detected or repaired on hosts", drift);
             page.register("fleetwright_evictions_blocked", "Evictions that were refused", held);
         });
         meters

@@ -26,11 +26,11 @@ pub fn secrets(machine: &Machine) -> Vec<String> {
 /// There is no such Secret, or no key in it.
 pub fn login(name: &str, secret: Option<&SecretView>) -> Result<Login, String> {
     let found = secret.ok_or_else(|| {
-        format!("there is no Secret {name}: make one of type kubernetes.io/ssh-auth with the private key")
+        format!("Secret {name} not found: create one of type kubernetes.io/ssh-auth with the private key")
     })?;
-    let key = found
-        .text(PRIVATE_KEY)
-        .ok_or_else(|| format!("Secret {name} has no {PRIVATE_KEY}: put the private key there, in OpenSSH's form"))?;
+    let key = found.text(PRIVATE_KEY).ok_or_else(|| {
+        format!("Secret {name} has no key {PRIVATE_KEY}: set it to the private key in OpenSSH format")
+    })?;
     Ok(Login { key, certificate: found.text(CERTIFICATE) })
 }
 
@@ -64,7 +64,7 @@ pub(crate) fn way(machine: &Machine) -> Option<String> {
 /// Says which Secret is missing, or what in it.
 pub fn route(machine: &Machine, secret: impl Fn(&str) -> Option<Arc<SecretView>>) -> Result<Route, String> {
     let name = machine.metadata.name.as_deref().unwrap_or_default();
-    let Some(ssh) = &machine.spec.ssh else { return Err("spec.ssh: is missing".to_owned()) };
+    let Some(ssh) = &machine.spec.ssh else { return Err("spec.ssh is not set".to_owned()) };
     let login = |name: &str, field: &str| {
         login(name, secret(name).as_deref()).map_err(|why| format!("spec.ssh.{field}: {why}"))
     };
@@ -152,7 +152,10 @@ mod tests {
             assert!(why.contains(field) && why.contains(bad) && why.contains(PRIVATE_KEY), "{why}");
             assert!(!why.contains("hidden") && !why.contains("token"), "{why}");
             let why = route(&machine, |name| Some(secret(&[(PRIVATE_KEY, "k")])).filter(|_| name != bad)).unwrap_err();
-            assert!(why.contains(field) && why.contains(&format!("no Secret {bad}")), "{why}");
+            assert!(
+                why.contains(field) && why.contains(&format!("Secret {bad}")) && !why.contains(PRIVATE_KEY),
+                "{why}"
+            );
         }
     }
 }

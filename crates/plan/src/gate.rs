@@ -132,7 +132,7 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.rule)?;
         if self.why == Why::LimitReached {
-            write!(f, "; when it asked, {} of {} were", self.count, self.limit)?;
+            write!(f, "; {} of {} when checked", self.count, self.limit)?;
         }
         if let Some(until) = self.until {
             write!(f, "; until {until}")?;
@@ -154,8 +154,7 @@ pub fn judge<'a>(
         policies.into_iter().filter(|policy| policy.spec.operations.iter().any(|name| name == request.type_)).collect();
     policies.sort_by_key(|policy| policy.name);
     if policies.is_empty() {
-        let rule =
-            format!("no OperationPolicy names {0}: write one that says how many {0} may be under way", request.type_);
+        let rule = format!("no OperationPolicy for operations of type {}: create one that limits them", request.type_);
         return Verdict::Refused(Refusal {
             why: Why::NoMatchingPolicy,
             by: None,
@@ -184,11 +183,11 @@ fn ask(request: Request<'_>, policy: Policy<'_>, population: &dyn Population) ->
     let refuse = |why, rule, count, limit| Refusal { why, by: Some(name.to_owned()), rule, count, limit, until: None };
     // The holders were recorded under the scope of the generation that was observed: under another they count nothing.
     if policy.generation.is_none() || policy.status.observed_generation != policy.generation {
-        let rule = format!("OperationPolicy {name} is new or was changed: its counts are being brought up to date");
+        let rule = format!("OperationPolicy {name} is new or was modified: waiting until its counts are updated");
         return Err(refuse(Why::PolicyNotObserved, rule, 0, 0));
     }
     if condition(&policy.status.conditions, names::ACCEPTED).is_none_or(|accepted| accepted.status != Status::True) {
-        let rule = format!("OperationPolicy {name} is not accepted: its condition {} says why", names::ACCEPTED);
+        let rule = format!("OperationPolicy {name} is not accepted: see its condition {}", names::ACCEPTED);
         return Err(refuse(Why::PolicyNotAccepted, rule, 0, 0));
     }
     let label = match &policy.spec.scope {
@@ -197,7 +196,7 @@ fn ask(request: Request<'_>, policy: Policy<'_>, population: &dyn Population) ->
             Some(value) => Some((scope.by.as_str(), value.as_str())),
             None => {
                 let rule = format!(
-                    "OperationPolicy {name} counts by the label {0}, which the target does not have: label the target, or \
+                    "OperationPolicy {name} counts by the label {0}, which the target does not have: add the label to the target, or \
                      change the policy",
                     scope.by
                 );
@@ -217,7 +216,7 @@ fn ask(request: Request<'_>, policy: Policy<'_>, population: &dyn Population) ->
             Some(total) => policy.spec.max.of(total, policy.spec.at_least),
             None => {
                 let rule = format!(
-                    "OperationPolicy {name} allows {} of the machines{inside}, and their number is not known",
+                    "OperationPolicy {name} allows {} of the machines{inside}, but the number of machines is not known yet",
                     policy.spec.max
                 );
                 return Err(refuse(Why::TargetCountUnknown, rule, 0, 0));
@@ -234,12 +233,12 @@ fn ask(request: Request<'_>, policy: Policy<'_>, population: &dyn Population) ->
     let held = policy.status.holders.contains(&holder);
     if !held && others >= limit {
         let rule =
-            format!("OperationPolicy {name} allows {}{inside} at once, and as many are under way", policy.spec.max);
+            format!("OperationPolicy {name} allows {}{inside} at a time, and the limit is reached", policy.spec.max);
         return Err(refuse(Why::LimitReached, rule, others, limit));
     }
     let all = policy.status.holders.len();
     if !held && all >= MOST_HOLDERS {
-        let rule = format!("OperationPolicy {name} can list {MOST_HOLDERS} at once, and as many are under way");
+        let rule = format!("OperationPolicy {name} can track {MOST_HOLDERS} at a time, and the limit is reached");
         return Err(refuse(Why::LimitReached, rule, all, MOST_HOLDERS));
     }
     let text = format!("{name}: {} of {limit}{inside}", others + 1);
@@ -326,10 +325,10 @@ pub fn keep_true(
 
 fn accepted(spec: &OperationPolicySpec) -> Result<String, String> {
     if spec.operations.is_empty() {
-        return Err("spec.operations names no type of operation: name at least one, such as Drain".to_owned());
+        return Err("spec.operations is empty: add at least one type, such as Drain".to_owned());
     }
     if let Some(scope) = spec.scope.as_ref().filter(|scope| scope.by.is_empty()) {
-        return Err(format!("spec.scope.by is {:?}: name a label of the targets, such as zone", scope.by));
+        return Err(format!("spec.scope.by is {:?}: set it to a label of the targets, such as zone", scope.by));
     }
     let scope =
         spec.scope.as_ref().map_or_else(String::new, |scope| format!(" for each value of the label {}", scope.by));
@@ -337,7 +336,7 @@ fn accepted(spec: &OperationPolicySpec) -> Result<String, String> {
         Amount::Percent(_) => format!(" of the machines, but at least {},", spec.at_least),
         Amount::Count(_) => String::new(),
     };
-    Ok(format!("{}{at_least} at once{scope}: {}", spec.max, spec.operations.join(", ")))
+    Ok(format!("{}{at_least} at a time{scope}: {}", spec.max, spec.operations.join(", ")))
 }
 
 #[cfg(test)]

@@ -165,10 +165,7 @@ pub fn decide(requestor: &Requestor, asked: &Asked<'_>, around: &Around<'_>) -> 
         // A node without a machine is somebody else's.
         (Requestor::Node { .. }, None) => return LeftAlone,
         (Requestor::Token { .. }, None) => {
-            return denied(
-                "MachineNotFound",
-                "the machine that this token was made for does not exist any more".to_owned(),
-            );
+            return denied("MachineNotFound", "the Machine of this bootstrap token no longer exists".to_owned());
         }
         (_, Some(machine)) => machine,
     };
@@ -178,10 +175,10 @@ pub fn decide(requestor: &Requestor, asked: &Asked<'_>, around: &Around<'_>) -> 
         Requestor::Other => false,
     };
     if !known {
-        return denied("MachineMismatch", format!("it was not asked for by Machine {}", machine.name));
+        return denied("MachineMismatch", format!("the request was not made by Machine {}", machine.name));
     }
     if machine.deleted {
-        return denied("MachineDeleted", format!("Machine {} is being deleted and joins no more", machine.name));
+        return denied("MachineDeleted", format!("Machine {} is being deleted", machine.name));
     }
     if let Some(verdict) = refuse_foreign(requestor, machine, around.node) {
         return verdict;
@@ -192,7 +189,7 @@ pub fn decide(requestor: &Requestor, asked: &Asked<'_>, around: &Around<'_>) -> 
     let bound = matches!(around.node, Binding::Bound(_));
     if !bound && !around.rivals.is_empty() {
         let message = format!(
-            "Machines {} and {} both claim the Node {}: set spec.hostname of all but one, or delete them",
+            "Machines {} and {} claim the same Node {}: set another spec.hostname for all but one, or delete all but one",
             machine.name,
             shown(around.rivals),
             machine.node
@@ -201,7 +198,7 @@ pub fn decide(requestor: &Requestor, asked: &Asked<'_>, around: &Around<'_>) -> 
     }
     if machine.paused {
         let message =
-            format!("Machine {} is paused: set spec.paused to false and it gets its certificate", machine.name);
+            format!("Machine {} is paused: set spec.paused to false to approve its certificate request", machine.name);
         return Verdict::Waits { message };
     }
     let what = if serving { "serving certificate" } else { "client certificate" };
@@ -236,7 +233,7 @@ fn refuse(
     // A token is good for one thing: the node's first certificate. Everything after that the node asks for itself.
     if serving && matches!(requestor, Requestor::Token { .. }) {
         let message =
-            "a bootstrap token gets a client certificate only: the node asks for its serving certificate itself";
+            "a bootstrap token can only request a client certificate: the Node requests its serving certificate itself";
         return Some(denied("SignerNotAllowed", message.to_owned()));
     }
     if let Some(message) = wrong_usages(asked.usages, serving) {
@@ -252,7 +249,7 @@ fn refuse(
     let user = format!("{NODE_USER}{}", machine.node);
     if request.common_names != [user.as_str()] || request.organizations != [NODES] || request.more_subject {
         let message = format!(
-            "the subject must be O={NODES}, CN={user} and nothing else, it is O={}, CN={}{}",
+            "invalid subject O={}, CN={}{}: it must be exactly O={NODES}, CN={user}",
             shown(&request.organizations),
             shown(&request.common_names),
             if request.more_subject { " and more" } else { "" }
@@ -275,14 +272,14 @@ fn wrong_usages(usages: &[String], serving: bool) -> Option<String> {
         return None;
     }
     Some(format!(
-        "the usages must be digital signature and {own}, and key encipherment if need be; they are {}",
+        "invalid usages {}: must be digital signature, {own} and, optionally, key encipherment",
         shown(usages)
     ))
 }
 
 fn unwanted_names(request: &Request) -> Option<Verdict> {
     let message =
-        "a client certificate carries no names besides its subject: leave DNS names, addresses and others out";
+        "a client certificate must have no subject alternative names: remove DNS names, IP addresses and others";
     request.has_names().then(|| denied("InvalidSubjectAltNames", message.to_owned()))
 }
 
@@ -317,10 +314,10 @@ fn wrong_names(request: &Request, machine: &Joiner, around: &Around<'_>) -> Opti
     }
     let mut parts = Vec::new();
     if !refused.is_empty() {
-        parts.push(format!("no kubelet gets a certificate for {}: leave these out", shown(&refused)));
+        parts.push(format!("names not allowed in a kubelet certificate: {}", shown(&refused)));
     }
     if !spelled.is_empty() {
-        parts.push(format!("an IPv4 address has one form in a certificate: ask for {}", shown(&spelled)));
+        parts.push(format!("IPv4 addresses must not be written as IPv6: request {}", shown(&spelled)));
     }
     if !undeclared.is_empty() {
         parts.push(format!(

@@ -1,6 +1,7 @@
 //! Pure decisions: what to do next, from what is declared, what is seen, and the time.
 
 pub mod cluster;
+pub mod explain;
 pub mod gate;
 pub mod join;
 pub mod machine;

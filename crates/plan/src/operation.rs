@@ -71,8 +71,8 @@ impl Said {
     /// Reads the annotations of an operation.
     pub fn read(annotations: &BTreeMap<String, String>) -> Self {
         let because = || match annotations.get(names::OUTCOME_REASON).map(|text| text.trim()) {
-            None | Some("") => "a person says so".to_owned(),
-            Some(text) => format!("a person says so: {}", cut(text)),
+            None | Some("") => "resolved manually".to_owned(),
+            Some(text) => format!("resolved manually: {}", cut(text)),
         };
         match annotations.get(names::OUTCOME).map(String::as_str) {
             None => Self::Nothing,
@@ -81,7 +81,7 @@ impl Said {
             Some(other) => {
                 let other: String = other.chars().take(64).collect();
                 Self::Nonsense(format!(
-                    "the annotation {} is {other:?}: write Succeeded or Failed (and why in {})",
+                    "invalid annotation {}={other:?}: set it to Succeeded or Failed (and the reason in {})",
                     names::OUTCOME,
                     names::OUTCOME_REASON
                 ))
@@ -198,7 +198,7 @@ pub fn probed(status: &OperationStatus, probed: &Probed, now: Timestamp) -> Opti
         Probed::Succeeded(text) => Some(end(status, OperationPhase::Succeeded, PROBED, text, now)),
         Probed::Failed(text) => Some(end(status, OperationPhase::Failed, PROBED, text, now)),
         Probed::NeverStarted => {
-            let text = "it was about to be started and never was, as the target tells";
+            let text = "it was claimed but never started, according to the target";
             Some(end(status, OperationPhase::Failed, NEVER_STARTED, text, now))
         }
         Probed::StillRunning => None,
@@ -207,7 +207,7 @@ pub fn probed(status: &OperationStatus, probed: &Probed, now: Timestamp) -> Opti
             let said = condition(&status.conditions, names::OUTCOME_KNOWN).is_some_and(|old| old.reason == NO_RESPONSE);
             (!said).then(|| {
                 let mut status = status.clone();
-                let message = format!("the target does not tell what became of it, it is asked again: {}", cut(text));
+                let message = format!("cannot get the outcome from the target, retrying: {}", cut(text));
                 put(&mut status.conditions, names::OUTCOME_KNOWN, Status::Unknown, NO_RESPONSE, message, None, now);
                 status
             })
@@ -219,7 +219,7 @@ pub fn probed(status: &OperationStatus, probed: &Probed, now: Timestamp) -> Opti
 /// The status when it is given up; none if that is too late.
 pub fn withdrawn(status: &OperationStatus, why: &str, now: Timestamp) -> Option<OperationStatus> {
     matches!(status.phase, OperationPhase::Pending | OperationPhase::Granted)
-        .then(|| end(status, OperationPhase::Failed, WITHDRAWN, &format!("given up before it was started: {why}"), now))
+        .then(|| end(status, OperationPhase::Failed, WITHDRAWN, &format!("withdrawn before it started: {why}"), now))
 }
 
 /// Whether an operation that somebody deleted may be removed: its act was never started, or its outcome is known. Until then it holds its
@@ -254,7 +254,7 @@ fn end(status: &OperationStatus, phase: OperationPhase, reason: &str, text: &str
 
 fn ask_person(status: &OperationStatus, reason: &str, text: &str, now: Timestamp) -> Option<OperationStatus> {
     let message = format!(
-        "{}. Look at the target, then annotate this operation with {}=Succeeded or {}=Failed, and {}=... for others to read",
+        "{}. Check the target, then record the outcome: fleetwright resolve, or annotate this Operation with {}=Succeeded or {}=Failed, and the reason in {}",
         cut(text).trim_end_matches('.'),
         names::OUTCOME,
         names::OUTCOME,

@@ -37,7 +37,7 @@ pub struct Found {
 #[derive(Debug, thiserror::Error)]
 pub enum ValidateError {
     /// The selector is not understood.
-    #[error("{0}; the gates select no machine until that is mended")]
+    #[error("{0}; the gates select no Machine until the selector is corrected")]
     Selector(NotASelector),
 }
 
@@ -94,7 +94,7 @@ impl Controller for Summaries {
 
     async fn report(&self, pass: &Pass, found: &Found, outcome: Outcome<'_, Self>) -> Result<Next, WriteError> {
         let accepted = match &outcome {
-            Outcome::Done { .. } => (Status::True, "Accepted", "the gates are in force".to_owned()),
+            Outcome::Done { .. } => (Status::True, "Accepted", "the gates are active".to_owned()),
             Outcome::Failed { trouble, .. } => (Status::False, trouble.reason, trouble.source.to_string()),
         };
         let holding = tell_holding(found);
@@ -109,13 +109,13 @@ impl Controller for Summaries {
         let about = self.about(pass.key(), Some(found));
         match (before, holding.0) {
             (Some(Status::True), Status::False) => {
-                tracing::info!("the safety net lets go: {}", holding.2);
+                tracing::info!("safety net deactivated: {}", holding.2);
                 pass.events().publish(&about, Level::Normal, "SafetyNetDeactivated", &holding.2, &began).await;
             }
             (Some(Status::True), _) | (_, Status::False | Status::Unknown) => {}
             (_, Status::True) => {
-                tracing::warn!("the safety net holds: {}", holding.2);
-                let message = format!("{}; look for a cause that they share", holding.2);
+                tracing::warn!("safety net activated: {}", holding.2);
+                let message = format!("{}; check the failing machines for a common cause", holding.2);
                 pass.events().publish(&about, Level::Warning, "SafetyNetActivated", &message, &began).await;
             }
         }
@@ -148,18 +148,18 @@ fn tell_holding(found: &Found) -> (Status, &'static str, String) {
         .take(TOLD)
         .map(|(scope, counts)| {
             format!(
-                "{}: {} machines kept open, {} failing and {} closed of {} in service, {} may be lost at once",
+                "{}: {} of {} machines in service kept open ({} failing, {} closed, limit {})",
                 tell_net(&found.name, scope),
                 counts.held,
+                counts.size,
                 counts.failing,
                 counts.closed,
-                counts.size,
                 counts.limit
             )
         })
         .collect();
     let more = found.holding.len().saturating_sub(TOLD);
-    let more = if more > 0 { format!("; and {more} more scopes") } else { String::new() };
+    let more = if more > 0 { format!("; and {more} more") } else { String::new() };
     (Status::True, "ClosureLimitReached", format!("{}{more}", told.join("; ")))
 }
 

@@ -26,7 +26,7 @@ use fleetwright_api::names;
 use fleetwright_kit::{Budget, Controller, Operator, Source, Waker};
 use kube::Api;
 pub use rules::{Rules, rules};
-pub use why::{WhyInput, node_name, why};
+pub use why::{WhyInput, why};
 
 use board::Board;
 use gates::Summaries;

@@ -291,7 +291,7 @@ fn is_declared(machine: &MachineView, key: &str, effect: TaintEffect) -> bool {
 
 fn reports_valid(refused: &[Refused]) -> (Status, &'static str, String) {
     if refused.is_empty() {
-        return (Status::True, "AllValid", "all reports on the machine count".to_owned());
+        return (Status::True, "AllValid", "all reports on the Machine are valid".to_owned());
     }
     let told: Vec<String> = refused.iter().take(TOLD).map(|refused| cut(&refused.why, 400)).collect();
     let more = refused.len().saturating_sub(TOLD);

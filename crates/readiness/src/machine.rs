@@ -35,7 +35,7 @@ pub struct Machines {
 #[derive(Debug, thiserror::Error)]
 pub enum DereferenceError {
     /// The API server did not show it.
-    #[error("deep check of {what}: {source}")]
+    #[error("deep check: cannot read {what}: {source}")]
     Unseen {
         /// What.
         what: String,
@@ -58,7 +58,7 @@ impl StepError for DereferenceError {
 #[derive(Debug, thiserror::Error)]
 pub enum ActError {
     /// The taint was not written.
-    #[error("the taint: {0}")]
+    #[error("cannot write the taint: {0}")]
     Taint(#[from] WriteError),
 }
 
@@ -78,7 +78,7 @@ impl StepError for ActError {
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
     /// The status was not written.
-    #[error("the verdict: {0}")]
+    #[error("cannot write the status: {0}")]
     Status(#[from] WriteError),
 }
 
@@ -213,7 +213,7 @@ impl Machines {
         for (report, view) in reports {
             let about = reference::<ConfigMap>(&report, Some(&view.uid));
             let message = format!(
-                "there is no Machine {} in namespace {}: the report counts for nothing; correct its label {} or delete it",
+                "Machine {} not found in namespace {}: the report is ignored; correct its label {} or delete it",
                 key.name,
                 key.namespace,
                 names::MACHINE

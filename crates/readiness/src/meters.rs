@@ -21,13 +21,13 @@ impl Meters {
             page.register("fleetwright_readiness_kept_open", "Machines that a safety net keeps open", held);
             page.register(
                 "fleetwright_readiness_invalid_reports",
-                "Reports, or parts of them, that do not count",
+                "Reports, or parts of them, that are invalid",
                 broken,
             );
             page.register("fleetwright_readiness_orphan_reports", "Reports on machines that do not exist", orphans);
             page.register(
                 "fleetwright_readiness_stale_cache",
-                "Objects of which a deep check found the cache to be behind",
+                "Objects for which a deep check found a stale cache",
                 behind,
             );
         });

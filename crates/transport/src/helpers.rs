@@ -29,7 +29,7 @@ impl Helpers {
     pub fn find(folder: &Path) -> io::Result<Self> {
         let mut all = Vec::new();
         let entries = fs::read_dir(folder).map_err(|error| {
-            io::Error::new(error.kind(), format!("the folder of helpers {}: {error}", folder.display()))
+            io::Error::new(error.kind(), format!("cannot read the helper directory {}: {error}", folder.display()))
         })?;
         for entry in entries {
             let path = entry?.path();
@@ -45,10 +45,7 @@ impl Helpers {
         if all.is_empty() {
             return Err(io::Error::new(
                 io::ErrorKind::NotFound,
-                format!(
-                    "{} holds no helper: a file named {PREFIX}amd64 or {PREFIX}arm64 is expected",
-                    folder.display()
-                ),
+                format!("no helper in {}: expected a file named {PREFIX}amd64 or {PREFIX}arm64", folder.display()),
             ));
         }
         all.sort_by(|a, b| a.arch.cmp(&b.arch));
@@ -86,8 +83,9 @@ pub struct Helper {
 
 impl Helper {
     fn read(arch: &str, path: &Path) -> io::Result<Self> {
-        let mut file = fs::File::open(path)
-            .map_err(|error| io::Error::new(error.kind(), format!("the helper {}: {error}", path.display())))?;
+        let mut file = fs::File::open(path).map_err(|error| {
+            io::Error::new(error.kind(), format!("cannot read the helper {}: {error}", path.display()))
+        })?;
         let mut digest = Sha256::new();
         let mut buffer = vec![0; 64 << 10];
         loop {
@@ -133,7 +131,7 @@ impl Helper {
 fn pack(path: &Path, digest: &str) -> io::Result<Bytes> {
     let content = fs::read(path)?;
     if hex(&Sha256::digest(&content)) != digest {
-        return Err(io::Error::other("the file was changed since the operator started: start it again"));
+        return Err(io::Error::other("the file changed since the operator started: restart the operator"));
     }
     let mut packer = GzEncoder::new(Vec::with_capacity(content.len() / 2), Compression::default());
     packer.write_all(&content)?;
@@ -186,6 +184,6 @@ mod tests {
         let helpers = Helpers::find(folder.path()).unwrap();
         fs::write(&path, "abd").unwrap();
         let error = helpers.iter().next().unwrap().packed().await.unwrap_err();
-        assert!(error.to_string().contains("start it again"), "{error}");
+        assert!(error.to_string().contains("restart"), "{error}");
     }
 }

@@ -121,7 +121,7 @@ pub enum ReachError {
     Unreachable(String),
     /// It shows another key than it should. Nothing is done until a person says which is right.
     #[error(
-        "{address} shows the host key {found}, which is none of the {known} trusted ones: somebody else answers there, or the host was installed anew"
+        "host key mismatch: {address} presented {found}, which does not match any of the trusted keys ({known}): the host was reinstalled, or another host has this address"
     )]
     HostKeyChanged {
         /// Where.
@@ -152,12 +152,12 @@ pub enum ReachError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LinkError {
     /// The connection is gone.
-    #[error("the connection was lost: {0}")]
+    #[error("connection lost: {0}")]
     Lost(String),
     /// It took too long, or was silent for too long.
-    #[error("no answer within {0:?}")]
+    #[error("timed out after {0:?}")]
     Late(Duration),
     /// What came is none of our language, too long, or not an answer to what was asked.
-    #[error("the host says what cannot be understood: {0}")]
+    #[error("invalid answer from the host: {0}")]
     Nonsense(String),
 }

@@ -60,7 +60,7 @@ impl Ssh {
     pub fn with_home(helpers: Helpers, home: &str) -> Self {
         assert!(
             home.starts_with('/') && home.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte)),
-            "{home} cannot be the folder on hosts"
+            "invalid folder on hosts: {home}"
         );
         let shared =
             Shared { helpers, home: home.to_owned(), identities: Identities::default(), verified: Mutex::default() };
@@ -162,7 +162,7 @@ impl SshLink {
         let at = place(&self.route.host);
         let late = || {
             ReachError::NoHelper(format!(
-                "{at}: the helper was not started in time: the host is slow or its login shell hangs"
+                "{at}: timed out starting the helper: the host is slow or its login shell hangs"
             ))
         };
         let opening = self.connection.handle.channel_open_session();
@@ -170,7 +170,7 @@ impl SshLink {
             Err(_) => return Err(late()),
             Ok(Err(error)) => {
                 let why = self.connection.lost().unwrap_or_else(|| shown(error.to_string().as_bytes()));
-                return Err(ReachError::Unreachable(format!("{at} opens no session: {why}")));
+                return Err(ReachError::Unreachable(format!("{at} did not open an SSH session: {why}")));
             }
             Ok(Ok(channel)) => channel,
         };
@@ -192,7 +192,7 @@ impl SshLink {
                 let helper = self.helper_for(&kernel, &machine, &os)?;
                 self.deliver(&mut session, &mark, &helper, until).await?;
             }
-            _ => return Err(ReachError::NoHelper(format!("{at}: what the host's shell answers cannot be understood"))),
+            _ => return Err(ReachError::NoHelper(format!("{at}: unexpected output of the host's shell"))),
         }
         if verify {
             self.verified_now();
@@ -209,7 +209,7 @@ impl SshLink {
     ) -> Result<(), ReachError> {
         let at = place(&self.route.host);
         let packed = helper.packed().await.map_err(|error| {
-            ReachError::NoHelper(format!("the helper {} cannot be sent: {error}", helper.path().display()))
+            ReachError::NoHelper(format!("cannot send the helper {}: {error}", helper.path().display()))
         })?;
         tracing::debug!(
             machine = self.route.machine,
@@ -226,11 +226,11 @@ impl SshLink {
             Some(Said::Delivered { version }) => match protocol(&version) {
                 Some(PROTOCOL) => Ok(()),
                 Some(other) => Err(ReachError::NoHelper(format!(
-                    "the helper {} speaks protocol {other} and this operator {PROTOCOL}: install the helpers of the operator's version",
+                    "the helper {} uses protocol {other}, but this operator uses {PROTOCOL}: install the helpers of the operator's version",
                     helper.path().display()
                 ))),
                 None => Err(ReachError::NoHelper(format!(
-                    "the helper {} does not say which protocol it speaks, but: {}",
+                    "the helper {} did not report its protocol, but: {}",
                     helper.path().display(),
                     shown(version.as_bytes())
                 ))),
@@ -239,7 +239,7 @@ impl SshLink {
                 session.end(until).await;
                 Err(self.not_delivered(&point, session))
             }
-            _ => Err(ReachError::NoHelper(format!("{at}: what the host's shell answers cannot be understood"))),
+            _ => Err(ReachError::NoHelper(format!("{at}: unexpected output of the host's shell"))),
         }
     }
 
@@ -248,18 +248,18 @@ impl SshLink {
         let served = self.shared.helpers.architectures().collect::<Vec<_>>().join(", ");
         if kernel != "Linux" {
             return Err(ReachError::Unsupported(format!(
-                "{at} runs {}: only Linux is served ({served})",
+                "{at} runs {}: only Linux is supported ({served})",
                 shown(kernel.as_bytes())
             )));
         }
         if !os.contains("ID=") {
             return Err(ReachError::Unsupported(format!(
-                "{at} does not say in /etc/os-release what it is: a Linux distribution with systemd is needed, such as Debian, Ubuntu, Fedora or openEuler"
+                "{at} has no ID in /etc/os-release: a Linux distribution with systemd is required, such as Debian, Ubuntu, Fedora or openEuler"
             )));
         }
         self.shared.helpers.for_machine(machine).cloned().ok_or_else(|| {
             ReachError::Unsupported(format!(
-                "{at} has the architecture {}: helpers are at hand for {served}",
+                "{at} has the architecture {}: helpers exist for {served}",
                 shown(machine.as_bytes())
             ))
         })
@@ -270,21 +270,21 @@ impl SshLink {
         let home = &self.shared.home;
         let errors = session.errors();
         let todo = if errors.contains("No space left") || errors.contains("Disk quota exceeded") {
-            "make room there".to_owned()
+            "free disk space".to_owned()
         } else if errors.contains("Read-only file system") {
-            "its file system is read-only: see why, and mount it for writing".to_owned()
+            "its file system is read-only, mount it read-write".to_owned()
         } else if errors.contains("not found") {
-            "gzip, sha256sum, head and find are needed there".to_owned()
+            "gzip, sha256sum, head and find are required on the host".to_owned()
         } else if point == "run" && errors.contains("ermission denied") {
-            "it may not be executed there: mount that file system without noexec".to_owned()
+            "execution is denied, mount that file system without noexec".to_owned()
         } else if point == "run" {
-            "it does not run there".to_owned()
+            "it failed to run".to_owned()
         } else if point == "digest" {
-            "what arrived is not what was sent: the disk or the memory of the host is broken".to_owned()
+            "its checksum does not match, check disk and memory of the host".to_owned()
         } else {
-            "see what is wrong with that folder".to_owned()
+            "check that folder".to_owned()
         };
-        ReachError::NoHelper(format!("{at}: the helper cannot be put into {home}/helper: {todo} ({errors})"))
+        ReachError::NoHelper(format!("{at}: cannot install the helper in {home}/helper: {todo} ({errors})"))
     }
 
     /// The command was given, and its script did not say what it should.
@@ -292,12 +292,12 @@ impl SshLink {
         let hop = &self.route.host;
         let at = place(hop);
         if let Some(why) = self.connection.lost() {
-            return ReachError::Unreachable(format!("{at}: the connection was lost: {why}"));
+            return ReachError::Unreachable(format!("{at}: connection lost: {why}"));
         }
         let user = shown(hop.user.as_bytes());
         match trouble {
             Trouble::Late(_) => ReachError::NoHelper(format!(
-                "{at}: the helper was not started within {:?}: the host is slow, or the login shell of {user} hangs",
+                "{at}: timed out starting the helper after {:?}: the host is slow, or the login shell of {user} hangs",
                 self.route.limits.deliver
             )),
             Trouble::Nonsense(what) => ReachError::NoHelper(format!("{at}: the login shell of {user} prints {what}")),
@@ -305,11 +305,11 @@ impl SshLink {
                 let errors = session.errors();
                 if hop.user != "root" && (errors.contains("sudo") || session.status().ends_with(" 127")) {
                     return ReachError::NoRoot(format!(
-                        "{user} may not become root on {at} without a password ({errors}): allow it in /etc/sudoers.d with `{user} ALL=(root) NOPASSWD: ALL`, or log in as root"
+                        "{user} cannot use sudo without a password on {at} ({errors}): add `{user} ALL=(root) NOPASSWD: ALL` to /etc/sudoers.d, or log in as root"
                     ));
                 }
                 ReachError::LoginRefused(format!(
-                    "{at} lets {user} in but does not run commands for it ({}): {errors}",
+                    "{at} accepted the login of {user}, but ran no command ({}): {errors}",
                     session.status()
                 ))
             }

@@ -31,6 +31,11 @@ pub const LONGEST_LINE: usize = 32 << 20;
 /// How much of a step's output is kept and told.
 pub const LONGEST_TAIL: usize = 4 << 10;
 
+/// A number with its noun, for messages: `1 pod`, `2 pods`.
+pub fn plural(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
 /// What an operator asks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

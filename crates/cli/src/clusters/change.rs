@@ -79,7 +79,7 @@ pub(crate) fn upgrade(args: &Upgrade) -> anyhow::Result<()> {
         }
         if args.retry {
             bail!(
-                "cluster {} was last asked for {}, not for {}: leave --retry out",
+                "cluster {} has spec.packageVersion {}, not {}: --retry repeats a failed change to the same version; leave it out",
                 cluster.name_any(),
                 cluster.spec.package_version,
                 args.package
@@ -89,7 +89,7 @@ pub(crate) fn upgrade(args: &Upgrade) -> anyhow::Result<()> {
             reach::forward(&from, &to).map_err(|no_way| packages.explain(&cluster, &from, &to, no_way))?;
             refuse_if_soaking(&cluster, &from, &to)?;
         }
-        args.how.ask(&meta, &cluster, &to, "upgraded").await
+        args.how.ask(&meta, &cluster, &to, "upgrading").await
     })
 }
 
@@ -112,7 +112,7 @@ pub(crate) fn rollback(args: &Rollback) -> anyhow::Result<()> {
             reach::back(&from, &to, health::emulates(&cluster))
                 .map_err(|no_way| packages.explain(&cluster, &from, &to, no_way))?;
         }
-        args.how.ask(&meta, &cluster, &to, "brought back").await
+        args.how.ask(&meta, &cluster, &to, "rolling back").await
     })
 }
 
@@ -121,7 +121,7 @@ fn refuse_if_soaking(cluster: &Cluster, from: &Stop<'_>, to: &Stop<'_>) -> anyho
     let Some(emulated) = health::emulates(cluster).filter(|_| from.minor() != to.minor()) else { return Ok(()) };
     let left = cluster.status.as_ref().map(|status| health::soak_left(status, Timestamp::now())).unwrap_or_default();
     bail!(
-        "cluster {} emulates {} until its soak is over{left}: {} (Kubernetes {}) comes after that",
+        "cluster {} emulates {} until its soak ends{left}; upgrade to {} (Kubernetes {}) after that",
         cluster.name_any(),
         line(emulated),
         to.name,
@@ -135,7 +135,7 @@ fn before(cluster: &Cluster) -> anyhow::Result<String> {
     let has = status.package_version.filter(|has| *has != cluster.spec.package_version);
     has.or(status.previous).ok_or_else(|| {
         anyhow!(
-            "cluster {} had no other package version before {} (status.previous is empty): name the one to go back to, fleetwright cluster rollback {} PACKAGE-VERSION",
+            "cluster {} has no package version before {} (status.previous is empty); specify one: fleetwright cluster rollback {} PACKAGE-VERSION",
             cluster.name_any(),
             cluster.spec.package_version,
             called(cluster)
@@ -152,7 +152,7 @@ impl How {
         }
         if cluster.spec.paused && self.wait.wait {
             bail!(
-                "cluster {name} is paused (spec.paused is true), so nothing is done until it is not: leave --wait out, or kubectl patch cluster {} --type=merge -p '{{\"spec\":{{\"paused\":false}}}}'",
+                "cluster {name} is paused (spec.paused is true), so --wait would time out: leave --wait out, or resume it with kubectl patch cluster {} --type=merge -p '{{\"spec\":{{\"paused\":false}}}}'",
                 called(cluster)
             );
         }
@@ -173,14 +173,14 @@ impl How {
             println!("{}", super::plan::text(cluster, &plan, Timestamp::now()));
         }
         println!(
-            "cluster.{GROUP}/{} is {verb} from {from} to {} (Kubernetes {}){}",
+            "{verb} {} from {from} to {} (Kubernetes {}){}",
             cluster.name_any(),
             to.name,
             to.kubernetes,
             self.suffix()
         );
         if cluster.spec.paused {
-            eprintln!("note: it is paused (spec.paused is true): nothing happens until it is not");
+            eprintln!("note: the cluster is paused (spec.paused is true); nothing changes until it is resumed");
         }
         self.finish(meta, cluster, &changed).await
     }
@@ -190,7 +190,7 @@ impl How {
         let (name, package, suffix) = (cluster.name_any(), &cluster.spec.package_version, self.suffix());
         match health::failed(cluster) {
             Some(failed) if !retry => bail!(
-                "cluster {name} was asked for {package} already; it did not work and was taken back {} ago: {}\nfleetwright cluster upgrade {of} {package} --retry tries it again, fleetwright cluster rollback {of} asks for what it has",
+                "cluster {name}: {package} failed and was rolled back {} ago: {}\nto retry: fleetwright cluster upgrade {of} {package} --retry; to keep the running version: fleetwright cluster rollback {of}",
                 ago(failed.at, Timestamp::now()),
                 line(&failed.message),
                 of = called(cluster)
@@ -199,12 +199,14 @@ impl How {
                 let stamp = Timestamp::now().to_string();
                 let asks = json!({"metadata": {"uid": cluster.uid(), "annotations": {names::RETRY: stamp}}});
                 let changed = write(meta, cluster, &Patch::Merge(asks), self.dry_run).await?;
-                println!("cluster.{GROUP}/{name} tries {package} again{suffix}");
+                println!("retrying {package} on {name}{suffix}");
                 self.finish(meta, cluster, &changed).await
             }
-            None if retry => bail!("nothing of {package} failed on cluster {name}: there is nothing to try again"),
+            None if retry => {
+                bail!("cluster {name}: {package} has not failed, there is nothing to retry; leave --retry out")
+            }
             None => {
-                println!("cluster.{GROUP}/{name} is asked for {package} already{suffix}");
+                println!("cluster.{GROUP}/{name} unchanged: spec.packageVersion is already {package}{suffix}");
                 self.finish(meta, cluster, cluster).await
             }
         }
@@ -253,12 +255,12 @@ async fn write<P: serde::Serialize + std::fmt::Debug>(
     };
     // A test that does not hold is refused like any patch that makes no sense: what is there now tells which it was.
     match api.get_opt(&name).await {
-        Ok(None) => bail!("cluster {name} is gone: somebody deleted it meanwhile"),
+        Ok(None) => bail!("cluster {name} not found: it was deleted in the meantime"),
         Ok(Some(now)) if now.uid() != cluster.uid() => {
-            bail!("cluster {name} was deleted and made anew meanwhile; look at it and try again")
+            bail!("cluster {name} was deleted and recreated in the meantime; check it and try again")
         }
         Ok(Some(now)) if now.spec.package_version != cluster.spec.package_version => bail!(
-            "cluster {name} was asked for {} meanwhile, by somebody else; look at it and try again",
+            "cluster {name} was modified in the meantime: spec.packageVersion is {} now; check it and try again",
             now.spec.package_version
         ),
         _ => Err(meta.explain(error)),

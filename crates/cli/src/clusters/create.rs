@@ -87,7 +87,10 @@ fn members(text: &str) -> Result<u32, String> {
         "3" => Ok(3),
         "5" => Ok(5),
         "7" => Ok(7),
-        _ => Err("1, 3, 5 or 7: an even number tolerates no more losses than the odd one below it".into()),
+        _ => {
+            Err("must be 1, 3, 5 or 7: an even number of members tolerates no more failures than one member less"
+                .into())
+        }
     }
 }
 
@@ -96,14 +99,13 @@ fn endpoint(text: &str) -> Result<Value, String> {
     const TYPES: [EndpointType; 4] =
         [EndpointType::ClusterIP, EndpointType::NodePort, EndpointType::LoadBalancer, EndpointType::External];
     let (type_, rest) = text.split_once(':').unwrap_or((text, ""));
-    let type_ = TYPES
-        .into_iter()
-        .find(|known| format!("{known:?}").eq_ignore_ascii_case(type_))
-        .ok_or("the type is ClusterIP, NodePort, LoadBalancer or External, such as LoadBalancer:pay-01.example.com")?;
+    let type_ = TYPES.into_iter().find(|known| format!("{known:?}").eq_ignore_ascii_case(type_)).ok_or(
+        "unknown type: use ClusterIP, NodePort, LoadBalancer or External, such as LoadBalancer:pay-01.example.com",
+    )?;
     let (host, port) = match rest.strip_prefix('[') {
         Some(rest) => {
             let (host, port) =
-                rest.split_once(']').ok_or("an IPv6 address ends in ], such as External:[2001:db8::1]:443")?;
+                rest.split_once(']').ok_or("an IPv6 address must end in ], such as External:[2001:db8::1]:443")?;
             (host, port.strip_prefix(':').unwrap_or(port))
         }
         None => rest.split_once(':').unwrap_or((rest, "")),
@@ -114,16 +116,13 @@ fn endpoint(text: &str) -> Result<Value, String> {
     }
     if !port.is_empty() {
         let port = port.parse::<u16>().ok().filter(|port| *port > 0);
-        endpoint["port"] = json!(port.ok_or("the port is a number from 1 to 65535; IPv6 addresses stand in [ ]")?);
+        endpoint["port"] = json!(port.ok_or("the port must be a number from 1 to 65535; write IPv6 addresses in [ ]")?);
         if matches!(type_, EndpointType::ClusterIP | EndpointType::LoadBalancer) {
-            return Err(format!("{type_:?} listens on port 6443: leave the port out, or take NodePort or External"));
+            return Err(format!("{type_:?} always uses port 6443: leave the port out, or use NodePort or External"));
         }
     }
     if type_ == EndpointType::External && host.is_empty() {
-        return Err(
-            "a given endpoint is known to you alone: write External:HOST, and External:HOST:PORT unless it is 6443"
-                .into(),
-        );
+        return Err("External needs a host: write External:HOST, or External:HOST:PORT if the port is not 6443".into());
     }
     Ok(endpoint)
 }
@@ -142,7 +141,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         let package = object["spec"]["packageVersion"].as_str().unwrap_or_default();
         let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
         if args.wait.wait && object["spec"]["paused"] == json!(true) {
-            bail!("a cluster that is paused is not made until it is not: leave --wait out, or spec.paused");
+            bail!(
+                "the cluster is paused (spec.paused is true), so --wait would time out: leave out --wait or spec.paused"
+            );
         }
         Packages::in_namespace(&meta, namespace).await?.get(package)?;
         // What is no spec is refused by the API server, which says why.
@@ -165,7 +166,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         let asked = Asked { package, generation: made.metadata.generation, failed_before: None };
         let took = args.wait.until(&meta, &made, "Ready", |cluster| asked.look(cluster)).await?;
         eprintln!(
-            "cluster.{GROUP}/{} is Ready after {took}; reach it: fleetwright cluster kubeconfig {}",
+            "cluster.{GROUP}/{} is Ready after {took}; get its kubeconfig: fleetwright cluster kubeconfig {}",
             made.name_any(),
             called(&made)
         );
@@ -183,18 +184,18 @@ fn read(file: &str) -> anyhow::Result<Value> {
         }
         file => (file, std::fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?),
     };
-    let documents =
-        source::documents(&text).map_err(|(line, column, said)| anyhow!("{file}:{line}:{column}: no YAML: {said}"))?;
+    let documents = source::documents(&text)
+        .map_err(|(line, column, said)| anyhow!("{file}:{line}:{column}: invalid YAML: {said}"))?;
     let [document] = documents.as_slice() else {
-        bail!("{file} holds {} documents: give it one, a Cluster", documents.len());
+        bail!("{file} contains {} documents; expected one Cluster", documents.len());
     };
     let word = |field: &str| document.get(field).and_then(source::Tree::text).unwrap_or_default();
     if word("kind") != "Cluster" || word("apiVersion") != format!("{GROUP}/{VERSION}") {
         bail!(
-            "{file}:{}: it is {} {}, and should be {GROUP}/{VERSION} Cluster",
+            "{file}:{}: expected {GROUP}/{VERSION} Cluster, found {} {}",
             document.line,
-            if word("apiVersion").is_empty() { "without apiVersion," } else { word("apiVersion") },
-            if word("kind").is_empty() { "without kind" } else { word("kind") }
+            if word("apiVersion").is_empty() { "no apiVersion," } else { word("apiVersion") },
+            if word("kind").is_empty() { "no kind" } else { word("kind") }
         );
     }
     Ok(document.value())
@@ -212,7 +213,7 @@ impl Args {
         let said = [("name", &self.name), ("namespace", &self.namespace)];
         metadata.extend(said.iter().filter_map(|(field, value)| Some(((*field).to_owned(), json!(value.as_ref()?)))));
         if metadata.get("name").is_none_or(Value::is_null) {
-            bail!("the file gives the cluster no name (metadata.name): fleetwright cluster create NAME -f FILE");
+            bail!("the file has no metadata.name: pass a name, fleetwright cluster create NAME -f FILE");
         }
         let mut object = json!({
             "apiVersion": format!("{GROUP}/{VERSION}"), "kind": "Cluster", "metadata": metadata,
@@ -226,7 +227,7 @@ impl Args {
             let mut at = &mut object["spec"];
             for (depth, field) in path.iter().enumerate() {
                 if !at.is_object() && !at.is_null() {
-                    bail!("spec.{} of the file is no object", path[..depth].join("."));
+                    bail!("spec.{} of the file is not an object", path[..depth].join("."));
                 }
                 at = &mut at[*field];
             }
@@ -240,7 +241,7 @@ impl Args {
         set(&["network", "pods"], self.pods.as_ref().map(|network| json!(network)))?;
         set(&["network", "services"], self.services.as_ref().map(|network| json!(network)))?;
         if object["spec"]["packageVersion"].as_str().is_none_or(str::is_empty) {
-            bail!("the file names no package version (spec.packageVersion): give it there, or with --package-version");
+            bail!("the file has no spec.packageVersion: set it there, or pass --package-version");
         }
         Ok(object)
     }
@@ -264,11 +265,11 @@ async fn create(meta: &Meta, object: &Value, dry_run: bool) -> anyhow::Result<Cl
     match meta.client.request::<Cluster>(request).await {
         Ok(made) => Ok(made),
         Err(kube::Error::Api(status)) if status.code == 409 => bail!(
-            "there is a cluster {name} in namespace {namespace} already: see fleetwright cluster status {name} -n {namespace}; fleetwright cluster upgrade changes its version, kubectl the rest"
+            "cluster {name} already exists in namespace {namespace}: see fleetwright cluster status {name} -n {namespace}; change its version with fleetwright cluster upgrade, other fields with kubectl"
         ),
         Err(error) if is_not_found(&error) => {
             bail!(
-                "there is no namespace {namespace}: make it (kubectl create namespace {namespace}), or pass -n for another one"
+                "namespace {namespace} not found: create it (kubectl create namespace {namespace}), or pass another one with -n"
             )
         }
         Err(error) => Err(meta.explain(error)),
@@ -294,10 +295,10 @@ mod tests {
         for (text, said) in [
             ("Ingress", "ClusterIP, NodePort, LoadBalancer or External"),
             ("External", "External:HOST"),
-            ("LoadBalancer:a:443", "leave the port out"),
-            ("NodePort:a:0", "from 1 to 65535"),
-            ("External:2001:db8::1", "IPv6 addresses stand in [ ]"),
-            ("External:[2001:db8::1", "ends in ]"),
+            ("LoadBalancer:a:443", "6443"),
+            ("NodePort:a:0", "65535"),
+            ("External:2001:db8::1", "IPv6"),
+            ("External:[2001:db8::1", "]"),
         ] {
             let refused = endpoint(text).expect_err(text);
             assert!(refused.contains(said), "{text}: {refused}");

@@ -42,8 +42,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         let name = cluster.name_any();
         if cluster.spec.deletion_protection && !args.unprotect {
             bail!(
-                "cluster {name} is protected (spec.deletionProtection is true){}; fleetwright cluster delete {} --unprotect takes the protection off and deletes it, with everything in it",
-                if cluster.metadata.deletion_timestamp.is_some() { " and goes on, though it was deleted" } else { "" },
+                "cluster {name} is protected (spec.deletionProtection is true){}; to delete it and all its data: fleetwright cluster delete {} --unprotect",
+                if cluster.metadata.deletion_timestamp.is_some() { ", and keeps running although its deletion was requested" } else { "" },
                 called(&cluster)
             );
         }
@@ -51,22 +51,22 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         if cluster.spec.deletion_protection {
             let patch = json!({"op": "replace", "path": "/spec/deletionProtection", "value": false});
             super::change::patch(&meta, &cluster, patch, args.dry_run).await?;
-            println!("cluster.{GROUP}/{name} is no longer protected{suffix}");
+            println!("cluster.{GROUP}/{name} unprotected{suffix}");
         }
         if cluster.metadata.deletion_timestamp.is_some() {
-            println!("cluster.{GROUP}/{name} is being deleted already{suffix}");
+            println!("cluster.{GROUP}/{name} is already being deleted{suffix}");
         } else {
             delete(&meta, &cluster, args.dry_run).await?;
             println!("cluster.{GROUP}/{name} deleted{suffix}");
         }
         if cluster.spec.paused {
-            eprintln!("note: it is paused (spec.paused is true), so nothing is done to it, not even its end");
+            eprintln!("note: the cluster is paused (spec.paused is true); it is not removed until it is resumed");
         }
         let machines = super::tree::machines(&meta, &cluster.namespace().unwrap_or_default()).await?;
         let joined = machines.get(&name).map_or(0, Vec::len);
         if joined > 0 && cluster.spec.on_delete == ClusterOnDelete::WaitForMachines {
             eprintln!(
-                "note: its {joined} machines hold it up as long as they are joined (spec.onDelete is WaitForMachines); kubectl patch cluster {} --type=merge -p '{{\"spec\":{{\"onDelete\":\"ReleaseMachines\"}}}}' lets them go",
+                "note: deletion waits until all machines have left the cluster (spec.onDelete is WaitForMachines; joined machines: {joined}); to release them: kubectl patch cluster {} --type=merge -p '{{\"spec\":{{\"onDelete\":\"ReleaseMachines\"}}}}'",
                 called(&cluster)
             );
         }
@@ -74,7 +74,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             return Ok(());
         }
         let took = gone(&args.wait, &meta, &cluster).await?;
-        println!("cluster.{GROUP}/{name} is gone after {took}, with everything in it");
+        println!("cluster.{GROUP}/{name} and all its data removed after {took}");
         Ok(())
     })
 }
@@ -95,14 +95,14 @@ async fn delete(meta: &Meta, cluster: &Cluster, dry_run: bool) -> anyhow::Result
 async fn gone(wait: &WaitArgs, meta: &Meta, cluster: &Cluster) -> anyhow::Result<String> {
     let began = Instant::now();
     let look = |found: Option<&Cluster>| if found.is_some() { Look::NotYet } else { Look::Done };
-    let took = wait.until(meta, cluster, "gone", look).await?;
+    let took = wait.until(meta, cluster, "deleted", look).await?;
     let Some(own) = cluster.status.as_ref().and_then(|status| status.namespace.clone()) else { return Ok(took) };
     let api: Api<Namespace> = Api::all(meta.client.clone());
     let mut said = false;
     loop {
         match api.get_opt(&own).await {
             Ok(None) => return Ok(format!("{}s", began.elapsed().as_secs())),
-            Ok(Some(_)) if !said => eprintln!("waiting: its namespace {own} is going away"),
+            Ok(Some(_)) if !said => eprintln!("waiting: namespace {own} is terminating"),
             Ok(Some(_)) => {}
             // Who may not see namespaces has to trust the operator, which lets the Cluster go last.
             Err(_) => return Ok(took),
@@ -110,7 +110,7 @@ async fn gone(wait: &WaitArgs, meta: &Meta, cluster: &Cluster) -> anyhow::Result
         said = true;
         if began.elapsed() >= wait.timeout.0 {
             bail!(
-                "the namespace {own} of cluster {} is not gone after {}; kubectl get namespace {own} -o yaml says what holds it",
+                "namespace {own} of cluster {} is still terminating after {}; see kubectl get namespace {own} -o yaml",
                 cluster.name_any(),
                 wait.timeout
             );

@@ -74,8 +74,10 @@ fn subject(text: &str) -> Result<String, String> {
 fn lifetime(text: &str) -> Result<Span, String> {
     let span: Span = text.parse().map_err(|error| format!("{error}"))?;
     match span {
-        span if span < Span::minutes(1) => Err("a minute at least, such as 1h".into()),
-        span if span > Span::minutes(720 * 60) => Err("720h (30 days) at most: it cannot be taken back".into()),
+        span if span < Span::minutes(1) => Err("must be at least 1m, such as 1h".into()),
+        span if span > Span::minutes(720 * 60) => {
+            Err("must be at most 720h (30 days): certificates cannot be revoked".into())
+        }
         span => Ok(span),
     }
 }
@@ -141,17 +143,16 @@ impl Args {
             EndpointType::NodePort if endpoint.host.is_none() => {
                 "its endpoint is a NodePort without a host: set spec.endpoint.host to the address of a node of the meta cluster".to_owned()
             }
-            EndpointType::LoadBalancer => {
-                "the meta cluster has given its load balancer no address yet: see kubectl get service kube-apiserver -n its namespace".to_owned()
-            }
+            EndpointType::LoadBalancer => format!(
+                "its load balancer has no address yet: see kubectl get service kube-apiserver -n {}",
+                status.namespace.as_deref().unwrap_or("NAMESPACE")
+            ),
             _ => match status.waiting_for {
-                Some(waiting) => format!("it waits for: {}", line(&waiting)),
+                Some(waiting) => format!("it is waiting for: {}", line(&waiting)),
                 None => format!("it is {}", health::phase(cluster)),
             },
         };
-        bail!(
-            "cluster {name} has no endpoint yet (status.endpoint): {what}; or say where it is reached with --server URL"
-        )
+        bail!("cluster {name} has no endpoint yet (status.endpoint): {what}; or pass its address with --server URL")
     }
 
     /// Writes it where it was asked for; answers how to use it, unless it was printed.
@@ -177,7 +178,7 @@ impl Args {
         let others = File::read(&path)?.map(|present| present.others(access.of)).unwrap_or_default();
         if !others.is_empty() {
             bail!(
-                "{} holds other contexts ({}), which would be lost: name another file, or KUBECONFIG={} with --merge adds to it",
+                "{} contains other contexts ({}), which would be lost: use another file, or add to it with KUBECONFIG={} and --merge",
                 path.display(),
                 others.join(", "),
                 path.display()
@@ -192,12 +193,12 @@ impl Args {
         let inside = cluster.spec.endpoint.type_ == EndpointType::ClusterIP && cluster.spec.endpoint.host.is_none();
         if inside && self.server.is_none() {
             eprintln!(
-                "note: this endpoint is a ClusterIP, which the meta cluster's network alone reaches; from elsewhere: kubectl -n {} port-forward service/kube-apiserver 6443, and --server https://127.0.0.1:6443",
+                "note: the endpoint is a ClusterIP, which is reachable only inside the meta cluster; from elsewhere: kubectl -n {} port-forward service/kube-apiserver 6443, and --server https://127.0.0.1:6443",
                 status.namespace.as_deref().unwrap_or_default()
             );
         }
         if !matches!(status.phase, Some(ClusterPhase::Ready | ClusterPhase::Soaking)) {
-            eprintln!("note: it is {} and may not answer: {}", health::phase(cluster), health::what(cluster));
+            eprintln!("note: the cluster is {} and may not answer: {}", health::phase(cluster), health::what(cluster));
         }
     }
 }
@@ -243,7 +244,7 @@ async fn person(meta: &Meta) -> anyhow::Result<String> {
     let review = api.create(&PostParams::default(), &SelfSubjectReview::default()).await;
     let known = review.ok().and_then(|review| review.status?.user_info?.username);
     let person = known.filter(|name| !name.starts_with("system:")).or_else(local);
-    person.ok_or_else(|| anyhow!("nobody says who you are: name the person that it is for with --user"))
+    person.ok_or_else(|| anyhow!("cannot determine your user name; pass it with --user"))
 }
 
 /// The authority that signs, and what is trusted with it.
@@ -253,10 +254,14 @@ async fn authority(meta: &Meta, cluster: &Cluster, own: &str, user: &str) -> any
     let secret = match api.get(AUTHORITY).await {
         Ok(secret) => secret,
         Err(error) if is_not_found(&error) => {
-            bail!("cluster {} has no authority yet ({place}): {}", cluster.name_any(), health::what(cluster))
+            bail!(
+                "cluster {} has no certificate authority yet ({place} not found): {}",
+                cluster.name_any(),
+                health::what(cluster)
+            )
         }
         Err(kube::Error::Api(status)) if status.code == 403 => bail!(
-            "kubeconfigs are signed with {place}, which you may not read: ask who may to run fleetwright cluster kubeconfig {} --user {user}",
+            "not allowed to read {place}, which signs kubeconfigs: ask an administrator to run fleetwright cluster kubeconfig {} --user {user}",
             called(cluster)
         ),
         Err(error) => return Err(meta.explain(error)),
@@ -267,11 +272,12 @@ async fn authority(meta: &Meta, cluster: &Cluster, own: &str, user: &str) -> any
     };
     let (Some(cert), Some(key)) = (text("tls.crt"), text("tls.key")) else {
         bail!(
-            "{place} has no tls.crt or tls.key: the operators make it whole again, see fleetwright why cluster {}",
+            "{place} has no tls.crt or tls.key: the cluster operator recreates it, see fleetwright why cluster {}",
             called(cluster)
         );
     };
-    let authority = Authority::from_pem(cert, key).with_context(|| format!("{place} is no authority"))?;
+    let authority =
+        Authority::from_pem(cert, key).with_context(|| format!("{place} is not a valid certificate authority"))?;
     Ok((authority, text("ca.crt").unwrap_or(cert).to_owned()))
 }
 
@@ -285,6 +291,6 @@ fn kubeconfig_path(context: &str) -> anyhow::Result<PathBuf> {
     }
     match std::env::var_os("HOME").filter(|home| !home.is_empty()) {
         Some(home) => Ok(Path::new(&home).join(".kube/config")),
-        None => bail!("neither KUBECONFIG nor HOME is set, so nobody knows the kubeconfig: name a file with --output"),
+        None => bail!("neither KUBECONFIG nor HOME is set: pass a file with --output"),
     }
 }

@@ -50,14 +50,14 @@ impl File {
             Err(error) => return Err(error).with_context(|| format!("cannot read {shown}")),
         };
         let documents = source::documents(&text)
-            .map_err(|(line, column, said)| anyhow!("{shown}:{line}:{column}: it is no kubeconfig: {said}"))?;
+            .map_err(|(line, column, said)| anyhow!("{shown}:{line}:{column}: not a kubeconfig: {said}"))?;
         match documents.as_slice() {
             [] => Ok(None),
             [one] if one.entries().is_empty() || one.get("kind").is_some_and(|kind| kind.text() != Some("Config")) => {
-                bail!("{shown} is there and is no kubeconfig: name another file")
+                bail!("{shown} exists and is not a kubeconfig: use another file")
             }
             [one] => Ok(Some(Self(one.value()))),
-            many => bail!("{shown} holds {} documents, and a kubeconfig is one: name another file", many.len()),
+            many => bail!("{shown} contains {} documents, expected one kubeconfig: use another file", many.len()),
         }
     }
 
@@ -89,7 +89,7 @@ impl File {
         if let Some(present) = present.as_ref().filter(|present| mark(present) != Some(access.of)) {
             let leads = present["context"]["cluster"].as_str().unwrap_or_default();
             return Err(format!(
-                "there is a context {name} already, which leads to {leads:?} and was not written for this cluster: give another name with --context-name, or remove it (kubectl config delete-context {name})"
+                "context {name} already exists, points to {leads:?} and was not written for this cluster: choose another name with --context-name, or remove it (kubectl config delete-context {name})"
             ));
         }
         let own = present.as_ref().map(|present| &present["context"]);
@@ -97,7 +97,7 @@ impl File {
             let ours = own.is_some_and(|context| context[field] == entry);
             if !ours && self.named(list, entry).is_some() {
                 return Err(format!(
-                    "there is a {field} {entry} already, which was not written for this cluster: give another name with --context-name, or remove it (kubectl config delete-{field} {entry})"
+                    "{field} {entry} already exists and was not written for this cluster: choose another name with --context-name, or remove it (kubectl config delete-{field} {entry})"
                 ));
             }
         }
@@ -173,7 +173,7 @@ fn place(path: &Path) -> anyhow::Result<PathBuf> {
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
-        made.with_context(|| format!("cannot make the folder {}", folder.display()))?;
+        made.with_context(|| format!("cannot create the directory {}", folder.display()))?;
     }
     Ok(path)
 }
@@ -206,7 +206,7 @@ impl Lock {
         match OpenOptions::new().write(true).create_new(true).open(&lock) {
             Ok(_) => Ok(Self(lock)),
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => bail!(
-                "{} is there: somebody changes the kubeconfig right now; try again, or remove it if nobody does",
+                "{} exists: another process is changing the kubeconfig; try again, or remove the file if no process uses it",
                 lock.display()
             ),
             Err(error) => Err(error).with_context(|| format!("cannot write {}", lock.display())),
@@ -306,7 +306,7 @@ unknown-to-us: [1, 1.5]
         assert!(refused.contains("--context-name"), "{refused}");
         assert_eq!(file.0, before);
         let mut file = File(json!({"clusters": [{"name": "pay-01", "cluster": {"server": "https://other"}}]}));
-        assert!(file.put(&access("ann", ("fleet", "pay-01"), &pair)).unwrap_err().contains("cluster pay-01 already"));
+        assert!(file.put(&access("ann", ("fleet", "pay-01"), &pair)).unwrap_err().contains("cluster pay-01"));
     }
 
     #[test]

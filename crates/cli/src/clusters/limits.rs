@@ -22,5 +22,5 @@ pub(super) async fn refuse(meta: &Meta, namespace: &str, name: &str, spec: &Clus
         return Ok(());
     }
     let lines: Vec<_> = found.iter().map(|one| format!("\n  {}", line(&one.to_string()))).collect();
-    bail!("cluster {name} in namespace {namespace} would exceed its limits, and nothing was changed:{}", lines.concat())
+    bail!("cluster {name} in namespace {namespace} would exceed its limits; nothing was changed:{}", lines.concat())
 }

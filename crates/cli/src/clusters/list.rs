@@ -4,7 +4,7 @@ use fleetwright_api::{Cluster, condition, names};
 use jiff::Timestamp;
 use kube::api::ListParams;
 
-use super::health::{self, FINE, rank, what};
+use super::health::{self, HEALTHY_RANK, rank, what};
 use crate::cluster::{Cluster as Meta, ClusterArgs};
 use crate::output::Format;
 use crate::shown::{ago, cut, line, table};
@@ -51,13 +51,13 @@ impl Which {
         params.label_selector.clone_from(&self.selector);
         let mut clusters = crate::why::all::<Cluster>(meta, namespace, params).await?;
         clusters.sort_by_cached_key(|cluster| (rank(cluster), cluster.metadata.name.clone()));
-        clusters.retain(|cluster| !self.problems || rank(cluster) < FINE);
+        clusters.retain(|cluster| !self.problems || rank(cluster) < HEALTHY_RANK);
         if clusters.is_empty() {
             let having = self.selector.as_ref().map_or(String::new(), |selector| format!(" with {selector}"));
             match self.problems {
                 true => eprintln!("No cluster{having} has a problem in namespace {namespace}."),
                 false => eprintln!(
-                    "There are no clusters{having} in namespace {namespace}; `fleetwright cluster create` makes one, -n looks elsewhere."
+                    "No clusters{having} found in namespace {namespace}; create one with `fleetwright cluster create`, or pass another namespace with -n."
                 ),
             }
         }

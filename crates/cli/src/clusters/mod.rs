@@ -15,7 +15,6 @@ mod snapshot;
 mod status;
 mod tree;
 mod wait;
-pub(crate) mod why;
 
 use clap::Subcommand;
 use fleetwright_api::Cluster;

@@ -48,10 +48,10 @@ impl Packages {
         self.find(name).ok_or_else(|| {
             let there: Vec<_> = self.all.iter().map(|package| package.name_any()).collect();
             let there = match there.is_empty() {
-                true => "there are none, make one first (docs/guide/clusters.md)".to_owned(),
-                false => format!("name one of {}, or make it first", there.join(", ")),
+                true => "none exist, create one first (docs/guide/clusters.md)".to_owned(),
+                false => format!("use one of {}, or create it first", there.join(", ")),
             };
-            anyhow!("there is no ClusterPackageVersion {name} in namespace {}: {there}", self.namespace)
+            anyhow!("ClusterPackageVersion {name} not found in namespace {}: {there}", self.namespace)
         })
     }
 
@@ -69,12 +69,11 @@ impl Packages {
         let of = called(cluster);
         let emulates = health::emulates(cluster);
         let more = match no_way.why {
-            Why::Older => format!("see fleetwright cluster rollback {of} {}", to.name),
-            Why::Newer => format!("see fleetwright cluster upgrade {of} {}", to.name),
-            Why::TooFar | Why::NotAllowed if to.is_older_than(from) => {
-                self.ways("back", from, |stop| stop.is_older_than(from) && reach::back(from, stop, emulates).is_ok())
-            }
-            Why::TooFar | Why::NotAllowed => self.ways("on", from, |stop| reach::forward(from, stop).is_ok()),
+            Why::Older => format!("use fleetwright cluster rollback {of} {}", to.name),
+            Why::Newer => format!("use fleetwright cluster upgrade {of} {}", to.name),
+            Why::TooFar | Why::NotAllowed if to.is_older_than(from) => self
+                .ways("a rollback", from, |stop| stop.is_older_than(from) && reach::back(from, stop, emulates).is_ok()),
+            Why::TooFar | Why::NotAllowed => self.ways("an upgrade", from, |stop| reach::forward(from, stop).is_ok()),
             Why::NotEmulated => restoring(cluster),
         };
         anyhow!("cluster {}: {no_way}\n{more}", cluster.name_any())
@@ -84,8 +83,8 @@ impl Packages {
         let stops = self.all.iter().filter_map(|package| self.find(package.metadata.name.as_deref()?));
         let names: Vec<_> = stops.filter(|stop| stop.name != from.name && leads(stop)).map(|stop| stop.name).collect();
         match names.is_empty() {
-            true => format!("no package version in namespace {} leads {direction} from {}", self.namespace, from.name),
-            false => format!("these lead {direction} from {}: {}", from.name, names.join(", ")),
+            true => format!("no package version in namespace {} allows {direction} from {}", self.namespace, from.name),
+            false => format!("package versions that allow {direction} from {}: {}", from.name, names.join(", ")),
         }
     }
 }
@@ -105,10 +104,10 @@ fn restoring(cluster: &Cluster) -> String {
         .map_or(String::new(), |reversible| format!("{}\n", line(&reversible.message)));
     match &status.last_snapshot {
         Some(snapshot) => format!(
-            "{said}a snapshot from before the upgrade leads back (spec.restore together with spec.packageVersion), and everything written after it is lost; the last snapshot is {}, of {} ago",
+            "{said}to go back, restore a snapshot from before the upgrade (set spec.restore together with spec.packageVersion); everything written after it is lost; the last snapshot is {}, taken {} ago",
             line(&snapshot.name),
             ago(snapshot.at, Timestamp::now())
         ),
-        None => format!("{said}only a snapshot from before the upgrade would lead back, and there is none"),
+        None => format!("{said}going back needs a snapshot from before the upgrade, and none exists"),
     }
 }

@@ -7,6 +7,7 @@ use fleetwright_api::{Cluster, GROUP};
 use fleetwright_clusters::Present;
 use fleetwright_plan::cluster::preflight::Finding;
 use fleetwright_plan::cluster::rehearse::{Rehearsal, Stage};
+use fleetwright_plan::explain::Plan;
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde_json::json;
@@ -21,7 +22,7 @@ use crate::shown::{ago, line, lines, table};
 #[command(after_help = "Examples:
   fleetwright cluster plan pay-01
   fleetwright cluster plan pay-01 --to k8s-1.37.1-r1
-  fleetwright cluster plan pay-01 --to k8s-1.37.1-r1 -o json | jq '.stages[] | {component, restarts}'
+  fleetwright cluster plan pay-01 --to k8s-1.37.1-r1 -o json | jq '.steps[] | {component, restarts}'
 
 The plan is made by the decision code of the operator, from the objects in the meta cluster; nothing is changed and no Secret is read. Which APIs
 clients use is known only after the change is requested: the operator then asks the API servers, before it changes anything.")]
@@ -44,8 +45,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         let plan = of(&meta, &cluster, args.to.as_deref()).await?;
         match args.output {
             Output::Text => print!("{}", text(&cluster, &plan, Timestamp::now())),
-            Output::Json => println!("{}", serde_json::to_string_pretty(&plan)?),
-            Output::Yaml => print!("{}", crate::yaml::documents(&[json!(plan)])?),
+            Output::Json => println!("{}", serde_json::to_string_pretty(&Plan::of_cluster(&cluster, &plan))?),
+            Output::Yaml => print!("{}", crate::yaml::documents(&[json!(Plan::of_cluster(&cluster, &plan))])?),
         }
         Ok(())
     })
@@ -59,7 +60,7 @@ pub(super) async fn of(meta: &Meta, cluster: &Cluster, to: Option<&str>) -> anyh
         None => {
             let packages = Packages::of(meta, cluster).await?;
             packages.get(to.unwrap_or(&cluster.spec.package_version))?;
-            anyhow::bail!("the package version came meanwhile; try again")
+            anyhow::bail!("the package version was created in the meantime; try again")
         }
     }
 }
@@ -83,10 +84,10 @@ pub(super) fn text(cluster: &Cluster, plan: &Rehearsal, now: Timestamp) -> Strin
         let _ = writeln!(out, "  ✗ {}: {}", reasons::LIMIT_EXCEEDED, line(&violation.to_string()));
     }
     if !plan.violations.is_empty() {
-        let _ = writeln!(out, "  Nothing of what follows is done until all of it is allowed");
+        let _ = writeln!(out, "  The change does not start while it exceeds the limits");
     }
     if cluster.spec.paused {
-        let _ = writeln!(out, "  The cluster is paused (spec.paused is true): nothing is done until it is not");
+        let _ = writeln!(out, "  The cluster is paused (spec.paused is true): nothing changes until it is resumed");
     }
     if !plan.stages.is_empty() {
         let _ = writeln!(out, "\nStages:\n{}", stages(plan).trim_end());
@@ -96,14 +97,14 @@ pub(super) fn text(cluster: &Cluster, plan: &Rehearsal, now: Timestamp) -> Strin
     }
     let risks = risks(plan);
     if !risks.is_empty() {
-        let _ = writeln!(out, "\nBefore it, and what is risky:\n{}", risks.trim_end());
+        let _ = writeln!(out, "\nChecks and risks:\n{}", risks.trim_end());
     }
     if plan.restore.is_none() {
-        let _ = writeln!(out, "\nGoing back:\n  {}", line(&plan.back.message));
+        let _ = writeln!(out, "\nRollback:\n  {}", line(&plan.back.message));
     }
     restore(&mut out, cluster, plan, now);
     if !plan.certificates.is_empty() {
-        let _ = writeln!(out, "\nCertificates that are replaced within a week, without an outage:");
+        let _ = writeln!(out, "\nCertificates that are renewed within a week, without an outage:");
         for one in &plan.certificates {
             let _ = writeln!(out, "  {} on {}", line(&one.name), one.replaced);
         }
@@ -159,7 +160,7 @@ fn risks(plan: &Rehearsal) -> String {
         }
     }
     for later in &plan.later {
-        let _ = writeln!(out, "  ? when it begins: {later}");
+        let _ = writeln!(out, "  ? when it starts: {later}");
     }
     out
 }
@@ -168,14 +169,17 @@ fn risks(plan: &Rehearsal) -> String {
 fn restore(out: &mut String, cluster: &Cluster, plan: &Rehearsal, now: Timestamp) {
     let Some(restore) = &plan.restore else {
         if plan.refused.as_ref().is_some_and(|refused| refused.reason == reasons::SOAK_ENDED) {
-            let _ = writeln!(out, "\nRestoring:\n  there is no snapshot that would lead back");
+            let _ = writeln!(
+                out,
+                "\nRestore:\n  no known snapshot that etcd of this package version can read; status.snapshots has all names"
+            );
         }
         return;
     };
-    let checked = if restore.checked { "it was seen to be whole" } else { "it was not checked" };
+    let checked = if restore.checked { "its content was verified" } else { "its content was not verified" };
     let _ = writeln!(
         out,
-        "\nRestoring a snapshot leads back, if it is from before the upgrade:\n  {}, with the data of {}: everything written since, {} ago, would be lost; {checked}\n  kubectl patch cluster {} --type=merge -p '{}'",
+        "\nRestore, if the snapshot is from before the upgrade:\n  {}, with the data of {}: everything written in the last {} would be lost; {checked}\n  kubectl patch cluster {} --type=merge -p '{}'",
         line(&restore.snapshot),
         restore.data_of,
         ago(restore.data_of, now),

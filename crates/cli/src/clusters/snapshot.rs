@@ -32,29 +32,31 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         let (meta, cluster) = args.one.fetch().await?;
         let name = cluster.name_any();
         if cluster.spec.datastore.etcd.is_none() {
-            bail!("cluster {name} has an external datastore: whoever runs it takes its snapshots");
+            bail!("cluster {name} has an external datastore: take snapshots with the tools of that datastore");
         }
         if cluster.spec.paused && args.wait.wait {
-            bail!("cluster {name} is paused (spec.paused is true), so no snapshot is taken until it is not: leave --wait out");
+            bail!("cluster {name} is paused (spec.paused is true), so --wait would time out: leave --wait out");
         }
         let asks = Timestamp::now().to_string();
         let patch = json!({"metadata": {"uid": cluster.uid(), "annotations": {names::SNAPSHOT: asks}}});
         let api: Api<Cluster> = Api::namespaced(meta.client.clone(), &cluster.namespace().unwrap_or_default());
         let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         api.patch(&name, &params, &Patch::Merge(patch)).await.map_err(|error| meta.explain(error))?;
-        println!("cluster.{GROUP}/{name} is asked for a snapshot");
+        println!("cluster.{GROUP}/{name} snapshot requested");
         if !args.wait.wait {
             return Ok(());
         }
         let failed_before = failed(&cluster);
-        let took = args.wait.until(&meta, &cluster, "snapshotted", |now| look(now, &asks, failed_before.as_deref())).await?;
+        let took =
+            args.wait.until(&meta, &cluster, "snapshotted", |now| look(now, &asks, failed_before.as_deref())).await?;
         let taken = api.get(&name).await?.status.and_then(|status| status.last_snapshot);
         let taken = taken.map(|last| {
             let size = last.size.map(|size| format!(", {} bytes", size.0)).unwrap_or_default();
             let revision = last.revision.map(|number| format!(", revision {number}")).unwrap_or_default();
-            format!("{}{size}{revision}", last.name)
+            let etcd = last.etcd.map(|version| format!(", etcd {version}")).unwrap_or_default();
+            format!("{}{size}{revision}{etcd}", last.name)
         });
-        println!("cluster.{GROUP}/{name} has snapshot {} after {took}", taken.unwrap_or_default());
+        println!("cluster.{GROUP}/{name} snapshot {} stored after {took}", taken.unwrap_or_default());
         Ok(())
     })
 }
@@ -67,13 +69,13 @@ fn failed(cluster: &Cluster) -> Option<String> {
 }
 
 fn look(cluster: Option<&Cluster>, asks: &str, failed_before: Option<&str>) -> Look {
-    let Some(cluster) = cluster else { return Look::Failed("somebody deleted it".to_owned()) };
+    let Some(cluster) = cluster else { return Look::Failed("it was deleted".to_owned()) };
     let followed = cluster.status.as_ref().and_then(|status| status.snapshotted.as_deref());
     if followed == Some(asks) {
         return Look::Done;
     }
     if cluster.annotations().get(names::SNAPSHOT).map(String::as_str) != Some(asks) {
-        return Look::Failed("somebody asked for another one meanwhile".to_owned());
+        return Look::Failed("another snapshot was requested in the meantime".to_owned());
     }
     match failed(cluster) {
         Some(why) if failed_before != Some(&why) => Look::Failed(line(&why)),

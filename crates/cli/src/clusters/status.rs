@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use kube::runtime::watcher;
 use kube::{Api, ResourceExt as _};
 
-use super::health::{self, FINE, mark, replica_mark, summary, version};
+use super::health::{self, HEALTHY_RANK, of_component, of_replica, sign, summary, version};
 use super::{One, news};
 use crate::output::Format;
 use crate::shown::{ago, conditions, line, table};
@@ -58,7 +58,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         }
         let config = watcher::Config::default().fields(&format!("metadata.name={}", cluster.name_any()));
         let api: Api<Cluster> = Api::namespaced(meta.client.clone(), &cluster.namespace().unwrap_or_default());
-        let is_problem = |cluster: &Cluster| health::rank(cluster) < FINE;
+        let is_problem = |cluster: &Cluster| health::rank(cluster) < HEALTHY_RANK;
         watch::changes(api, config, &[cluster], Telling { summary, is_problem, only_problems: false }).await
     })
 }
@@ -69,31 +69,31 @@ fn detail(cluster: &Cluster, events: &str, now: Timestamp) -> String {
     let (name, status) = (cluster.name_any(), cluster.status.clone().unwrap_or_default());
     let _ = writeln!(
         out,
-        "cluster/{name} is {}, {} API servers proven, package version {}",
+        "cluster/{name} is {}, {} API servers verified, package version {}",
         health::phase(cluster),
         health::replicas(cluster),
         cluster.spec.package_version
     );
     if cluster.status.is_none() {
-        out.push_str("  Nothing is known of it yet; do the operators run?\n");
+        out.push_str("  No status yet; check that the operators are running.\n");
     }
     if cluster.metadata.deletion_timestamp.is_some() {
         out.push_str(match cluster.spec.deletion_protection {
-            true => "  It was deleted, and goes on because it is protected.\n",
-            false => "  It was deleted and is going away.\n",
+            true => "  Its deletion was requested and is blocked by spec.deletionProtection.\n",
+            false => "  It is being deleted.\n",
         });
     }
     if let Some(failed) = health::failed(cluster) {
         let _ = writeln!(
             out,
-            "  {} did not work and was taken back {} ago: {}",
+            "  {} failed and was rolled back {} ago: {}",
             line(&failed.package_version),
             ago(failed.at, now),
             line(&failed.message)
         );
     }
     if let Some(waiting) = &status.waiting_for {
-        let _ = writeln!(out, "\nWaits for:\n  {}", line(waiting));
+        let _ = writeln!(out, "\nWaiting for:\n  {}", line(waiting));
     }
     if let Some(progress) = &status.progress {
         let said = if progress.message.is_empty() { String::new() } else { format!(": {}", line(&progress.message)) };
@@ -117,17 +117,17 @@ fn components(components: &[ClusterComponentStatus], now: Timestamp) -> String {
     let mut rows = Vec::new();
     for component in components {
         let ready = component.replicas.iter().filter(|replica| replica.ready).count();
-        let sign = mark(component).sign();
+        let sign = sign(of_component(component));
         rows.push(vec![
             format!("  {sign} {}", component.component),
             version(component),
             format!("{ready}/{} ready", component.replicas.len()),
         ]);
         let mut sorted: Vec<_> = component.replicas.iter().collect();
-        sorted.sort_by_key(|replica| replica_mark(component.component, replica));
+        sorted.sort_by_key(|replica| of_replica(component.component, replica));
         for replica in sorted {
             rows.push(vec![
-                format!("    {} {}", replica_mark(component.component, replica).sign(), line(&replica.name)),
+                format!("    {} {}", health::sign(of_replica(component.component, replica)), line(&replica.name)),
                 line(replica.version.as_deref().unwrap_or("-")),
                 replica_says(component.component, replica, now),
                 line(&replica.message),
@@ -145,8 +145,8 @@ pub(super) fn replica_says(
 ) -> String {
     let ready = if replica.ready { "ready" } else { "not ready" };
     match replica.proven {
-        Some(at) => format!("{ready}, proven {} ago", ago(at, now)),
-        None if component == ControlPlaneComponent::Apiserver => format!("{ready}, not proven"),
+        Some(at) => format!("{ready}, verified {} ago", ago(at, now)),
+        None if component == ControlPlaneComponent::Apiserver => format!("{ready}, not verified"),
         None => ready.to_owned(),
     }
 }
@@ -160,7 +160,7 @@ fn extensions(status: &ClusterStatus) -> String {
     let rows: Vec<_> = sorted
         .iter()
         .map(|extension| {
-            let sign = health::extension_mark(extension).sign();
+            let sign = health::sign(health::of_extension(extension));
             vec![format!("  {sign} {}", line(&extension.name)), line(&extension.reason), line(&extension.message)]
         })
         .collect();
@@ -176,8 +176,8 @@ fn about(cluster: &Cluster, status: &ClusterStatus, now: Timestamp) -> String {
     };
     row("endpoint", status.endpoint.clone());
     row("namespace", status.namespace.clone());
-    row("runs", status.package_version.clone());
-    row("before", status.previous.clone());
+    row("running", status.package_version.clone());
+    row("previous", status.previous.clone());
     row("emulates", status.emulates.as_ref().map(|minor| format!("{minor}{}", health::soak_left(status, now))));
     row(
         "finishing",
@@ -189,24 +189,25 @@ fn about(cluster: &Cluster, status: &ClusterStatus, now: Timestamp) -> String {
         "last snapshot",
         status.last_snapshot.as_ref().map(|snapshot| {
             let size = snapshot.size.as_ref().map_or(String::new(), |size| format!(", {}", size.0));
-            let checked = if snapshot.checked { "seen to be whole" } else { "not checked" };
-            format!("{}, of {} ago{size}, {checked}", snapshot.name, ago(snapshot.at, now))
+            let checked = if snapshot.checked { "verified" } else { "not verified" };
+            let etcd = snapshot.etcd.as_ref().map_or(String::new(), |version| format!(", etcd {version}"));
+            format!("{}, {} ago{size}{etcd}, {checked}", snapshot.name, ago(snapshot.at, now))
         }),
     );
     row(
         "restored",
         status.restored.as_ref().map(|restored| {
             format!(
-                "{} ago to {}, with the data of {}",
+                "{} ago from {}, with the data of {}",
                 ago(restored.at, now),
                 restored.snapshot,
                 restored.data_of.strftime("%Y-%m-%dT%H:%M:%SZ")
             )
         }),
     );
-    let protection = if cluster.spec.deletion_protection { "cannot be deleted" } else { "off" };
-    row("protection", Some(protection.to_owned()));
-    if rows.is_empty() { String::new() } else { format!("\nAbout it:\n{}", table(&rows)) }
+    let protection = if cluster.spec.deletion_protection { "on" } else { "off" };
+    row("deletion protection", Some(protection.to_owned()));
+    if rows.is_empty() { String::new() } else { format!("\nDetails:\n{}", table(&rows)) }
 }
 
 fn certificates(status: &ClusterStatus, now: Timestamp) -> String {
@@ -219,8 +220,8 @@ fn certificates(status: &ClusterStatus, now: Timestamp) -> String {
         .iter()
         .map(|certificate| {
             let left = match certificate.not_after > now {
-                true => format!("ends in {}", ago(now, certificate.not_after)),
-                false => format!("ended {} ago", ago(certificate.not_after, now)),
+                true => format!("expires in {}", ago(now, certificate.not_after)),
+                false => format!("expired {} ago", ago(certificate.not_after, now)),
             };
             let end = certificate.not_after.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
             vec![format!("  {}", line(&certificate.name)), left, end]

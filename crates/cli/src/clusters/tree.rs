@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use kube::ResourceExt as _;
 use kube::api::ListParams;
 
-use super::health::{self, Mark, cluster_mark, mark, replica_mark, version};
+use super::health::{self, Health, of_cluster, of_component, of_replica, sign, version};
 use super::list::Which;
 use super::status::replica_says;
 use crate::cluster::{Cluster as Meta, ClusterArgs};
@@ -72,18 +72,18 @@ pub(super) async fn machines(meta: &Meta, namespace: &str) -> anyhow::Result<BTr
 
 /// A line, and what hangs on it.
 struct Branch {
-    mark: Mark,
+    mark: Health,
     text: String,
     parts: Vec<Branch>,
 }
 
 impl Branch {
-    fn leaf(mark: Mark, text: impl AsRef<str>) -> Self {
+    fn leaf(mark: Health, text: impl AsRef<str>) -> Self {
         Self { mark, text: cut(line(text.as_ref()).trim_end(), 240), parts: vec![] }
     }
 
     fn shown(&self) -> String {
-        let mut out = format!("{} {}\n", self.mark.sign(), self.text);
+        let mut out = format!("{} {}\n", sign(self.mark), self.text);
         self.below(&mut out, "");
         out
     }
@@ -91,7 +91,7 @@ impl Branch {
     fn below(&self, out: &mut String, indent: &str) {
         for (at, part) in self.parts.iter().enumerate() {
             let (corner, bar) = if at + 1 == self.parts.len() { ("└─", "   ") } else { ("├─", "│  ") };
-            out.push_str(&format!("{indent}{corner} {} {}\n", part.mark.sign(), part.text));
+            out.push_str(&format!("{indent}{corner} {} {}\n", sign(part.mark), part.text));
             part.below(out, &format!("{indent}{bar}"));
         }
     }
@@ -104,7 +104,7 @@ impl Branch {
 }
 
 fn branch(cluster: &Cluster, machines: &[Machine], full: bool, now: Timestamp) -> Branch {
-    let mark = cluster_mark(cluster);
+    let mark = of_cluster(cluster);
     let what = health::what(cluster);
     let text = format!(
         "{}  {}  {}  {}",
@@ -112,10 +112,10 @@ fn branch(cluster: &Cluster, machines: &[Machine], full: bool, now: Timestamp) -
         health::phase(cluster),
         cluster.spec.package_version,
         // What is wrong hangs below it.
-        if mark == Mark::Wrong { "" } else { &what }
+        if mark == Health::Unhealthy { "" } else { &what }
     );
     let mut root = Branch::leaf(mark, text);
-    if mark == Mark::Well && !full {
+    if mark == Health::Healthy && !full {
         return root;
     }
     let wrong = health::problems(cluster);
@@ -123,29 +123,32 @@ fn branch(cluster: &Cluster, machines: &[Machine], full: bool, now: Timestamp) -
         .iter()
         .map(|condition| {
             let text = format!("{}: {}: {}", condition.type_, condition.reason, condition.message);
-            Branch::leaf(Mark::Wrong, text)
+            Branch::leaf(Health::Unhealthy, text)
         })
         .collect();
     if let Some(failed) = health::failed(cluster) {
-        let text = format!("{} did not work and was taken back: {}", failed.package_version, failed.message);
-        parts.push(Branch::leaf(Mark::Wrong, text));
+        let text = format!("{} failed and was rolled back: {}", failed.package_version, failed.message);
+        parts.push(Branch::leaf(Health::Unhealthy, text));
     }
     if health::is_protected(cluster) {
-        parts.push(Branch::leaf(Mark::Wrong, "it was deleted, and goes on because spec.deletionProtection is true"));
+        parts.push(Branch::leaf(Health::Unhealthy, "deletion is blocked by spec.deletionProtection"));
     }
     let mut below: Vec<_> =
         health::components(cluster).iter().map(|component| component_branch(component, full, now)).collect();
     let extensions = cluster.status.iter().flat_map(|status| &status.extensions).map(|extension| {
-        let mark = health::extension_mark(extension);
-        let said =
-            if mark == Mark::Well { String::new() } else { format!("{}: {}", extension.reason, extension.message) };
+        let mark = health::of_extension(extension);
+        let said = if mark == Health::Healthy {
+            String::new()
+        } else {
+            format!("{}: {}", extension.reason, extension.message)
+        };
         Branch::leaf(mark, format!("extension {}  {said}", extension.name))
     });
     below.extend(extensions);
     below.extend(machine_branch(machines, full));
     parts.extend(Branch::sorted(below));
-    if mark == Mark::Wrong && parts.iter().all(|part| part.mark != Mark::Wrong) && !what.is_empty() {
-        parts.insert(0, Branch::leaf(Mark::Wrong, what));
+    if mark == Health::Unhealthy && parts.iter().all(|part| part.mark != Health::Unhealthy) && !what.is_empty() {
+        parts.insert(0, Branch::leaf(Health::Unhealthy, what));
     }
     root.parts = parts;
     root
@@ -154,13 +157,13 @@ fn branch(cluster: &Cluster, machines: &[Machine], full: bool, now: Timestamp) -
 fn component_branch(component: &fleetwright_api::ClusterComponentStatus, full: bool, now: Timestamp) -> Branch {
     let ready = component.replicas.iter().filter(|replica| replica.ready).count();
     let text = format!("{}  {}  {ready}/{} ready", component.component, version(component), component.replicas.len());
-    let mut root = Branch::leaf(mark(component), text);
-    if root.mark == Mark::Well && !full {
+    let mut root = Branch::leaf(of_component(component), text);
+    if root.mark == Health::Healthy && !full {
         return root;
     }
     let replicas = component.replicas.iter().map(|replica| {
         let mut leaf = Branch::leaf(
-            replica_mark(component.component, replica),
+            of_replica(component.component, replica),
             format!(
                 "{}  {}  {}",
                 replica.name,
@@ -189,21 +192,21 @@ fn machine_branch(machines: &[Machine], full: bool) -> Option<Branch> {
             Branch::leaf(mark, format!("machine/{}  {}", machine.name_any(), crate::machine::summary(machine)))
         })
         .collect();
-    let well = each.iter().filter(|machine| machine.mark == Mark::Well).count();
-    let worst = each.iter().map(|machine| machine.mark).min().unwrap_or(Mark::Well);
+    let well = each.iter().filter(|machine| machine.mark == Health::Healthy).count();
+    let worst = each.iter().map(|machine| machine.mark).min().unwrap_or(Health::Healthy);
     let mut root = Branch::leaf(worst, format!("machines  {well}/{} ready", each.len()));
-    root.parts = Branch::sorted(each).into_iter().filter(|machine| full || machine.mark != Mark::Well).collect();
+    root.parts = Branch::sorted(each).into_iter().filter(|machine| full || machine.mark != Health::Healthy).collect();
     Some(root)
 }
 
-fn machine_mark(machine: &Machine) -> Mark {
+fn machine_mark(machine: &Machine) -> Health {
     let schedulable = |status: &fleetwright_api::MachineStatus| {
         fleetwright_api::condition(&status.conditions, names::SCHEDULABLE)
             .is_none_or(|verdict| verdict.status == Status::True)
     };
     match &machine.status {
-        _ if crate::machine::is_problem(machine) => Mark::Wrong,
-        Some(status) if status.phase == Some(Phase::Ready) && schedulable(status) => Mark::Well,
-        _ => Mark::OnItsWay,
+        _ if crate::machine::is_problem(machine) => Health::Unhealthy,
+        Some(status) if status.phase == Some(Phase::Ready) && schedulable(status) => Health::Healthy,
+        _ => Health::Progressing,
     }
 }

@@ -60,7 +60,7 @@ impl WaitArgs {
                     match look(found.as_ref()) {
                         Look::Done => return Ok(ago(began, jiff::Timestamp::now())),
                         Look::Failed(why) => bail!("cluster {name} is not {wanted}: {why}"),
-                        Look::NotYet => found.as_ref().map_or("it is gone".to_owned(), health::summary),
+                        Look::NotYet => found.as_ref().map_or("not found".to_owned(), health::summary),
                     }
                 }
                 Err(error) => format!("{:#}", meta.explain(error)),
@@ -71,7 +71,7 @@ impl WaitArgs {
             }
             if Instant::now() >= deadline {
                 bail!(
-                    "cluster {name} is not {wanted} after {}: {said}\nIt goes on by itself; see\n  fleetwright cluster status {of}\n  fleetwright why cluster {of}",
+                    "timed out after {}: cluster {name} is not {wanted}: {said}\nThe operators continue; see\n  fleetwright cluster status {of}\n  fleetwright why cluster {of}",
                     self.timeout,
                     of = called(cluster)
                 );
@@ -93,9 +93,9 @@ pub(super) struct Asked<'a> {
 impl Asked<'_> {
     /// Whether the cluster has it, and is proven to work with it.
     pub(super) fn look(&self, cluster: Option<&Cluster>) -> Look {
-        let Some(cluster) = cluster else { return Look::Failed("somebody deleted it".to_owned()) };
+        let Some(cluster) = cluster else { return Look::Failed("it was deleted".to_owned()) };
         if cluster.spec.package_version != self.package {
-            return Look::Failed(format!("somebody asked for {} instead", cluster.spec.package_version));
+            return Look::Failed(format!("spec.packageVersion was changed to {}", cluster.spec.package_version));
         }
         let status = cluster.status.clone().unwrap_or_default();
         let of_now = |generation: Option<i64>| generation >= self.generation;
@@ -110,7 +110,7 @@ impl Asked<'_> {
             && failed.package_version == self.package
             && status.failed != self.failed_before
         {
-            return Look::Failed(format!("it did not work and was taken back: {}", line(&failed.message)));
+            return Look::Failed(format!("{} failed and was rolled back: {}", self.package, line(&failed.message)));
         }
         let limited = condition(&status.conditions, names::ACCEPTED)
             .filter(|accepted| accepted.status == Status::False && accepted.reason == reasons::LIMIT_EXCEEDED)

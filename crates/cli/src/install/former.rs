@@ -29,7 +29,7 @@ impl<'a> Former<'a> {
     pub(super) async fn foresee(&self) -> anyhow::Result<()> {
         for object in manifest::former(self.choices) {
             if self.found(&object).await?.is_some() {
-                println!("{} deleted (dry run; of the former layout)", object.display());
+                println!("{} deleted (dry run; former layout)", object.display());
             }
         }
         for secret in self.keys().await? {
@@ -72,11 +72,11 @@ impl<'a> Former<'a> {
         let deadline = Instant::now() + self.timeout.0;
         while self.found(object).await?.is_some_and(|left| left.metadata.uid == found.metadata.uid) {
             if Instant::now() > deadline {
-                bail!("{display} is not gone after {}: run the command again to go on", self.timeout);
+                bail!("{display} still exists after {}: run the command again to continue", self.timeout);
             }
             tokio::time::sleep(LOOK).await;
         }
-        println!("{display} deleted (of the former layout)");
+        println!("{display} deleted (former layout)");
         Ok(())
     }
 
@@ -91,7 +91,7 @@ impl<'a> Former<'a> {
             let Some(first) = left.first() else { return Ok(()) };
             if Instant::now() > deadline {
                 bail!(
-                    "pod/{} of the former operators is not gone after {}; delete it and run the command again: two must not lead",
+                    "pod/{} of the former operators still exists after {}; delete it and run the command again: only one process may lead",
                     first.name_any(),
                     self.timeout
                 );
@@ -131,7 +131,7 @@ impl<'a> Former<'a> {
                 let there = to.get(&name).await.map_err(|error| self.cluster.explain(error))?;
                 if there.data != copy.data {
                     eprintln!(
-                        "note: secret/{name} in namespace {} differs from the one in {}, which stays: delete the one that no cluster needs",
+                        "note: secret/{name} in namespace {} differs from the one in {}, which is kept: delete the one that no cluster uses",
                         self.choices.namespace, self.choices.fleet_namespace
                     );
                     return Ok(());

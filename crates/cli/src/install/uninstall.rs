@@ -95,13 +95,13 @@ impl Uninstall<'_> {
                 removed += u32::from(self.remove(object).await?);
             }
         } else {
-            println!("The definitions stay: there are operators in {} too.", others.join(", "));
+            println!("CustomResourceDefinitions kept: operators also run in {}.", others.join(", "));
         }
         for object in objects.iter().rev().filter(|object| object.is_namespace()) {
             removed += u32::from(self.remove_namespace(object, &objects).await?);
         }
         if removed == 0 {
-            println!("Nothing of Fleetwright is left to remove.");
+            println!("No objects of Fleetwright found; nothing to remove.");
         }
         self.tell_of_tainted_nodes(client).await
     }
@@ -167,7 +167,7 @@ impl Uninstall<'_> {
             Err(error) => return Err(self.cluster.explain(error)),
         };
         if !is_ours(&found.metadata) {
-            println!("{} left: it was not made by `fleetwright install`", object.display());
+            println!("{} kept: it was not created by `fleetwright install`", object.display());
             return Ok(false);
         }
         self.delete(&api, &found, &object.display()).await?;
@@ -197,9 +197,9 @@ impl Uninstall<'_> {
             if Instant::now() > self.deadline {
                 let finalizers = left.metadata.finalizers.unwrap_or_default().join(", ");
                 bail!(
-                    "{display} is not gone after {}: it waits for {}; run the command again to go on",
+                    "{display} still exists after {}: waiting for {}; run the command again to continue",
                     self.args.timeout,
-                    if finalizers.is_empty() { "what it owns" } else { finalizers.as_str() }
+                    if finalizers.is_empty() { "its dependents" } else { finalizers.as_str() }
                 );
             }
             tokio::time::sleep(LOOK).await;
@@ -225,19 +225,19 @@ impl Uninstall<'_> {
         let found = api.get_opt(object.name()).await.map_err(|error| self.cluster.explain(error))?;
         let Some(found) = found else { return Ok(false) };
         if !is_ours(&found.metadata) {
-            println!("{} left: it was there before", object.display());
+            println!("{} kept: it existed before the installation", object.display());
             return Ok(false);
         }
         let others = match self.foreign(object.name(), ours).await {
             Ok(others) => others,
             Err(error) => {
-                println!("{} left: what is in it cannot be told: {error:#}", object.display());
+                println!("{} kept: cannot list its objects: {error:#}", object.display());
                 return Ok(false);
             }
         };
         if let Some(first) = others.first() {
             let more = if others.len() > 1 { format!(" and {} more", others.len() - 1) } else { String::new() };
-            println!("{} left: it holds {first}{more}", object.display());
+            println!("{} kept: it contains {first}{more}", object.display());
             return Ok(false);
         }
         self.delete(&api, &found, &object.display()).await?;
@@ -302,7 +302,7 @@ impl Uninstall<'_> {
 
 fn objects_exist(counts: &BTreeMap<(String, String), usize>) -> anyhow::Error {
     let mut text = String::from(
-        "objects of Fleetwright exist; they would go with their kinds, and nobody would clean up after them:\n",
+        "objects of Fleetwright exist; removing the CustomResourceDefinitions would delete them without cleanup:\n",
     );
     let mut namespaces: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for ((namespace, plural), count) in counts {
@@ -333,11 +333,12 @@ fn tainted_nodes(names: &[String]) -> Option<String> {
     let taint = names::UNREADY_TAINT;
     let shown = names.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(" ");
     let more = if names.len() > SHOWN { format!(" (and {} more)", names.len() - SHOWN) } else { String::new() };
+    let nodes =
+        if names.len() == 1 { "1 Node still has".to_owned() } else { format!("{} Nodes still have", names.len()) };
     (!names.is_empty()).then(|| {
         format!(
-            "{} Nodes still carry the taint {taint}: no pods are scheduled to them until somebody lifts it:\n  \
-             kubectl taint node {shown} {taint}-{more}",
-            names.len()
+            "{nodes} the taint {taint}: no pods are scheduled there until it is removed:\n  \
+             kubectl taint node {shown} {taint}-{more}"
         )
     })
 }

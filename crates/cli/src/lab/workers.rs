@@ -27,7 +27,7 @@ pub(super) async fn import(meta: &Meta, helpers: Option<&Path>, workers: bool) -
     let image = match helpers {
         Some(folder) => Image::fleetwright(name, program, &folder)?,
         None if workers => bail!(
-            "there is no helper for hosts, which a Machine-Operator beside a control plane needs: build it with make helper, or name its folder with --helpers"
+            "host helper not found; the Machine-Operator beside a control plane needs it: build it with make helper, or pass its directory with --helpers"
         ),
         None => Image::program(name, program)?,
     };
@@ -59,7 +59,7 @@ fn cluster(meta: &Meta, workers: &Workers, kubelet: &str) -> Result<[Value; 2]> 
     let versions = meta.package_versions(FLEET_NAMESPACE)?.into_iter();
     let mut same =
         versions.filter(|one| one["spec"]["kubernetes"].as_str().is_some_and(|is| minor(is) == minor(kubelet)));
-    let mut package = same.next().with_context(|| format!("there is no control plane for the kubelet {kubelet}"))?;
+    let mut package = same.next().with_context(|| format!("no control plane found for kubelet {kubelet}"))?;
     let name = format!("{}-workers", package["metadata"]["name"].as_str().unwrap_or_default());
     package["metadata"]["name"] = name.clone().into();
     let (proxy, dns) = (workers.image("kube-proxy")?, workers.image("coredns")?);

@@ -81,25 +81,25 @@ pub(crate) fn adopt(args: &Adopt) -> anyhow::Result<()> {
         if owner.is_none() && says("HostNotClaimed") {
             if args.from.as_deref() != Some(HostOwner::UNCLAIMED) {
                 bail!(
-                    "the host of machine {name} carries packages that an earlier version of Fleetwright installed, and has no owner mark. If no other \
-                     Machine, also of another cluster, has it, after which what this one does not declare is removed: \
+                    "the host of machine {name} has packages that an earlier version of Fleetwright installed, and no owner mark. If no other \
+                     Machine, of this or another cluster, uses the host, claim it (packages that {name} does not declare are then removed): \
                      fleetwright machine adopt {name} -n {namespace} --from {}",
                     HostOwner::UNCLAIMED
                 );
             }
             write(&cluster, &machine, &annotation(HostOwner::UNCLAIMED)).await?;
-            println!("machine.{GROUP}/{name} claims its host");
+            println!("machine.{GROUP}/{name} host claim requested");
             return Ok(());
         }
         let Some(owner) = owner else {
-            bail!("the host of machine {name} has no known owner: the first step of this Machine claims it, and there is nothing to adopt")
+            bail!("nothing to adopt: the host of machine {name} has no known owner; the first step of this Machine claims it")
         };
         let whose = format!(
             "Machine {}/{} (uid {}) of the cluster {}, in epoch {}",
             owner.namespace, owner.name, owner.uid, owner.cluster, owner.epoch
         );
         if machine.metadata.uid.as_ref() == Some(&owner.uid) && !says("StaleFencingToken") {
-            println!("machine.{GROUP}/{name} has its host already");
+            println!("machine.{GROUP}/{name} already owns its host");
             return Ok(());
         }
         if args.from.as_ref() != Some(&owner.uid) {
@@ -108,21 +108,21 @@ pub(crate) fn adopt(args: &Adopt) -> anyhow::Result<()> {
                 None => format!("the host of machine {name} belongs to {whose}"),
             };
             bail!(
-                "{asked}. To take it from there, after which that Machine can change nothing on it and what this one does not declare is removed: \
+                "{asked}. To adopt it (that Machine can then no longer change the host, and packages that {name} does not declare are removed): \
                  fleetwright machine adopt {name} -n {namespace} --from {}",
                 owner.uid
             );
         }
         // Exactly this owner in exactly this epoch: the annotation does nothing if another one has it by then.
         write(&cluster, &machine, &annotation(&owner.adoption())).await?;
-        println!("machine.{GROUP}/{name} takes its host from {whose}");
+        println!("machine.{GROUP}/{name} adopting its host from {whose}");
         Ok(())
     })
 }
 
 pub(crate) fn retry(args: &Args) -> anyhow::Result<()> {
     let stamp = Timestamp::now().to_string();
-    args.each("will be tried again", |_| Some(json!({"metadata": {"annotations": {names::RETRY: stamp}}})))
+    args.each("retry requested", |_| Some(json!({"metadata": {"annotations": {names::RETRY: stamp}}})))
 }
 
 pub(crate) fn pause(args: &Args) -> anyhow::Result<()> {
@@ -140,7 +140,7 @@ impl Args {
             let cluster = self.cluster.connect().await?;
             let machines = self.which.fetch(&cluster).await?;
             if machines.is_empty() {
-                bail!("there are no machines in namespace {}", self.which.namespace(&cluster));
+                bail!("no machines found in namespace {}", self.which.namespace(&cluster));
             }
             for machine in &machines {
                 let name = machine.metadata.name.as_deref().unwrap_or_default();
@@ -149,7 +149,7 @@ impl Args {
                         write(&cluster, machine, &patch).await?;
                         println!("machine.{GROUP}/{name} {done}");
                     }
-                    None => println!("machine.{GROUP}/{name} {done} (it was already)"),
+                    None => println!("machine.{GROUP}/{name} {done} (unchanged)"),
                 }
             }
             Ok(())
@@ -164,10 +164,10 @@ pub(crate) fn force_release(args: &ForceRelease) -> anyhow::Result<()> {
         let machine: Machine = target::one(&cluster, &namespace, &args.name).await?;
         let name = &args.name;
         if machine.metadata.deletion_timestamp.is_none() {
-            bail!("machine {name} was not deleted: only one that is leaving and whose host is gone can be let go (kubectl delete machine {name} -n {namespace} --wait=false)");
+            bail!("machine {name} is not being deleted; if its host no longer exists, delete it first: kubectl delete machine {name} -n {namespace} --wait=false");
         }
         write(&cluster, &machine, &json!({"metadata": {"annotations": {names::FORCE_RELEASE: "true"}}})).await?;
-        println!("machine.{GROUP}/{name} is let go: what is on its host stays there");
+        println!("machine.{GROUP}/{name} force-released; its packages stay on the host");
         Ok(())
     })
 }

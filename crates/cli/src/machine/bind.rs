@@ -40,7 +40,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         let machines = args.which.fetch(&cluster).await?;
         let namespace = args.which.namespace(&cluster).to_owned();
         if machines.is_empty() {
-            bail!("there are no machines in namespace {namespace}");
+            bail!("no machines found in namespace {namespace}");
         }
         let all = crate::why::all::<Machine>(&cluster, &namespace, ListParams::default()).await?;
         let mut failed = 0;
@@ -63,11 +63,11 @@ async fn bind(cluster: &Cluster, machine: &Machine, all: &[Machine], dry_run: bo
     let wanted = machine.spec.hostname.as_deref().unwrap_or(&name);
     let nodes: Api<Node> = Api::all(cluster.client.clone());
     let node = nodes.get_opt(wanted).await.map_err(|error| cluster.explain(error))?;
-    let node = node.with_context(|| format!("there is no Node {wanted}"))?;
+    let node = node.with_context(|| format!("Node {wanted} not found"))?;
     let uid = node.uid().with_context(|| format!("Node {wanted} has no uid"))?;
     let bound = |machine: &Machine| machine.status.as_ref().and_then(MachineStatus::bound_uid) == Some(uid.as_str());
     if bound(machine) {
-        return Ok(format!("is bound to Node {wanted} already"));
+        return Ok(format!("is already bound to Node {wanted}"));
     }
     if let Some(other) = all.iter().find(|other| other.name_any() != name && bound(other)) {
         bail!("Node {wanted} is bound to Machine {}: delete one of the two Machines", other.name_any());

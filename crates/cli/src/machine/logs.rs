@@ -70,9 +70,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         let Some(record) = found else {
             match &args.step {
                 Some(id) => {
-                    bail!("the host of machine {} remembers no step {id}; --list says which there are", args.name)
+                    bail!("step {id} not found on the host of machine {}; see --list", args.name)
                 }
-                None => bail!("the host of machine {} remembers no steps", args.name),
+                None => bail!("no steps are recorded on the host of machine {}", args.name),
             }
         };
         eprintln!("{}", head(record));
@@ -92,8 +92,8 @@ async fn log(link: &dyn Link, args: &Args, record: &StepRecord) -> anyhow::Resul
     let request = Request::Log { id: record.id.clone(), bytes: args.bytes };
     match link.ask(&request, args.reach.within(), &|_| {}).await? {
         Answer::Log(bytes) => Ok(bytes),
-        Answer::Failed(failure) => bail!("the host says no: {}", line(&failure.message)),
-        _ => bail!("the host answers something else than it was asked"),
+        Answer::Failed(failure) => bail!("host rejected the request: {}", line(&failure.message)),
+        _ => bail!("unexpected answer from the host"),
     }
 }
 

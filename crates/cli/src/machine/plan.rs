@@ -7,19 +7,19 @@ use std::time::Duration;
 
 use anyhow::bail;
 use fleetwright_api::{Disruption, Drift, Machine};
+use fleetwright_machines::{DrainPreview, preview_drain};
+use fleetwright_plan::explain::{Deviation, MachineDetails, Obstacles, Plan, node_name};
 use fleetwright_plan::join::{Binding, RegisteredNode, bind, not_bound};
 use fleetwright_plan::machine::{Asked, Host, Known, PlannedStep, Seen, Wanted, facts, misfit, steps, uncompared};
 use fleetwright_plan::package::Rendered;
 use fleetwright_plan::skew::{self, Minor};
-use fleetwright_readiness::node_name;
-use fleetwright_wire::{Observation, Observe, Owner};
+use fleetwright_wire::{Observation, Observe, Owner, plural};
 use futures::StreamExt as _;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::api::{ListParams, Request};
+use k8s_openapi::api::core::v1::Node;
 use kube::core::PartialObjectMeta;
-use kube::{Api, Resource, ResourceExt};
-use serde_json::{Value, json};
+use kube::{Api, ResourceExt};
+use serde_json::json;
 
 use super::reach::{self, ReachArgs, Way};
 use super::select::Which;
@@ -30,8 +30,6 @@ use crate::shown::{line, table};
 
 /// So many hosts are looked at a time.
 const AT_ONCE: usize = 64;
-/// So many pods are listed at a time: each may have more than one MB.
-const PAGE: u32 = 50;
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
@@ -62,14 +60,14 @@ pub(crate) struct Args {
 
 /// What is ahead of one machine.
 struct Planned {
-    machine: String,
+    machine: Machine,
     /// The steps, or why nobody can say.
     steps: Result<Vec<PlannedStep>, String>,
     /// How it differs, by component; only if the host was asked.
-    deviations: Vec<(String, String)>,
+    deviations: Vec<Deviation>,
     node: Option<String>,
-    /// Pods that would have to leave, if some must.
-    pods: Vec<String>,
+    /// What a drain does to the pods, if there is one; or why that is not known.
+    drain: Result<DrainPreview, String>,
     paused: bool,
     /// Drift is only reported.
     reports: bool,
@@ -97,15 +95,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         let planned: Vec<Planned> = futures::stream::iter(work).buffered(AT_ONCE).collect().await;
         let text = match args.output {
             Output::Text => shown(&planned),
-            Output::Json => serde_json::to_string_pretty(&planned.iter().map(as_json).collect::<Vec<_>>())? + "\n",
-            Output::Yaml => crate::yaml::documents(&planned.iter().map(as_json).collect::<Vec<_>>())?,
+            Output::Json => serde_json::to_string_pretty(&planned.iter().map(data).collect::<Vec<_>>())? + "\n",
+            Output::Yaml => crate::yaml::documents(&planned.iter().map(|one| json!(data(one))).collect::<Vec<_>>())?,
         };
         crate::print(&text)?;
         let unknown = planned.iter().filter(|planned| planned.steps.is_err()).count();
         match unknown {
             0 => Ok(()),
-            1 if planned.len() == 1 => bail!("the steps cannot be told"),
-            many => bail!("the steps of {many} machines cannot be told"),
+            1 if planned.len() == 1 => bail!("cannot compute the steps"),
+            1 => bail!("cannot compute the steps of 1 machine"),
+            many => bail!("cannot compute the steps of {many} machines"),
         }
     })
 }
@@ -119,11 +118,11 @@ async fn plan(
     server: Option<Minor>,
 ) -> Planned {
     let mut planned = Planned {
-        machine: machine.metadata.name.clone().unwrap_or_default(),
+        machine: machine.clone(),
         steps: Ok(vec![]),
         deviations: vec![],
         node: None,
-        pods: vec![],
+        drain: Ok(DrainPreview::default()),
         paused: machine.spec.paused,
         reports: machine.spec.drift == Drift::Report,
         held: vec![],
@@ -180,7 +179,7 @@ async fn plan(
         let created = node.metadata.creation_timestamp.as_ref().map(|time| time.0);
         let seen = RegisteredNode { uid: node.metadata.uid.as_deref().unwrap_or_default(), created };
         if bind(machine, certified, &node.name_any(), Some(seen)) == Binding::Foreign {
-            planned.steps = Err(not_bound(&planned.machine, &node.name_any()));
+            planned.steps = Err(not_bound(&machine.name_any(), &node.name_any()));
         }
     }
     let worst = planned.steps.iter().flatten().map(|step| step.disruption).max().unwrap_or_default();
@@ -189,7 +188,8 @@ async fn plan(
         if worst >= Disruption::Drain
             && let Some(node) = &planned.node
         {
-            planned.pods = pods(cluster, node).await;
+            let preview = preview_drain(&cluster.client, node, &machine.spec.drain).await;
+            planned.drain = preview.map_err(|error| error.to_string());
         }
     }
     planned
@@ -206,7 +206,7 @@ async fn look(
     let known = machine.status.as_ref().and_then(|status| status.facts.clone());
     let Some(way) = way else {
         let wanted = shelf.wanted(machine, known.as_ref()).map_err(|unmade| match unmade.waits_for_facts {
-            true => format!("{}; --observe asks it", unmade.message),
+            true => format!("{}; pass --observe to check the host now", unmade.message),
             false => unmade.message,
         })?;
         return Ok((wanted, None));
@@ -236,11 +236,11 @@ async fn look(
     Ok((wanted, Some((seen, asked))))
 }
 
-fn deviations(seen: &Observation) -> Vec<(String, String)> {
+fn deviations(seen: &Observation) -> Vec<Deviation> {
     let each = seen.components.iter().flat_map(|component| {
         component.deviations.iter().map(|deviation| {
             let text = format!("{} is {}, should be {}", deviation.what, deviation.found, deviation.wanted);
-            (component.component.clone(), line(&text))
+            Deviation { component: component.component.clone(), message: line(&text) }
         })
     });
     each.collect()
@@ -268,45 +268,16 @@ async fn node(cluster: &Cluster, machine: &Machine) -> Option<PartialObjectMeta<
     api.get_metadata_opt(node_name(machine)).await.ok().flatten()
 }
 
-/// Pods that a drain asks to leave. One with a time that cannot be parsed hides no other.
-async fn pods(cluster: &Cluster, node: &str) -> Vec<String> {
-    let mut params = ListParams::default().fields(&format!("spec.nodeName={node}")).limit(PAGE);
-    let mut pods = Vec::new();
-    loop {
-        let Ok(request) = Request::new(Pod::url_path(&(), None)).list(&params) else { return vec![] };
-        let Ok(page) = cluster.client.request::<Value>(request).await else { return vec![] };
-        pods.extend(page["items"].as_array().into_iter().flatten().filter_map(leaves));
-        match page["metadata"]["continue"].as_str() {
-            None | Some("") => break,
-            Some(next) => params.continue_token = Some(next.to_owned()),
-        }
-    }
-    pods.sort();
-    pods
-}
-
-/// The name of a pod, if a drain asks it to leave.
-fn leaves(pod: &Value) -> Option<String> {
-    let meta = &pod["metadata"];
-    let mut owners = meta["ownerReferences"].as_array().into_iter().flatten();
-    let daemon = owners.any(|owner| owner["kind"] == "DaemonSet" && owner["controller"].as_bool() == Some(true));
-    let mirror = meta["annotations"].get("kubernetes.io/config.mirror").is_some();
-    let finished = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
-    let namespace = meta["namespace"].as_str().unwrap_or_default();
-    let name = meta["name"].as_str().unwrap_or_default();
-    (!daemon && !mirror && !finished).then(|| format!("{namespace}/{name}"))
-}
-
 fn shown(planned: &[Planned]) -> String {
     let mut out = String::new();
     for (at, one) in planned.iter().enumerate() {
         if at > 0 {
             out.push('\n');
         }
-        let name = &one.machine;
+        let name = one.machine.name_any();
         let steps = match &one.steps {
             Err(why) => {
-                let _ = writeln!(out, "machine/{name}: nobody can say\n  {}", line(why));
+                let _ = writeln!(out, "machine/{name}: cannot compute the steps\n  {}", line(why));
                 continue;
             }
             Ok(steps) => steps,
@@ -329,17 +300,17 @@ fn shown(planned: &[Planned]) -> String {
             let (what, from, to) = (line(&change.what), digest(&change.from), digest(&change.to));
             let _ = writeln!(out, "     {}: {what} changes: {from} → {to}", step.component);
         }
-        for (component, text) in &one.deviations {
+        for Deviation { component, message: text } in &one.deviations {
             let _ = writeln!(out, "     {component}: {text}");
         }
         if one.reports && steps.is_empty() && !one.deviations.is_empty() {
-            out.push_str("  This is drift, which is only reported, as spec.drift says\n");
+            out.push_str("  This is drift, which is only reported (spec.drift is Report)\n");
         }
         out.push_str(&disrupts(one, steps));
         for component in &one.held {
             let _ = writeln!(
                 out,
-                "  {component} did not work as it is declared and is left alone; fleetwright machine retry {name} tries it again"
+                "  {component} failed and is not tried again; to retry: fleetwright machine retry {name}"
             );
         }
         for (reason, message) in &one.refused {
@@ -347,18 +318,20 @@ fn shown(planned: &[Planned]) -> String {
         }
         if !one.not_compared.is_empty() {
             let files = one.not_compared.iter().map(|file| line(file)).collect::<Vec<_>>().join(", ");
-            let _ = writeln!(out, "  Not compared, because it comes from a Secret: {files}; --observe asks the host");
+            let _ = writeln!(
+                out,
+                "  Not compared, because the content comes from a Secret: {files}; --observe checks the host"
+            );
         }
         if !one.by_version.is_empty() {
             let components = one.by_version.join(", ");
             let _ = writeln!(
                 out,
-                "  Compared by version only, because an earlier operator wrote nothing else down: {components}; --observe asks the host"
+                "  Compared by version only, because an earlier operator recorded nothing else: {components}; --observe checks the host"
             );
         }
         if one.paused && !steps.is_empty() {
-            let _ =
-                writeln!(out, "  The machine is paused: nothing of it is done until fleetwright machine resume {name}");
+            let _ = writeln!(out, "  The machine is paused: no step runs until fleetwright machine resume {name}");
         }
     }
     out
@@ -370,81 +343,56 @@ fn disrupts(one: &Planned, steps: &[PlannedStep]) -> String {
     let Some(node) = one.node.as_ref().filter(|_| worst > Disruption::None) else {
         let boots = worst == Disruption::Reboot;
         return if boots {
-            "  Disrupts: the host boots; it is no Node, so nothing is drained\n".to_owned()
+            "  Disrupts: the host reboots; it is not a Node, so nothing is drained\n".to_owned()
         } else {
             String::new()
         };
     };
-    let leave = match one.pods.as_slice() {
-        [] => "no pods have to leave".to_owned(),
-        [pod] => format!("1 pod has to leave: {pod}"),
-        pods => {
-            let first = pods.iter().take(5).map(String::as_str).collect::<Vec<_>>().join(", ");
-            let more = if pods.len() > 5 { format!(" and {} more", pods.len() - 5) } else { String::new() };
-            format!("{} pods have to leave: {first}{more}", pods.len())
-        }
+    let some = |pods: &[String]| {
+        let first = pods.iter().take(5).map(String::as_str).collect::<Vec<_>>().join(", ");
+        let more = if pods.len() > 5 { format!(" and {} more", pods.len() - 5) } else { String::new() };
+        format!("{}: {first}{more}", plural(pods.len(), "pod"))
     };
+    let evicted = match &one.drain {
+        Err(error) => format!("its pods could not be listed: {}", line(error)),
+        Ok(drain) if drain.evicted.is_empty() => "no pods are evicted".to_owned(),
+        Ok(drain) => format!("evicted {}", some(&drain.evicted)),
+    };
+    let blocking = one.drain.iter().flat_map(|drain| &drain.blocking);
+    let blocking: String =
+        blocking.map(|(pod, why)| format!("  Blocks the drain: pod {}: {}\n", line(pod), line(why))).collect();
     match worst {
         Disruption::Restart => {
             format!("  Disrupts: in one window the Node {node} is closed to new pods; those on it stay\n")
         }
-        Disruption::Drain => format!("  Disrupts: in one window the Node {node} is closed and drained; {leave}\n"),
-        _ => format!("  Disrupts: in one window the Node {node} is closed and drained, and the host boots; {leave}\n"),
+        Disruption::Drain => {
+            format!("  Disrupts: in one window the Node {node} is closed and drained; {evicted}\n{blocking}")
+        }
+        _ => {
+            format!(
+                "  Disrupts: in one window the Node {node} is closed and drained, and the host reboots; {evicted}\n{blocking}"
+            )
+        }
     }
 }
 
-fn as_json(planned: &Planned) -> Value {
-    let steps = planned.steps.as_ref().map(|steps| {
-        let each = steps.iter().map(|step| {
-            json!({
-                "verb": step.verb.as_str(),
-                "component": Some(&step.component).filter(|component| !component.is_empty()),
-                "from": step.from,
-                "to": step.to,
-                "disruption": format!("{:?}", step.disruption),
-                "why": step.why,
-                "changes": step.changes,
-            })
-        });
-        each.collect::<Vec<_>>()
-    });
-    let (steps, error) = match steps {
-        Ok(steps) => (Some(steps), None),
-        Err(why) => (None, Some(why.clone())),
+/// For programs.
+fn data(planned: &Planned) -> Plan {
+    let details = MachineDetails {
+        node: planned.node.clone(),
+        evicted_pods: planned.drain.as_ref().map(|drain| drain.evicted.clone()).unwrap_or_default(),
+        pods_error: planned.drain.as_ref().err().cloned(),
+        deviations: planned.deviations.clone(),
+        not_compared: planned.not_compared.clone(),
+        compared_by_version: planned.by_version.clone(),
     };
-    json!({
-        "machine": planned.machine,
-        "steps": steps,
-        "error": error,
-        "deviations": planned.deviations.iter().map(|(component, text)| json!({"component": component, "message": text})).collect::<Vec<_>>(),
-        "node": planned.node,
-        "podsThatLeave": planned.pods,
-        "paused": planned.paused,
-        "held": planned.held,
-        "refused": planned.refused.iter().map(|(reason, message)| json!({"reason": reason, "message": message})).collect::<Vec<_>>(),
-        "notCompared": planned.not_compared,
-        "comparedByVersion": planned.by_version,
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_pod_with_times_that_nobody_can_read_leaves_like_any_other() {
-        let mut pod = json!({
-            "metadata": { "namespace": "default", "name": "web", "deletionTimestamp": "9999-12-31T23:59:59Z" },
-            "status": { "phase": "Running", "startTime": "9999-12-31T23:59:59Z" },
-        });
-        assert_eq!(leaves(&pod).as_deref(), Some("default/web"));
-        pod["metadata"]["ownerReferences"] = json!([{ "kind": "DaemonSet", "controller": true }]);
-        assert_eq!(leaves(&pod), None);
-        pod["metadata"]["ownerReferences"] = json!([{ "kind": "ReplicaSet", "controller": true }]);
-        assert!(leaves(&pod).is_some());
-        pod["metadata"]["annotations"] = json!({ "kubernetes.io/config.mirror": "x" });
-        assert_eq!(leaves(&pod), None);
-        let finished = json!({ "metadata": { "name": "job" }, "status": { "phase": "Succeeded" } });
-        assert_eq!(leaves(&finished), None);
-    }
+    let steps = planned.steps.as_deref().map_err(String::as_str);
+    let blocking = planned.drain.iter().flat_map(|drain| &drain.blocking);
+    let blocking: Vec<_> = blocking.cloned().collect();
+    Plan::of_machine(
+        &planned.machine,
+        steps,
+        Obstacles { failed: &planned.held, refused: &planned.refused, pods: &blocking },
+        details,
+    )
 }

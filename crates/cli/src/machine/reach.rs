@@ -16,8 +16,8 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 
 use crate::cluster::Cluster;
+use crate::door::Door;
 use crate::operators::helpers_folder;
-use crate::simulated::Door;
 
 /// How hosts are reached from here.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -46,11 +46,11 @@ impl ReachArgs {
 
     fn ssh(&self) -> anyhow::Result<Ssh> {
         let folder = self.helpers.clone().or_else(helpers_folder).context(
-            "no helpers for hosts beside this program or in /usr/local/share/fleetwright; build them with make helper, or name their folder with --helpers",
+            "host helpers not found beside this program or in /usr/local/share/fleetwright; build them with make helper, or pass their directory with --helpers",
         )?;
         let helpers = Helpers::find(&folder).with_context(|| {
             format!(
-                "no helpers for hosts in {}; name their folder with --helpers (make helper builds them)",
+                "host helpers not found in {}; build them with make helper, or pass their directory with --helpers",
                 folder.display()
             )
         })?;
@@ -111,7 +111,9 @@ pub(super) async fn route(cluster: &Cluster, machine: &Machine, limits: Limits) 
         .map_err(|why| anyhow!("machine {name} in namespace {namespace}: {why}"))?;
     // The first use is the operator's: it pins what it sees. Nobody would know what was seen here.
     if matches!(&route.host.trust, Trust::FirstUse) {
-        bail!("the host key of machine {name} is not known yet; the operator pins it when it first reaches the host");
+        bail!(
+            "the host key of machine {name} is not known yet; the operator pins it when it first connects to the host"
+        );
     }
     route.limits = limits;
     Ok(Arc::new(route))
@@ -151,7 +153,7 @@ pub(super) async fn observe(
     let request = Request::Observe(Box::new(observe));
     match link.ask(&request, within, &|_| {}).await? {
         Answer::Observed(observation) => Ok((*observation, link)),
-        Answer::Failed(failure) => bail!("the host says no: {}", failure.message),
-        _ => bail!("the host answers something else than it was asked"),
+        Answer::Failed(failure) => bail!("host rejected the request: {}", failure.message),
+        _ => bail!("unexpected answer from the host"),
     }
 }

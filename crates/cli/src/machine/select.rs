@@ -49,7 +49,9 @@ impl Which {
             let mut found = crate::why::all::<Machine>(cluster, namespace, params).await?;
             found.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
             if let (true, Some(selector)) = (found.is_empty(), &self.selector) {
-                anyhow::bail!("no machine in namespace {namespace} has {selector}; pass -n for another namespace");
+                anyhow::bail!(
+                    "no machines with {selector} found in namespace {namespace}; pass another namespace with -n"
+                );
             }
             return Ok(found);
         }

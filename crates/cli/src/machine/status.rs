@@ -72,7 +72,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             (format, _) if format.is_machine_readable() => format.objects(&machines)?,
             (_, Some(_)) => machines.iter().map(|machine| detail(machine, now)).collect(),
             (_, None) if machines.is_empty() => {
-                let what = if args.problems { "No machine has a problem" } else { "There are no machines" };
+                let what = if args.problems { "No machine has a problem" } else { "No machines found" };
                 eprintln!("{what} in namespace {namespace}.");
                 String::new()
             }
@@ -137,7 +137,7 @@ fn packages(machine: &Machine) -> String {
 
 /// What a person should know of it, in a line: what is wrong, else what is being done.
 fn what(machine: &Machine) -> String {
-    let Some(status) = &machine.status else { return "nothing is known of it yet; do the operators run?".to_owned() };
+    let Some(status) = &machine.status else { return "no status yet; check that the operators are running".to_owned() };
     let said = |type_: &str| {
         let condition = condition(&status.conditions, type_).filter(|condition| condition.status == Status::False)?;
         Some(format!("{}: {}", condition.reason, condition.message))
@@ -213,7 +213,7 @@ fn detail(machine: &Machine, now: Timestamp) -> String {
     let name = machine.metadata.name.as_deref().unwrap_or_default();
     let _ = writeln!(out, "machine/{name} is {}, {} packages ready", phase(machine), packages(machine));
     if machine.metadata.deletion_timestamp.is_some() {
-        out.push_str("  It was deleted and is leaving.\n");
+        out.push_str("  It is being deleted.\n");
     }
     if let Some(progress) = &status.progress {
         let _ = writeln!(

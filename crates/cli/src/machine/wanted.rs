@@ -86,13 +86,13 @@ impl Shelf {
             let wrong = |message| Unmade { waits_for_facts: false, message };
             let Some(package) = self.packages.get(&wanted.ref_) else {
                 return Err(wrong(format!(
-                    "there is no MachinePackageVersion {}: make it, or refer to another one for {}",
+                    "MachinePackageVersion {} not found: create it, or refer to another one for {}",
                     wanted.ref_, wanted.component
                 )));
             };
             if package.spec.component != wanted.component {
                 return Err(wrong(format!(
-                    "MachinePackageVersion {} is a version of {}, and the machine refers to it for {}",
+                    "MachinePackageVersion {} is a version of {}, but the machine uses it for {}",
                     wanted.ref_, package.spec.component, wanted.component
                 )));
             }

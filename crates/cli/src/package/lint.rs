@@ -103,16 +103,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         let shared: Rc<str> = text.as_str().into();
         let file = if file == "-" { "standard input".to_owned() } else { file.clone() };
         match source::documents(&text) {
-            Ok(trees) if trees.is_empty() => {
-                findings.push(plain(&file, 1, 1, Severity::Error, "there is nothing in it"))
-            }
+            Ok(trees) if trees.is_empty() => findings.push(plain(&file, 1, 1, Severity::Error, "the file is empty")),
             Ok(trees) => documents.extend(trees.into_iter().flat_map(items).map(|tree| Document {
                 file: file.clone(),
                 text: shared.clone(),
                 tree,
             })),
             Err((line, column, said)) => {
-                findings.push(plain(&file, line, column, Severity::Error, &format!("no YAML: {said}")))
+                findings.push(plain(&file, line, column, Severity::Error, &format!("invalid YAML: {said}")))
             }
         }
     }
@@ -130,7 +128,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             Severity::Note,
             "kind",
             None,
-            format!("{kind} is not looked at: only MachinePackageVersions and ClusterPackageVersions of {GROUP}/{VERSION} are"),
+            format!(
+                "{kind} is not checked: only MachinePackageVersions and ClusterPackageVersions of {GROUP}/{VERSION} are"
+            ),
         ));
     }
     crate::runtime()?.block_on(judge(&ours, &mut findings))?;
@@ -151,7 +151,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         bail!("{told}");
     }
     if looked == 0 {
-        bail!("no package version was given");
+        bail!("no package versions found");
     }
     if args.output == TextOrJson::Text {
         println!("{told}");
@@ -197,7 +197,7 @@ fn images(document: &Document, findings: &mut Vec<Finding>) {
         let field = format!("spec.components.{}.image", component.field());
         let (tree, there) = document.tree.find(&field);
         let Some(image) = tree.text().filter(|image| there && !is_digest(image)) else { continue };
-        let message = format!("{}, and give version beside it", by_tag(image));
+        let message = format!("{}, and set version", by_tag(image));
         findings.push(document.finding(Severity::Warning, &field, None, message));
     }
     let extensions = document.tree.find("spec.extensions");
@@ -223,9 +223,7 @@ fn images(document: &Document, findings: &mut Vec<Finding>) {
 }
 
 fn by_tag(image: &str) -> String {
-    format!(
-        "{image} is another image when the registry serves another one by that tag: name it by its digest, NAME@sha256:…"
-    )
+    format!("{image} is referenced by a tag, which can point to another image later: use its digest, NAME@sha256:…")
 }
 
 /// The images that stand in a template as they are, with their lines. What a value names is found where its default is.
@@ -341,7 +339,7 @@ fn causes(status: &kube::core::Status) -> Vec<(String, String)> {
         .split("unknown field \"")
         .skip(1)
         .filter_map(|rest| rest.split_once('"'))
-        .map(|(field, _)| (field.to_owned(), format!("there is no field {field}")))
+        .map(|(field, _)| (field.to_owned(), format!("unknown field {field}")))
         .collect();
     if unknown.is_empty() { vec![(String::new(), status.message.clone())] } else { unknown }
 }
@@ -375,7 +373,7 @@ fn together(documents: &[Document], findings: &mut Vec<Finding>) {
         .collect();
     for (at, (document, spec)) in specs.iter().enumerate() {
         if specs[..at].iter().any(|(_, other)| other.component == spec.component) {
-            let message = format!("{} is given twice: a machine carries one version of a component", spec.component);
+            let message = format!("{} appears twice: a machine has one version of each component", spec.component);
             findings.push(document.finding(Severity::Error, "spec.component", None, message));
         }
     }

@@ -1,5 +1,6 @@
 //! `fleetwright package`: package versions before they reach a cluster.
 
+#[cfg(feature = "embedded")]
 mod lint;
 mod new;
 pub(crate) mod source;
@@ -15,6 +16,7 @@ pub(crate) struct Args {
 #[derive(Subcommand)]
 enum Command {
     /// Check package versions for errors, before they are applied to a cluster.
+    #[cfg(feature = "embedded")]
     Lint(lint::Args),
     /// Print a package version as a template: of a component that ships with Fleetwright, or an example of a method.
     New(new::Args),
@@ -22,6 +24,7 @@ enum Command {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     match &args.command {
+        #[cfg(feature = "embedded")]
         Command::Lint(args) => lint::run(args),
         Command::New(args) => new::run(args),
     }

@@ -56,7 +56,7 @@ fn digest(text: &str) -> Result<String, String> {
     if text.len() == 64 && text.chars().all(|c| c.is_ascii_hexdigit()) {
         Ok(text)
     } else {
-        Err("a digest has 64 digits of hex, as sha256sum prints them".into())
+        Err("must be 64 hexadecimal digits, as sha256sum prints them".into())
     }
 }
 
@@ -64,9 +64,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let Some(name) = args.name.as_deref().filter(|_| !args.list) else {
         return crate::print(&list());
     };
-    let Some(shipped) = Shipped::named(name) else { bail!("there is no {name}; --list says what there is") };
+    let Some(shipped) = Shipped::named(name) else { bail!("{name} not found; see --list") };
     if !shipped.takes_source() && (args.url.is_some() || args.sha256.is_some() || args.from_file.is_some()) {
-        bail!("{name} fetches nothing: leave --url, --sha256 and --from-file out");
+        bail!("{name} downloads nothing: leave --url, --sha256 and --from-file out");
     }
     if !shipped.takes_package_version() && args.package_version.is_some() {
         bail!("{name} has one version only: leave --package-version out");
@@ -76,14 +76,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         None => args.sha256.clone(),
     };
     if sha256.is_some() && args.url.is_none() && !shipped.needs_source() {
-        bail!("a digest without --url says nothing: say where hosts fetch the file");
+        bail!("--sha256 and --from-file need --url, from which hosts download the file");
     }
     let (url, version) = (args.url.clone(), args.version.clone());
     let fill = Fill { version, package_version: args.package_version.clone(), url, sha256 };
     let wants = shipped.needs_source() || args.url.is_some();
     if wants && (args.url.is_none() || fill.sha256.is_none()) {
         eprintln!(
-            "note: --url and --sha256 (or --from-file) fill in where {name} is fetched; the printed ones are no real ones"
+            "note: the printed URL and digest of {name} are placeholders; pass --url and --sha256 (or --from-file)"
         );
     }
     crate::print(&shipped.fill(&fill))

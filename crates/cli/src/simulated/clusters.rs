@@ -51,7 +51,7 @@ impl Clusters {
                 spec.extensions = extensions()?;
             }
             let version = ClusterPackageVersion::new(name, spec);
-            versions.create(&PostParams::default(), &version).await.with_context(|| format!("cannot make {name}"))?;
+            versions.create(&PostParams::default(), &version).await.with_context(|| format!("cannot create {name}"))?;
         }
         meta.declare("kube-apiserver", &format!("v{}", BAD.trim_start_matches("k8s-")), Some(Bad::NeverReady));
         let clusters: Api<Cluster> = Api::namespaced(client.clone(), FLEET_NAMESPACE);
@@ -65,7 +65,7 @@ impl Clusters {
             spec.upgrade.stage_within = STAGE;
             let cluster = Cluster::new(&name(number), spec);
             let made = clusters.create(&PostParams::default(), &cluster).await;
-            made.with_context(|| format!("cannot make cluster {}", name(number)))?;
+            made.with_context(|| format!("cannot create cluster {}", name(number)))?;
         }
         workers.start(client, &meta);
         Ok(Self { _meta: meta, _workers: workers })

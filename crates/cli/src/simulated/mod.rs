@@ -17,7 +17,6 @@ use kube::Client;
 use tokio::task::JoinHandle;
 
 pub(crate) use clusters::Clusters;
-pub(crate) use door::Door;
 pub(crate) use story::{BREAKS, DRIFTS, REPORTS, ROLLS};
 pub(crate) use workers::Workers;
 

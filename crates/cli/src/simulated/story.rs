@@ -85,7 +85,7 @@ async fn create(client: &Client, object: Value) -> anyhow::Result<()> {
     objects
         .create(&PostParams::default(), &object)
         .await
-        .with_context(|| format!("cannot make the simulated {kind} {name}"))?;
+        .with_context(|| format!("cannot create the simulated {kind} {name}"))?;
     Ok(())
 }
 

@@ -269,7 +269,7 @@ async fn held_back(world: &World, package: &str, next: &str) -> Result<()> {
     .await?;
     world.refer(next).await?;
     let why = world.says(names::UPGRADABLE, names::reasons::INSUFFICIENT_RESOURCES).await?;
-    ensure!(why.contains(&format!("ResourceQuota small allows pods {pods}")), "{why}");
+    ensure!(why.contains("ResourceQuota small ") && why.contains(&format!(" of {pods} used")), "{why}");
     world.refer(package).await?;
     let status = world.until("it to be ready", ready).await?;
     ensure!(status.previous.is_none(), "nothing was begun: {status:#?}");

@@ -148,7 +148,7 @@ fn up_keeps_everything_in_its_home_and_stops_cleanly() {
     // A second one on the same home finds the first and says what to type, too.
     let second = run(&args);
     assert!(second.status.success());
-    assert!(text(&second.stdout).contains("running already"), "{}", text(&second.stdout));
+    assert!(text(&second.stdout).contains("already running"), "{}", text(&second.stdout));
 
     first.signal("-TERM");
     assert_eq!(first.exit_code(), Some(0));

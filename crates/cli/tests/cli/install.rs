@@ -86,10 +86,10 @@ async fn install_twice(target: Target) {
     assert_eq!(everything(&client).await, installed, "no version moves");
 
     let third = place.run(&["install", "--image", "example.com/other:2"]).await;
-    assert!(third.err.contains("note: example.com/other:2 is named by a tag"), "{}", third.err);
+    assert!(third.err.contains("example.com/other:2") && third.err.contains("@sha256:"), "{}", third.err);
     let pinned = format!("example.com/other@sha256:{}", "a".repeat(64));
     let foreseen = place.run(&["install", "--dry-run", "--image", &pinned]).await;
-    assert!(!foreseen.err.contains("named by a tag"), "{}", foreseen.err);
+    assert!(!foreseen.err.contains("NAME@sha256:"), "{}", foreseen.err);
     let third = third.ok();
     let changed: Vec<_> = third.lines().filter(|line| !line.ends_with(" unchanged")).collect();
     let all = ["readiness", "machines", "clusters"].map(|one| format!("deployment.apps/fleetwright-{one} configured"));
@@ -108,7 +108,7 @@ async fn install_twice(target: Target) {
     let lost: Vec<_> = before.iter().filter(|name| !after.contains(name)).collect();
     assert!(lost.is_empty(), "all else is there: {lost:?}\n{gone}");
     let again = place.run(&["uninstall"]).await.ok();
-    assert_eq!(again.trim(), "Nothing of Fleetwright is left to remove.");
+    assert!(again.lines().count() == 1 && again.contains("nothing to remove"), "{again}");
 
     place.run(&["install"]).await.ok();
     place.target.stop(false).await;
@@ -222,8 +222,12 @@ async fn refusals(target: Target) {
     let error = place.run(&["uninstall", "--fleet-namespace", "other"]).await.refused();
     assert!(error.contains("pass --fleet-namespace fleet"), "{error}");
     let gone = place.run(&["uninstall"]).await.ok();
-    assert!(gone.contains("namespace/fleet left: it was there before"), "{gone}");
-    assert!(gone.contains("namespace/fleetwright-system left: it holds configmap/mine"), "{gone}");
+    assert!(gone.contains("namespace/fleet kept: "), "{gone}");
+    assert!(
+        gone.lines()
+            .any(|line| line.starts_with("namespace/fleetwright-system kept: ") && line.ends_with("configmap/mine")),
+        "{gone}"
+    );
     assert!(gone.contains("kubectl taint node host-1 fleetwright.io/unready-"), "{gone}");
     let namespaces: Api<Namespace> = Api::all(client);
     assert!(namespaces.get_opt("fleet").await.expect("an answer").is_some());
@@ -249,7 +253,7 @@ async fn the_definitions_stay_while_another_installation_needs_them() {
     let blue: Api<Machine> = Api::namespaced(place.target.admin(), "blue");
     blue.create(&PostParams::default(), &Machine::new("host-1", MachineSpec::default())).await.expect("a machine");
     let gone = place.run(&["uninstall"]).await.ok();
-    assert!(gone.contains("The definitions stay: there are operators in blue-system too."), "{gone}");
+    assert!(gone.contains("CustomResourceDefinitions kept") && gone.contains("blue-system"), "{gone}");
     blue.get("host-1").await.expect("the other's machine is there");
     let error = place.run(&["uninstall", "--namespace", "blue-system", "--fleet-namespace", "blue"]).await.refused();
     assert!(error.contains("1 machines in namespace blue"), "{error}");
@@ -376,7 +380,7 @@ async fn wait_ends_when_all_replicas_are_available_and_says_why_not() {
     let place = Place::new(Target::embedded().await.expect("the server starts"));
     let client = place.target.admin();
     let error = place.run(&["install", "--wait", "--timeout", "500ms"]).await.refused();
-    assert!(error.contains("not available after 500ms: 0 of 6 operators available"), "{error}");
+    assert!(error.contains("timed out after 500ms") && error.contains("0 of 6 operators available"), "{error}");
     assert!(error.contains("kubectl -n fleetwright-system get pods"), "{error}");
 
     let deployments: Api<Deployment> = Api::namespaced(client, "fleetwright-system");
@@ -405,7 +409,7 @@ async fn who_cannot_install_is_told_why() {
     let cluster = place.kubectl(&["config", "view", "-o", "jsonpath={.clusters[0].name}"], None).await.ok();
     place.kubectl(&["config", "set-context", "nobody", "--user=nobody", "--cluster", &cluster], None).await.ok();
     let ran = place.run(&["install", "--context", "nobody"]).await.refused();
-    assert!(ran.contains("does not know who you are"), "{ran}");
+    assert!(ran.contains("401"), "{ran}");
 
     let account = || async { place.kubectl(&["get", "serviceaccount", "default"], None).await.code == 0 };
     until("there is a service account", || async { account().await.then_some(()) }).await;
@@ -435,7 +439,7 @@ fn mistakes_on_the_command_line_name_what_is_allowed() {
         assert!(ran.err.contains(part), "{args:?}: {}", ran.err);
     }
     let ran = alone(&["install"]).refused();
-    assert!(ran.contains("no cluster to talk to") && ran.contains("--kubeconfig"), "{ran}");
+    assert!(ran.contains("no usable kubeconfig") && ran.contains("--kubeconfig"), "{ran}");
 }
 
 #[test]

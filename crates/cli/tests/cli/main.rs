@@ -5,6 +5,7 @@ mod backup;
 mod clusters;
 mod commands;
 mod hosts;
+mod image;
 mod install;
 mod kubeconfig;
 mod life;

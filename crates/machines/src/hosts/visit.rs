@@ -123,7 +123,7 @@ impl Visit {
             connected = pool.transport.connect(self.route.clone()) => connected.map_err(Why::Reach)?,
             () = pool.clock.sleep(most) => {
                 let address = &self.route.host.address;
-                return Err(Why::Lost(format!("{address} was not reached within {most:?}")));
+                return Err(Why::Lost(format!("timed out connecting to {address} after {most:?}")));
             }
         };
         self.link = Some(connected);
@@ -132,7 +132,7 @@ impl Visit {
 
     async fn once(&mut self, request: &Request, within: Duration) -> Learnt {
         let pool = self.pool.clone();
-        let Some(link) = self.link.take() else { return Learnt::Not(Why::Lost("there is no connection".into())) };
+        let Some(link) = self.link.take() else { return Learnt::Not(Why::Lost("no connection to the host".into())) };
         let tell = {
             let (pool, key, number) = (pool.clone(), self.key.clone(), self.number);
             move |progress: Progress| pool.progress(&key, number, progress)
@@ -154,7 +154,7 @@ impl Visit {
         match answer {
             Ok(answer) if answers(request, &answer) => Learnt::Answer(answer),
             Ok(_) => {
-                let nonsense = LinkError::Nonsense("it answers something that was not asked".to_owned());
+                let nonsense = LinkError::Nonsense("the answer does not match the request".to_owned());
                 Learnt::Not(Why::Lost(nonsense.to_string()))
             }
             Err(error) => {
@@ -174,7 +174,7 @@ impl Visit {
 
 impl Drop for Visit {
     fn drop(&mut self) {
-        let why = self.end.take().unwrap_or_else(|| Some(Why::Lost("the visit was broken off".into())));
+        let why = self.end.take().unwrap_or_else(|| Some(Why::Lost("the connection was aborted".into())));
         self.pool.over(&self.key, self.number, self.route.clone(), self.link.take(), why);
         self.give_back();
     }
@@ -200,7 +200,7 @@ pub(super) fn told(task: &Task) -> (String, Option<String>) {
     match task {
         Task::Observe(_) => ("observe".to_owned(), None),
         Task::Apply { apply, .. } => (step(&apply.step), Some(apply.id.clone())),
-        Task::Refuse { id, .. } => ("ask what became of a step".to_owned(), Some(id.clone())),
+        Task::Refuse { id, .. } => ("query the outcome of a step".to_owned(), Some(id.clone())),
         Task::Clean { .. } => ("clean up".to_owned(), None),
         Task::Release { .. } => ("release the host".to_owned(), None),
         Task::Claim { .. } => ("claim the host".to_owned(), None),
@@ -213,7 +213,7 @@ fn step(step: &Step) -> String {
         Verb::Install => "install",
         Verb::Repair => "repair",
         Verb::Remove => "remove",
-        Verb::Back => "go back with",
+        Verb::Back => "roll back",
         Verb::Reboot => "reboot",
     };
     match step {

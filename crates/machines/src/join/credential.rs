@@ -44,14 +44,14 @@ pub enum JoinError {
     Token(#[from] WriteError),
     /// Another host has the name already, or had it when this was decided.
     #[error(
-        "Node {0} exists and is not bound to this machine: no token is issued for its name. If it is this machine's Node, run `fleetwright machine bind-node`"
+        "Node {0} exists, but is not bound to this Machine: no bootstrap token is issued. If it is the Node of this Machine, run `fleetwright machine bind-node`"
     )]
     ForeignNode(String),
     /// Nobody can say whether the name is free.
     #[error("the bootstrap token: {0}")]
     Unseen(#[from] Unseen),
     /// Its name is taken again and again.
-    #[error("the bootstrap token: Secret {0} was made by somebody else at the same time")]
+    #[error("the bootstrap token: Secret {0} was created by another client at the same time")]
     Taken(String),
 }
 
@@ -215,7 +215,7 @@ fn token_object(pass: &Pass, uid: &str, id: &str, secret: &str, until: Timestamp
         ("expiration", until.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()),
         ("usage-bootstrap-authentication", "true".to_owned()),
         ("auth-extra-groups", format!("{BOOTSTRAPPERS},{}", token_group(namespace, uid))),
-        ("description", format!("Machine {namespace}/{name} joins with it")),
+        ("description", format!("bootstrap token of Machine {namespace}/{name}")),
     ];
     let labels = [(NAMESPACE, namespace), (names::MACHINE, name)];
     Secret {

@@ -140,7 +140,7 @@ async fn drain_ends(fleet: &mut Fleet, host: &Host) -> Result<()> {
             says(machine, "PodDisruptionBudget default/held")
         })
         .await?;
-    fleet.until(&name, "to tell of what does not end", |machine| says(machine, "it is still terminating")).await?;
+    fleet.until(&name, "to tell of what does not end", |machine| says(machine, "terminating")).await?;
     fleet.until(&name, "to be drained and changed", |machine| ready_in(machine, "drained", "1")).await?;
     let ended = ended_operation(fleet, "drained").await?;
     ensure!(ended.phase == OperationPhase::Succeeded, "{ended:?}");

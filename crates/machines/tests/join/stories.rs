@@ -142,7 +142,7 @@ pub async fn a_deleted_machine_does_not_join(site: &Site) {
     eventually("it is gone", async || site.machines().get_opt("gone").await.ok()?.is_none().then_some(())).await;
     let refused = site.file(&token, &Asked::client("gone")).await;
     site.answer(&refused).await.is_denied("MachineNotFound");
-    site.told_of_request(&refused, "CertificateDenied", "does not exist any more").await;
+    site.told_of_request(&refused, "CertificateDenied", "MachineNotFound").await;
 
     // A machine of the same name is another one.
     site.machine("gone", "10.0.3.1").await;
@@ -345,7 +345,7 @@ pub async fn the_name_of_a_foreign_node_is_not_given_away(site: &Site) {
     all.create(&PostParams::default(), &node("plane-2")).await.expect("a Node of somebody else");
     let machine = site.machine("plane-2", "10.0.9.1").await;
     let refusal = site.refusal("plane-2").await;
-    assert!(refusal.contains("Node plane-2 exists and is not bound"), "{refusal}");
+    assert!(refusal.contains("Node plane-2") && refusal.contains("bind-node"), "{refusal}");
     assert!(site.tokens("plane-2").await.is_empty());
 
     // Were there a token, it would be of no use.

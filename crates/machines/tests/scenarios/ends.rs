@@ -178,9 +178,8 @@ pub async fn pods_that_come_while_a_node_was_opened_by_hand_leave_as_well(stage:
     stage.refer("a", "agent", "agent-2").await?;
     let proves = |seen: &Machine| {
         let agent = of(seen, "agent");
-        let proves = agent.is_some_and(|agent| {
-            agent.message.starts_with("waiting until it works") && agent.state == ComponentState::Upgrading
-        });
+        let proves =
+            agent.is_some_and(|agent| agent.message.starts_with("waiting") && agent.state == ComponentState::Upgrading);
         if proves { Ok(()) } else { Err(shown(seen)) }
     };
     stage.until("a", "has to prove itself", proves).await?;

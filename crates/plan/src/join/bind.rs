@@ -60,7 +60,7 @@ pub fn bind(machine: &Machine, certified: Option<Timestamp>, name: &str, node: O
 /// What a person should know of a Node that is not bound.
 pub fn not_bound(machine: &str, node: &str) -> String {
     format!(
-        "Node {node} exists and did not join through Machine {machine}: nothing is done to it. If it is this machine's Node, run `fleetwright \
-         machine bind-node {machine}`; otherwise delete the Machine and create it with another name or spec.hostname"
+        "Node {node} exists, but did not join through Machine {machine}; no changes are made. If it is the Node of this Machine, run \
+         `fleetwright machine bind-node {machine}`; otherwise delete the Machine and create it with another name or spec.hostname"
     )
 }

@@ -46,7 +46,7 @@ pub fn reserved(name: &str, api: &ApiAddresses, other: impl Fn(&str) -> Option<S
 fn reserved_ip(ip: IpAddr, api: &ApiAddresses) -> Option<String> {
     let ip = ip.to_canonical();
     if ip.is_loopback() || ip.is_unspecified() || ip.is_multicast() {
-        return Some("not an address of one host".to_owned());
+        return Some("loopback, unspecified or multicast address".to_owned());
     }
     let network = api.services.iter().find(|network| contains(network, ip))?;
     Some(format!("in the Service network {network}"))
@@ -57,14 +57,14 @@ fn reserved_name(name: &str) -> Option<String> {
     let name = name.trim_end_matches('.').to_ascii_lowercase();
     let label = |wanted: &str| name.split('.').any(|label| label == wanted);
     if name.contains('*') {
-        return Some("a wildcard".to_owned());
+        return Some("wildcard".to_owned());
     }
     // Under `kube-apiserver` the API servers of hosted clusters are reached from their own namespace.
     if name.starts_with("kubernetes") || name.split('.').next() == Some("kube-apiserver") || label("svc") {
         return Some("name of the API server or of a Service".to_owned());
     }
     (name == "localhost" || name.starts_with("localhost.") || name.ends_with(".localhost"))
-        .then(|| "not a name of one host".to_owned())
+        .then(|| "name for localhost".to_owned())
 }
 
 /// Whether a network, as `10.96.0.0/16`, has that address.

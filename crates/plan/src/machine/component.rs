@@ -129,7 +129,7 @@ impl<'a> Mind<'a> {
             if entry.state == ComponentState::Ready {
                 set(entry, ComponentState::Pending, String::new(), now);
             }
-            entry.message = "it is in place after a boot".to_owned();
+            entry.message = "waiting for a reboot to take effect".to_owned();
             return Stand::Boots;
         }
         match entry.state {
@@ -155,7 +155,8 @@ impl<'a> Mind<'a> {
             {
                 let mut stand = self.not_in_place(entry, wanted, sight);
                 if let Stand::Due(item) = &mut stand {
-                    item.step.why = "it is installed and did not join: it gets another bootstrap token".to_owned();
+                    item.step.why =
+                        "installed, but the Node has not joined: retrying with a new bootstrap token".to_owned();
                 }
                 return stand;
             }
@@ -189,10 +190,10 @@ impl<'a> Mind<'a> {
                 && kept(entry, sight.seen, wanted).is_none()
                 && !self.repaired_in_proof(entry, wanted)
             {
-                entry.message = format!("{doubt}: it is repaired once before it is given up");
+                entry.message = format!("{doubt}: repairing once before marking the package as failed");
                 return Stand::Due(Box::new(self.repair(wanted, None, sight.seen, doubt)));
             }
-            let said = format!("it did not work within {}s: {doubt}", within.as_secs());
+            let said = format!("not healthy within {}s: {doubt}", within.as_secs());
             return self.fail(entry, wanted, sight, &said);
         }
         entry.message = format!("{PROVING}: {doubt}");
@@ -243,28 +244,28 @@ impl<'a> Mind<'a> {
             return Some(format!("{} is {}, wanted {}", deviation.what, deviation.found, deviation.wanted));
         }
         if sight.seen.needs_reboot {
-            return Some("it is not in place although the host was booted".to_owned());
+            return Some("not in effect although the host was rebooted".to_owned());
         }
         if let Some(failed) = sight.seen.health.iter().find(|check| !check.holds) {
             return Some(format!("{}: {}", failed.check, cut(&failed.message, TAIL)));
         }
         if !ran {
-            return Some("its checks were not run yet".to_owned());
+            return Some("health checks have not run yet".to_owned());
         }
         let streak = self.k.streaks.get(component).copied().unwrap_or(0);
         if !sight.seen.health.is_empty() && streak < times {
-            return Some(format!("its checks held {streak} of {times} times in a row"));
+            return Some(format!("health checks passed {streak} of {times} times in a row"));
         }
         if let Some(condition) = node_conditions.first() {
             let Some(node) = &self.k.node else {
-                return Some(format!("its Node has not joined, and must have the condition {condition}"));
+                return Some(format!("the Node has not joined; condition {condition} must be True"));
             };
             // Right after a boot the Node still says what was true before.
             if node.boot_id.is_some_and(|boot| !sight.facts.boot_id.is_empty() && boot != sight.facts.boot_id) {
-                return Some(format!("Node {} has not reported its boot yet", node.name));
+                return Some(format!("Node {} has not reported its current boot ID yet", node.name));
             }
             let missing = node_conditions.iter().find(|condition| !node.holds(condition));
-            return missing.map(|condition| format!("Node {} does not have the condition {condition}", node.name));
+            return missing.map(|condition| format!("Node {}: condition {condition} is not True", node.name));
         }
         None
     }
@@ -289,18 +290,17 @@ impl<'a> Mind<'a> {
                     set(
                         entry,
                         ComponentState::Pending,
-                        format!("nothing was changed, it is tried again: {said}"),
+                        format!("failed before any change, retrying: {said}"),
                         self.now,
                     );
                 }
                 Outcome::Interrupted => {
                     bump(entry);
-                    entry.message = format!("it was interrupted and is continued: {said}");
+                    entry.message = format!("interrupted, resuming: {said}");
                 }
                 Outcome::Done => {
                     bump(entry);
-                    entry.message =
-                        "the host says that it was done, and it is not in place: it is tried again".to_owned();
+                    entry.message = "the host reported success, but the package is not installed: retrying".to_owned();
                 }
                 Outcome::Refused => bump(entry),
             }
@@ -317,10 +317,10 @@ impl<'a> Mind<'a> {
             verb,
             disruption: wanted.disruption,
             why: match verb {
-                Verb::Install => "it is declared and not there".to_owned(),
-                Verb::Change if changes.is_empty() => "its content is another than what is there".to_owned(),
-                Verb::Change => format!("its content is another than what is there: {}", named(&changes)),
-                _ => "another version is declared".to_owned(),
+                Verb::Install => "declared and not installed".to_owned(),
+                Verb::Change if changes.is_empty() => "content differs from what is installed".to_owned(),
+                Verb::Change => format!("content differs from what is installed: {}", named(&changes)),
+                _ => "declared version changed".to_owned(),
             },
             changes,
         };
@@ -367,7 +367,7 @@ impl<'a> Mind<'a> {
                 }
                 Outcome::Failed => {
                     bump(entry);
-                    let message = format!("{}; and going back failed, too: {said}", entry.message);
+                    let message = format!("{}; rollback failed: {said}", entry.message);
                     set(entry, ComponentState::Failed, message, self.now);
                     return Stand::Left;
                 }
@@ -390,17 +390,17 @@ impl<'a> Mind<'a> {
             let why = if repaired {
                 "after a repair"
             } else if worked {
-                "although it worked on this host before, and is left as it is"
+                "not rolled back: it worked on this host before"
             } else if wanted.on_failure == OnFailure::Hold {
-                "and is left as it is, as onFailure: Hold says"
+                "not rolled back: onFailure is Hold"
             } else {
-                "and there is no version that worked before"
+                "not rolled back: no earlier version worked"
             };
-            let message = format!("{version} does not work, {why}: {said}");
+            let message = format!("{version} failed ({why}): {said}");
             set(entry, ComponentState::Failed, cut(&message, 4096), self.now);
             return Stand::Left;
         };
-        let message = format!("{version} did not work, {old} comes back: {said}");
+        let message = format!("{version} failed, rollback to {old}: {said}");
         set(entry, ComponentState::Downgrading, cut(&message, 4096), self.now);
         let does = Does::Back { to };
         Stand::Due(Box::new(self.back(entry, wanted, does, old)))
@@ -450,7 +450,7 @@ impl<'a> Mind<'a> {
             self.look_for_health(wanted.times.healthy_every);
         }
         if let Some(down) = down {
-            why = cut(&format!("{why}; it does not work, so that the repair disrupts nothing: {down}"), TAIL);
+            why = cut(&format!("{why}; already unhealthy, so the repair disrupts nothing: {down}"), TAIL);
         }
         // Its health checks say whether it works; without their answer no pod is evicted for a repair.
         self.ask_health |= disrupts && !wanted.package.health.checks.is_empty();
@@ -479,7 +479,7 @@ impl<'a> Mind<'a> {
         let left = self.k.leaving.get(name);
         let does = Does::Remove;
         if entry.state != ComponentState::Removing && entry.state != ComponentState::Failed {
-            set(&mut entry, ComponentState::Pending, "it is not declared any more".to_owned(), self.now);
+            set(&mut entry, ComponentState::Pending, "no longer declared".to_owned(), self.now);
         }
         if let Some(record) = self.record(&entry, &does) {
             let (outcome, said) = (record.outcome, said(record));
@@ -490,7 +490,7 @@ impl<'a> Mind<'a> {
                 }
                 Outcome::Failed => {
                     bump(&mut entry);
-                    let message = format!("it could not be removed, which is tried again: {said}");
+                    let message = format!("removal failed, retrying: {said}");
                     set(&mut entry, ComponentState::Failed, message, self.now);
                 }
                 Outcome::Done | Outcome::Interrupted | Outcome::Refused => bump(&mut entry),
@@ -503,7 +503,7 @@ impl<'a> Mind<'a> {
             verb: Verb::Remove,
             // Nobody knows any more what it does: the worst that needs no boot.
             disruption: left.map_or(Disruption::Drain, |left| left.disruption),
-            why: "it is not declared any more".to_owned(),
+            why: "no longer declared".to_owned(),
             changes: Vec::new(),
         };
         let not_before = self.retry_at(&entry, &does);
@@ -555,7 +555,7 @@ impl<'a> Mind<'a> {
     /// Why a component does not work, by its units, or by its health checks in two looks in a row; none if it works or is not known to.
     fn why_down(&self, seen: &ComponentSeen) -> Option<String> {
         if let Some(unit) = seen.down.first() {
-            return Some(format!("unit {unit} does not run"));
+            return Some(format!("unit {unit} is not running"));
         }
         let failed = seen.health.iter().find(|check| !check.holds)?;
         let times = self.k.failures.get(&seen.component).copied().unwrap_or(0);

@@ -197,9 +197,9 @@ impl<'a> Mind<'a> {
 
     /// The host said no, and nothing was begun: its disk may be full, or its journal broken.
     fn told_no(&mut self, at: Timestamp, why: &str) {
-        self.progress("wait for a host that rejected the request", None, Some(at), why);
+        self.progress("retry the request that the host rejected", None, Some(at), why);
         for entry in self.status.components.iter_mut().filter(|entry| entry.state == ComponentState::Pending) {
-            entry.message = cut(&format!("the host rejected the request: {why}"), 1024);
+            entry.message = cut(&format!("host rejected the request, retrying: {why}"), 1024);
         }
     }
 
@@ -249,7 +249,7 @@ impl<'a> Mind<'a> {
         for entry in &mut components {
             entry.rollback = None;
             if entry.failed.take().is_some() && !self.stays_failed(entry) {
-                set(entry, ComponentState::Pending, "a person asked to try again".to_owned(), self.now);
+                set(entry, ComponentState::Pending, "retry requested".to_owned(), self.now);
             }
         }
         self.status.components = components;
@@ -265,7 +265,7 @@ impl<'a> Mind<'a> {
             if entry.desired.as_ref() != Some(&version) {
                 entry.desired = Some(version);
                 if entry.state == ComponentState::Ready {
-                    set(&mut entry, ComponentState::Pending, "another version is declared".to_owned(), self.now);
+                    set(&mut entry, ComponentState::Pending, "declared version changed".to_owned(), self.now);
                 }
                 self.put(entry);
             }

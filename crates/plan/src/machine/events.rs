@@ -38,12 +38,12 @@ pub fn told(old: &MachineStatus, new: &MachineStatus) -> Vec<Told> {
         let (level, reason, message) = match entry.state {
             ComponentState::Ready => {
                 let repaired = before.is_some_and(|before| before.state == ComponentState::Drifted);
-                let verb = if repaired { "is as declared again" } else { "is in place and works" };
+                let verb = if repaired { "is repaired" } else { "is installed and healthy" };
                 let reason = if repaired { "Repaired" } else { "PackageInstalled" };
                 (Level::Normal, reason, format!("{} {version} {verb}", entry.component))
             }
             ComponentState::RolledBack if before.is_some_and(|before| before.state == ComponentState::Drifted) => {
-                (Level::Normal, "Repaired", format!("{} {version} is as it was restored", entry.component))
+                (Level::Normal, "Repaired", format!("{} {version} (rolled back) is repaired", entry.component))
             }
             ComponentState::RolledBack => {
                 (Level::Warning, "RolledBack", format!("{}: {}", entry.component, entry.message))
@@ -91,7 +91,7 @@ pub fn told(old: &MachineStatus, new: &MachineStatus) -> Vec<Told> {
         && now.epoch > before.epoch
     {
         let message = format!(
-            "the host of Machine {}/{} (uid {}, cluster {}, epoch {}) belongs to Machine {}/{} (uid {}, cluster {}, epoch {}) now",
+            "host owner changed from Machine {}/{} (uid {}, cluster {}, epoch {}) to Machine {}/{} (uid {}, cluster {}, epoch {})",
             before.namespace,
             before.name,
             before.uid,

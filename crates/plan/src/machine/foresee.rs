@@ -56,9 +56,9 @@ fn from_status(known: &Known<'_>, ordered: &[&Arc<Rendered>]) -> Vec<PlannedStep
         };
         let why = match verb {
             Verb::Change if !changes.is_empty() => {
-                format!("its content is another than what was installed: {}", named(&changes))
+                format!("content differs from what was installed: {}", named(&changes))
             }
-            _ => "as written down when the host was last looked at".to_owned(),
+            _ => "as recorded when the host was last checked".to_owned(),
         };
         let (component, to) = (component.clone(), Some(to.clone()));
         steps.push(PlannedStep { component, from, to, verb, disruption: wanted.disruption, why, changes });
@@ -71,7 +71,7 @@ fn from_status(known: &Known<'_>, ordered: &[&Arc<Rendered>]) -> Vec<PlannedStep
             to: None,
             verb: Verb::Remove,
             disruption: left.map_or(Disruption::Drain, |left| left.disruption),
-            why: "it is not declared any more".to_owned(),
+            why: "no longer declared".to_owned(),
             changes: Vec::new(),
         });
     }
@@ -95,7 +95,7 @@ fn reboot_step() -> PlannedStep {
         to: None,
         verb: Verb::Reboot,
         disruption: Disruption::Reboot,
-        why: "what was changed is in place after a boot".to_owned(),
+        why: "changes take effect after a reboot".to_owned(),
         changes: Vec::new(),
     }
 }

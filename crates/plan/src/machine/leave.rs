@@ -119,12 +119,12 @@ impl Mind<'_> {
             if level >= Disruption::Drain {
                 return self.prepared(since, times);
             }
-            let text = "the machine was deleted: another window drains it".to_owned();
+            let text = "the Machine is being deleted: it is drained in a new window".to_owned();
             self.act = Act::End { open: false, well: false, text };
             return false;
         }
         let words = [self.uid().to_owned(), "leave".to_owned()];
-        self.wish_for(Disruption::Drain, "Leave: the machine was deleted".to_owned(), &words);
+        self.wish_for(Disruption::Drain, "drain before deletion of the Machine".to_owned(), &words);
         false
     }
 
@@ -143,7 +143,7 @@ impl Mind<'_> {
         self.withdraw = self.waits();
         self.act = if self.running().is_some() {
             let open = !node && self.k.node.is_some() && !self.half_done();
-            Act::End { open, well: true, text: "the machine has left".to_owned() }
+            Act::End { open, well: true, text: "the Machine is released".to_owned() }
         } else if !node && self.left_closed() {
             Act::Open
         } else {

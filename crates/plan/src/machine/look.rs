@@ -122,11 +122,11 @@ impl<'a> Mind<'a> {
         let node: Node<'_> = self.k.node?;
         let boot = self.status.facts.as_ref().and_then(|facts| facts.boot_id.as_deref());
         if boot.zip(node.boot_id).is_some_and(|(host, node)| host != node) {
-            return Some("its Node tells of another boot");
+            return Some("the Node reports another boot ID");
         }
         // A Node that never said anything is none that stopped being ready.
         let says = node.conditions.iter().any(|(name, _)| &**name == "Ready");
-        (says && !node.holds("Ready")).then_some("its Node is not ready")
+        (says && !node.holds("Ready")).then_some("the Node is not ready")
     }
 
     pub(super) fn next_check(&self) -> Timestamp {

@@ -34,7 +34,7 @@ mod status;
 mod step;
 #[cfg(test)]
 mod tests;
-mod version;
+pub(crate) mod version;
 mod window;
 mod work;
 
@@ -430,12 +430,12 @@ pub fn misfit(wanted: &Rendered, server: Option<Minor>) -> Option<(&'static str,
     let skew = skew::skew(version, (major, minor)).filter(|_| wanted.package.component == KUBELET)?;
     let text = match skew {
         skew::Skew::TooNew => format!(
-            "kubelet {version} is newer than the API server, which is {major}.{minor}, and a kubelet never is: upgrade the control plane \
-             first, or declare a kubelet of {major}.{minor} or of one of the {} minors before",
+            "kubelet {version} is newer than the API server ({major}.{minor}): upgrade the control plane first, or declare a kubelet of \
+             {major}.{minor} or up to {} minors older",
             skew::OLDEST
         ),
         skew::Skew::TooOld => format!(
-            "kubelet {version} is more than {} minors older than the API server, which is {major}.{minor}: declare a newer kubelet",
+            "kubelet {version} is more than {} minors older than the API server ({major}.{minor}): declare a newer kubelet",
             skew::OLDEST
         ),
     };

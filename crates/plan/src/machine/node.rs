@@ -123,8 +123,8 @@ impl Mind<'_> {
             let others = found(node, &id).filter(|_| !self.status.node_taints.contains(&id))?;
             (others.value != taint.value).then(|| {
                 format!(
-                    "Node {0} has the taint {id} with the value \"{1}\", which was not set for this Machine and stays as it is, and spec.taints has the value \"{2}\". \
-                     If the value in spec.taints is right, run `kubectl taint node {0} {id}-`, and the operator sets it; if not, correct spec.taints",
+                    "Node {0} has the taint {id} with value \"{1}\", which another owner set and the operator keeps; spec.taints has value \"{2}\". \
+                     To use the value in spec.taints, run `kubectl taint node {0} {id}-`; to keep the one of the Node, correct spec.taints",
                     node.name, others.value, taint.value
                 )
             })
@@ -136,8 +136,8 @@ impl Mind<'_> {
         let (node, declared) = (self.k.node?, self.k.machine.spec.provider_id.as_deref()?);
         let found = node.provider_id.filter(|found| *found != declared)?;
         Some(format!(
-            "Node {} has the provider ID {found}, which cannot be changed, and spec.providerID is {declared}. If {declared} is right, drain and delete the \
-             Node and restart its kubelet, which registers the Node again; if {found} is right, delete the Machine and make a new one",
+            "Node {} has the provider ID {found}, which is immutable, but spec.providerID is {declared}. If {declared} is correct, drain and delete \
+             the Node and restart its kubelet, which registers the Node again; if {found} is correct, recreate the Machine with it",
             node.name
         ))
     }

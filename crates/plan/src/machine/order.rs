@@ -35,8 +35,8 @@ pub fn order(packages: &[Arc<Rendered>]) -> Result<Vec<&Arc<Rendered>>, Refused>
             return Err(Refused {
                 reason: "PackagesConflict",
                 message: format!(
-                    "MachinePackageVersion {reference}, spec.conflictsWith: {one} may not be on the same machine as {other}, and spec.packages \
-                     lists both: take one of them out"
+                    "{one} conflicts with {other} (spec.conflictsWith of MachinePackageVersion {reference}): remove one of them from \
+                     spec.packages"
                 ),
             });
         }
@@ -45,8 +45,8 @@ pub fn order(packages: &[Arc<Rendered>]) -> Result<Vec<&Arc<Rendered>>, Refused>
             return Err(Refused {
                 reason: "DependencyMissing",
                 message: format!(
-                    "MachinePackageVersion {reference}, spec.dependsOn: {one} needs {other}, which spec.packages does not list: add a package \
-                     of {other}"
+                    "{one} depends on {other} (spec.dependsOn of MachinePackageVersion {reference}), which spec.packages does not list: add a \
+                     package of {other}"
                 ),
             });
         }
@@ -61,8 +61,7 @@ pub fn order(packages: &[Arc<Rendered>]) -> Result<Vec<&Arc<Rendered>>, Refused>
             return Err(Refused {
                 reason: "DependencyCycle",
                 message: format!(
-                    "the components {} depend on each other in a circle (spec.dependsOn of their package versions): none of them can come \
-                     first, so break the circle",
+                    "dependency cycle between components {}: remove one of the dependencies from spec.dependsOn of their package versions",
                     circle.join(", ")
                 ),
             });

@@ -47,8 +47,8 @@ impl Mind<'_> {
             }
             // That of the lease is the newest leader, unless the API server lost what it knew.
             let message = format!(
-                "the host heard the fencing token {} and this leader has {}. If the API server was restored from a backup, its numbers began again: \
-                 fleetwright machine adopt {}",
+                "host has seen fencing token {}, which is newer than {} of this leader. If the API server was restored from a backup, run \
+                 `fleetwright machine adopt {}`",
                 mark.fence,
                 self.k.fence,
                 self.k.machine.metadata.name.as_deref().unwrap_or_default()
@@ -56,8 +56,8 @@ impl Mind<'_> {
             return self.stop("StaleFencingToken", message);
         }
         let message = format!(
-            "the host belongs to {} in epoch {}, and nothing is done to it. If that Machine is gone or must not have it any more: \
-             fleetwright machine adopt {}",
+            "host is owned by {} (epoch {}); no changes are made. If that Machine no longer exists or must release the host, run \
+             `fleetwright machine adopt {}`",
             mark.owner,
             mark.epoch,
             self.k.machine.metadata.name.as_deref().unwrap_or_default()
@@ -81,13 +81,13 @@ impl Mind<'_> {
         if seen.observation.never_owned && !installed && (!asked || left) {
             let name = machine.metadata.name.as_deref().unwrap_or_default();
             let message = format!(
-                "the host carries packages that an earlier version of Fleetwright installed, for a Machine that has not claimed the host yet: \
-                 nothing is done to it. If no other Machine, also of another cluster, has this host: fleetwright machine adopt {name} --from {}",
+                "host has no owner mark, but packages that an earlier version of Fleetwright installed; no changes are made. If no other \
+                 Machine, also of other clusters, uses this host, run `fleetwright machine adopt {name} --from {}`",
                 HostOwner::UNCLAIMED
             );
             return self.stop("HostNotClaimed", message);
         }
-        let mut message = "the first step claims the host".to_owned();
+        let mut message = "host has no owner yet; the first step claims it".to_owned();
         if let Some(text) = self.unknown_serial(&seen.observation.facts) {
             message = format!("{message}; {text}");
         }
@@ -99,8 +99,8 @@ impl Mind<'_> {
     pub(super) fn address_is_free(&mut self) -> bool {
         let Some(first) = self.k.same_address else { return true };
         let message = format!(
-            "Machine {first} has the same address, and has the host or is older: nothing is done for this one. Correct spec.addresses of one of \
-             them, or delete one"
+            "Machine {first} has the same address and takes precedence, because it owns the host or is older: correct spec.addresses of \
+             one of them, or delete one"
         );
         if !self.stopped_by("AddressInUse", message) {
             self.at(self.next_check());
@@ -145,8 +145,8 @@ impl Mind<'_> {
             return;
         }
         self.withdraw = self.waits();
-        if let Some(ended) = self.end_in_vain("spec.ssh is null, and nothing more is done to the host") {
-            let message = format!("spec.ssh is null: the host is neither looked at nor changed. {ended}");
+        if let Some(ended) = self.end_in_vain("spec.ssh is null, the host is no longer managed") {
+            let message = format!("spec.ssh is null: the host is neither checked nor changed. {ended}");
             let (generation, now) = (machine.metadata.generation, self.now);
             let conditions = &mut self.status.conditions;
             put(conditions, names::UP_TO_DATE, Status::Unknown, "NotManaged", cut(&message, 4096), generation, now);
@@ -190,7 +190,7 @@ impl Mind<'_> {
             return None;
         }
         Some(format!(
-            "the host says that its serial number is {}, and spec.hardware.serial is {wanted}: nothing is done to it. Correct spec.addresses or \
+            "host reports serial number {}, but spec.hardware.serial is {wanted}; no changes are made: correct spec.addresses or \
              spec.hardware.serial",
             facts.serials.join(" or ")
         ))
@@ -200,7 +200,7 @@ impl Mind<'_> {
     fn unknown_serial(&self, facts: &Facts) -> Option<String> {
         let wanted = self.k.machine.spec.hardware.serial.as_deref().filter(|serial| !serial.trim().is_empty())?;
         let text =
-            format!("spec.hardware.serial is {wanted} and was not compared: the host's firmware has no serial number");
+            format!("spec.hardware.serial {wanted} is not verified: the host's firmware reports no serial number");
         facts.serials.is_empty().then_some(text)
     }
 

@@ -46,7 +46,7 @@ impl<'a> Mind<'a> {
                 set(entry, ComponentState::Downgrading, entry.message.clone(), self.now);
                 return Stand::Due(Box::new(self.back(entry, wanted, does, back.version.clone())));
             }
-            let message = format!("{}; and {} is not on the host any more", back.why, back.version);
+            let message = format!("{}; rollback failed: {} is no longer on the host", back.why, back.version);
             set(entry, ComponentState::Failed, cut(&message, 8192), self.now);
             return Stand::Left;
         }
@@ -88,12 +88,11 @@ impl<'a> Mind<'a> {
         let within = signed(times.healthy_within);
         if self.had(entry, !conditions.is_empty()) >= within {
             let (version, within) = (&back.version, within.as_secs());
-            let message =
-                format!("{}; and {version}, which was restored, did not work within {within}s: {doubt}", back.why);
+            let message = format!("{}; restored version {version} not healthy within {within}s: {doubt}", back.why);
             set(entry, ComponentState::Failed, cut(&message, 8192), self.now);
             return Stand::Left;
         }
-        entry.message = format!("{PROVING}: {}, which was restored: {doubt}", back.version);
+        entry.message = format!("{PROVING}: restored version {}: {doubt}", back.version);
         self.look_for_health(times.healthy_every);
         Stand::Proving { others: false }
     }

@@ -81,8 +81,8 @@ impl Mind<'_> {
             }
             Some((_, super::Why::HostKeyChanged(text))) => {
                 let message = format!(
-                    "{text}. Nothing is done to this machine until that is settled: if the new key is right, correct spec.ssh.hostKeys.keys, or \
-                     clear status.hostKeys of a machine that trusts on first use"
+                    "{text}. No changes are made: if the new key is correct, update spec.ssh.hostKeys.keys, or clear status.hostKeys if the \
+                     policy is TrustOnFirstUse"
                 );
                 say(names::HOST_KEY_TRUSTED, Status::False, "HostKeyChanged", message.clone());
                 say(names::REACHABLE, Status::False, "HostKeyChanged", message);
@@ -98,8 +98,8 @@ impl Mind<'_> {
                     let mut message = text.to_owned();
                     if self.k.machine.metadata.deletion_timestamp.is_some() {
                         message = format!(
-                            "{message}. The machine was deleted and its host is to be left clean: bring it back, or, if it is gone for good, annotate the \
-                             machine with {}=true",
+                            "{message}. The Machine is being deleted, and its host must be cleaned first: make the host reachable, or, if it no longer \
+                             exists, annotate the Machine with {}=true",
                             names::FORCE_RELEASE
                         );
                     }
@@ -220,13 +220,13 @@ impl Mind<'_> {
         if let Some(entry) = first.filter(|_| self.is_new()) {
             let message = match &self.misfit {
                 Some((reason, message)) => format!("{reason}: {message}"),
-                None => format!("{} is not in place yet", entry.component),
+                None => format!("{} is not installed and healthy yet", entry.component),
             };
             return (Status::False, INSTALLING, message);
         }
         // It differs from what is declared, and it does not work: until it is repaired, no pods.
         if let Some((component, why)) = self.not_working.iter().next() {
-            return (Status::False, "ComponentUnhealthy", format!("{component} does not work: {why}"));
+            return (Status::False, "ComponentUnhealthy", format!("{component} is unhealthy: {why}"));
         }
         let disrupts = |component: &str| match self.k.wanted {
             Wanted::Ready(wanted) => wanted
@@ -246,10 +246,10 @@ impl Mind<'_> {
         if let Some(entry) = pending {
             let message = match (&entry.desired, &entry.observed) {
                 (Some(desired), Some(observed)) => {
-                    format!("{} is to change from {observed} to {desired}", entry.component)
+                    format!("pending: change {} from {observed} to {desired}", entry.component)
                 }
-                (Some(desired), None) => format!("{} {desired} is to be installed", entry.component),
-                _ => format!("{} is to be removed", entry.component),
+                (Some(desired), None) => format!("pending: install {} {desired}", entry.component),
+                _ => format!("pending: remove {}", entry.component),
             };
             return (Status::True, "ChangePending", message);
         }
@@ -286,7 +286,7 @@ impl Mind<'_> {
             .collect();
         if !restored.is_empty() {
             let message = format!(
-                "{}. It is not tried again by itself: declare another version in spec.packages, or correct the cause and run \
+                "{}. It is not retried automatically: declare another version in spec.packages, or correct the cause and run \
                  `fleetwright machine retry {name}`",
                 guard::cut(&restored.join("; "), 3800)
             );
@@ -297,7 +297,7 @@ impl Mind<'_> {
         }
         let behind = |entry: &&Component| !matches!(entry.state, ComponentState::Ready | ComponentState::Drifted);
         if let Some(entry) = components.iter().find(behind) {
-            return (Status::False, "ChangePending", format!("{} is not as declared yet", entry.component));
+            return (Status::False, "ChangePending", format!("{} does not match spec.packages yet", entry.component));
         }
         if let Some(message) = self.provider_differs() {
             return (Status::False, "ProviderIDMismatch", message);
@@ -334,7 +334,7 @@ impl Mind<'_> {
                 (
                     Status::False,
                     "DriftRecurring",
-                    format!("it is repaired again and again, something changes it back: {text}"),
+                    format!("drift recurs after each repair, something else changes the host: {text}"),
                 )
             }
         };

@@ -40,7 +40,7 @@ impl Verb {
             Self::Change => "change",
             Self::Repair => "repair",
             Self::Remove => "remove",
-            Self::GoBack => "go back",
+            Self::GoBack => "roll back",
             Self::Reboot => "reboot",
         }
     }

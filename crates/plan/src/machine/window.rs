@@ -1,6 +1,7 @@
 //! Windows: everything that disrupts a machine at one time, behind the gate.
 
 use fleetwright_api::{Component, ComponentState, Disruption};
+use fleetwright_wire::plural;
 use jiff::{SignedDuration, Timestamp};
 
 use super::component::{signed, unproven};
@@ -45,7 +46,7 @@ impl<'a> Mind<'a> {
                 enough && self.prepared(since, drain)
             }
             Some(Phase::NeedsPerson(text)) => {
-                self.progress("wait for a person", None, None, text);
+                self.progress("wait for manual resolution", None, None, text);
                 false
             }
             _ => {
@@ -86,10 +87,10 @@ impl<'a> Mind<'a> {
         }
         let blocked: Vec<String> =
             pods.left.iter().filter_map(|(pod, why)| why.as_ref().map(|why| format!("{pod}: {why}"))).collect();
-        let mut message = format!("{} pods left", pods.left.len());
+        let mut message = format!("{} left", plural(pods.left.len(), "pod"));
         if !blocked.is_empty() {
             let named: Vec<String> = blocked.iter().take(NAMED).map(|one| super::guard::cut(one, 256)).collect();
-            message = format!("{message}, {} held: {}", blocked.len(), named.join("; "));
+            message = format!("{message}, {} blocked: {}", blocked.len(), named.join("; "));
         }
         self.progress(&what, None, Some(since), &message);
         for entry in &mut self.status.components {
@@ -98,7 +99,7 @@ impl<'a> Mind<'a> {
             }
         }
         if self.now.duration_since(since) >= signed(drain) {
-            let text = format!("given up: the Node was not drained within {}s: {message}", drain.as_secs());
+            let text = format!("timed out: Node {} not drained within {}s: {message}", node.name, drain.as_secs());
             self.act = Act::End { open: !self.stays_broken(), well: false, text };
             return false;
         }
@@ -122,7 +123,7 @@ impl<'a> Mind<'a> {
         // What an earlier window left closed stays closed.
         let open = !self.stays_broken() && self.k.node.is_some_and(|node| node.closed == Some(self.under()));
         let why = super::guard::cut(why, 256);
-        let text = format!("given up: the Node was not {what} within {}s: {why}", drain.as_secs());
+        let text = format!("timed out: the Node was not {what} within {}s: {why}", drain.as_secs());
         self.act = Act::End { open, well: false, text };
     }
 
@@ -159,7 +160,7 @@ impl<'a> Mind<'a> {
             let wait = FIRST_WAIT.checked_mul(1 << doublings).unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT);
             let at = last.checked_add(wait).unwrap_or(Timestamp::MAX);
             if at > self.now {
-                self.progress("wait after a window that was given up", None, Some(last), &reason);
+                self.progress("back off after a failed window", None, Some(last), &reason);
                 self.at(at);
                 return;
             }
@@ -171,8 +172,11 @@ impl<'a> Mind<'a> {
         self.progress("wait for the gate", None, None, why);
         for entry in &mut self.status.components {
             if entry.state == ComponentState::Pending {
-                entry.message =
-                    if why.is_empty() { "waits for the gate".to_owned() } else { format!("waits for the gate: {why}") };
+                entry.message = if why.is_empty() {
+                    "waiting for the gate".to_owned()
+                } else {
+                    format!("waiting for the gate: {why}")
+                };
             }
         }
         self.act = Act::Ask(Wish { level, reason: super::guard::cut(&reason, 1024), fingerprint });
@@ -202,7 +206,7 @@ impl<'a> Mind<'a> {
             .collect();
         let left = self.status.components.iter().any(|entry| entry.state == ComponentState::Failed);
         let text = match failed.is_empty() {
-            true => "the machine is as declared".to_owned(),
+            true => "the Machine matches its spec".to_owned(),
             false => super::guard::cut(&failed.join("; "), 1024),
         };
         // A host that was left broken stays closed until it works, or a person opens it.
@@ -233,8 +237,9 @@ impl<'a> Mind<'a> {
             self.at(self.now);
             return true;
         }
-        let what = if booting.is_some() { "did not come back after its reboot" } else { "did not answer" };
-        let text = format!("RebootTimedOut: the host {what} within {}s: {}", within.as_secs(), unreachable.why.text());
+        let what = if booting.is_some() { " after its reboot" } else { "" };
+        let why = unreachable.why.text();
+        let text = format!("RebootTimedOut: the host did not respond within {}s{what}: {why}", within.as_secs());
         self.act = Act::End { open: false, well: false, text };
         true
     }
@@ -245,12 +250,12 @@ impl<'a> Mind<'a> {
         self.running()?;
         let whole = !self.half_done();
         let node = self.k.node.map(|node| match whole {
-            true => format!(", and Node {} is opened again", node.name),
+            true => format!("; Node {} is opened again", node.name),
             false => {
-                format!(", and Node {} stays closed: a step was begun on the host and has not proven itself", node.name)
+                format!("; Node {} stays closed: a step was started on the host and is not verified yet", node.name)
             }
         });
-        let text = format!("The window that was under way is ended{}", node.unwrap_or_default());
+        let text = format!("The running window is ended{}", node.unwrap_or_default());
         let open = whole && self.k.node.is_some();
         self.act = Act::End { open, well: false, text: super::guard::cut(&format!("{why}. {text}"), 1024) };
         Some(text)

@@ -139,7 +139,7 @@ impl<'a> Mind<'a> {
             return match later.min() {
                 Some(at) if self.now.duration_since(since) < LONGEST_WINDOW => self.at(at.max(self.now + ASK_AGAIN)),
                 Some(_) => {
-                    let text = "given up: what failed is tried again in another window".to_owned();
+                    let text = "timed out: failed steps are retried in another window".to_owned();
                     self.act = Act::End { open: !self.stays_broken(), well: false, text };
                 }
                 None => self.end_window(),
@@ -292,9 +292,9 @@ impl<'a> Mind<'a> {
             if seen.components.iter().any(|found| found.component == *name && found.needs_reboot) {
                 let mut entry = self.entry(name);
                 entry.failed = Some(wanted.digest.clone());
-                let mut message = format!("the host was booted {MOST_BOOTS} times, and still it is not in place");
+                let mut message = format!("not in effect after {MOST_BOOTS} reboots");
                 if let Some(back) = &entry.rollback {
-                    message = format!("{}; and {}, which was restored: {message}", back.why, back.version);
+                    message = format!("{}; restored version {}: {message}", back.why, back.version);
                 }
                 set(&mut entry, ComponentState::Failed, guard::cut(&message, 8192), self.now);
                 self.put(entry);

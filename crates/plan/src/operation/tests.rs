@@ -21,7 +21,7 @@ fn written(step: Step) -> OperationStatus {
 }
 
 fn full(count: usize, limit: usize) -> Refusal {
-    let rule = "OperationPolicy drains allows 5% at once, and as many are under way".to_owned();
+    let rule = "OperationPolicy drains allows 5%".to_owned();
     Refusal { why: Why::LimitReached, by: Some("drains".to_owned()), rule, count, limit, until: None }
 }
 
@@ -59,7 +59,7 @@ fn a_refusal_is_written_once_whatever_the_counts_are() {
     let first = refused(&status(OperationPhase::Pending), &full(5, 5), NOW).expect("it is news");
     let granted = condition(&first.conditions, names::GRANTED).unwrap();
     assert_eq!((granted.status, granted.reason.as_str()), (Status::False, "LimitReached"));
-    assert!(granted.message.ends_with("5 of 5 were"), "{}", granted.message);
+    assert!(granted.message.contains("5 of 5"), "{}", granted.message);
     assert_eq!(refused(&first, &full(7, 6), NOW), None);
     let other = Refusal { rule: "OperationPolicy racks allows 1".to_owned(), ..full(1, 1) };
     assert!(refused(&first, &other, NOW).is_some(), "another rule is news");
@@ -83,9 +83,10 @@ fn a_persons_word_ends_what_is_unknown() {
     let said = annotated("Succeeded", Some("I looked: node is drained"));
     let ended = written(next(&unknown, &Memory::Foreign, &said, NOW));
     assert_eq!(ended.phase, OperationPhase::Succeeded);
-    assert_eq!(ended.outcome.as_deref(), Some("a person says so: I looked: node is drained"));
+    assert!(ended.outcome.as_deref().is_some_and(|why| why.ends_with(": I looked: node is drained")), "{ended:?}");
     let ended = written(next(&unknown, &Memory::Foreign, &annotated("Failed", None), NOW));
-    assert_eq!((ended.phase, ended.outcome.as_deref()), (OperationPhase::Failed, Some("a person says so")));
+    let known = condition(&ended.conditions, names::OUTCOME_KNOWN).unwrap();
+    assert_eq!((ended.phase, known.reason.as_str()), (OperationPhase::Failed, MANUALLY_RESOLVED));
 }
 
 #[test]
@@ -95,7 +96,7 @@ fn a_word_that_is_not_understood_is_named_once_with_what_is_allowed() {
     let told = written(next(&unknown, &Memory::Foreign, &said, NOW));
     let known = condition(&told.conditions, names::OUTCOME_KNOWN).unwrap();
     assert_eq!((told.phase, known.reason.as_str()), (OperationPhase::Unknown, INVALID_OUTCOME));
-    assert!(known.message.contains("is \"done\": write Succeeded or Failed"), "{}", known.message);
+    assert!(known.message.contains("\"done\"") && known.message.contains("Succeeded or Failed"), "{}", known.message);
     assert_eq!(next(&told, &Memory::Foreign, &said, NOW), Step::WaitForPerson);
 }
 

@@ -39,7 +39,10 @@ impl Findings {
 
     fn digest(&mut self, field: &str, source: &PackageSource) {
         if source.sha256 == NO_DIGEST {
-            self.warning(format!("{field}.sha256"), "it stands for a digest that is still to be filled in: no file has it; write what sha256sum prints for the file");
+            self.warning(
+                format!("{field}.sha256"),
+                "placeholder instead of a digest; replace it with what sha256sum prints for the file",
+            );
         }
     }
 
@@ -57,21 +60,24 @@ impl Findings {
                     self.error(&field, why);
                 }
                 if target.starts_with('/') || target.split('/').any(|part| part == "..") || target.is_empty() {
-                    self.error(&field, format!("{target:?} is no path in the archive: write it without a leading / and without .., such as bin/kubelet"));
+                    self.error(&field, format!("{target:?} is not a path in the archive: write it without a leading / and without .., such as bin/kubelet"));
                 }
             }
             if archive.links.is_empty() && spec.units.is_empty() {
-                self.warning("spec.tarball.links", "what is unpacked is linked from nowhere, and no unit runs it; name what should be found, such as /usr/local/bin/NAME: bin/NAME");
+                self.warning(
+                    "spec.tarball.links",
+                    "no link and no unit uses the unpacked files; add links, such as /usr/local/bin/NAME: bin/NAME",
+                );
             }
         }
         if let Some(settings) = &spec.sysctl {
             for (name, value) in settings {
                 if value.contains('\n') {
-                    self.error(format!("spec.sysctl[{name}]"), "a setting is one line");
+                    self.error(format!("spec.sysctl[{name}]"), "must be one line");
                 }
             }
             if settings.is_empty() {
-                self.warning("spec.sysctl", "it names no settings; it does nothing");
+                self.warning("spec.sysctl", "no settings: the package does nothing");
             }
         }
         self.kernel(spec);
@@ -80,14 +86,11 @@ impl Findings {
         if boots && spec.disruption != Disruption::Reboot {
             self.error(
                 "spec.disruption",
-                format!("{:?} does not go with a method that boots the host; set it to Reboot", spec.disruption),
+                format!("{:?} is not enough for a method that reboots the host; set it to Reboot", spec.disruption),
             );
         }
         if spec.config.is_some() && spec.files.is_empty() && spec.units.is_empty() {
-            self.warning(
-                "spec.config",
-                "the method config is files and units alone, and there are none; it does nothing",
-            );
+            self.warning("spec.config", "the method config needs files or units: the package does nothing");
         }
     }
 
@@ -95,17 +98,17 @@ impl Findings {
         if packages.packages.is_empty() {
             self.error(
                 format!("{field}.packages"),
-                "no package is named; give each with its exact version, such as runc: 1.1.5+ds1-1+deb12u1",
+                "no packages; add each with its exact version, such as runc: 1.1.5+ds1-1+deb12u1",
             );
         }
         for (name, version) in &packages.packages {
             if version.is_empty() || version.contains(['*', ' ', '=', '<', '>']) || version == "latest" {
-                self.error(format!("{field}.packages[{name}]"), format!("{version:?} is no exact version: hosts must carry the same one today and next year; write it as the repository has it"));
+                self.error(format!("{field}.packages[{name}]"), format!("{version:?} is not an exact version, so hosts could get different ones; write it as the repository has it"));
             }
         }
         let (given, wanted) = (packages.sources.len(), packages.packages.len());
         if given > 0 && given < wanted {
-            self.warning(format!("{field}.sources"), format!("{wanted} packages come from {given} files; the others would have to come from the host's repositories: give all files, or none"));
+            self.warning(format!("{field}.sources"), format!("only {given} of {wanted} packages have a source; the others would come from the host's repositories: add all sources, or none"));
         }
         let mut digests = BTreeSet::new();
         for (at, source) in packages.sources.iter().enumerate() {
@@ -113,7 +116,7 @@ impl Findings {
             if !digests.insert(&source.sha256) {
                 self.warning(
                     format!("{field}.sources[{at}].sha256"),
-                    "another file has the same digest; one of both was copied",
+                    "another source has the same digest; correct one of them",
                 );
             }
         }
@@ -130,24 +133,24 @@ impl Findings {
         if brings && kernel.release.is_none() {
             self.error(
                 "spec.kernel.release",
-                "packages bring a kernel, and nothing says how to tell that it runs; give what uname -r prints then",
+                "required with packages: set it to what uname -r prints when that kernel runs",
             );
         }
         if !brings && kernel.release.is_some() {
             self.warning(
                 "spec.kernel.release",
-                "nothing brings that kernel; hosts that do not have it are never as declared: give deb or rpm",
+                "no package installs that kernel, so hosts without it never match: set deb or rpm",
             );
         }
         if !brings && kernel.release.is_none() && kernel.modules.is_empty() && kernel.parameters.is_empty() {
-            self.error("spec.kernel", "it does nothing; give deb or rpm with release, modules, or parameters");
+            self.error("spec.kernel", "the package does nothing; set deb or rpm with release, modules, or parameters");
         }
         for (at, parameter) in kernel.parameters.iter().enumerate() {
             if parameter.is_empty() || parameter.contains(char::is_whitespace) {
                 self.error(
                     format!("spec.kernel.parameters[{at}]"),
                     format!(
-                        "{parameter:?} is not one parameter; write one an entry, such as transparent_hugepage=never"
+                        "{parameter:?} is not one parameter; write one per entry, such as transparent_hugepage=never"
                     ),
                 );
             }
@@ -166,7 +169,7 @@ impl Findings {
         for (at, line) in text.lines().enumerate() {
             let command = line.trim_start().starts_with("Exec") && line.contains("sh -") && line.contains("{{");
             if command {
-                let message = "a value in a command of sh can be read as commands, since systemd takes quotes away before the shell sees them: put the script into a file of spec.files, with {{ … | sh }}".to_owned();
+                let message = "a value in a command of sh could run as a command, because systemd removes quotes before the shell runs: move the script into a file of spec.files, with {{ … | sh }}".to_owned();
                 self.0.push(Finding { field: field.to_owned(), line: Some(at + 1), error: true, message });
             }
         }
@@ -179,16 +182,16 @@ impl Findings {
             self.shell(&format!("spec.script.{name}"), text);
         }
         match script.check.trim() {
-            "" => self.error("spec.script.check", "without a check the script would run for ever; say how to tell that nothing needs to be done, such as test -e /etc/x"),
-            "true" | ":" | "exit 0" => self.warning("spec.script.check", "it always holds, so the script never runs"),
-            "false" | "exit 1" => self.warning("spec.script.check", "it never holds, so the host is never as declared and the script runs again and again"),
+            "" => self.error("spec.script.check", "required: without a check the script would run again and again; add a command that succeeds when nothing needs to be done, such as test -e /etc/x"),
+            "true" | ":" | "exit 0" => self.warning("spec.script.check", "always succeeds, so the script never runs"),
+            "false" | "exit 1" => self.warning("spec.script.check", "never succeeds, so the host never matches and the script runs again and again"),
             _ => {}
         }
         if script.apply.trim().is_empty() {
-            self.error("spec.script.apply", "it does nothing; say what brings the host to where check holds");
+            self.error("spec.script.apply", "required: add the commands after which check succeeds");
         }
         if script.remove.trim().is_empty() {
-            self.warning("spec.script.remove", "nothing undoes it: a machine that leaves keeps what it did; say how, or write : if there is nothing to undo");
+            self.warning("spec.script.remove", "the changes of the script stay on the host after its removal; add the commands that undo them, or : if there is nothing to undo");
         }
     }
 
@@ -206,16 +209,16 @@ impl Findings {
                 self.warning(&path, why);
             }
             if let Some(other) = paths.insert(&file.path, path.clone()) {
-                self.error(&path, format!("{} is written twice: {other} has it, too", file.path));
+                self.error(&path, format!("duplicate path {}: also in {other}", file.path));
             }
             if let Some(unit) = file.path.strip_prefix("/etc/systemd/system/").filter(|rest| !rest.contains('/')) {
                 if spec.units.iter().any(|other| other.name == unit && other.content.is_some()) {
-                    self.error(&path, format!("the unit {unit} has a content, too; keep one of both"));
+                    self.error(&path, format!("the unit {unit} also has content; remove one of them"));
                 } else {
                     self.warning(
                         &path,
                         format!(
-                            "systemd does not look at it by itself; make it the content of a unit {unit} in spec.units"
+                            "systemd is not reloaded for this file; make it the content of a unit {unit} in spec.units"
                         ),
                     );
                 }
@@ -225,12 +228,12 @@ impl Findings {
             if secret && mode & 0o077 & !0o040 != 0 {
                 self.warning(
                     format!("{field}.mode"),
-                    format!("{} lets everybody on the host read a secret; set 0600", file.mode),
+                    format!("{} lets every user of the host read a secret; set 0600", file.mode),
                 );
             } else if mode & 0o002 != 0 {
                 self.warning(
                     format!("{field}.mode"),
-                    format!("{} lets everybody on the host change it; set 0644", file.mode),
+                    format!("{} lets every user of the host change the file; set 0644", file.mode),
                 );
             }
             if let Some(template) = &file.template {
@@ -242,13 +245,16 @@ impl Findings {
             if file.content.as_ref().is_some_and(|text| {
                 text.contains("{{") && ["machine.", "facts.", "cluster."].iter().any(|name| text.contains(name))
             }) {
-                self.warning(format!("{field}.content"), "it is written as it is, with its braces; make it a template");
+                self.warning(
+                    format!("{field}.content"),
+                    "content is written literally, with its braces; use template instead",
+                );
             }
         }
         for (path, field) in &paths {
             let mut parents = path.match_indices('/').skip(1).map(|(at, _)| &path[..at]);
             if let Some(parent) = parents.find(|parent| paths.contains_key(parent)) {
-                self.error(field.clone(), format!("{path} would lie in {parent}, which is a file here"));
+                self.error(field.clone(), format!("{path} is below {parent}, which is a file of this package"));
             }
         }
     }
@@ -258,7 +264,7 @@ impl Findings {
         for (at, unit) in spec.units.iter().enumerate() {
             let field = format!("spec.units[{at}]");
             if !names.insert(&unit.name) {
-                self.error(format!("{field}.name"), format!("{} is listed twice; put both into one", unit.name));
+                self.error(format!("{field}.name"), format!("duplicate unit {}; merge both entries", unit.name));
             }
             if let Some(content) = &unit.content {
                 self.template(&format!("{field}.content"), content);
@@ -272,11 +278,11 @@ impl Findings {
                 match spec.files.iter().find(|file| file.path == *path) {
                     None => self.error(
                         format!("{field}.restartOn[{at}]"),
-                        format!("{path} is no file of this package: restartOn names paths of spec.files"),
+                        format!("{path} is not a file of this package: use paths of spec.files"),
                     ),
                     Some(file) if file.bootstrap_kubeconfig => self.warning(
                         format!("{field}.restartOn[{at}]"),
-                        format!("{path} is written once and not looked at again; nothing is restarted for it"),
+                        format!("{path} is written only once, so it never causes a restart"),
                     ),
                     Some(_) => {}
                 }
@@ -291,25 +297,25 @@ impl Findings {
     fn relations(&mut self, spec: &MachinePackageVersionSpec) {
         for (at, other) in spec.depends_on.iter().enumerate() {
             if *other == spec.component {
-                self.error(format!("spec.dependsOn[{at}]"), "a component does not depend on itself");
+                self.error(format!("spec.dependsOn[{at}]"), "a component cannot depend on itself");
             }
             if spec.conflicts_with.contains(other) {
                 self.error(
                     format!("spec.dependsOn[{at}]"),
-                    format!("{other} must be there and may not be there (conflictsWith); keep one of both"),
+                    format!("{other} is also in conflictsWith; remove one of them"),
                 );
             }
         }
         if let Some(at) = spec.conflicts_with.iter().position(|other| *other == spec.component) {
             self.error(
                 format!("spec.conflictsWith[{at}]"),
-                "a component does not conflict with itself: there is one version of it on a machine",
+                "a component cannot conflict with itself: a machine has one version of it",
             );
         }
         if spec.keep == 0 && spec.on_failure == OnFailure::RollBack && spec.reboot.is_none() {
             self.warning(
                 "spec.keep",
-                "nothing is kept to go back to when a change fails; set it to 1, or onFailure to Hold",
+                "no old version is kept, so a failed change cannot be rolled back; set it to 1, or onFailure to Hold",
             );
         }
     }
@@ -319,26 +325,26 @@ impl Findings {
         for (at, check) in health.checks.iter().enumerate() {
             let field = format!("spec.health.checks[{at}]");
             if let Some(unit) = check.unit.as_ref().filter(|unit| spec.units.iter().all(|other| other.name != **unit)) {
-                self.warning(format!("{field}.unit"), format!("{unit} is no unit of this package; add it to spec.units with running: true, so that it is kept running"));
+                self.warning(format!("{field}.unit"), format!("{unit} is not a unit of this package; add it to spec.units with running: true, so that it is kept running"));
             }
             if let Some(address) = &check.tcp
                 && !address
                     .rsplit_once(':')
                     .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0))
             {
-                self.error(format!("{field}.tcp"), format!("{address:?} is no HOST:PORT, such as 127.0.0.1:10250"));
+                self.error(format!("{field}.tcp"), format!("{address:?} is not HOST:PORT, such as 127.0.0.1:10250"));
             }
             if let Some(url) =
                 check.http.as_ref().filter(|url| !url.starts_with("http://") && !url.starts_with("https://"))
             {
-                self.error(format!("{field}.http"), format!("{url:?} is no URL of http or https"));
+                self.error(format!("{field}.http"), format!("{url:?} is not an http or https URL"));
             }
             if check.command.as_ref().is_some_and(|command| command.trim().is_empty()) {
-                self.error(format!("{field}.command"), "there is no command");
+                self.error(format!("{field}.command"), "empty command");
             }
         }
         if health.every.0.is_zero() {
-            self.error("spec.health.every", "it cannot be asked without a pause; set it to 2s");
+            self.error("spec.health.every", "must be greater than zero, such as 2s");
         } else if health.every.0.saturating_mul(health.times.saturating_sub(1)) >= health.within.0
             && !health.checks.is_empty()
         {
@@ -352,15 +358,15 @@ impl Findings {
         }
         for (name, span) in [("apply", spec.timeouts.apply), ("reboot", spec.timeouts.reboot)] {
             if span.0.is_zero() {
-                self.error(
-                    format!("spec.timeouts.{name}"),
-                    "nothing can be done in no time; leave it out for the usual one",
-                );
+                self.error(format!("spec.timeouts.{name}"), "must be greater than zero; leave it out for the default");
             }
         }
         let runs = spec.units.iter().any(|unit| unit.running == Some(true));
         if health.checks.is_empty() && (runs || matches!(spec.disruption, Disruption::Restart | Disruption::Drain)) {
-            self.warning("spec.health.checks", "nothing tells whether it works, so a version that does not is never rolled back; add a check, such as unit: NAME.service");
+            self.warning(
+                "spec.health.checks",
+                "no health check, so a broken version is never rolled back; add one, such as unit: NAME.service",
+            );
         }
     }
 
@@ -373,7 +379,7 @@ impl Findings {
                 self.error(
                     field,
                     format!(
-                        "{path} is not this component's alone; name what it made there, such as {}/{}",
+                        "{path} is shared with other components; use a path below it, such as {}/{}",
                         path.trim_end_matches('/'),
                         spec.component
                     ),

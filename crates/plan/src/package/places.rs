@@ -10,11 +10,11 @@ pub(super) fn forbidden(path: &str) -> Option<String> {
         || path.contains("//")
         || path.split('/').any(|part| part == ".." || part == ".")
     {
-        return Some(format!("{path:?} is no path of a file: write it whole, from /, without . and .."));
+        return Some(format!("{path:?} is not an absolute path of a file: start with /, without . and .."));
     }
     if let Some(folder) = ["/proc", "/sys"].into_iter().find(|folder| within(folder)) {
         return Some(format!(
-            "{path} is not on a disk: what is below {folder} is made by the kernel; use the method sysctl or kernel, or a script"
+            "{path} is not on a disk: {folder} is provided by the kernel; use the method sysctl or kernel, or a script"
         ));
     }
     if within("/dev") {
@@ -23,7 +23,7 @@ pub(super) fn forbidden(path: &str) -> Option<String> {
         ));
     }
     if let Some(folder) = [HOME, OPT].into_iter().find(|folder| within(folder)) {
-        return Some(format!("{path} is ours: Fleetwright keeps its own files in {folder}; choose another place"));
+        return Some(format!("{path} is reserved: Fleetwright keeps its own files in {folder}; use another directory"));
     }
     None
 }
@@ -33,14 +33,14 @@ pub(super) fn doubtful(path: &str) -> Option<String> {
     let below = |folder: &str| path.starts_with(folder);
     if below("/run/") || below("/var/run/") {
         return Some(format!(
-            "{path} is gone after each boot and is then drift until it is repaired; choose a place in /etc or /usr/local"
+            "{path} is lost at each boot and is drift until it is repaired; use a path in /etc or /usr/local"
         ));
     }
     if below("/tmp/") || below("/var/tmp/") {
-        return Some(format!("{path} is removed by the host from time to time; choose a place in /etc or /usr/local"));
+        return Some(format!("{path} may be removed by the host at any time; use a path in /etc or /usr/local"));
     }
     if below("/home/") || below("/root/") {
-        return Some(format!("{path} belongs to a person; choose a place in /etc or /usr/local"));
+        return Some(format!("{path} is in the home directory of a user; use a path in /etc or /usr/local"));
     }
     None
 }

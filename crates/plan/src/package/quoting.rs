@@ -14,7 +14,7 @@ pub fn unquoted_values(template: &str, schema: Option<&str>) -> Vec<(usize, Stri
     found
         .map(|Interpolation { line, expression, .. }| {
             let message = format!(
-                "{{{{ {expression} }}}} is put into the YAML as it is, so that its value can add fields and objects: write {{{{ {expression} | json }}}}, or give the value a pattern or an enum in valuesSchema"
+                "{{{{ {expression} }}}} is inserted into the YAML unquoted, so its value could add fields and objects: write {{{{ {expression} | json }}}}, or give the value a pattern or an enum in valuesSchema"
             );
             (line, message)
         })

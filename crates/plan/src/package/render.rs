@@ -129,7 +129,9 @@ impl Rendering<'_> {
             Some(method) if many == 1 => Ok(method),
             _ => Err(self.wrong(
                 "spec",
-                format!("{many} methods are given: give exactly one of deb, rpm, tarball, config, sysctl, kernel, script and reboot"),
+                format!(
+                    "{many} methods: set exactly one of deb, rpm, tarball, config, sysctl, kernel, script and reboot"
+                ),
             )),
         }
     }
@@ -163,7 +165,7 @@ impl Rendering<'_> {
             let found: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
             if found != source.sha256 {
                 let message = format!(
-                    "its digest is {found}, and sha256 says {}: what it refers to is not what was meant; put that back, or make another package version",
+                    "digest mismatch: found {found}, but sha256 is {}; restore the content, or create another package version",
                     source.sha256
                 );
                 return Err(self.error(RenderErrorKind::Missing, field, message));
@@ -179,7 +181,7 @@ impl Rendering<'_> {
         let mode = mode.ok_or_else(|| {
             self.wrong(
                 &format!("{field}.mode"),
-                format!("{:?} are no permission bits: write them in octal, such as 0644", file.mode),
+                format!("{:?} is not a valid mode: write permission bits in octal, such as 0644", file.mode),
             )
         })?;
         let given = [
@@ -267,9 +269,7 @@ impl Rendering<'_> {
             Trouble::Facts => self.error(
                 RenderErrorKind::WaitsForFacts,
                 field,
-                format!(
-                    "{about}waits for facts: it uses what the host says of itself, and the host was not reached yet"
-                ),
+                format!("{about}waits for facts: the template uses facts of the host, which was not reached yet"),
             ),
             Trouble::Missing(message) => self.error(RenderErrorKind::Missing, field, format!("{about}{message}")),
             Trouble::Wrong(message) => self.wrong(field, format!("{about}{message}")),
@@ -296,7 +296,7 @@ impl Rendering<'_> {
     }
 
     fn missing(&self, kind: &str, field: &str, key: &api::KeyRef) -> RenderError {
-        let message = format!("there is no {kind} {} with the key {:?} in the namespace: make it", key.name, key.key);
+        let message = format!("{kind} {} with the key {:?} not found in the namespace: create it", key.name, key.key);
         self.error(RenderErrorKind::Missing, field, message)
     }
 

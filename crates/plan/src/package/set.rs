@@ -105,7 +105,7 @@ pub fn check_set(members: &[Member<'_>]) -> Vec<SetFinding> {
             say(
                 member.component,
                 format!(
-                    "{} needs {other}, which the machine does not list: add a package version of {other}, or take {} away",
+                    "{} depends on {other}, which the machine does not list: add a package version of {other}, or remove {}",
                     member.component, member.component
                 ),
             );
@@ -113,15 +113,12 @@ pub fn check_set(members: &[Member<'_>]) -> Vec<SetFinding> {
         for other in member.conflicts_with.iter().filter(|other| by_name.contains_key(other.as_str())) {
             say(
                 member.component,
-                format!("{} and {other} may not be on the same machine: take one of both away", member.component),
+                format!("{} conflicts with {other} on the same machine: remove one of them", member.component),
             );
         }
     }
     for circle in circles(members, &by_name) {
-        say(
-            circle[0],
-            format!("{} need each other, so none can be first: take one dependsOn away", circle.join(" → ")),
-        );
+        say(circle[0], format!("dependency cycle {}: remove one dependsOn", circle.join(" → ")));
     }
     for member in members.iter().filter(|member| member.needs_node && !member.joins) {
         let behind = members.iter().find(|other| other.joins && needs(other, member.component, &by_name));
@@ -129,7 +126,7 @@ pub fn check_set(members: &[Member<'_>]) -> Vec<SetFinding> {
             say(
                 member.component,
                 format!(
-                    "{} is healthy only once there is a Node, and {}, which makes the Node, waits until it is healthy: move the check of nodeCondition to {}",
+                    "deadlock: {} is healthy only when its Node exists, but {}, which creates the Node, waits until it is healthy: move the check of nodeCondition to {}",
                     member.component, behind.component, behind.component
                 ),
             );
@@ -210,7 +207,7 @@ fn twice<'m>(
             match owners.get(thing) {
                 Some(owner) => say(
                     member.component,
-                    format!("{} and {owner} both bring {what} {thing}: only one of them may", member.component),
+                    format!("{} and {owner} both have {what} {thing}: remove it from one of them", member.component),
                 ),
                 None => {
                     owners.insert(thing, member.component);

@@ -9,19 +9,19 @@ pub(super) fn findings(script: &str) -> Vec<(usize, String)> {
         let message = match place {
             Place::Bare if filtered => continue,
             Place::HereDocument => format!(
-                "{shown} stands in a here-document, where quotes do not stop $(…), and a line of the value can end the document: write the text with printf '%s\\n' and {{{{ … | sh }}}}, or make it one of spec.files"
+                "{shown} is in a here-document, where quotes do not stop $(…), and a line of the value can end the document: write the text with printf '%s\\n' and {{{{ … | sh }}}}, or make it one of spec.files"
             ),
             Place::Comment => format!(
-                "{shown} stands in a comment, which ends where the value has a line break: what follows would be run; take it out of the comment"
+                "{shown} is in a comment, which ends at a line break of the value, and the rest would run: remove it from the comment"
             ),
             Place::Backquoted => format!(
-                "{shown} stands in backquotes, which end at the first backquote of the value, quoted or not: use $(…) and {{{{ … | sh }}}}"
+                "{shown} is in backquotes, which end at the first backquote of the value, quoted or not: use $(…) and {{{{ … | sh }}}}"
             ),
             Place::Quoted if filtered => format!(
-                "{shown} stands in quotes of the script, which end the quotes that sh makes: take the quotes around it away"
+                "{shown} is in quotes of the script, which end the quotes that the filter sh adds: remove the quotes around it"
             ),
             Place::Bare | Place::Quoted => format!(
-                "{shown} is put into the script as it is, so that its value can be read as commands: write {{{{ {expression} | sh }}}}"
+                "{shown} is inserted unquoted, so its value could run as commands: write {{{{ {expression} | sh }}}}"
             ),
         };
         found.push((line, message));

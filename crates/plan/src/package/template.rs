@@ -75,12 +75,12 @@ fn sh(value: Any) -> Result<String, Error> {
         return Err(Error::from(ErrorKind::UndefinedError));
     }
     if !matches!(value.kind(), ValueKind::String | ValueKind::Number | ValueKind::Bool) {
-        let message = format!("sh takes one word, and this is a {}: quote each of its items", value.kind());
+        let message = format!("the filter sh needs one word, not a {}: quote each of its items", value.kind());
         return Err(Error::new(ErrorKind::InvalidOperation, message));
     }
     let text = value.to_string();
     if text.contains('\0') {
-        return Err(Error::new(ErrorKind::InvalidOperation, "a word of a shell cannot hold a NUL byte"));
+        return Err(Error::new(ErrorKind::InvalidOperation, "a shell word cannot contain a NUL byte"));
     }
     Ok(format!("'{}'", text.replace('\'', "'\\''")))
 }
@@ -350,11 +350,11 @@ pub(crate) fn rendered(roots: &[(&str, serde_json::Value)], source: &str) -> Res
     template.render(&scope.root).map_err(|error| match scope.missed(&error, source) {
         Ok((line, missed)) => {
             let there = match &missed.beside[..] {
-                [] => "there is nothing beside it".to_owned(),
-                some => format!("there are {}", list(some)),
+                [] => "available: none".to_owned(),
+                some => format!("available: {}", list(some)),
             };
             let name = shown(&missed.path);
-            format!("{line}{name} is not defined ({there}); take one of these, or write `{name} | default(\"…\")`")
+            format!("{line}{name} is not defined ({there}); use one of these, or write `{name} | default(\"…\")`")
         }
         Err(message) => message,
     })
@@ -364,8 +364,8 @@ impl Trouble {
     /// A name that is not there, what there is beside it, and where it was used (`line 3: `).
     fn of(path: &str, beside: &[String], at: &str) -> Self {
         let there = match beside {
-            [] => "there are none".to_owned(),
-            some => format!("there are {}", list(some)),
+            [] => "available: none".to_owned(),
+            some => format!("available: {}", list(some)),
         };
         let name = shown(path);
         if let Some(label) = below(path, "machine.labels") {
@@ -392,12 +392,12 @@ impl Trouble {
         };
         if let Some(field) = field.filter(|_| path.starts_with("machine.hardware.labels") || is_known(path)) {
             return Self::Missing(format!(
-                "{at}{name} is not defined: the machine's spec says nothing of it; set spec.{field}, or write `{name} | default(\"…\")`"
+                "{at}{name} is not defined: the field is not set; set spec.{field} of the Machine, or write `{name} | default(\"…\")`"
             ));
         }
         if is_known(path) {
             return Self::Missing(format!(
-                "{at}{name} is not defined: the host does not say it; write `{name} | default(\"…\")`"
+                "{at}{name} is not defined: the host did not report it; write `{name} | default(\"…\")`"
             ));
         }
         Self::Wrong(unknown(path, at))
@@ -414,7 +414,7 @@ fn unknown(path: &str, at: &str) -> String {
         Some(("facts", _)) => templates::FACTS.map(|name| format!("facts.{name}")).to_vec(),
         _ => templates::ROOTS.map(str::to_owned).to_vec(),
     };
-    format!("{at}{} is not defined: templates know {}; take one of these", shown(path), list(&known))
+    format!("{at}{} is not defined: templates can use {}", shown(path), list(&known))
 }
 
 /// What is known of hardware.
@@ -468,12 +468,12 @@ fn says_without_line(error: &Error) -> String {
     let detail = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
     let detail = shown(&detail);
     match error.kind() {
-        ErrorKind::SyntaxError => format!("the template cannot be read: {detail}"),
-        ErrorKind::UnknownFilter => format!("{detail}; the filters are {}", FILTERS.join(", ")),
+        ErrorKind::SyntaxError => format!("invalid template: {detail}"),
+        ErrorKind::UnknownFilter => format!("{detail}; available filters: {}", FILTERS.join(", ")),
         ErrorKind::UnknownFunction | ErrorKind::UnknownMethod => {
             format!("{detail}; templates have no functions, only the filters {}", FILTERS.join(", "))
         }
-        ErrorKind::OutOfFuel => "the template takes too long: it has loops in loops".to_owned(),
+        ErrorKind::OutOfFuel => "the template takes too long; reduce nested loops".to_owned(),
         _ => detail,
     }
 }

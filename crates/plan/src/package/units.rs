@@ -25,17 +25,12 @@ pub(super) fn findings(unit: &PackageUnit, spec: &MachinePackageVersionSpec) -> 
     let mut found = Vec::new();
     let mut say = |field, line, error, message: String| found.push(UnitFinding { field, line, error, message });
     match (unit.enabled, unit.running) {
-        (Some(false), Some(true)) => say("enabled", None, false, "it runs now and is not started at boot: after a boot it is drift until it is repaired; set enabled to true, or leave one of both out".into()),
-        (Some(true), Some(false)) => say("running", None, false, "it is started at boot and must not run: after a boot it is drift until it is repaired; set enabled to false, or leave one of both out".into()),
+        (Some(false), Some(true)) => say("enabled", None, false, "the unit is running but not enabled: after a boot it is drift until it is repaired; set enabled to true, or leave one of them out".into()),
+        (Some(true), Some(false)) => say("running", None, false, "the unit is enabled but not running: after a boot it is drift until it is repaired; set enabled to false, or leave one of them out".into()),
         _ => {}
     }
     if unit.running.is_none() && !unit.restart_on.is_empty() {
-        say(
-            "restartOn",
-            None,
-            false,
-            "it is restarted for files, and nothing says that it runs; set running to true".into(),
-        );
+        say("restartOn", None, false, "restartOn needs a running unit; set running to true".into());
     }
     let Some(content) = &unit.content else {
         let brings = spec.deb.is_some() || spec.rpm.is_some() || spec.config.is_some() || spec.script.is_some();
@@ -44,7 +39,7 @@ pub(super) fn findings(unit: &PackageUnit, spec: &MachinePackageVersionSpec) -> 
                 "content",
                 None,
                 false,
-                "nothing here brings the unit file; give its content, or a package that has it".into(),
+                "no source of the unit file; set content, or add a package that contains it".into(),
             );
         }
         return found;
@@ -63,7 +58,7 @@ pub(super) fn findings(unit: &PackageUnit, spec: &MachinePackageVersionSpec) -> 
                 "content",
                 at(line),
                 true,
-                format!("{said:?} is neither a section, a setting nor a comment; systemd ignores it"),
+                format!("{said:?} is neither a section, a setting nor a comment; systemd ignores the line"),
             );
             return found;
         }
@@ -75,7 +70,13 @@ pub(super) fn findings(unit: &PackageUnit, spec: &MachinePackageVersionSpec) -> 
     let dropped = unit.drop_ins.values().any(|text| text.contains("[Install]"));
     let installs = settings.iter().any(|setting| setting.section == "Install") || dropped;
     if unit.enabled == Some(true) && !installs {
-        say("content", None, true, "it is to be started at boot and has no [Install] section; add one with WantedBy=multi-user.target, or leave enabled out".into());
+        say(
+            "content",
+            None,
+            true,
+            "an enabled unit needs an [Install] section; add one with WantedBy=multi-user.target, or leave enabled out"
+                .into(),
+        );
     }
     if unit.name.ends_with(".service") {
         let starts = all("Service", "ExecStart");
@@ -91,7 +92,7 @@ pub(super) fn findings(unit: &PackageUnit, spec: &MachinePackageVersionSpec) -> 
                 "running",
                 None,
                 true,
-                "a unit of Type=oneshot does not go on running: add RemainAfterExit=yes, or leave running out".into(),
+                "a unit of Type=oneshot does not keep running: add RemainAfterExit=yes, or leave running out".into(),
             );
         }
         for start in starts {
@@ -102,7 +103,7 @@ pub(super) fn findings(unit: &PackageUnit, spec: &MachinePackageVersionSpec) -> 
                     "content",
                     at(start.line),
                     true,
-                    format!("{program} is run by no absolute path; write it whole, such as /usr/local/bin/{program}"),
+                    format!("{program} is not an absolute path; use one such as /usr/local/bin/{program}"),
                 );
             }
             let ours = |path: &str| {
@@ -110,12 +111,7 @@ pub(super) fn findings(unit: &PackageUnit, spec: &MachinePackageVersionSpec) -> 
                     || spec.files.iter().any(|file| file.path == path)
             };
             if spec.tarball.is_some() && program.starts_with("/usr/local/") && !ours(program) {
-                say(
-                    "content",
-                    at(start.line),
-                    false,
-                    format!("it runs {program}, which this package does not bring; add a link to it"),
-                );
+                say("content", at(start.line), false, format!("{program} is not in this package; add a link to it"));
             }
         }
     }
@@ -123,7 +119,7 @@ pub(super) fn findings(unit: &PackageUnit, spec: &MachinePackageVersionSpec) -> 
         let used = unit.running == Some(true) && mentions(&text, &file.path);
         if used && !file.bootstrap_kubeconfig && !unit.restart_on.contains(&file.path) {
             let message = format!(
-                "it uses {} and is not restarted when that changes; add it, unless the program reads it again by itself",
+                "the unit uses {}, but is not restarted when it changes; add it, unless the program reloads it",
                 file.path
             );
             say("restartOn", None, false, message);

@@ -148,7 +148,7 @@ fn check_one<'a>(object: &Gates<'a>, gate: &'a Gate, sight: Sight<'a, '_>, now: 
                         .find(|copy| copy.condition.type_ == type_ && copy.live.is_some())
                         .and_then(|copy| copy.condition.reporter.as_deref())
                         .map(|reporter| {
-                            format!("{reporter} reports it; to ask {reporter}, write from: {{reporter: {reporter}}}")
+                            format!("{reporter} reports this type; to use it, set from: {{reporter: {reporter}}}")
                         }),
                 },
             }
@@ -187,9 +187,11 @@ fn not_its_own(reporter: &str, type_: &str, sight: Sight<'_, '_>) -> String {
     let other = sight.copies.copied.iter().find(|copy| copy.condition.type_ == type_);
     match other.and_then(|copy| copy.condition.reporter.as_deref()) {
         Some(other) => format!(
-            "another ReadinessGates object asks {other} for {type_}; let both name one reporter, not {reporter}"
+            "another ReadinessGates object expects {type_} from {other}, not {reporter}: name the same reporter in both"
         ),
-        None => format!("{type_} is the Machine's own condition; leave out from, or let {reporter} use another type"),
+        None => format!(
+            "{type_} is a condition of the Machine itself: remove `from`, or let {reporter} report another type"
+        ),
     }
 }
 

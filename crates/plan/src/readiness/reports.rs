@@ -109,7 +109,7 @@ pub fn copy<'a>(now_has: &[Fact<'a>], filed: &[Filed<'a>], gates: &[Gates<'a>], 
                     let at = ahead.heartbeat.unwrap_or(now);
                     out.next = earlier(out.next, Some(before(at, AHEAD)));
                     let why = format!(
-                        "heartbeat {} of {} is in the future: it may be at most 1m ahead; set the reporter's clock right",
+                        "heartbeat {} of {} is more than 1m in the future: correct the reporter's clock",
                         stamp(at),
                         ahead.type_
                     );
@@ -136,8 +136,8 @@ pub fn copy<'a>(now_has: &[Fact<'a>], filed: &[Filed<'a>], gates: &[Gates<'a>], 
                     out.refused.push(refuse(
                         claim.name,
                         format!(
-                            "{type_} belongs to reporter {} by ReadinessGates {}, but ReadinessGates {from} asks {other} for it: let both name one reporter",
-                            named[0].0, named[0].1
+                            "ReadinessGates {} expects {type_} from reporter {}, but ReadinessGates {from} from {other}: name the same reporter in both",
+                            named[0].1, named[0].0
                         ),
                     ));
                 }
@@ -151,14 +151,14 @@ pub fn copy<'a>(now_has: &[Fact<'a>], filed: &[Filed<'a>], gates: &[Gates<'a>], 
         let claimed = claims.remove(type_).unwrap_or_default();
         let named = asked.get(type_);
         if now_has.iter().any(|fact| fact.type_ == type_ && fact.reporter.is_none()) {
-            let why = format!(
-                "{type_} is the Machine's own condition, written by another operator: report under another type"
-            );
+            let why =
+                format!("{type_} is a condition of the Machine that another operator writes: report another type");
             out.refused.extend(claimed.iter().map(|claim| refuse(claim.name, why.clone())));
             continue;
         }
         if count >= MOST {
-            let why = format!("{type_} is one too many: at most {MOST} conditions are copied into one machine");
+            let why =
+                format!("{type_} is over the limit of {MOST} reported conditions for one Machine: report fewer types");
             out.refused.extend(claimed.iter().map(|claim| refuse(claim.name, why.clone())));
             continue;
         }
@@ -173,7 +173,7 @@ pub fn copy<'a>(now_has: &[Fact<'a>], filed: &[Filed<'a>], gates: &[Gates<'a>], 
         for claim in claimed.iter().filter(|claim| claim.reporter != owner) {
             let second = named.is_some_and(|named| named.iter().any(|(reporter, _)| *reporter == claim.reporter));
             if !second {
-                let why = format!("{type_} belongs to reporter {owner}: report under another type");
+                let why = format!("{type_} is owned by reporter {owner}: report another type");
                 out.refused.push(refuse(claim.name, why));
             }
         }
@@ -244,7 +244,7 @@ fn one<'a>(
     let mut began = now;
     let mut stale = false;
     let (status, reason, message) = match live {
-        None => (Status::Unknown, MISSING.to_owned(), format!("{reporter} reports no {type_}")),
+        None => (Status::Unknown, MISSING.to_owned(), format!("reporter {reporter} has not reported {type_}")),
         Some(fact) => {
             if let (Some(span), Some(heartbeat)) = (stale_after, fact.heartbeat) {
                 let ends = after(heartbeat, span);
@@ -257,7 +257,7 @@ fn one<'a>(
             }
             if stale {
                 let last = fact.heartbeat.map(stamp).unwrap_or_default();
-                (Status::Unknown, STALE.to_owned(), format!("{reporter} was last heard of at {last}"))
+                (Status::Unknown, STALE.to_owned(), format!("last heartbeat of reporter {reporter} was at {last}"))
             } else {
                 (fact.status, cut(fact.reason, 128), fact.message.chars().take(1024).collect())
             }

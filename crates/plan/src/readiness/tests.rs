@@ -226,16 +226,24 @@ impl World {
     }
 }
 
+/// Whether a message has all of that, in this order.
+fn names(message: &str, parts: &[&str]) -> bool {
+    let mut rest = message;
+    parts.iter().all(|part| {
+        let found = rest.split_once(*part);
+        rest = found.map_or("", |(_, after)| after);
+        found.is_some()
+    })
+}
+
 #[test]
 fn a_new_machine_opens_when_all_gates_hold() {
     let mut world = World::new(vec![gate("PackagesReady"), from_node("NodeReady", "Ready")]);
     world.set("PackagesReady", Status::True, 0);
     let decision = world.step(at(1));
     assert_eq!((decision.turn, decision.status, decision.reason), (None, Status::False, reason::GATES_PENDING));
-    assert_eq!(
-        decision.message,
-        "1 of 2 gates fails: NodeReady (Node condition Ready) missing since 2027-01-15T07:59:50Z"
-    );
+    let parts = ["1 of 2", "NodeReady", "Node condition Ready", "missing", "2027-01-15T07:59:50Z"];
+    assert!(names(&decision.message, &parts) && !decision.message.contains("PackagesReady"), "{}", decision.message);
     world.node_conditions = vec![kept("Ready", Status::True, 2)];
     let decision = world.step(at(2));
     assert_eq!((decision.turn, decision.status, decision.reason), (Some(Turn::Open), Status::True, reason::READY));
@@ -318,10 +326,8 @@ fn a_failure_is_tolerated_and_a_recovery_must_last() {
     world.node_conditions = vec![kept("Ready", Status::True, 50)];
     let decision = world.step(at(79));
     assert_eq!((decision.turn, decision.next), (None, Some(at(80))));
-    assert_eq!(
-        decision.message,
-        "waiting for: NodeReady (Node condition Ready) True since 2027-01-15T08:00:50Z: Because must hold for 30s"
-    );
+    let parts = ["NodeReady", "Node condition Ready", "True", "2027-01-15T08:00:50Z", "Because", "30s"];
+    assert!(names(&decision.message, &parts), "{}", decision.message);
     assert_eq!(world.step(at(80)).turn, Some(Turn::Open));
 }
 
@@ -330,7 +336,7 @@ fn a_gate_may_wait_for_false() {
     let mut world = World::new(vec![Gate { status: Status::False, ..from_node("NoPressure", "DiskPressure") }]);
     world.node_conditions = vec![kept("DiskPressure", Status::True, 0)];
     let decision = world.step(at(1));
-    assert!(decision.message.ends_with("wanted False"), "{}", decision.message);
+    assert!(names(&decision.message, &["True", "False"]), "{}", decision.message);
     world.node_conditions = vec![kept("DiskPressure", Status::False, 2)];
     assert_eq!(world.step(at(2)).turn, Some(Turn::Open));
 }
@@ -401,10 +407,8 @@ fn a_report_that_vanishes_is_tolerated_as_any_failure() {
     assert_eq!(world.step(at(159)).turn, None);
     let decision = world.step(at(160));
     assert_eq!(decision.turn, Some(Turn::Close));
-    assert_eq!(
-        decision.message,
-        "1 of 1 gates fails: LogAgentReady (reporter log-agent) missing since 2027-01-15T08:01:40Z"
-    );
+    let parts = ["1 of 1", "LogAgentReady", "reporter log-agent", "missing", "2027-01-15T08:01:40Z"];
+    assert!(names(&decision.message, &parts), "{}", decision.message);
 }
 
 #[test]
@@ -412,7 +416,7 @@ fn a_gate_without_from_says_how_to_ask_a_reporter() {
     let mut world = World::new(vec![gate("LogAgentReady")]);
     world.filed = vec![filing("log-agent", vec![kept("LogAgentReady", Status::True, 0)])];
     let message = world.step(at(0)).message;
-    assert!(message.contains("write from: {reporter: log-agent}"), "{message}");
+    assert!(message.contains("from: {reporter: log-agent}"), "{message}");
 }
 
 #[test]
@@ -422,14 +426,13 @@ fn a_persons_cordon_is_named_and_the_gates_still_open_and_close() {
     world.cordoned = true;
     let decision = world.step(at(1));
     assert_eq!((decision.turn, decision.status, decision.reason), (None, Status::False, reason::CORDONED));
-    assert_eq!(
-        decision.message,
-        "Node host-1 is cordoned by kubectl-cordon at 2027-01-15T08:00:00Z; kubectl uncordon host-1 lifts it; no gate has failed for longer than it may"
-    );
+    let parts =
+        ["Node host-1", "cordoned", "kubectl-cordon", "2027-01-15T08:00:00Z", "kubectl uncordon host-1", "no gate"];
+    assert!(names(&decision.message, &parts), "{}", decision.message);
     world.set("PackagesReady", Status::False, 2);
     let decision = world.step(at(2));
     assert_eq!((decision.turn, decision.reason), (Some(Turn::Close), reason::CORDONED));
-    assert!(decision.message.contains("1 of 1 gates fails: PackagesReady"), "{}", decision.message);
+    assert!(names(&decision.message, &["1 of 1", "PackagesReady"]), "{}", decision.message);
     world.with(at(3), |_, _, judgement| assert_eq!(judgement.standing, Standing::Out));
 }
 
@@ -440,16 +443,17 @@ fn a_foreign_taint_is_named_with_who_lifts_it() {
     world.foreign = vec![("maintenance".to_owned(), TaintEffect::NoSchedule)];
     let decision = world.step(at(1));
     assert_eq!((decision.turn, decision.status, decision.reason), (None, Status::False, reason::TAINTED));
-    assert!(decision.message.contains("last set by kubectl-taint"), "{}", decision.message);
+    assert!(decision.message.contains("by kubectl-taint"), "{}", decision.message);
     assert!(decision.message.contains("kubectl taint node host-1 maintenance:NoSchedule-"), "{}", decision.message);
     world.foreign = vec![(fleetwright_api::names::MAINTENANCE_TAINT.to_owned(), TaintEffect::NoSchedule)];
     let message = world.step(at(1)).message;
-    assert!(message.contains("is worked on by the Machine-Operator") && !message.contains("kubectl"), "{message}");
+    assert!(message.contains("Machine-Operator") && !message.contains("kubectl"), "{message}");
 
     world.foreign = vec![("node.kubernetes.io/not-ready".to_owned(), TaintEffect::NoExecute)];
     let decision = world.step(at(2));
     assert_eq!((decision.status, decision.reason), (Status::False, reason::TAINTED));
-    assert!(decision.message.contains("Kubernetes itself lifts"), "{}", decision.message);
+    let named = decision.message.contains("node.kubernetes.io/not-ready:NoExecute");
+    assert!(named && !decision.message.contains("kubectl"), "{}", decision.message);
     world.set("PackagesReady", Status::False, 3);
     assert_eq!(world.step(at(3)).reason, reason::GATES_FAILING, "what goes by itself does not hide what does not");
 }
@@ -460,7 +464,7 @@ fn a_paused_machine_tells_the_truth_about_its_node_and_nothing_is_done() {
     world.paused = true;
     let decision = world.step(at(1));
     assert_eq!((decision.turn, decision.status, decision.reason), (None, Status::True, reason::PAUSED));
-    assert!(decision.message.contains("would be closed"), "{}", decision.message);
+    assert!(decision.message.contains("closed"), "{}", decision.message);
     world.set("PackagesReady", Status::True, 2);
     assert_eq!(world.step(at(2)).reason, reason::READY);
     world.closed = true;
@@ -498,8 +502,8 @@ fn a_message_names_at_most_ten_gates_and_cuts_what_others_wrote() {
         world.conditions.last_mut().unwrap().message = "x".repeat(5000);
     }
     let message = world.step(at(0)).message;
-    assert!(message.starts_with("30 of 30 gates fail: G00 (Machine condition G00) False since"), "{message}");
-    assert!(message.ends_with("; and 20 more"), "{message}");
+    assert!(names(&message, &["30 of 30", "G00", "Machine condition G00", "False", "G09", "20 more"]), "{message}");
+    assert!(!message.contains("G10"), "{message}");
     assert!(message.len() < 4096, "{}", message.len());
 }
 
@@ -528,7 +532,7 @@ fn a_type_belongs_to_who_reported_it_first() {
     let old = filing("old", vec![kept("DiskReady", Status::False, 0)]);
     world.filed = vec![young.clone(), old.clone()];
     assert_eq!(reporters(&world, 1), [pair("DiskReady", "old")], "the older ConfigMap");
-    assert!(refused(&world, 1)[0].1.contains("belongs to reporter old"));
+    assert!(names(&refused(&world, 1)[0].1, &["m.young", "DiskReady", "old"]), "{:?}", refused(&world, 1));
 
     world.filed = vec![young.clone()];
     world.step(at(2));
@@ -538,10 +542,9 @@ fn a_type_belongs_to_who_reported_it_first() {
     assert_eq!(reporters(&world, 4), [pair("DiskReady", "old")], "until it no longer reports it");
     world.objects[0].2 = vec![from_reporter("DiskReady", "young")];
     assert_eq!(reporters(&world, 5), [pair("DiskReady", "young")], "a gate that names a reporter decides first");
-    assert_eq!(
-        refused(&world, 5),
-        [pair("m.old", "ConfigMap m.old: DiskReady belongs to reporter young: report under another type")]
-    );
+    let refused = refused(&world, 5);
+    assert_eq!(refused.len(), 1, "{refused:?}");
+    assert!(refused[0].0 == "m.old" && names(&refused[0].1, &["m.old", "DiskReady", "young"]), "{refused:?}");
 }
 
 #[test]
@@ -550,7 +553,7 @@ fn a_report_cannot_speak_for_the_machines_own_condition() {
     world.set("DiskReady", Status::False, 0);
     world.filed = vec![filing("liar", vec![kept("DiskReady", Status::True, 0)])];
     assert!(reporters(&world, 1).is_empty());
-    assert!(refused(&world, 1)[0].1.contains("the Machine's own condition"));
+    assert!(names(&refused(&world, 1)[0].1, &["m.liar", "DiskReady", "Machine"]), "{:?}", refused(&world, 1));
     assert_eq!(world.step(at(1)).turn, Some(Turn::Close));
 }
 
@@ -565,7 +568,7 @@ fn broken_reports_are_named_and_the_rest_goes_on() {
     assert_eq!(reporters(&world, 0), [pair("DiskReady", "good")]);
     let refused = refused(&world, 0);
     assert_eq!(refused.len(), 2);
-    assert!(refused[0].1.contains("in the future"), "{refused:?}");
+    assert!(names(&refused[0].1, &["m.ahead", "ClockReady", "future"]), "{refused:?}");
     assert_eq!(refused[1], pair("m.bad", "data.conditions is not JSON"));
     let due = at(1000) - jiff::SignedDuration::try_from(AHEAD).unwrap();
     assert_eq!(world.with(at(0), |_, copies, _| copies.next), Some(due));
@@ -590,10 +593,12 @@ fn two_objects_that_ask_different_reporters_for_one_type_are_told_so() {
         filing("a", vec![kept("DiskReady", Status::True, 0)]),
         filing("b", vec![kept("DiskReady", Status::True, 0)]),
     ];
-    assert!(refused(&world, 0)[0].1.contains("let both name one reporter"), "{:?}", refused(&world, 0));
+    let refused = refused(&world, 0);
+    let both = refused[0].1.contains("ReadinessGates workers") && refused[0].1.contains("ReadinessGates others");
+    assert!(both, "{refused:?}");
     let decision = world.step(at(0));
     assert_eq!(decision.turn, None);
-    assert!(decision.message.contains("let both name one reporter"), "{}", decision.message);
+    assert!(names(&decision.message, &["1 of 2", "DiskReady", "ReadinessGates"]), "{}", decision.message);
 }
 
 mod net;

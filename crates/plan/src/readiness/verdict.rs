@@ -302,12 +302,12 @@ impl Judgement<'_> {
     ) -> (Status, &'static str, String) {
         let node = match &seen.node {
             NodeSeen::Missing(name) => {
-                let message = format!("there is no Node {name}; it appears when the host's kubelet registers it");
+                let message = format!("Node {name} not found: waiting for the host's kubelet to register it");
                 return (Status::False, reason::NODE_NOT_FOUND, message);
             }
             NodeSeen::Taken { node, by } => {
                 let message = format!(
-                    "Node {node} belongs to Machine {by}: delete one of the two, or give this one its own spec.hostname; nothing is done to the Node on this machine's account"
+                    "Node {node} is used by Machine {by}: delete one of the two Machines, or set another spec.hostname for this one"
                 );
                 return (Status::False, reason::NODE_CONFLICT, message);
             }
@@ -317,9 +317,9 @@ impl Judgement<'_> {
             NodeSeen::Here(node) => node,
         };
         if seen.gates.is_empty() {
-            let state = if node.closed { "stays closed by its startup taint" } else { "is left as it is" };
+            let state = if node.closed { "stays closed by its startup taint" } else { "is not changed" };
             let message = format!(
-                "no ReadinessGates select this machine, Node {} {state}: create ReadinessGates whose spec.selector matches the machine's labels",
+                "no ReadinessGates select this Machine, Node {} {state}: create ReadinessGates whose spec.selector matches the Machine's labels",
                 node.name
             );
             return (Status::Unknown, reason::NO_READINESS_GATES, message);
@@ -338,7 +338,10 @@ impl Judgement<'_> {
         }
         if node.cordoned {
             let by = tell_hand("cordoned", node.cordoned_by);
-            let message = format!("Node {} is {by}; kubectl uncordon {} lifts it; {gates}", node.name, node.name);
+            let message = format!(
+                "Node {} is {by}: run `kubectl uncordon {}` to make it schedulable; {gates}",
+                node.name, node.name
+            );
             return (Status::False, reason::CORDONED, message);
         }
         // What Kubernetes put there goes by itself: what the gates say matters more, unless they have nothing to say.
@@ -367,7 +370,7 @@ impl Judgement<'_> {
         let total = self.checked.len();
         let due = self.turn == Some(Turn::Close);
         if open && !due {
-            return "no gate has failed for longer than it may".to_owned();
+            return "no gate has failed for longer than its tolerateFor".to_owned();
         }
         let failing: Vec<&Checked<'_>> =
             self.checked.iter().filter(|gate| matches!(gate.state, State::Fails { .. })).collect();
@@ -382,7 +385,7 @@ impl Judgement<'_> {
         let kept: Vec<String> =
             self.checked.iter().filter(|gate| gate.state == State::Keep).take(TOLD).map(|gate| gate.tell()).collect();
         if !kept.is_empty() {
-            parts.push(format!("left as it is because of: {}", kept.join("; ")));
+            parts.push(format!("state kept because of: {}", kept.join("; ")));
         }
         if parts.is_empty() {
             // Only the last one is told of: that others have held for long enough meanwhile is no reason to write.
@@ -427,7 +430,7 @@ fn tell_foreign(node: &Node<'_>) -> String {
     let mut parts = Vec::new();
     if !windows.is_empty() {
         parts.push(format!(
-            "Node {} is worked on by the Machine-Operator, which closed it by the taint {} and opens it afterwards",
+            "Node {} is under maintenance: the Machine-Operator set the taint {} and removes it afterwards",
             node.name,
             list(&windows)
         ));
@@ -436,7 +439,7 @@ fn tell_foreign(node: &Node<'_>) -> String {
         let by = tell_hand("set", node.tainted_by);
         let first = theirs[0];
         parts.push(format!(
-            "Node {} has the taint {}, last {by}; who put it there lifts it (kubectl taint node {} {}:{:?}-), or declare it in spec.taints",
+            "Node {} has the taint {}, last {by}: remove it when its cause is resolved (kubectl taint node {} {}:{:?}-), or declare it in spec.taints",
             node.name,
             list(&theirs),
             node.name,
@@ -446,7 +449,7 @@ fn tell_foreign(node: &Node<'_>) -> String {
     }
     if !kubernetes.is_empty() {
         parts.push(format!(
-            "Node {} has the taint {}, which Kubernetes itself lifts when the Node recovers",
+            "Node {} has the taint {}, which Kubernetes removes when the Node recovers",
             node.name,
             list(&kubernetes)
         ));

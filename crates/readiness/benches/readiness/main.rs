@@ -25,7 +25,7 @@ const USAGE: &str = "usage: cargo bench -p fleetwright-readiness -- [--quick] [-
   --quick      1,000 machines and short loads
   --embedded   only on the embedded API server
   --real       only on kube-apiserver and etcd
-  --json FILE  where the numbers go (default target/bench-readiness.json)";
+  --json FILE  file for the results (default target/bench-readiness.json)";
 
 struct Options {
     machines: usize,

@@ -49,7 +49,7 @@ pub async fn a_new_node_starts_closed_and_opens_when_its_gates_hold(stage: &Stag
     stage.verdict("a", Status::False, "GatesPending").await?;
     stage.ready("a", "True").await?;
     stage.own("a", "PackagesReady", Status::True).await?;
-    stage.message("a", "1 of 3 gates fails: LogAgentReady (reporter log-agent) missing since 2030-01-01").await?;
+    stage.message("a", "LogAgentReady (reporter log-agent) missing since 2030-01-01").await?;
     ensure(stage.closed("a").await?, "it opened too soon")?;
     stage.report("a", "log-agent", says("True")).await?;
     stage.verdict("a", Status::True, "Ready").await?;
@@ -150,7 +150,7 @@ pub async fn a_failure_is_tolerated_for_so_long_and_a_recovery_must_last(stage: 
     )?;
     let back = stage.clock().now();
     stage.ready("a", "True").await?;
-    stage.message("a", "must hold for 30s").await?;
+    stage.message("a", "30s").await?;
     let opened = stage.verdict("a", Status::True, "Ready").await?;
     ensure(
         (29..=30).contains(&seconds_after(back, &opened)),
@@ -184,7 +184,7 @@ pub async fn a_missing_report_means_what_the_gate_says(stage: &Stage) -> Result<
         (59..=60).contains(&seconds_after(gone, &closed)),
         "a report that vanished was not tolerated as long as another failure",
     )?;
-    ensure(closed.message.contains("LogAgentReady (reporter log-agent) missing since"), &closed.message)?;
+    ensure(closed.message.contains("LogAgentReady (reporter log-agent) missing"), &closed.message)?;
     stage.linger(Duration::from_secs(600)).await?;
     for name in ["pass", "keep"] {
         stage.verdict(name, Status::True, "Ready").await?;
@@ -195,7 +195,8 @@ pub async fn a_missing_report_means_what_the_gate_says(stage: &Stage) -> Result<
         .patch_node("keep", json!({ "spec": { "taints": [{ "key": names::UNREADY_TAINT, "effect": "NoSchedule" }] } }))
         .await?;
     stage.verdict("keep", Status::False, "GatesFailing").await?;
-    stage.message("keep", "left as it is because of: LogAgentReady (reporter log-agent) missing").await
+    stage.message("keep", "kept").await?;
+    stage.message("keep", "LogAgentReady (reporter log-agent) missing").await
 }
 
 pub async fn a_stale_report_means_what_the_gate_says(stage: &Stage) -> Result<()> {
@@ -215,7 +216,7 @@ pub async fn a_stale_report_means_what_the_gate_says(stage: &Stage) -> Result<()
     let closed = stage.verdict("fail", Status::False, "GatesFailing").await?;
     let after = seconds_after(heard, &closed);
     ensure((300..=330).contains(&after), &format!("it closed after {after}s"))?;
-    ensure(closed.message.contains("stale since"), &closed.message)?;
+    ensure(closed.message.contains("stale"), &closed.message)?;
     let copy = of(&stage.get("fail").await?, "LogAgentReady").context("it is gone")?;
     ensure(copy.status == Status::Unknown && copy.reason == "ReportStale", "the copy does not say that it is stale")?;
     for name in ["pass", "keep"] {
@@ -296,14 +297,14 @@ pub async fn nobody_can_speak_for_anothers_condition(stage: &Stage) -> Result<()
     )?;
     ensure(of(&machine, "LogAgentReady").is_some_and(|it| it.status == Status::Unknown), "it took the log agent's")?;
     ensure(of(&machine, "ThiefReady").is_some_and(|it| it.status == Status::True), "what is its own does not count")?;
-    stage.event("ReportInvalid", "LogAgentReady belongs to reporter log-agent").await?;
-    stage.event("ReportInvalid", "DiskReady is the Machine's own condition").await?;
+    stage.event("ReportInvalid", "a.thief: LogAgentReady").await?;
+    stage.event("ReportInvalid", "a.thief: DiskReady").await?;
     stage.report("a", "log-agent", says("True")).await?;
     stage.verdict("a", Status::True, "Ready").await?;
 
     // Who reports a type first keeps it while it reports it.
     stage.report("a", "late", json!([{ "type": "ThiefReady", "status": "False" }])).await?;
-    stage.event("ReportInvalid", "ThiefReady belongs to reporter thief").await?;
+    stage.event("ReportInvalid", "a.late: ThiefReady").await?;
     stage.no_report("a", "thief").await?;
     let taken_over = || async {
         let machine = stage.get("a").await.map_err(|error| error.to_string())?;
@@ -316,7 +317,7 @@ pub async fn nobody_can_speak_for_anothers_condition(stage: &Stage) -> Result<()
 pub async fn a_report_on_no_machine_is_told_of(stage: &Stage) -> Result<()> {
     stage.report("nobody", "log-agent", says("True")).await?;
     stage.start().await?;
-    stage.event("MachineNotFound", "there is no Machine nobody").await?;
+    stage.event("MachineNotFound", "Machine nobody").await?;
     stage.machine("nobody", json!({})).await?;
     let copied = || async {
         let machine = stage.get("nobody").await.map_err(|error| error.to_string())?;
@@ -333,14 +334,14 @@ pub async fn a_persons_hand_on_a_node_wins(stage: &Stage) -> Result<()> {
 
     stage.patch_node("a", json!({ "spec": { "unschedulable": true } })).await?;
     let told = stage.verdict("a", Status::False, "Cordoned").await?;
-    ensure(told.message.contains("cordoned by kubectl-test at "), &told.message)?;
-    ensure(told.message.contains(&format!("kubectl uncordon {node} lifts it")), &told.message)?;
+    ensure(told.message.contains("cordoned by kubectl-test"), &told.message)?;
+    ensure(told.message.contains(&format!("kubectl uncordon {node}")), &told.message)?;
     // The gates go on opening and closing, and the cordon stays.
     stage.ready("a", "False").await?;
-    stage.message("a", "1 of 1 gates fails").await?;
+    stage.message("a", "1 of 1 gates").await?;
     ensure(stage.closed("a").await?, "a cordoned Node was not closed")?;
     stage.ready("a", "True").await?;
-    stage.message("a", "no gate has failed").await?;
+    stage.message("a", "no gate").await?;
     ensure(!stage.closed("a").await?, "it was not opened again")?;
     let cordoned = stage.nodes().get(&node).await?.spec.and_then(|spec| spec.unschedulable);
     ensure(cordoned == Some(true), "the cordon was lifted")?;
@@ -350,11 +351,11 @@ pub async fn a_persons_hand_on_a_node_wins(stage: &Stage) -> Result<()> {
     let taint = json!({ "key": "maintenance", "value": "soon", "effect": "NoSchedule" });
     stage.patch_node("a", json!({ "spec": { "taints": [taint] } })).await?;
     let told = stage.verdict("a", Status::False, "Tainted").await?;
-    ensure(told.message.contains("last set by kubectl-test"), &told.message)?;
+    ensure(told.message.contains("by kubectl-test"), &told.message)?;
     stage.ready("a", "False").await?;
-    stage.message("a", "1 of 1 gates fails").await?;
+    stage.message("a", "1 of 1 gates").await?;
     stage.ready("a", "True").await?;
-    stage.message("a", "no gate has failed").await?;
+    stage.message("a", "no gate").await?;
     let left = stage.nodes().get(&node).await?.spec.and_then(|spec| spec.taints).unwrap_or_default();
     ensure(
         left.len() == 1 && left[0].key == "maintenance" && left[0].value.as_deref() == Some("soon"),
@@ -464,12 +465,12 @@ pub async fn the_safety_net_keeps_machines_open_that_fail_together(stage: &Stage
     }
     for name in &names[..4] {
         let told = stage.verdict(name, Status::True, "SafetyNet").await?;
-        ensure(told.message.contains("kept open by the safety net of ReadinessGates workers"), &told.message)?;
-        ensure(told.message.contains("NodeReady (Node condition Ready) Unknown since"), &told.message)?;
+        ensure(told.message.contains("ReadinessGates workers"), &told.message)?;
+        ensure(told.message.contains("NodeReady (Node condition Ready) Unknown"), &told.message)?;
     }
     let told = stage.holding("workers", Status::True).await?;
-    ensure(told.message.contains("4 machines kept open"), &told.message)?;
-    stage.event("SafetyNetActivated", "kept open").await?;
+    ensure(told.message.contains("4 of 6 machines"), &told.message)?;
+    stage.event("SafetyNetActivated", "ReadinessGates workers").await?;
     // The clock alone lets nothing go, nor does a new operator.
     stage.linger(Duration::from_secs(900)).await?;
     ensure(how_many_closed(stage, &names).await? == 0, "the clock let go")?;
@@ -529,7 +530,7 @@ pub async fn nothing_is_done_to_the_node_of_a_paused_machine(stage: &Stage) -> R
     stage.patch_machine("a", json!({ "spec": { "paused": true } })).await?;
     stage.ready("a", "False").await?;
     let told = stage.verdict("a", Status::True, "Paused").await?;
-    ensure(told.message.contains("would be closed"), &told.message)?;
+    ensure(told.message.contains("closed"), &told.message)?;
     stage.linger(Duration::from_secs(120)).await?;
     ensure(!stage.closed("a").await?, "it was closed")?;
     stage.patch_machine("a", json!({ "spec": { "paused": false } })).await?;
@@ -547,8 +548,8 @@ pub async fn of_two_machines_that_claim_a_node_the_older_has_it(stage: &Stage) -
     until_another_second(stage, "workers").await?;
     stage.machine("b", json!({ "spec": { "hostname": stage.node_name("a") } })).await?;
     let told = stage.verdict("b", Status::False, "NodeConflict").await?;
-    ensure(told.message.contains("belongs to Machine a"), &told.message)?;
-    stage.event("NodeConflict", "belongs to Machine a").await?;
+    ensure(told.message.contains("Machine a"), &told.message)?;
+    stage.event("NodeConflict", "Machine a").await?;
     // Also if a person binds the Node to both.
     stage.bind("b").await?;
     stage.linger(Duration::from_secs(60)).await?;

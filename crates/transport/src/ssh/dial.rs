@@ -41,7 +41,7 @@ impl Connection {
         if !self.handle.is_closed() {
             return None;
         }
-        Some(lock(&self.seen).ended.clone().unwrap_or_else(|| "the host ended it".into()))
+        Some(lock(&self.seen).ended.clone().unwrap_or_else(|| "closed by the host".into()))
     }
 }
 
@@ -100,11 +100,13 @@ impl client::Handler for Client {
 
     async fn disconnected(&mut self, reason: DisconnectReason<Self::Error>) -> Result<(), Self::Error> {
         let why = match &reason {
-            DisconnectReason::ReceivedDisconnect(info) => format!("the host says: {}", shown(info.message.as_bytes())),
-            DisconnectReason::Error(russh::Error::KeepaliveTimeout | russh::Error::InactivityTimeout) => {
-                "the host says nothing any more".into()
+            DisconnectReason::ReceivedDisconnect(info) => {
+                format!("closed by the host: {}", shown(info.message.as_bytes()))
             }
-            DisconnectReason::Error(russh::Error::HUP | russh::Error::Disconnect) => "the host ended it".into(),
+            DisconnectReason::Error(russh::Error::KeepaliveTimeout | russh::Error::InactivityTimeout) => {
+                "the host stopped responding".into()
+            }
+            DisconnectReason::Error(russh::Error::HUP | russh::Error::Disconnect) => "closed by the host".into(),
             DisconnectReason::Error(error) => shown(error.to_string().as_bytes()),
         };
         lock(&self.seen).ended = Some(why);
@@ -138,7 +140,7 @@ pub(crate) async fn dial(route: &Route, identities: &Identities) -> Result<(Conn
         let channel = match timeout(limits.connect, opening).await {
             Err(_) => {
                 return Err(unreachable(format!(
-                    "{} was not reached from {} within {:?}",
+                    "timed out connecting to {} from {} after {:?}",
                     place(hop),
                     place(at),
                     limits.connect
@@ -146,14 +148,14 @@ pub(crate) async fn dial(route: &Route, identities: &Identities) -> Result<(Conn
             }
             Ok(Err(russh::Error::ChannelOpenFailure(ChannelOpenFailure::AdministrativelyProhibited))) => {
                 return Err(unreachable(format!(
-                    "{} does not forward to {}: its sshd needs AllowTcpForwarding, or PermitOpen for that address",
+                    "{} refused to forward to {}: enable AllowTcpForwarding in its sshd_config, or PermitOpen for that address",
                     place(at),
                     place(hop)
                 )));
             }
             Ok(Err(error)) => {
                 let why = shown(error.to_string().as_bytes());
-                return Err(unreachable(format!("{} was not reached from {}: {why}", place(hop), place(at))));
+                return Err(unreachable(format!("cannot connect to {} from {}: {why}", place(hop), place(at))));
             }
             Ok(Ok(channel)) => channel,
         };
@@ -167,7 +169,9 @@ pub(crate) async fn dial(route: &Route, identities: &Identities) -> Result<(Conn
 async fn tcp(hop: &Hop, limits: &Limits) -> Result<TcpStream, ReachError> {
     let connecting = TcpStream::connect((hop.address.as_str(), hop.port));
     let socket = match timeout(limits.connect, connecting).await {
-        Err(_) => return Err(unreachable(format!("{} did not answer within {:?}", place(hop), limits.connect))),
+        Err(_) => {
+            return Err(unreachable(format!("timed out connecting to {} after {:?}", place(hop), limits.connect)));
+        }
         Ok(Err(error)) => return Err(unreachable(format!("{}: {error}", place(hop)))),
         Ok(Ok(socket)) => socket,
     };
@@ -200,7 +204,7 @@ where
     };
     match timeout(limits.login, entering).await {
         Err(_) => Err(unreachable(format!(
-            "{} accepts connections but did not let us in within {:?}: its SSH server hangs, or something else listens there",
+            "{}: SSH login timed out after {:?}: its SSH server hangs, or another service listens on this port",
             place(hop),
             limits.login
         ))),
@@ -210,14 +214,13 @@ where
 }
 
 async fn login(handle: &mut Handle<Client>, hop: &Hop, identity: &Identity) -> Result<(), ReachError> {
-    let lost =
-        |error: String| unreachable(format!("{}: the connection was lost during the login: {error}", place(hop)));
+    let lost = |error: String| unreachable(format!("{}: connection lost during login: {error}", place(hop)));
     let hash = match identity.key.algorithm() {
         Algorithm::Rsa { .. } => match handle.best_supported_rsa_hash().await {
             Ok(Some(Some(hash))) => Some(hash),
             Ok(Some(None)) => {
                 return Err(ReachError::LoginRefused(format!(
-                    "{} takes RSA keys with SHA-1 only, which is not safe: update its SSH server, or use an ed25519 key",
+                    "{} accepts RSA keys with SHA-1 only, which is insecure: update its SSH server, or use an ed25519 key",
                     place(hop)
                 )));
             }
@@ -252,7 +255,7 @@ async fn login(handle: &mut Handle<Client>, hop: &Hop, identity: &Identity) -> R
             // A connection that died looks like a refusal that leaves no way.
             if remaining_methods.is_empty() && handle.is_closed() && !partial_success {
                 return Err(lost(
-                    "the host ended it, as for too many attempts at once or an address that it does not like".into(),
+                    "closed by the host, for example after too many login attempts or because it blocks the client address".into(),
                 ));
             }
             Err(ReachError::LoginRefused(refusal(hop, identity, &remaining_methods, partial_success)))
@@ -266,28 +269,33 @@ fn refusal(hop: &Hop, identity: &Identity, left: &MethodSet, partial: bool) -> S
     if partial {
         let more: Vec<String> = left.iter().map(String::from).collect();
         return format!(
-            "{} takes our {what} {} but wants more: {}",
+            "{} accepted the {what} {}, but requires further authentication: {}",
             place(hop),
             identity.name,
             shown(more.join(", ").as_bytes())
         );
     }
     let todo = if identity.certificate.is_some() {
-        "see that its authority is among TrustedUserCAKeys there, that it is valid now and names this user"
+        "check that TrustedUserCAKeys has its authority, that it is valid now, and that it names this user"
     } else {
-        "add it to the user's authorized_keys there"
+        "add it to the user's authorized_keys on the host"
     };
-    format!("{} does not let {} in with the {what} {}: {todo}", place(hop), shown(hop.user.as_bytes()), identity.name)
+    format!(
+        "{} rejected the login of {} with the {what} {}: {todo}",
+        place(hop),
+        shown(hop.user.as_bytes()),
+        identity.name
+    )
 }
 
 fn handshake(error: &russh::Error) -> String {
     match error {
-        russh::Error::Version => "what listens there does not speak SSH 2".into(),
+        russh::Error::Version => "the service on this port is not an SSH 2 server".into(),
         russh::Error::HUP | russh::Error::Disconnect => {
-            "the host ended the connection before the login, as for too many at once (MaxStartups)".into()
+            "connection closed by the host before login, for example because of MaxStartups".into()
         }
         russh::Error::NoCommonAlgo { kind, theirs, .. } => {
-            format!("no {kind:?} algorithm that is safe is offered there: {}", shown(theirs.join(" ").as_bytes()))
+            format!("the host offers no secure {kind:?} algorithm: {}", shown(theirs.join(" ").as_bytes()))
         }
         other => shown(other.to_string().as_bytes()),
     }

@@ -46,33 +46,33 @@ fn parse(login: &Login) -> Result<Identity, ReachError> {
     // The error of a key never quotes it.
     let key = decode_secret_key(&login.key, None).map_err(|error| match error {
         russh::keys::Error::KeyIsEncrypted => {
-            bad("the private key is protected by a passphrase: give one without".into())
+            bad("the private key has a passphrase: use a key without one".into())
         }
         // `ssh-key` takes no number below 32 bytes, and ssh-keygen leaves leading zeros out: so one of 512 such keys ends here.
         russh::keys::Error::SshKey(ssh_key::Error::Encoding(ssh_encoding::Error::Length)) => bad(
-            "the private key cannot be read: its length is not valid. If ssh-keygen reads it, it is an ECDSA key with a short number: convert it \
-             with ssh-keygen -p -m PKCS8 -f FILE, or make another key"
+            "cannot parse the private key: invalid length. If ssh-keygen can read it, it is an ECDSA key with leading zeros removed: convert it \
+             with ssh-keygen -p -m PKCS8 -f FILE, or create another key"
                 .into(),
         ),
-        other => bad(format!("the private key cannot be read: {other}; an OpenSSH or PEM private key is expected")),
+        other => bad(format!("cannot parse the private key: {other}; expected an OpenSSH or PEM private key")),
     })?;
     if key.is_encrypted() {
-        return Err(bad("the private key is protected by a passphrase: give one without".into()));
+        return Err(bad("the private key has a passphrase: use a key without one".into()));
     }
     if matches!(key.algorithm(), Algorithm::Dsa) {
-        return Err(bad("the private key is a DSA key, which is not safe: use ed25519, ecdsa or rsa".into()));
+        return Err(bad("the private key is a DSA key, which is insecure: use ed25519, ecdsa or rsa".into()));
     }
     let certificate = match &login.certificate {
         None => None,
         Some(text) => {
             let certificate = Certificate::from_openssh(text.trim()).map_err(|error| {
-                bad(format!("the certificate cannot be read: {error}; the content of a file NAME-cert.pub is expected"))
+                bad(format!("cannot parse the certificate: {error}; expected the content of a file NAME-cert.pub"))
             })?;
             if certificate.cert_type() != CertType::User {
-                return Err(bad("the certificate is for a host: one for users is needed".into()));
+                return Err(bad("the certificate is a host certificate: use a user certificate".into()));
             }
             if certificate.public_key() != key.public_key().key_data() {
-                return Err(bad("the certificate is for another key than the private key that came with it".into()));
+                return Err(bad("the certificate does not match the private key".into()));
             }
             Some(certificate)
         }
@@ -127,7 +127,7 @@ pub(crate) fn trusted(trust: &Trust, address: &str) -> Result<Option<Vec<KeyData
     for text in keys {
         let key = PublicKey::from_openssh(text.trim()).map_err(|error| {
             ReachError::BadLogin(format!(
-                "a trusted host key of {address} cannot be read: {error}; a line as in a known_hosts file without the host is expected (ssh-ed25519 AAAA…)"
+                "cannot parse a trusted host key of {address}: {error}; expected a line of a known_hosts file without the host (ssh-ed25519 AAAA…)"
             ))
         })?;
         trusted.push(key.key_data().clone());

@@ -125,7 +125,7 @@ impl Session {
                 self.status = Some(format!("killed by {}", shown(format!("{signal_name:?}").as_bytes())));
             }
             Some(ChannelMsg::Failure) => {
-                self.status = Some("the host does not run commands for us".into());
+                self.status = Some("the host refused to run commands".into());
                 return Came::End;
             }
             Some(ChannelMsg::Close) => return Came::End,
@@ -148,7 +148,7 @@ impl Session {
                     return Ok(line);
                 }
                 if self.out.len() - at > LONGEST_WORD {
-                    return Err(Trouble::Nonsense("a line without end".into()));
+                    return Err(Trouble::Nonsense("an unterminated line".into()));
                 }
             } else {
                 // The mark may have come in part.
@@ -158,7 +158,7 @@ impl Session {
             }
             if passed.saturating_add(self.noise) > MOST_NOISE {
                 return Err(Trouble::Nonsense(format!(
-                    "more than {} MiB before the first word of ours",
+                    "more than {} MiB before the first line of the helper",
                     MOST_NOISE >> 20
                 )));
             }
@@ -249,7 +249,7 @@ impl Session {
                 Came::End => return Err(Trouble::Ended),
             }
             if self.noise > MOST_NOISE {
-                return Err(Trouble::Nonsense(format!("more than {} MiB beside the answer", MOST_NOISE >> 20)));
+                return Err(Trouble::Nonsense(format!("more than {} MiB besides the answer", MOST_NOISE >> 20)));
             }
             while let Some(line) = self.line(longest)? {
                 match understand(request, &line)? {
@@ -276,7 +276,7 @@ impl Session {
                 let end = self.searched + found;
                 self.searched = 0;
                 if end > longest {
-                    return Err(Trouble::Nonsense(format!("a line of {end} bytes, {longest} are allowed")));
+                    return Err(Trouble::Nonsense(format!("a line of {end} bytes (limit {longest})")));
                 }
                 let rest = self.out.split_off(end + 1);
                 let mut line = std::mem::replace(&mut self.out, rest);
@@ -339,7 +339,10 @@ fn understand(request: &Request, line: &[u8]) -> Result<Answer, Trouble> {
         _ => false,
     };
     if !fits {
-        return Err(Trouble::Nonsense(format!("an answer to something else: {}", shown(&line[..line.len().min(200)]))));
+        return Err(Trouble::Nonsense(format!(
+            "an answer to another request: {}",
+            shown(&line[..line.len().min(200)])
+        )));
     }
     Ok(bounded(answer))
 }
@@ -439,7 +442,7 @@ impl Trouble {
                 None => {
                     let errors = session.errors();
                     let errors = if errors.is_empty() { String::new() } else { format!(": {errors}") };
-                    LinkError::Lost(format!("the helper ended ({}){errors}", session.status()))
+                    LinkError::Lost(format!("the helper exited ({}){errors}", session.status()))
                 }
             },
         }

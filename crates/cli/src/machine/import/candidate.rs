@@ -30,8 +30,8 @@ impl Notes {
     pub(super) fn lines(&self) -> impl Iterator<Item = String> {
         self.0.iter().map(|(place, message, times)| match times {
             1 => format!("{place}: {message}"),
-            2 => format!("{place} and once more: {message}"),
-            _ => format!("{place} and {} times more: {message}", times - 1),
+            2 => format!("{place} and 1 other place: {message}"),
+            _ => format!("{place} and {} other places: {message}", times - 1),
         })
     }
 }
@@ -107,13 +107,13 @@ impl Candidate {
     pub(super) fn machine(&self, choices: &Choices) -> Result<Machine, String> {
         if let Some(hop) = self.jumps.iter().find(|hop| hop.host_keys.is_empty()) {
             return Err(format!(
-                "the host key of {}, on the way to {}, is not known: give a --known-hosts file that has it (ssh-keyscan {} >>FILE, checked by another way)",
+                "unknown host key of {}, the jump host of {}: pass a --known-hosts file that contains it (ssh-keyscan {} >>FILE, then verify it)",
                 hop.address, self.name, hop.address
             ));
         }
         if self.host_keys.is_empty() && !choices.trust_on_first_use {
             return Err(format!(
-                "the host key of {} is not known: give a --known-hosts file that has it, let --check --pin fill in what the host shows, or let the operator do so with --trust-on-first-use",
+                "unknown host key of {}: pass a --known-hosts file that contains it, pin the key that the host presents with --check --pin, or let the operator do so with --trust-on-first-use",
                 self.name
             ));
         }

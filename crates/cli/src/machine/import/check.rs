@@ -80,7 +80,7 @@ pub(super) async fn all(
 fn route(host: &Candidate, login: Login, options: &Options<'_>) -> Result<Arc<Route>, String> {
     let trust = match host.host_keys.as_slice() {
         [] if options.pin => Trust::FirstUse,
-        [] => return Err("its host key is not known: give a --known-hosts file that has it, or --pin".to_owned()),
+        [] => return Err("unknown host key: pass a --known-hosts file that contains it, or --pin".to_owned()),
         keys => Trust::Keys(keys.to_vec()),
     };
     let hop = |address: &str, port, user: &str, trust| Hop {
@@ -92,7 +92,7 @@ fn route(host: &Candidate, login: Login, options: &Options<'_>) -> Result<Arc<Ro
     };
     let jumps = host.jumps.iter().map(|jump| match jump.host_keys.as_slice() {
         [] => Err(format!(
-            "the host key of {}, on the way, is not known: give a --known-hosts file that has it",
+            "unknown host key of the jump host {}: pass a --known-hosts file that contains it",
             jump.address
         )),
         keys => Ok(hop(&jump.address, jump.port, &jump.user, Trust::Keys(keys.to_vec()))),
@@ -116,10 +116,11 @@ async fn look(way: &reach::Way, route: Arc<Route>, within: std::time::Duration) 
             let cleaned = link.ask(&Request::Clean { claim: Claim::default() }, within, &|_| {}).await;
             match cleaned {
                 Ok(Answer::Cleaned | Answer::Failed(_)) => said,
-                _ => format!("{said}; the helper was left on it"),
+                _ => format!("{said}; the helper was not removed from the host"),
             }
         }
-        many => format!("{said}; it carries {many} components already"),
+        1 => format!("{said}; 1 component is already installed"),
+        many => format!("{said}; {many} components are already installed"),
     };
     Ok((said, link.host_key().to_owned()))
 }

@@ -129,12 +129,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         for note in imported.notes.lines() {
             eprintln!("note: {note}");
         }
-        bail!("{file} names no hosts");
+        bail!("no hosts found in {file}");
     }
     let known = known_hosts(&args.known_hosts)?;
     if known.hashed > 0 && imported.hosts.iter().any(|host| host.host_keys.is_empty()) {
         eprintln!(
-            "note: {} entries of the known_hosts files have hashed names and are not used: write them anew with ssh-keyscan",
+            "note: known_hosts entries ignored because their names are hashed: {}; create them again with ssh-keyscan",
             known.hashed
         );
     }
@@ -181,8 +181,9 @@ fn read(file: &str) -> anyhow::Result<(String, String)> {
 
 /// The hosts of a list, and objects that are Machines already.
 fn parse(form: Option<Form>, file: &str, text: &str) -> anyhow::Result<(Imported, Vec<Value>)> {
-    let yaml =
-        || source::documents(text).map_err(|(line, column, said)| anyhow!("{file}:{line}:{column}: no YAML: {said}"));
+    let yaml = || {
+        source::documents(text).map_err(|(line, column, said)| anyhow!("{file}:{line}:{column}: invalid YAML: {said}"))
+    };
     let form = match form {
         Some(form) => form,
         None => guess(file, text),
@@ -208,11 +209,11 @@ fn parse(form: Option<Form>, file: &str, text: &str) -> anyhow::Result<(Imported
                     Some("List" | "MachineList") => objects
                         .extend(document.get("items").iter().flat_map(|items| items.items()).map(source::Tree::value)),
                     Some(other) => {
-                        all.notes.say(format!("{file}:{}", document.line), format!("{other} is no Machine: left out"))
+                        all.notes.say(format!("{file}:{}", document.line), format!("{other} is not a Machine: skipped"))
                     }
                     None if document.items().is_empty() => {
                         bail!(
-                            "{file}:{}: neither a list of hosts, nor Machines, nor an inventory; say what it is with --format",
+                            "{file}:{}: neither a list of hosts, nor Machines, nor an inventory; pass the format with --format",
                             document.line
                         )
                     }
@@ -293,7 +294,7 @@ fn unique(hosts: &[Candidate]) -> anyhow::Result<()> {
     let mut seen = BTreeMap::new();
     for host in hosts {
         if let Some(other) = seen.insert(&host.name, &host.place) {
-            bail!("{other} and {} both are called {}: machines need names of their own", host.place, host.name);
+            bail!("{other} and {} have the same name {}: names of machines must be unique", host.place, host.name);
         }
     }
     Ok(())
@@ -419,14 +420,12 @@ async fn apply(cluster: &Cluster, machine: &Value, dry_run: bool) -> anyhow::Res
         Ok(after) => after,
         Err(kube::Error::Api(status)) if status.code == 409 => {
             bail!(
-                "somebody else decides on what the list says, too: {}; take it out of the list, or change it there",
+                "fields of the list are owned by another field manager: {}; remove them from the list, or change them there",
                 status.message
             )
         }
         Err(error) if is_not_found(&error) => {
-            bail!(
-                "there is no namespace {namespace}, or the cluster does not know machines; `fleetwright install` brings the kinds"
-            )
+            bail!("namespace {namespace} not found, or the kind Machine is not installed; see `fleetwright install`")
         }
         Err(error) => return Err(cluster.explain(error)),
     };

@@ -15,20 +15,19 @@ const FIELDS: &str = "name, address (several with spaces), hostname, port, user,
 pub(super) fn csv(file: &str, text: &str) -> Result<Imported, String> {
     let mut rows = rows(text).map_err(|(line, said)| format!("{file}:{line}: {said}"))?.into_iter();
     let Some((_, header)) = rows.next() else {
-        return Err(format!("{file}: there is nothing in it; its first row names the columns: {FIELDS}"));
+        return Err(format!("{file} is empty; the first row must name the columns: {FIELDS}"));
     };
     let header: Vec<_> = header.iter().map(|name| name.trim().to_owned()).collect();
     if !header.iter().any(|name| name.eq_ignore_ascii_case("name")) {
-        return Err(format!("{file}:1: no column is called name; the first row names the columns: {FIELDS}"));
+        return Err(format!("{file}:1: column name not found; the first row must name the columns: {FIELDS}"));
     }
     let mut imported = Imported::default();
     for (line, row) in rows {
         let place = format!("{file}:{line}");
         if row.len() > header.len() {
-            imported.notes.say(
-                &place,
-                format!("it has {} values for {} columns: the last ones are left out", row.len(), header.len()),
-            );
+            imported
+                .notes
+                .say(&place, format!("{} values for {} columns: the last ones are dropped", row.len(), header.len()));
         }
         let fields = header.iter().cloned().zip(row.into_iter().map(|value| value.trim().to_owned()));
         imported.hosts.extend(host(&place, fields, &mut imported.notes));
@@ -71,7 +70,7 @@ pub(super) fn list(file: &str, tree: &Tree) -> Imported {
                 _ if !value.entries().is_empty() || !value.items().is_empty() => {
                     imported.notes.say(
                         &place,
-                        format!("the field {key} is not understood as a list or a map: dropped; there are {FIELDS}"),
+                        format!("the field {key} cannot be a list or a map: dropped; known fields: {FIELDS}"),
                     );
                 }
                 _ => fields.push((key.clone(), scalar(value))),
@@ -91,14 +90,14 @@ fn host(place: &str, fields: impl Iterator<Item = (String, String)>, notes: &mut
                 "label" => &mut host.labels,
                 "nodelabel" => &mut host.node_labels,
                 _ => {
-                    notes.say(place, format!("the column {field} is not understood: dropped; there are {FIELDS}"));
+                    notes.say(place, format!("unknown column {field}: dropped; known columns: {FIELDS}"));
                     continue;
                 }
             };
             if is_label_key(name) && is_label_value(&value) {
                 labels.insert(name.to_owned(), value);
             } else {
-                notes.say(place, format!("{name}={value} is no valid label: dropped"));
+                notes.say(place, format!("{name}={value} is not a valid label: dropped"));
             }
             continue;
         }
@@ -106,7 +105,7 @@ fn host(place: &str, fields: impl Iterator<Item = (String, String)>, notes: &mut
             "name" => {
                 host.name = object_name(&value);
                 if host.name != value {
-                    notes.say(place, format!("{value} is no name of an object: it becomes {}", host.name));
+                    notes.say(place, format!("{value} is not a valid object name; renamed to {}", host.name));
                 }
             }
             "address" | "addresses" => {
@@ -115,19 +114,19 @@ fn host(place: &str, fields: impl Iterator<Item = (String, String)>, notes: &mut
             "hostname" => host.hostname = some,
             "port" => match value.parse::<u16>() {
                 Ok(port) if port > 0 => host.port = Some(port),
-                _ => notes.say(place, format!("the port {value} is none: 22 is taken")),
+                _ => notes.say(place, format!("invalid port {value}; using 22")),
             },
             "user" => host.user = some,
             "role" => match serde_json::from_value(Value::String(value.clone())) {
                 Ok(role) => host.role = role,
                 Err(_) => {
-                    notes.say(place, format!("the role {value} is neither Worker nor ControlPlane: Worker is taken"))
+                    notes.say(place, format!("invalid role {value}, must be Worker or ControlPlane; using Worker"))
                 }
             },
             "serial" => host.hardware.serial = some,
             "model" => host.hardware.model = some,
             "rack" | "zone" if !is_label_value(&value) => {
-                notes.say(place, format!("the {field} {value} is no valid label: dropped"))
+                notes.say(place, format!("the {field} {value} is not a valid label: dropped"))
             }
             "rack" => host.hardware.rack = some,
             "zone" => host.hardware.zone = some,
@@ -141,22 +140,22 @@ fn host(place: &str, fields: impl Iterator<Item = (String, String)>, notes: &mut
                 match value.split([' ', ',']).filter(|hop| !hop.is_empty()).map(Hop::parse).collect::<Option<Vec<_>>>()
                 {
                     Some(hops) => host.jumps = hops,
-                    None => notes.say(place, format!("the jump {value} is none: write USER@HOST:PORT")),
+                    None => notes.say(place, format!("invalid jump host {value}: write USER@HOST:PORT")),
                 }
             }
             "labels" => {
                 for label in value.split(';').map(str::trim).filter(|label| !label.is_empty()) {
                     match label.split_once('=').filter(|(key, value)| is_label_key(key) && is_label_value(value)) {
                         Some((key, value)) => drop(host.labels.insert(key.to_owned(), value.to_owned())),
-                        None => notes.say(place, format!("{label} is no valid label: dropped")),
+                        None => notes.say(place, format!("{label} is not a valid label: dropped")),
                     }
                 }
             }
-            _ => notes.say(place, format!("the column {field} is not understood: dropped; there are {FIELDS}")),
+            _ => notes.say(place, format!("unknown column {field}: dropped; known columns: {FIELDS}")),
         }
     }
     if host.name.is_empty() {
-        notes.say(place, "it has no name: left out");
+        notes.say(place, "no name: skipped");
         return None;
     }
     if host.addresses.is_empty() {
@@ -207,7 +206,7 @@ fn rows(text: &str) -> Result<Vec<Row>, (usize, String)> {
         }
     }
     if quoted {
-        return Err((began, "a quote is opened and not closed".to_owned()));
+        return Err((began, "unclosed quote".to_owned()));
     }
     if !value.is_empty() || !row.is_empty() {
         row.push(value);
@@ -234,8 +233,8 @@ mod tests {
         assert_eq!(second.addresses, ["10.0.0.2", "fd00::2"]);
         assert_eq!(format!("{:?}", second.role), "ControlPlane");
         let notes: Vec<_> = imported.notes.lines().collect();
-        assert!(notes.iter().any(|note| note.contains("the column colour is not understood")), "{notes:#?}");
-        assert!(notes.iter().any(|note| note.contains("it has no name")), "{notes:#?}");
+        assert!(notes.iter().any(|note| note.contains("colour")), "{notes:#?}");
+        assert!(notes.iter().any(|note| note.starts_with("hosts.csv:4:")), "{notes:#?}");
     }
 
     #[test]
@@ -246,7 +245,7 @@ mod tests {
             [(1, vec!["a".to_owned(), "b".to_owned()]), (2, vec!["x;\"y\"\nz".to_owned(), "2".to_owned()])]
         );
         assert!(super::rows("a,b\n\"x\n").is_err());
-        assert!(csv("x.csv", "host,b\n").unwrap_err().contains("no column is called name"));
+        assert!(csv("x.csv", "host,b\n").unwrap_err().starts_with("x.csv:1:"));
     }
 
     #[test]
@@ -259,7 +258,7 @@ mod tests {
         assert_eq!(first.hardware.zone.as_deref(), Some("z1"));
         assert_eq!(second.addresses, ["host-2"]);
         let notes: Vec<_> = imported.notes.lines().collect();
-        assert!(notes.iter().any(|note| note.contains("bad=a b is no valid label")), "{notes:#?}");
-        assert!(notes.iter().any(|note| note.contains("the field nested is not understood")), "{notes:#?}");
+        assert!(notes.iter().any(|note| note.contains("bad=a b")), "{notes:#?}");
+        assert!(notes.iter().any(|note| note.contains("the field nested")), "{notes:#?}");
     }
 }

@@ -118,11 +118,7 @@ fn while_the_gate_is_shut_what_is_there_counts_as_ready() {
     assert!(world.did().is_empty());
     assert_eq!(world.says(names::PACKAGES_READY).1, "ChangePending");
     assert_eq!(world.says(names::PACKAGES_READY).0, "True");
-    assert!(
-        world.message("kubelet").contains("waits for the gate: OperationPolicy drains"),
-        "{}",
-        world.message("kubelet")
-    );
+    assert!(world.message("kubelet").contains("OperationPolicy drains"), "{}", world.message("kubelet"));
     // Not wanted any more: nothing waits.
     world.want(four("1.36"));
     world.settle();
@@ -225,7 +221,7 @@ fn a_kubelet_that_is_newer_than_its_api_server_is_refused_until_the_server_is_up
     assert!(world.did().is_empty(), "{:?}", world.did());
     let (status, reason, message) = world.says(names::UP_TO_DATE);
     assert_eq!((&*status, &*reason), ("False", "KubeletTooNew"));
-    for part in ["1.37.1", "1.36", "upgrade the control plane first"] {
+    for part in ["1.37.1", "1.36", "control plane"] {
         assert!(message.contains(part), "{part} is not in: {message}");
     }
     assert_eq!(world.says(names::PACKAGES_READY).0, "True", "what is there works");
@@ -281,9 +277,7 @@ fn minutes(world: &mut World, count: u32) {
 
 #[test]
 fn a_node_that_cannot_be_closed_or_read_ends_its_window_when_the_drain_had_to_be_over() {
-    for (unclosable, text) in
-        [(true, "not closed within 1800s: the patch"), (false, "not drained within 1800s: the list")]
-    {
+    for (unclosable, parts) in [(true, ["closed", "1800s", "the patch"]), (false, ["drained", "1800s", "the list"])] {
         let mut world = ready("1.36");
         (world.unclosable, world.unreadable) = (unclosable, !unclosable);
         world.want(four("1.37"));
@@ -292,7 +286,7 @@ fn a_node_that_cannot_be_closed_or_read_ends_its_window_when_the_drain_had_to_be
         assert_eq!(world.operations[0].ended, None, "its time is not over");
         minutes(&mut world, 10);
         let (well, _, told) = world.operations[0].ended.clone().expect("timeouts.drain is over");
-        assert!(!well && told.contains(text), "{told}");
+        assert!(!well && parts.iter().all(|part| told.contains(part)), "{told}");
         assert!(world.did().is_empty());
         assert_eq!(world.node.as_ref().unwrap().closed, None, "what we closed is opened");
         (world.unclosable, world.unreadable) = (false, false);
@@ -1399,7 +1393,7 @@ fn a_machine_whose_package_is_deleted_in_a_window_gives_its_place_back_and_opens
     assert!(text.contains("RenderFailed") && text.contains("kubelet-1.37"), "{text}");
     let (status, reason, message) = world.says(names::UP_TO_DATE);
     assert_eq!((&*status, &*reason), ("False", "RenderFailed"));
-    assert!(message.contains("Node host-17 is opened again"), "{message}");
+    assert!(message.contains("Node host-17") && message.contains("opened"), "{message}");
     world.settle_for(SignedDuration::from_mins(5));
     assert_eq!((world.node.as_ref().unwrap().closed.clone(), world.operations.len()), (None, 1));
     (world.cannot, world.blocked) = (None, false);
@@ -1420,7 +1414,7 @@ fn a_machine_that_is_only_observed_from_now_on_gives_its_place_back_and_opens_it
     assert_eq!(world.node.as_ref().unwrap().closed, None);
     let (status, reason, message) = world.says(names::UP_TO_DATE);
     assert_eq!((&*status, &*reason), ("Unknown", "NotManaged"));
-    assert!(message.contains("opened again"), "{message}");
+    assert!(message.contains("Node host-17") && message.contains("opened"), "{message}");
     (world.machine.spec.ssh, world.blocked) = (ssh, false);
     world.settle();
     assert_eq!(
@@ -1915,7 +1909,7 @@ fn a_restored_kernel_that_is_not_in_place_after_its_boots_shows_both_failures() 
     assert_eq!(world.state("kernel"), Some(ComponentState::Failed), "{:#?}", world.status());
     let message = world.message("kernel");
     assert!(message.contains("no space left on device"), "the first failure: {message}");
-    assert!(message.contains("booted 3 times"), "the second failure: {message}");
+    assert!(message.contains("3 reboots"), "the second failure: {message}");
 }
 
 /// A Machine that is called like a Node of another host, as who may write Machines may call it.
@@ -1973,7 +1967,7 @@ fn a_host_that_was_left_broken_stays_closed_when_the_window_that_may_mend_it_is_
         world.want(four("1.38"));
         world.settle_for(SignedDuration::from_mins(minutes));
         let ended = world.operations.iter().filter_map(|one| one.ended.as_ref());
-        assert!(ended.map(|(.., text)| text).any(|text| text.starts_with("given up")), "drains: {drains}");
+        assert!(ended.map(|(.., text)| text).any(|text| text.starts_with("timed out")), "drains: {drains}");
         assert!(world.node.as_ref().unwrap().closed.is_some(), "drains: {drains}");
         (world.blocked, world.unfetchable) = (false, 0);
         world.settle();

@@ -50,79 +50,49 @@ fn what_cannot_work_is_an_error_with_its_field_and_its_line() {
     let unit = |text: &str| with("/units/0/content", text.into());
     let service = "[Service]\nExecStart=/usr/local/bin/agent --config /etc/agent.conf\n";
     for (given, field, line, said) in [
-        (
-            with("/files/0/template", "a\n{{ machine.nam }}".into()),
-            "spec.files[0].template",
-            Some(2),
-            "machine.nam is not defined",
-        ),
-        (with("/files/0/template", "a\n\n{% if x".into()), "spec.files[0].template", Some(3), "cannot be read"),
-        (
-            with("/files/0/template", "a\n{{ cluster.x | nosuch }}".into()),
-            "spec.files[0].template",
-            Some(2),
-            "the filters are",
-        ),
-        (with("/files/0/template", "{{ now() }}".into()), "spec.files[0].template", Some(1), "no functions"),
-        (
-            unit("[Service]\nExecStart=/usr/local/bin/agent {{ nosuch }}\n"),
-            "spec.units[0].content",
-            Some(2),
-            "nosuch is not defined",
-        ),
+        (with("/files/0/template", "a\n{{ machine.nam }}".into()), "spec.files[0].template", Some(2), "machine.nam "),
+        (with("/files/0/template", "a\n\n{% if x".into()), "spec.files[0].template", Some(3), "template"),
+        (with("/files/0/template", "a\n{{ cluster.x | nosuch }}".into()), "spec.files[0].template", Some(2), "nosuch"),
+        (with("/files/0/template", "{{ now() }}".into()), "spec.files[0].template", Some(1), "now"),
+        (unit("[Service]\nExecStart=/usr/local/bin/agent {{ nosuch }}\n"), "spec.units[0].content", Some(2), "nosuch "),
         (
             with("/units/0/dropIns", json!({"a.conf": "{{ facts.x }}"})),
             "spec.units[0].dropIns[a.conf]",
             Some(1),
             "facts.x",
         ),
-        (with("/files/0/path", "/proc/x".into()), "spec.files[0].path", None, "made by the kernel"),
-        (with("/files/0/path", "/sys/x".into()), "spec.files[0].path", None, "made by the kernel"),
-        (with("/files/0/path", "/var/lib/fleetwright/x".into()), "spec.files[0].path", None, "is ours"),
-        (with("/files/0/path", "/opt/fleetwright/x".into()), "spec.files[0].path", None, "is ours"),
-        (
-            with("/files/0/path", "/usr/local/bin/agent".into()),
-            "spec.files[0].path",
-            None,
-            "is written twice: spec.tarball.links",
-        ),
-        (
-            with("/files/0/path", "/usr/local/bin/agent/x".into()),
-            "spec.files[0].path",
-            None,
-            "would lie in /usr/local/bin/agent",
-        ),
+        (with("/files/0/path", "/proc/x".into()), "spec.files[0].path", None, "kernel"),
+        (with("/files/0/path", "/sys/x".into()), "spec.files[0].path", None, "kernel"),
+        (with("/files/0/path", "/var/lib/fleetwright/x".into()), "spec.files[0].path", None, "/var/lib/fleetwright;"),
+        (with("/files/0/path", "/opt/fleetwright/x".into()), "spec.files[0].path", None, "/opt/fleetwright;"),
+        (with("/files/0/path", "/usr/local/bin/agent".into()), "spec.files[0].path", None, "spec.tarball.links"),
+        (with("/files/0/path", "/usr/local/bin/agent/x".into()), "spec.files[0].path", None, "/usr/local/bin/agent,"),
         (
             with("/files/0/path", "/etc/systemd/system/agent.service".into()),
             "spec.files[0].path",
             None,
-            "keep one of both",
+            "agent.service",
         ),
         (
             with("/tarball/links", json!({"/usr/local/bin/agent": "../agent"})),
             "spec.tarball.links[/usr/local/bin/agent]",
             None,
-            "no path in the archive",
+            "../agent",
         ),
-        (
-            with("/units/0/restartOn", json!(["/etc/other"])),
-            "spec.units[0].restartOn[0]",
-            None,
-            "no file of this package",
-        ),
-        (unit(service), "spec.units[0].content", None, "no [Install] section"),
-        (unit("[Service]\nExecStart=agent\n[Install]\n"), "spec.units[0].content", Some(2), "no absolute path"),
-        (unit("[Service]\nnonsense\n"), "spec.units[0].content", Some(2), "neither a section"),
-        (unit("[Service]\nType=simple\n[Install]\nWantedBy=a\n"), "spec.units[0].content", None, "needs ExecStart"),
+        (with("/units/0/restartOn", json!(["/etc/other"])), "spec.units[0].restartOn[0]", None, "/etc/other"),
+        (unit(service), "spec.units[0].content", None, "[Install]"),
+        (unit("[Service]\nExecStart=agent\n[Install]\n"), "spec.units[0].content", Some(2), "absolute path"),
+        (unit("[Service]\nnonsense\n"), "spec.units[0].content", Some(2), "nonsense"),
+        (unit("[Service]\nType=simple\n[Install]\nWantedBy=a\n"), "spec.units[0].content", None, "ExecStart"),
         (
             unit(&format!("{service}Type=oneshot\n[Install]\nWantedBy=a\n")),
             "spec.units[0].running",
             None,
             "RemainAfterExit=yes",
         ),
-        (with("/dependsOn", json!(["agent"])), "spec.dependsOn[0]", None, "does not depend on itself"),
+        (with("/dependsOn", json!(["agent"])), "spec.dependsOn[0]", None, "itself"),
         (with("/health/checks", json!([{"tcp": "80"}])), "spec.health.checks[0].tcp", None, "HOST:PORT"),
-        (with("/health/checks", json!([{"http": "localhost"}])), "spec.health.checks[0].http", None, "no URL"),
+        (with("/health/checks", json!([{"http": "localhost"}])), "spec.health.checks[0].http", None, "localhost"),
         (with("/health/within", "3s".into()), "", None, ""),
         (with("/remove", json!({"paths": ["/etc"]})), "spec.remove.paths[0]", None, "/etc/agent"),
         (
@@ -131,21 +101,11 @@ fn what_cannot_work_is_an_error_with_its_field_and_its_line() {
             None,
             "uname -r",
         ),
-        (json!({"kernel": {"modules": {"a": ""}}, "disruption": "Drain"}), "spec.disruption", None, "set it to Reboot"),
-        (json!({"reboot": {}}), "spec.disruption", None, "set it to Reboot"),
-        (
-            json!({"kernel": {"parameters": ["a b"]}, "disruption": "Reboot"}),
-            "spec.kernel.parameters[0]",
-            None,
-            "not one parameter",
-        ),
-        (json!({"deb": {"packages": {"a": "1.*"}}}), "spec.deb.packages[a]", None, "no exact version"),
-        (
-            json!({"script": {"check": "", "apply": "x", "remove": ":"}}),
-            "spec.script.check",
-            None,
-            "would run for ever",
-        ),
+        (json!({"kernel": {"modules": {"a": ""}}, "disruption": "Drain"}), "spec.disruption", None, "Reboot"),
+        (json!({"reboot": {}}), "spec.disruption", None, "Reboot"),
+        (json!({"kernel": {"parameters": ["a b"]}, "disruption": "Reboot"}), "spec.kernel.parameters[0]", None, "a b"),
+        (json!({"deb": {"packages": {"a": "1.*"}}}), "spec.deb.packages[a]", None, "exact version"),
+        (json!({"script": {"check": "", "apply": "x", "remove": ":"}}), "spec.script.check", None, "test -e"),
     ] {
         let found = findings(given.clone());
         if field.is_empty() {
@@ -170,24 +130,16 @@ fn checks_that_cannot_fit_into_their_time_are_an_error() {
 #[test]
 fn what_is_doubtful_is_a_warning() {
     for (given, field, said) in [
-        (
-            json!({"config": {}, "files": [{"path": "/run/a", "content": ""}]}),
-            "spec.files[0].path",
-            "gone after each boot",
-        ),
-        (with("/files/0/mode", "0666".into()), "spec.files[0].mode", "change it"),
-        (with("/units/0/restartOn", json!([])), "spec.units[0].restartOn", "is not restarted when that changes"),
-        (with("/units/0/enabled", false.into()), "spec.units[0].enabled", "not started at boot"),
-        (with("/health/checks", json!([])), "spec.health.checks", "never rolled back"),
-        (
-            with("/health/checks", json!([{"unit": "other.service"}])),
-            "spec.health.checks[0].unit",
-            "no unit of this package",
-        ),
-        (with("/keep", 0.into()), "spec.keep", "nothing is kept"),
-        (with("/tarball/links", json!({})), "spec.units[0].content", "does not bring"),
-        (json!({"script": {"check": "test -e /x", "apply": "touch /x"}}), "spec.script.remove", "nothing undoes it"),
-        (json!({"config": {}}), "spec.config", "it does nothing"),
+        (json!({"config": {}, "files": [{"path": "/run/a", "content": ""}]}), "spec.files[0].path", "boot"),
+        (with("/files/0/mode", "0666".into()), "spec.files[0].mode", "0644"),
+        (with("/units/0/restartOn", json!([])), "spec.units[0].restartOn", "/etc/agent.conf"),
+        (with("/units/0/enabled", false.into()), "spec.units[0].enabled", "boot"),
+        (with("/health/checks", json!([])), "spec.health.checks", "rolled back"),
+        (with("/health/checks", json!([{"unit": "other.service"}])), "spec.health.checks[0].unit", "other.service"),
+        (with("/keep", 0.into()), "spec.keep", "rolled back"),
+        (with("/tarball/links", json!({})), "spec.units[0].content", "/usr/local/bin/agent"),
+        (json!({"script": {"check": "test -e /x", "apply": "touch /x"}}), "spec.script.remove", "undo"),
+        (json!({"config": {}}), "spec.config", "does nothing"),
         (
             json!({"config": {}, "files": [{"path": "/etc/k", "secret": {"name": "a", "key": "b"}}]}),
             "spec.files[0].mode",
@@ -196,12 +148,12 @@ fn what_is_doubtful_is_a_warning() {
         (
             json!({"config": {}, "files": [{"path": "/etc/k", "content": "{{ machine.name }}"}]}),
             "spec.files[0].content",
-            "make it a template",
+            "template",
         ),
         (
             json!({"config": {}, "files": [{"path": "/etc/systemd/system/a.service", "content": ""}]}),
             "spec.files[0].path",
-            "make it the content of a unit",
+            "spec.units",
         ),
     ] {
         let found = findings(given.clone());
@@ -226,36 +178,30 @@ fn packages_that_cannot_be_on_one_machine_are_told() {
     };
     let file = json!({"files": [{"path": "/etc/x", "content": ""}]});
     for (specs, said) in [
-        (vec![one("a", json!({"dependsOn": ["b"]}))], "a needs b, which the machine does not list"),
-        (
-            vec![one("a", json!({"conflictsWith": ["b"]})), one("b", json!({}))],
-            "a and b may not be on the same machine",
-        ),
-        (
-            vec![one("b", json!({"dependsOn": ["a"]})), one("a", json!({"dependsOn": ["b"]}))],
-            "a → b → a need each other",
-        ),
-        (vec![one("a", file.clone()), one("b", file)], "b and a both bring the file /etc/x"),
+        (vec![one("a", json!({"dependsOn": ["b"]}))], &["a depends on b"][..]),
+        (vec![one("a", json!({"conflictsWith": ["b"]})), one("b", json!({}))], &["a conflicts with b"][..]),
+        (vec![one("b", json!({"dependsOn": ["a"]})), one("a", json!({"dependsOn": ["b"]}))], &["a → b → a"][..]),
+        (vec![one("a", file.clone()), one("b", file)], &["b and a ", "/etc/x"][..]),
         (
             vec![
                 one("a", json!({"units": [{"name": "x.service", "content": ""}]})),
                 one("b", json!({"files": [{"path": "/etc/systemd/system/x.service", "content": ""}]})),
             ],
-            "the file /etc/systemd/system/x.service",
+            &["/etc/systemd/system/x.service"][..],
         ),
         (
             vec![
                 json!({"component": "a", "sysctl": {"vm.x": "1"}}),
                 json!({"component": "b", "sysctl": {"vm.x": "2"}}),
             ],
-            "b and a both bring the kernel setting vm.x",
+            &["b and a ", "vm.x"][..],
         ),
         (
             vec![
                 json!({"component": "a", "deb": {"packages": {"runc": "1"}}}),
                 json!({"component": "b", "deb": {"packages": {"runc": "2"}}}),
             ],
-            "both bring the package runc",
+            &["b and a ", "package runc"][..],
         ),
         (
             vec![
@@ -263,12 +209,12 @@ fn packages_that_cannot_be_on_one_machine_are_told() {
                 one("cni", json!({"dependsOn": ["containerd"]})),
                 one("kubelet", json!({"dependsOn": ["cni"], "files": [{"path": "/b", "bootstrapKubeconfig": true}]})),
             ],
-            "move the check of nodeCondition to kubelet",
+            &["nodeCondition to kubelet"][..],
         ),
     ] {
         let found = together(&specs);
         assert_eq!(found.len(), 1, "{found:#?}");
-        assert!(found[0].contains(said), "{}", found[0]);
+        assert!(said.iter().all(|word| found[0].contains(word)), "{}", found[0]);
     }
 }
 

@@ -1,0 +1,235 @@
+//! Why a cluster does not work, or has not what was requested.
+
+use fleetwright_api::names::{self, reasons};
+use fleetwright_api::{Cluster, ClusterStatus, Condition, ReplicaStatus, Status, condition};
+
+use super::health::{failed, is_protected, problems, unhealthy_replicas};
+use super::{Action, Check, Explanation, Group, State, Subject, Verdict};
+
+/// Explains why a cluster does or does not work.
+pub fn cluster(cluster: &Cluster) -> Explanation {
+    let name = cluster.metadata.name.clone().unwrap_or_default();
+    let namespace = cluster.metadata.namespace.clone().unwrap_or_default();
+    let status = cluster.status.as_ref();
+    let ready = status.and_then(|status| condition(&status.conditions, names::READY));
+    let verdict = Verdict {
+        condition: names::READY,
+        status: ready.map_or(Status::Unknown, |ready| ready.status),
+        reason: ready.map_or("NotReported".to_owned(), |ready| ready.reason.clone()),
+        message: ready
+            .map_or("the operator has not reported whether it works".to_owned(), |ready| ready.message.clone()),
+        since: ready.map(|ready| ready.last_transition_time),
+        recorded: ready.is_some(),
+        last_recorded: None,
+    };
+    let phase = status.and_then(|status| status.phase).map(|phase| format!("{phase:?}"));
+    let object = Subject { kind: "Cluster", namespace, name };
+    let mut out = Explanation::new(object, phase, cluster.spec.paused, verdict);
+    let Some(status) = status else {
+        out.act([Action::run(
+            "kubectl get pods -n fleetwright-system",
+            "check that the operators run and serve this namespace",
+        )]);
+        return out;
+    };
+    out.checks.extend(progress(cluster, status));
+    let wrong = problems(cluster);
+    out.checks.extend(wrong.iter().map(|condition| Check::of_condition(Group::Conditions, condition, State::Failing)));
+    let replicas = unhealthy_replicas(cluster);
+    out.checks.extend(replicas.iter().map(|(component, replica)| Check {
+        owner: Some(component.to_string()),
+        message: replica.message.clone(),
+        ..Check::new(Group::Replicas, &replica.name, State::Failing)
+    }));
+    let replicas: Vec<_> = replicas.into_iter().map(|(_, replica)| replica).collect();
+    let actions = actions(cluster, status, &wrong, &replicas);
+    out.act(actions);
+    out
+}
+
+/// What is being changed, and what the operator waits for.
+fn progress(cluster: &Cluster, status: &ClusterStatus) -> Vec<Check> {
+    let mut checks = Vec::new();
+    let wanted = &cluster.spec.package_version;
+    let state = match &status.package_version {
+        Some(has) if has == wanted => State::Passing,
+        _ if failed(cluster).is_some() => State::Failing,
+        _ => State::Waiting,
+    };
+    checks.push(Check {
+        rule: Some("spec.packageVersion".to_owned()),
+        value: status.package_version.clone().unwrap_or_else(|| "none".to_owned()),
+        limit: Some(wanted.clone()),
+        reason: failed(cluster).map_or(String::new(), |_| "UpgradeFailed".to_owned()),
+        message: failed(cluster).map_or(String::new(), |failed| failed.message.clone()),
+        ..Check::new(Group::Progress, "packageVersion", state)
+    });
+    if let Some(waiting) = &status.waiting_for {
+        let subject = status.progress.as_ref().map_or("reconcile", |progress| progress.step.as_str());
+        checks.push(Check { message: waiting.clone(), ..Check::new(Group::Progress, subject, State::Waiting) });
+    }
+    checks
+}
+
+fn actions(
+    cluster: &Cluster,
+    status: &ClusterStatus,
+    wrong: &[&Condition],
+    replicas: &[&ReplicaStatus],
+) -> Vec<Action> {
+    let name = cluster.metadata.name.as_deref().unwrap_or_default();
+    let namespace = cluster.metadata.namespace.as_deref().unwrap_or_default();
+    let own = status.namespace.as_deref().unwrap_or("NAMESPACE");
+    let of = format!("{name} -n {namespace}");
+    let mut actions = Vec::new();
+    if cluster.spec.paused {
+        actions.push(Action::run(
+            format!("kubectl patch cluster {of} --type=merge -p '{{\"spec\":{{\"paused\":false}}}}'"),
+            "nothing is done while the cluster is paused",
+        ));
+    }
+    if is_protected(cluster) {
+        actions.push(Action::run(
+            format!("fleetwright cluster delete {of} --unprotect"),
+            "deletion is blocked by spec.deletionProtection; this allows it",
+        ));
+    }
+    if let Some(failed) = failed(cluster) {
+        actions.push(Action::run(
+            format!("fleetwright cluster upgrade {of} {} --retry", failed.package_version),
+            "once the cause is fixed",
+        ));
+        if let Some(has) = &status.package_version {
+            actions.push(Action::run(
+                format!("fleetwright cluster rollback {of} {has}"),
+                "or set spec.packageVersion back to the running version",
+            ));
+        }
+    }
+    for condition in wrong {
+        actions.extend(for_condition(condition, cluster, status, &of, own));
+    }
+    if let Some(replica) = replicas.first() {
+        let pod = &replica.name;
+        actions.push(Action::run(format!("kubectl describe pod -n {own} {pod}"), "shows its state and events"));
+        actions
+            .push(Action::run(format!("kubectl logs -n {own} {pod} --previous"), "shows its output before it exited"));
+    }
+    actions
+}
+
+/// What helps against one condition.
+fn for_condition(condition: &Condition, cluster: &Cluster, status: &ClusterStatus, of: &str, own: &str) -> Vec<Action> {
+    let namespace = cluster.metadata.namespace.as_deref().unwrap_or_default();
+    let etcd = format!("kubectl get pods -n {own} -l {}=etcd -o wide", names::COMPONENT);
+    let edit = || Action::run(format!("kubectl edit cluster {of}"), "the message above says what is wrong");
+    let patch = |spec: &str, description: String| {
+        Action::run(format!("kubectl patch cluster {of} --type=merge -p '{{\"spec\":{spec}}}'"), description)
+    };
+    let external = cluster.spec.datastore.external.is_some();
+    match condition.reason.as_str() {
+        reasons::PACKAGE_VERSION_NOT_FOUND => vec![
+            Action::run(format!("kubectl get clusterpackageversions -n {namespace}"), "lists those that exist"),
+            match condition.type_ == names::ACCEPTED {
+                true => Action::run(
+                    format!("fleetwright cluster upgrade {of} ANOTHER"),
+                    format!("or create ClusterPackageVersion {}", cluster.spec.package_version),
+                ),
+                false => Action::text("create the ClusterPackageVersion that the message names again"),
+            },
+        ],
+        reasons::LIMIT_EXCEEDED => vec![
+            Action::run(format!("kubectl get clusterlimits -n {namespace} -o yaml"), "shows what is allowed"),
+            edit(),
+        ],
+        reasons::INVALID_ARGUMENT
+        | reasons::INVALID_EXTENSION
+        | reasons::SECRET_NOT_FOUND
+        | reasons::SNAPSHOT_UNUSABLE => vec![edit()],
+        reasons::NETWORK_OVERLAPS => vec![Action::run(
+            format!("kubectl delete cluster {of}"),
+            "then create it with one of the networks in the message",
+        )],
+        reasons::QUORUM_LOST | reasons::UNREACHABLE if external => {
+            vec![Action::text("check that the external etcd answers, and that the certificate in its Secret is valid")]
+        }
+        reasons::QUORUM_LOST | reasons::UNREACHABLE => vec![
+            Action::run(etcd, "members that start again bring the data back"),
+            match &status.last_snapshot {
+                Some(snapshot) => patch(
+                    &format!("{{\"restore\":{{\"snapshot\":\"{}\"}}}}", snapshot.name),
+                    format!(
+                        "if the data of most members is lost; writes after {} are lost, too",
+                        snapshot.at.strftime("%Y-%m-%dT%H:%M:%SZ")
+                    ),
+                ),
+                None => Action::text("there is no snapshot: the data is only on the members' volumes"),
+            },
+        ],
+        reasons::MEMBERS_MISSING => vec![Action::run(etcd, "the operator replaces a missing member")],
+        reasons::AUTHORITY_EXPIRING | reasons::AUTHORITY_EXPIRED => vec![patch(
+            "{\"certificates\":{\"rotateAuthorities\":\"'$(date +%F)'\"}}",
+            "replaces the authorities".to_owned(),
+        )],
+        reasons::UNHEALTHY => vec![Action::text(
+            "check the extension's pods; another package version, or other values in spec.extensions, replace it",
+        )],
+        reasons::UNSUPPORTED_UPGRADE_PATH | reasons::SOAK_ENDED => vec![
+            Action::run(
+                format!("kubectl get clusterpackageversions -n {namespace} -o wide"),
+                format!(
+                    "choose one that is reachable from {}",
+                    status.package_version.as_deref().unwrap_or("the running version")
+                ),
+            ),
+            Action::run(
+                format!("fleetwright cluster rollback {of}"),
+                "or set spec.packageVersion back to the running version",
+            ),
+        ],
+        reasons::REMOVED_APIS_IN_USE => vec![
+            Action::text("change the clients that the message names to a newer version of these APIs"),
+            Action::run(
+                format!("kubectl rollout restart deployment/kube-apiserver -n {own}"),
+                "resets the API servers' record of clients; the upgrade then continues",
+            ),
+            overrides(condition, cluster, of),
+        ],
+        reasons::KUBELET_TOO_NEW | reasons::KUBELET_TOO_OLD => vec![
+            Action::text("bring the kubelets of the Nodes in the message to a supported minor version"),
+            overrides(condition, cluster, of),
+        ],
+        reasons::API_USAGE_UNKNOWN | reasons::KUBELET_VERSIONS_UNKNOWN => vec![overrides(condition, cluster, of)],
+        reasons::INSUFFICIENT_RESOURCES => {
+            vec![Action::run("kubectl get nodes", "the meta cluster needs resources for one more replica")]
+        }
+        reasons::SNAPSHOT_REQUIRED | reasons::OVERDUE | reasons::SNAPSHOT_FAILED => vec![Action::run(
+            format!("kubectl annotate cluster {of} {}=$(date +%s) --overwrite", names::SNAPSHOT),
+            "takes a snapshot now; check that the storage of spec.snapshots answers and has space",
+        )],
+        reasons::UPGRADE_COMPLETION_FAILED => vec![
+            Action::run(
+                format!("kubectl get pods -n {own} -o wide"),
+                "shows which components do not work without emulation",
+            ),
+            Action::run(
+                format!("fleetwright cluster upgrade {of} ANOTHER"),
+                "a package version of the same minor that works",
+            ),
+        ],
+        _ => vec![],
+    }
+}
+
+/// How a person accepts the risk for this change.
+fn overrides(condition: &Condition, cluster: &Cluster, of: &str) -> Action {
+    // The end of a soak is about the running package version.
+    let completes = condition.type_ == names::UPGRADE_COMPLETABLE;
+    let has = cluster.status.as_ref().and_then(|status| status.package_version.as_ref()).filter(|_| completes);
+    let (name, package) = (names::OVERRIDE, has.unwrap_or(&cluster.spec.package_version));
+    let step = if completes { "/soak" } else { "" };
+    Action::run(
+        format!("kubectl annotate cluster {of} {name}={}@{package}{step} --overwrite", condition.reason),
+        "if the risk is acceptable",
+    )
+}
