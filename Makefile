@@ -19,6 +19,10 @@ up: deps ## Build Fleetwright and start it; Ctrl-C stops it
 helper: deps ## Build the static helper that runs on hosts
 	@hack/helper.sh
 
+.PHONY: image
+image: deps ## Build what deploy/Dockerfile puts into the image of the operators, into target/image
+	@hack/image.sh
+
 .PHONY: test
 test: deps k8s ## All tests: on the embedded API server, on real Kubernetes, on simulated and on real hosts (needs root, else it says what did not run)
 	hack/shape.sh --check

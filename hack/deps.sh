@@ -41,6 +41,7 @@ for group in "$@"; do
     need qemu-system-x86_64 qemu-system-x86
     need mkfs.ext4 e2fsprogs
     need pgrep procps
+    need buildah buildah
     [ -e /etc/protocols ] || missing+=(netbase)
     ;;
   *)

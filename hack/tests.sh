@@ -48,7 +48,8 @@ if wants hosts; then
   hack/deps.sh hosts ssh
   # Control planes of both minors run as pods.
   k8s/build.sh 1.36 etcd etcdutl kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy >/dev/null
-  hack/helper.sh
+  # Before the other programs: what is built last is target/debug/fleetwright.
+  hack/image.sh dev
 fi
 
 logs="${CARGO_TARGET_DIR:-$PWD/target}/tests"

@@ -51,13 +51,13 @@ const LARGEST_ERROR: usize = 64 * 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
     /// Nothing was sent.
-    #[error("not sent: the lease is not ours, or could have ended")]
+    #[error("not sent: this process does not hold the lease, or the lease may have expired")]
     Fenced,
     /// The lease could have ended while the answer was awaited.
-    #[error("no answer before the lease could have ended; the API server may have done it")]
+    #[error("no response before the lease could expire; the API server may have processed the request")]
     Overtaken,
     /// No answer came in time.
-    #[error("no answer within {0:?}; the API server may have done it")]
+    #[error("timed out after {0:?}; the API server may have processed the request")]
     TimedOut(Duration),
 }
 

@@ -155,7 +155,7 @@ impl Events {
         if state.waiting.len() >= MOST_WAITING {
             state.dropped += 1;
             if state.dropped.is_power_of_two() {
-                tracing::warn!(dropped = state.dropped, "more events than can be sent are left out");
+                tracing::warn!(dropped = state.dropped, "too many Events to send; dropping some");
             }
             return;
         }
@@ -267,7 +267,7 @@ impl Events {
             let fenced = CallError::of(&error) == Some(CallError::Fenced);
             if lost || fenced || attempt == TRIES {
                 let about = event.involved_object.name.as_deref().unwrap_or_default();
-                tracing::warn!(object = about, reason, "event not written: {error}");
+                tracing::warn!(object = about, reason, "cannot write the Event: {error}");
                 return;
             }
             self.sleep(retry_after(&error).unwrap_or(BETWEEN)).await;

@@ -158,7 +158,7 @@ fn fencing_token(held: &Record) -> Result<u64, Setback> {
     let token = version.parse::<u64>().ok().filter(|token| *token > 0);
     token.ok_or_else(|| {
         Setback::Trouble(format!(
-            "the API server's resourceVersion {version:?} is no number: leaders cannot be told apart"
+            "the resourceVersion {version:?} of the lease is not a number, so there is no fencing token"
         ))
     })
 }
@@ -240,7 +240,7 @@ impl Leader {
             self.state.send_replace(Leading::Standby { holder: None });
             return Ok(());
         };
-        tracing::error!(lease = %self, why, "the lease is lost");
+        tracing::error!(lease = %self, why, "the lease was lost");
         self.state.send_replace(Leading::Lost { why: why.clone() });
         Err(Lost { lease: self.to_string(), why })
     }
@@ -253,11 +253,13 @@ impl Leader {
             match self.contend(&mut seen).await {
                 Ok(Some(taken)) => return taken,
                 Ok(None) => continue,
-                Err(Setback::Over(why)) => tracing::debug!(lease = %self, why, "another was faster"),
+                Err(Setback::Over(why)) => {
+                    tracing::debug!(lease = %self, why, "another process acquired the lease first")
+                }
                 // Once for each reason, not for each try.
                 Err(Setback::Trouble(why)) if why == said => {}
                 Err(Setback::Trouble(why)) => {
-                    tracing::warn!(lease = %self, why, "cannot take the lease yet");
+                    tracing::warn!(lease = %self, why, "cannot acquire the lease");
                     said = why;
                 }
             }
@@ -292,7 +294,7 @@ impl Leader {
         let (mut changes, pause) = match opened {
             Ok(changes) => (changes.boxed(), third.min(SHORT)),
             Err(error) => {
-                tracing::debug!(lease = %self, %error, "cannot watch the lease; it is looked at from time to time");
+                tracing::debug!(lease = %self, %error, "cannot watch the lease; polling it");
                 (futures::stream::empty().boxed(), third)
             }
         };
@@ -381,13 +383,16 @@ impl Leader {
                 match record.as_ref().map(holder) {
                     None => {}
                     Some(Some(holder)) if holder != self.lease.identity => {
-                        return Err(Setback::Over(format!("{holder} leads now")));
+                        return Err(Setback::Over(format!("{holder} holds the lease now")));
                     }
-                    Some(None) => return Err(Setback::Over("somebody took it from us and nobody holds it now".into())),
+                    Some(None) => return Err(Setback::Over("another process released the lease".into())),
                     Some(Some(_)) => {
                         let spec = record.as_ref().and_then(|record| record.spec.as_ref());
                         if spec.and_then(|spec| spec.acquire_time.clone()) != acquired {
-                            return Err(Setback::Over(format!("another process leads as {} too", self.lease.identity)));
+                            return Err(Setback::Over(format!(
+                                "another process holds the lease with the same identity {}",
+                                self.lease.identity
+                            )));
                         }
                     }
                 }
@@ -415,14 +420,14 @@ impl Leader {
             spec.holder_identity = Some(String::new());
             let given = self.limited(GIVE_BACK, self.put(Some(held.metadata), spec)).await;
             let error = match given {
-                Ok(_) => return tracing::info!(lease = %self, "the lease is given back"),
+                Ok(_) => return tracing::info!(lease = %self, "released the lease"),
                 Err(error) => error,
             };
             // The renewal that was under way may have been faster.
             let again = self.limited(GIVE_BACK, self.api.get_opt(&self.lease.name)).await;
             match again {
                 Ok(Some(record)) if holder(&record) == Some(&self.lease.identity) => held = record,
-                _ => return tracing::warn!(lease = %self, %error, "the lease is not given back; it will run out"),
+                _ => return tracing::warn!(lease = %self, %error, "cannot release the lease; it will expire"),
             }
         }
     }
@@ -472,7 +477,7 @@ impl Leader {
         tokio::select! {
             biased;
             answer = answer => answer.map_err(Into::into),
-            () = self.clock.sleep(limit) => Err(Setback::Trouble(format!("no answer within {limit:?}"))),
+            () = self.clock.sleep(limit) => Err(Setback::Trouble(format!("timed out after {limit:?}"))),
         }
     }
 
@@ -491,7 +496,7 @@ impl Leader {
         self.state.send_if_modified(|state| {
             let changed = *state != standby;
             if changed {
-                tracing::info!(lease = %self, holder = holder.unwrap_or("nobody"), "standing by");
+                tracing::info!(lease = %self, holder = holder.unwrap_or("none"), "standing by");
                 *state = standby;
             }
             changed

@@ -130,7 +130,7 @@ fn answer(method: &Method, path: &str, health: &Health, metrics: &Metrics) -> Re
         "/metrics" => page(StatusCode::OK, metrics::CONTENT_TYPE, metrics.encode()),
         "/healthz" => probe(health.alive()),
         "/readyz" => probe(health.ready()),
-        _ => page(StatusCode::NOT_FOUND, TEXT, "there are /metrics, /healthz and /readyz\n".into()),
+        _ => page(StatusCode::NOT_FOUND, TEXT, "not found; available: /metrics, /healthz, /readyz\n".into()),
     }
 }
 

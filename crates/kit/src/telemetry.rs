@@ -39,7 +39,7 @@ impl FromStr for Format {
         match text {
             "text" => Ok(Self::Text),
             "json" => Ok(Self::Json),
-            _ => Err(format!("{text:?} is no log format; use text or json")),
+            _ => Err(format!("unknown log format {text:?}; use text or json")),
         }
     }
 }
@@ -103,7 +103,7 @@ pub enum TelemetryError {
         why: String,
     },
     /// Somebody did this before.
-    #[error("logging is set up already")]
+    #[error("logging is already initialized")]
     Twice,
 }
 

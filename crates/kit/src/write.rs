@@ -25,7 +25,7 @@ use crate::{Cache, Key, Remedy, View};
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     /// The object changed after the decision, or a precondition failed: decide again.
-    #[error("{what}: {message}")]
+    #[error("{what}: conflict: {message}")]
     Conflict {
         /// What was written.
         what: String,
@@ -33,10 +33,10 @@ pub enum WriteError {
         message: String,
     },
     /// The object does not exist.
-    #[error("{0} is gone")]
+    #[error("{0} not found")]
     Gone(String),
     /// The API server rejects the request, and would reject it again.
-    #[error("{what}: the API server refuses it ({code}): {message}")]
+    #[error("{what}: rejected by the API server ({code}): {message}")]
     Refused {
         /// What was written.
         what: String,
@@ -46,7 +46,7 @@ pub enum WriteError {
         message: String,
     },
     /// The API server asks to wait.
-    #[error("{what}: the API server asks to wait {after:?}")]
+    #[error("{what}: the API server is busy, retrying after {after:?}")]
     Later {
         /// What was written.
         what: String,
@@ -54,7 +54,7 @@ pub enum WriteError {
         after: Duration,
     },
     /// No answer arrived: the object may have been written.
-    #[error("{what}: no answer, it may have been written: {message}")]
+    #[error("{what}: no response, the write may have succeeded: {message}")]
     Unknown {
         /// What was written.
         what: String,
@@ -62,7 +62,7 @@ pub enum WriteError {
         message: String,
     },
     /// This process does not hold the lease, or the lease could have expired: nothing was sent.
-    #[error("{0}: not sent, the lease could have ended")]
+    #[error("{0}: not sent, the lease may have expired")]
     Fenced(String),
 }
 

@@ -332,15 +332,13 @@ fn what_cannot_be_read_is_named() {
     let metrics = Metrics::new();
     let filter = Logging { filter: "fleetwright=loud".into(), ..Logging::default() };
     let error = subscriber(&filter, None, &metrics, io::sink).err().unwrap().to_string();
-    assert!(
-        error.starts_with("the log filter \"fleetwright=loud\": ") && error.contains("use a level such as info"),
-        "{error}"
-    );
+    assert!(error.starts_with("the log filter \"fleetwright=loud\": ") && error.contains("level"), "{error}");
     for endpoint in ["collector:4318", "grpc://collector:4317", "http://", "", "http://a b"] {
         let traces = Traces::new(endpoint, "s", "i");
         let error = subscriber(&Logging::default(), Some(&traces), &metrics, io::sink).err().unwrap();
         assert!(matches!(error, TelemetryError::Endpoint { .. }), "{error}");
-        assert!(error.to_string().ends_with("use an address such as http://collector:4318"), "{error}");
+        assert!(error.to_string().contains("http://collector:4318"), "{error}");
     }
-    assert_eq!("yaml".parse::<Format>().unwrap_err(), "\"yaml\" is no log format; use text or json");
+    let error = "yaml".parse::<Format>().unwrap_err();
+    assert!(["\"yaml\"", "text", "json"].iter().all(|word| error.contains(word)), "{error}");
 }

@@ -44,7 +44,10 @@ pub async fn served(client: &Client, kinds: &[CustomResourceDefinition]) -> Resu
                 break;
             }
             let conditions = found.status.and_then(|status| status.conditions);
-            ensure!(Instant::now() < deadline, "{name} is not established after {PATIENCE:?}: {conditions:?}");
+            ensure!(
+                Instant::now() < deadline,
+                "timed out after {PATIENCE:?}: {name} is not established: {conditions:?}"
+            );
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         // Established is said before every path is served.
@@ -56,7 +59,7 @@ pub async fn served(client: &Client, kinds: &[CustomResourceDefinition]) -> Resu
             if answer.is_success() {
                 break;
             }
-            ensure!(Instant::now() < deadline, "{name}: {path} answers {answer} after {PATIENCE:?}");
+            ensure!(Instant::now() < deadline, "{name}: timed out after {PATIENCE:?}: {path} responded with {answer}");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }

@@ -86,10 +86,13 @@ impl Etcd {
         loop {
             let Err(error) = self.call("maintenance/status", &json!({})).await else { return Ok(()) };
             if let Some(status) = self.process.ended()? {
-                bail!("etcd ended with {status}; its last words:\n{}", self.process.tail());
+                bail!("etcd exited with {status}; its last output:\n{}", self.process.tail());
             }
             if Instant::now() > deadline {
-                return Err(error.context(format!("not ready after {READY:?}; last words:\n{}", self.process.tail())));
+                return Err(error.context(format!(
+                    "timed out after {READY:?}: etcd is not ready; its last output:\n{}",
+                    self.process.tail()
+                )));
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -127,7 +130,7 @@ impl Etcd {
             Some((String::from_utf8(key).ok()?, entry["mod_revision"].as_str()?.parse().ok()?))
         };
         let all = found["kvs"].as_array().into_iter().flatten();
-        all.map(|entry| one(entry).with_context(|| format!("etcd told {entry}"))).collect()
+        all.map(|entry| one(entry).with_context(|| format!("unexpected entry of etcd: {entry}"))).collect()
     }
 
     async fn call(&self, what: &str, body: &Value) -> Result<Value> {

@@ -33,7 +33,7 @@ async fn main() -> anyhow::Result<()> {
         }
         // What hosts and specs need of Go modules, before somebody waits for it.
         Some("build") => build_all(),
-        Some(other) => anyhow::bail!("{other:?} is not understood; write nothing, host NAME…, meta or build"),
+        Some(other) => anyhow::bail!("unknown argument {other:?}; pass nothing, host NAME…, meta or build"),
     }
 }
 

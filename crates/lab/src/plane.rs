@@ -193,7 +193,7 @@ impl ControlPlane {
     pub async fn compact(&self) -> Result<i64> {
         let status = self.etcd_call("/v3/maintenance/status", json!({})).await?;
         let revision = status["header"]["revision"].as_str().and_then(|text| text.parse::<i64>().ok());
-        let revision = revision.with_context(|| format!("etcd told no revision: {status}"))?;
+        let revision = revision.with_context(|| format!("no revision in the status of etcd: {status}"))?;
         let told = json!({
             "key": BASE64_STANDARD.encode("compact_rev_key"),
             "value": BASE64_STANDARD.encode(revision.to_string()),
@@ -407,17 +407,19 @@ impl ControlPlane {
             let request = Request::get(path).body(kube::client::Body::empty())?;
             let last = match client.send(request).await {
                 Ok(response) if response.status() == StatusCode::OK => return Ok(()),
-                Ok(response) => anyhow!("{path} answers {}", response.status()),
+                Ok(response) => anyhow!("{path} responded with {}", response.status()),
                 Err(error) => anyhow!(error),
             };
             for process in &mut self.processes {
                 if let Some(status) = process.ended()? {
-                    bail!("{} ended with {status}; its last words:\n{}", process.name(), process.tail());
+                    bail!("{} exited with {status}; its last output:\n{}", process.name(), process.tail());
                 }
             }
             if Instant::now() > deadline {
                 let tails: Vec<_> = self.processes.iter().map(|p| format!("{}:\n{}", p.name(), p.tail())).collect();
-                return Err(last.context(format!("not ready after {READY:?}; last words:\n{}", tails.join("\n"))));
+                return Err(
+                    last.context(format!("timed out after {READY:?}: not ready; last output:\n{}", tails.join("\n")))
+                );
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }

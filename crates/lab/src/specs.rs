@@ -80,15 +80,19 @@ pub async fn run(
     for (mut process, own, report) in running {
         while process.ended()?.is_none() {
             if Instant::now() > deadline {
-                bail!("{} did not end within {limit:?}; its last words:\n{}", process.name(), process.tail());
+                bail!(
+                    "timed out after {limit:?}: {} is still running; its last output:\n{}",
+                    process.name(),
+                    process.tail()
+                );
             }
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
-        let text = fs::read(&report).with_context(|| format!("no report; it said:\n{}", process.tail()))?;
+        let text = fs::read(&report).with_context(|| format!("no report; last output:\n{}", process.tail()))?;
         let found = outcomes_of(&serde_json::from_slice(&text)?);
         for name in own {
             let Some(outcome) = found.iter().find(|outcome| outcome.name == name) else {
-                bail!("there is no spec {name:?}; it said:\n{}", process.tail());
+                bail!("spec {name:?} not found; last output:\n{}", process.tail());
             };
             outcomes.push(outcome.clone());
         }

@@ -38,7 +38,7 @@ pub(crate) fn name(organizations: &[String], common_name: &str) -> Vec<u8> {
 
 /// The certificate with another subject, signed by `key`.
 pub(crate) fn with_subject(certificate: &[u8], subject: &[u8], key: &KeyPair) -> Result<Vec<u8>, Error> {
-    let malformed = || Error::Malformed("it ends early".to_owned());
+    let malformed = || Error::Malformed("unexpected end of data".to_owned());
     let whole = elements(certificate).ok_or_else(malformed)?;
     let parts = elements(content(whole.first().ok_or_else(malformed)?)).ok_or_else(malformed)?;
     let [tbs, algorithm, _signature] = parts.as_slice() else { return Err(malformed()) };

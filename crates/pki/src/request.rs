@@ -35,14 +35,14 @@ impl Request {
         let malformed = |error: String| Error::Malformed(error);
         let (rest, pem) = x509_parser::pem::parse_x509_pem(pem).map_err(|error| malformed(error.to_string()))?;
         if pem.label != "CERTIFICATE REQUEST" || !rest.trim_ascii().is_empty() {
-            return Err(malformed("it must be one PEM block of the type CERTIFICATE REQUEST".to_owned()));
+            return Err(malformed("must be one PEM block of the type CERTIFICATE REQUEST".to_owned()));
         }
         let (rest, parsed) =
             X509CertificationRequest::from_der(&pem.contents).map_err(|error| malformed(error.to_string()))?;
         if !rest.is_empty() {
-            return Err(malformed("something follows it".to_owned()));
+            return Err(malformed("unexpected data after the request".to_owned()));
         }
-        parsed.verify_signature().map_err(|_| malformed("it is not signed with its own key".to_owned()))?;
+        parsed.verify_signature().map_err(|_| malformed("not signed with its own key".to_owned()))?;
         let info = &parsed.certification_request_info;
         let mut request = Self {
             common_names: Vec::new(),
@@ -56,7 +56,7 @@ impl Request {
         };
         for attribute in info.subject.iter_attributes() {
             let text = || attribute.as_str().map(ToOwned::to_owned);
-            let unreadable = |_| malformed("its subject is not text".to_owned());
+            let unreadable = |_| malformed("the subject is not text".to_owned());
             if *attribute.attr_type() == OID_X509_COMMON_NAME {
                 request.common_names.push(text().map_err(unreadable)?);
             } else if *attribute.attr_type() == OID_X509_ORGANIZATION_NAME {
@@ -74,7 +74,7 @@ impl Request {
         let subject = info.subject.iter_attributes().count();
         let names = request.dns_names.len() + request.ips.len() + request.other_names.len();
         if counts != Some(der::Counts { subject, names }) {
-            return Err(malformed("it has a form that readers understand differently".to_owned()));
+            return Err(malformed("ambiguous encoding".to_owned()));
         }
         Ok(request)
     }

@@ -15,7 +15,7 @@ impl SealKey {
     /// When there is no randomness.
     pub fn generate() -> Result<Self, Error> {
         let mut bytes = [0; 32];
-        aws_lc_rs::rand::fill(&mut bytes).map_err(|_| Error::Seal("no random bytes"))?;
+        aws_lc_rs::rand::fill(&mut bytes).map_err(|_| Error::Seal("no random bytes available"))?;
         Ok(Self(bytes))
     }
 
@@ -41,7 +41,7 @@ impl SealKey {
     pub fn seal(&self, purpose: &str, plain: &[u8]) -> Result<Vec<u8>, Error> {
         let mut text = plain.to_vec();
         let nonce = self.cipher()?.seal_in_place_append_tag(Aad::from(purpose.as_bytes()), &mut text);
-        let nonce = nonce.map_err(|_| Error::Seal("it could not be encrypted"))?;
+        let nonce = nonce.map_err(|_| Error::Seal("cannot encrypt"))?;
         Ok([nonce.as_ref().as_slice(), &text].concat())
     }
 
@@ -50,7 +50,8 @@ impl SealKey {
     /// # Errors
     /// When it was sealed with another key, for another purpose, or changed since.
     pub fn open(&self, purpose: &str, sealed: &[u8]) -> Result<Vec<u8>, Error> {
-        const OTHER: Error = Error::Seal("it was sealed with another key or for another purpose, or was changed since");
+        const OTHER: Error =
+            Error::Seal("cannot decrypt: sealed with another key or for another purpose, or modified since");
         let (nonce, text) = sealed.split_at_checked(NONCE_LEN).ok_or(OTHER)?;
         let nonce = Nonce::try_assume_unique_for_key(nonce).map_err(|_| OTHER)?;
         let mut text = text.to_vec();
@@ -59,7 +60,7 @@ impl SealKey {
     }
 
     fn cipher(&self) -> Result<RandomizedNonceKey, Error> {
-        RandomizedNonceKey::new(&AES_256_GCM, &self.0).map_err(|_| Error::Seal("the key cannot be used"))
+        RandomizedNonceKey::new(&AES_256_GCM, &self.0).map_err(|_| Error::Seal("invalid key"))
     }
 }
 

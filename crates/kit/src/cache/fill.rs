@@ -91,13 +91,13 @@ impl<V: View> Fill for Cache<V> {
 /// Why a watch or list ended otherwise than it should.
 #[derive(Debug, thiserror::Error)]
 enum Fault {
-    #[error("the server forgot the version to go on from")]
+    #[error("the resourceVersion of the watch has expired")]
     Expired,
-    #[error("the server's list is older than what was seen before")]
+    #[error("the list of the API server is older than the cache")]
     Lagging,
-    #[error("the server ended the watch at once")]
+    #[error("the API server closed the watch immediately")]
     Ended,
-    #[error("no answer")]
+    #[error("timed out waiting for the API server")]
     Silent,
     #[error("{0}")]
     Failed(#[from] kube::Error),
@@ -228,7 +228,7 @@ impl<V: View> Watch<V> {
             let expired = matches!(fault, Fault::Expired) || fault.status().is_some_and(|status| status.code == 410);
             // The list that follows tells whether the server is well; only one that expires again has to wait.
             if expired && !std::mem::replace(&mut self.expired, true) {
-                tracing::debug!(kind = self.kind, "{fault}: listing anew");
+                tracing::debug!(kind = self.kind, "{fault}; listing again");
                 continue;
             }
             let namespace = self.namespace();
@@ -236,7 +236,7 @@ impl<V: View> Watch<V> {
             if self.out || (awaits && self.faults <= GIVE_UP) {
                 tracing::debug!(kind = self.kind, namespace, faults = self.faults, "still cannot watch: {fault}");
             } else {
-                tracing::warn!(kind = self.kind, namespace, "cannot watch: {fault}; trying on");
+                tracing::warn!(kind = self.kind, namespace, "cannot watch: {fault}; retrying with backoff");
                 self.out = true;
             }
             if let Some(place) = self.place.as_mut().filter(|_| awaits) {
@@ -311,7 +311,7 @@ impl<V: View> Watch<V> {
                     self.streamed = false;
                 }
                 if unserved {
-                    tracing::debug!(kind = self.kind, "the server does not stream lists: {fault}");
+                    tracing::debug!(kind = self.kind, "the API server does not support streaming lists: {fault}");
                     self.list_paged().await?;
                     let position = self.position.clone().unwrap_or_default();
                     return self.start(&self.params(), &position).await;
@@ -365,7 +365,7 @@ impl<V: View> Watch<V> {
         let view = match read.object {
             Ok(object) => Some(V::of(object)),
             Err(why) => {
-                tracing::error!(kind = self.kind, object = %read.key, "cannot be read and is left as it was known, if it was: {why}");
+                tracing::error!(kind = self.kind, object = %read.key, "cannot decode the object; keeping the cached version, if any: {why}");
                 None
             }
         };
@@ -380,7 +380,11 @@ impl<V: View> Watch<V> {
             if self.lagging < LAGGING_LISTS {
                 return Err(Fault::Lagging);
             }
-            tracing::warn!(kind = self.kind, version, "the API server was set back; its list is taken as it is");
+            tracing::warn!(
+                kind = self.kind,
+                version,
+                "the API server was restored to an older state; replacing the cache with its list"
+            );
             self.cache.store_mut().set_back(&namespace);
         }
         self.lagging = 0;
@@ -392,7 +396,7 @@ impl<V: View> Watch<V> {
         match &mut self.place {
             Some(place) => place.answered(),
             None if self.cache.has_synced() => {
-                tracing::debug!(kind = self.kind, objects = count, "cache is full");
+                tracing::debug!(kind = self.kind, objects = count, "cache is synced");
                 self.filling.synced.notify_waiters();
             }
             None => {}
@@ -453,7 +457,7 @@ impl<V: View> Watch<V> {
 
     fn recovered(&mut self) {
         if std::mem::take(&mut self.out) {
-            tracing::info!(kind = self.kind, "watching again");
+            tracing::info!(kind = self.kind, "watch is established again");
         }
         if std::mem::take(&mut self.unanswered) {
             self.filling.outages.end(self.filling.clock.now());

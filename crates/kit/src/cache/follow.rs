@@ -145,7 +145,7 @@ pub(super) async fn fill<V: View>(cache: Cache<V>, filling: Filling) {
             let waited_for = waited_for.get_or_insert_with(|| watches.keys().cloned().collect());
             waited_for.retain(|namespace| watches.contains_key(namespace) && !have_answered.contains(namespace));
             if waited_for.is_empty() && cache.has_synced() {
-                tracing::debug!(kind = Fill::kind(&cache), namespaces = watches.len(), "cache is full");
+                tracing::debug!(kind = Fill::kind(&cache), namespaces = watches.len(), "cache is synced");
                 filling.synced.notify_waiters();
             }
         }

@@ -120,7 +120,7 @@ pub enum JournalError {
     #[error("{0}")]
     Write(#[from] WriteError),
     /// Something could not be read.
-    #[error("{what} cannot be read: {message}")]
+    #[error("cannot read {what}: {message}")]
     Read {
         /// What.
         what: String,
@@ -134,8 +134,8 @@ pub enum JournalError {
     Behind(Key),
     /// There is another operation of that name.
     #[error(
-        "Operation {key} exists and differs in spec.{field}: it has {theirs:?}, and {ours:?} is asked for; \
-         give one of them another fingerprint, or delete it once it ended"
+        "Operation {key} already exists with another spec.{field}: {theirs:?} instead of {ours:?}; \
+         use another fingerprint, or delete the Operation after it has ended"
     )]
     Taken {
         /// The operation.

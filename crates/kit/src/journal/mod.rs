@@ -257,8 +257,9 @@ impl Journal {
             match operation::next(&status, &memory, &said(&operation), now) {
                 Step::Ask | Step::Claim if is_terminating(&operation) => {
                     self.release(pass, &operation).await?;
-                    let why =
-                        format!("Operation {key} was deleted before it was started; a new one follows when it is gone");
+                    let why = format!(
+                        "Operation {key} was deleted before it started; it is created again after it is removed"
+                    );
                     return Ok(Progress::Waiting { why, until: None });
                 }
                 Step::Claim if !is_protected(&operation) => self.protect(pass, &operation).await?,
@@ -281,9 +282,9 @@ impl Journal {
                     let probed =
                         match select(Box::pin(act.probe(&id)), Box::pin(pass.clock().sleep(LONGEST_PROBE))).await {
                             Either::Left((probed, _)) => probed,
-                            Either::Right(_) => Probed::NoAnswer(format!("no answer within {}", Span(LONGEST_PROBE))),
+                            Either::Right(_) => Probed::NoAnswer(format!("timed out after {}", Span(LONGEST_PROBE))),
                         };
-                    tracing::info!(operation = %id, ?probed, "asked what became of it");
+                    tracing::info!(operation = %id, ?probed, "probed the outcome");
                     let now = pass.clock().now();
                     let news = operation::probed(&status, &probed, now);
                     if let Some(news) = &news {
@@ -437,9 +438,9 @@ impl Journal {
         let timeout = act.timeout();
         let ending = match select(Box::pin(act.start(id)), Box::pin(pass.clock().sleep(timeout))).await {
             Either::Left((ending, _)) => ending,
-            Either::Right(_) => Ending::Unknown(format!("it took longer than {}", Span(timeout))),
+            Either::Right(_) => Ending::Unknown(format!("timed out after {}", Span(timeout))),
         };
-        tracing::info!(operation = %id, ?ending, "came back");
+        tracing::info!(operation = %id, ?ending, "returned");
         attempt.ended(ending);
     }
 

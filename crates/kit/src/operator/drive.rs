@@ -148,7 +148,7 @@ impl<C: Controller> Driver<C> {
         let Some(trouble) = &looked.trouble else {
             // Only a pass that went well shows that it is mended; one that was repeated or fenced shows nothing.
             if matches!(looked.ending, Ending::Done | Ending::Gone) && told.remove(key).is_some() {
-                tracing::info!("all is well again");
+                tracing::info!("recovered from the last error");
             }
             return;
         };
@@ -169,7 +169,7 @@ impl<C: Controller> Driver<C> {
             return;
         }
         let message = format!(
-            "a pass of {} over {key} made {} reads and {} writes; it declares at most {} and {}",
+            "a pass of {} over {key} made {} reads and {} writes; its budget is {} and {}",
             C::NAME,
             calls.reads,
             calls.writes,
@@ -228,5 +228,5 @@ impl<C: Controller> Drive for Driver<C> {
 /// What a panic said.
 fn words(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no words")
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }

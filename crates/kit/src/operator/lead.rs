@@ -53,7 +53,7 @@ impl Lead {
         let Self::Lease { state, .. } = self else { return std::future::pending().await };
         match state.clone().wait_for(|state| matches!(state, Leading::Lost { .. })).await.as_deref() {
             Ok(Leading::Lost { why }) => why.clone(),
-            _ => "what keeps it has ended".to_owned(),
+            _ => "the task that renews it has ended".to_owned(),
         }
     }
 

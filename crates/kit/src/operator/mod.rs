@@ -290,7 +290,7 @@ impl Operator {
                 }
                 woken.await;
             }
-            tracing::info!(operator = self.settings.name, caches = caches.len(), "caches are full");
+            tracing::info!(operator = self.settings.name, caches = caches.len(), "caches are synced");
             caches.iter().for_each(|cache| cache.open());
             self.idle.opened();
             lead.leads().await;
@@ -321,7 +321,7 @@ impl Operator {
                     None => return,
                 },
                 () = &mut limit => {
-                    tracing::warn!(operator = self.settings.name, "passes under way did not end in time and are given up");
+                    tracing::warn!(operator = self.settings.name, "running passes did not end in time; cancelling them");
                     return;
                 }
             }

@@ -75,7 +75,7 @@ impl Exporter {
     pub async fn run(mut self, stop: impl Future<Output = ()>) {
         let client = match self.client() {
             Ok(client) => client,
-            Err(error) => return tracing::warn!(endpoint = %self.endpoint, %error, "traces cannot be sent"),
+            Err(error) => return tracing::warn!(endpoint = %self.endpoint, %error, "cannot send traces"),
         };
         let mut stop = pin!(stop);
         let mut reachable = true;
@@ -109,7 +109,7 @@ impl Exporter {
                 }
                 Err(error) if reachable => {
                     reachable = false;
-                    tracing::warn!(endpoint = %self.endpoint, error, "traces are dropped until they can be sent again");
+                    tracing::warn!(endpoint = %self.endpoint, error, "cannot send traces; dropping them until the collector can be reached");
                 }
                 Err(_) => {}
             }
@@ -154,13 +154,13 @@ impl Exporter {
             let answer = client.send(request).await.map_err(|error| error.to_string())?;
             let code = answer.status();
             if !code.is_success() {
-                return Err(format!("the collector answers {code}"));
+                return Err(format!("the collector responded with {code}"));
             }
             let said = Limited::new(answer.into_body(), LARGEST_ANSWER).collect().await;
             Ok(said.map(|said| said.to_bytes()).unwrap_or_default())
         };
         let sent = tokio::time::timeout(LONGEST_WAIT, post).await;
-        match sent.unwrap_or_else(|_| Err(format!("no answer within {LONGEST_WAIT:?}"))) {
+        match sent.unwrap_or_else(|_| Err(format!("timed out after {LONGEST_WAIT:?}"))) {
             Ok(said) => {
                 let said: Value = serde_json::from_slice(&said).unwrap_or_default();
                 let rejected = &said["partialSuccess"]["rejectedSpans"];

@@ -114,7 +114,7 @@ mod scenarios {
             })
             .await;
         assert_eq!(why.reason, "NoMatchingPolicy");
-        assert!(why.message.contains("no OperationPolicy names Carry: write one"), "{}", why.message);
+        assert!(why.message.contains("OperationPolicy") && why.message.contains("Carry"), "{}", why.message);
         assert_eq!(yard.started(), []);
         shop.policy("carries", 1).await;
         shop.reaches("tea", OperationPhase::Succeeded).await;
@@ -277,7 +277,7 @@ mod scenarios {
         let annotations = json!({ names::OUTCOME: "Failed", names::OUTCOME_REASON: "the yard is empty" });
         shop.merge::<Operation>(&name, json!({ "metadata": { "annotations": annotations } })).await;
         let (_, status) = shop.reaches("tea", OperationPhase::Failed).await;
-        assert_eq!(status.outcome.as_deref(), Some("a person says so: the yard is empty"));
+        assert!(status.outcome.as_deref().is_some_and(|why| why.ends_with(": the yard is empty")), "{status:?}");
         shop.held("carries", 0).await;
         assert_eq!(yard.started().len(), 1);
     }
@@ -345,7 +345,7 @@ mod scenarios {
             })
             .await;
         assert_eq!((why.status, why.reason.as_str()), (Status::False, "LimitReached"), "{}", why.message);
-        assert!(why.message.contains("OperationPolicy strict allows 1"), "{}", why.message);
+        assert!(why.message.contains("OperationPolicy strict "), "{}", why.message);
         yard.open_door();
         let (_, status) = shop.reaches("salt", OperationPhase::Succeeded).await;
         // Each policy gives places back by a write of its own: salt passes as soon as strict did, when carries may still count tea.
@@ -371,7 +371,7 @@ mod scenarios {
         .await;
         shop.merge::<ConfigMap>("tea", json!({ "data": { "withdrawn": "yes" } })).await;
         let (_, status) = shop.reaches("tea", OperationPhase::Failed).await;
-        assert_eq!(status.outcome.as_deref(), Some("given up before it was started: nobody wants it"));
+        assert!(status.outcome.as_deref().is_some_and(|why| why.ends_with(": nobody wants it")), "{status:?}");
         shop.merge::<OperationPolicy>("carries", json!({ "spec": { "max": 1 } })).await;
         shop.order("ann", "salt").await;
         shop.reaches("salt", OperationPhase::Succeeded).await;
@@ -495,7 +495,8 @@ mod scenarios {
         let name = operation.metadata.name.unwrap_or_default();
         shop.merge::<Operation>(&name, json!({ "metadata": { "annotations": { names::OUTCOME: "Failed" } } })).await;
         let (_, status) = shop.reaches("tea", OperationPhase::Failed).await;
-        assert_eq!(status.outcome.as_deref(), Some("a person says so"));
+        let known = condition(&status.conditions, names::OUTCOME_KNOWN).expect("known");
+        assert_eq!(known.reason, "ManuallyResolved", "{status:?}");
         shop.held("carries", 0).await;
     }
 

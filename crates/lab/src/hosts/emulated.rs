@@ -179,7 +179,7 @@ impl Emulated {
     pub async fn start(network: &Network, name: &str) -> Result<Self> {
         for program in ["qemu-system-x86_64", "debugfs", "mkfs.ext4", "e2fsck", "dpkg-deb"] {
             if !means::installed(program) {
-                bail!("this machine cannot emulate another: it lacks the program {program}");
+                bail!("cannot emulate a machine: the program {program} is missing");
             }
         }
         let template = Template::debian().await?;
@@ -289,7 +289,8 @@ impl Inner {
         let address = network.take_address()?;
         let folder = network.folder().join(&name);
         let tap = network.link_name();
-        fs::create_dir(&folder).with_context(|| format!("{}: two hosts of one name?", folder.display()))?;
+        fs::create_dir(&folder)
+            .with_context(|| format!("cannot create {}: is there another host of the same name?", folder.display()))?;
         Ok(Self { network, name, folder, address, host_key: String::new(), tap, supervisor: None })
     }
 
@@ -304,7 +305,7 @@ impl Inner {
         let (root, folder) = (tree.to_string_lossy(), self.folder.to_string_lossy());
         // In a mount namespace: nothing stays mounted, whatever happens.
         let arguments = ["--mount", "--propagation", "private", "sh", "-euc", DISK, "disk", &root, &folder];
-        call("unshare", arguments).context("cannot make the disk")?;
+        call("unshare", arguments).context("cannot create the disk")?;
         let [_, b, c, d] = self.address.octets();
         let mac = format!("52:54:00:{b:02x}:{c:02x}:{d:02x}");
         let mut command = Command::new("sh");
@@ -314,7 +315,7 @@ impl Inner {
     }
 
     fn tell(&mut self, command: &str) -> Result<()> {
-        self.supervisor.as_mut().with_context(|| format!("{} is gone", self.name))?.tell(command)
+        self.supervisor.as_mut().with_context(|| format!("{} does not run", self.name))?.tell(command)
     }
 
     fn boot(&mut self) -> Result<()> {
@@ -340,7 +341,7 @@ fn tree(template: &Template, kernels: &Kernels) -> Result<PathBuf> {
     let base = template.folder().to_string_lossy();
     let folder = cache()?.join("hosts").join(format!("emulated-{}", key(&[&base, &kernels.first, INITRD, FINISH])));
     once(&folder, |unfinished| {
-        eprintln!("lab: making the tree of emulated machines, with {} (once)", kernels.first);
+        eprintln!("lab: creating the file tree of emulated machines, with {} (once)", kernels.first);
         let apt = kernels.repository.folder().to_string_lossy();
         let kernel = kernels.repository.deb(&kernels.first)?.file.file_name().context("a package is a file")?;
         let arguments = [&*base, &*apt, &*kernel.to_string_lossy(), INITRD, &*unfinished.to_string_lossy()];

@@ -205,7 +205,7 @@ impl Site {
 /// # Errors
 /// When it is none.
 pub fn package(text: &str, namespace: &str) -> Result<Value> {
-    let mut package: Value = serde_saphyr::from_str(text).with_context(|| format!("no YAML:\n{text}"))?;
+    let mut package: Value = serde_saphyr::from_str(text).with_context(|| format!("invalid YAML:\n{text}"))?;
     package["metadata"]["namespace"] = namespace.into();
     Ok(package)
 }
@@ -229,7 +229,7 @@ pub async fn apply(client: &Client, objects: &[Value]) -> Result<()> {
             None => Api::all_with(client.clone(), &resource),
         };
         let params = PatchParams::apply("fleetwright-lab").force();
-        api.patch(name, &params, &Patch::Apply(object)).await.with_context(|| format!("{kind} {name} is refused"))?;
+        api.patch(name, &params, &Patch::Apply(object)).await.with_context(|| format!("cannot apply {kind} {name}"))?;
     }
     Ok(())
 }

@@ -299,7 +299,8 @@ impl Inner {
         let address = wanted.network.take_address()?;
         let folder = wanted.network.folder().join(&wanted.name);
         let link = wanted.network.link_name();
-        fs::create_dir(&folder).with_context(|| format!("{}: two hosts of one name?", folder.display()))?;
+        fs::create_dir(&folder)
+            .with_context(|| format!("cannot create {}: is there another host of the same name?", folder.display()))?;
         Ok(Self { wanted, folder, address, host_key: String::new(), link, supervisor: None })
     }
 
@@ -339,7 +340,7 @@ impl Inner {
     }
 
     fn tell(&mut self, command: &str) -> Result<()> {
-        self.supervisor.as_mut().with_context(|| format!("{} is gone", self.wanted.name))?.tell(command)
+        self.supervisor.as_mut().with_context(|| format!("{} does not run", self.wanted.name))?.tell(command)
     }
 
     fn boot(&mut self) -> Result<()> {
@@ -400,7 +401,10 @@ impl Inner {
         let mut entered = self.enter()?;
         entered.args(["df", "--output=used", "-B1", "/var"]);
         let said = told(entered)?;
-        said.lines().nth(1).and_then(|line| line.trim().parse().ok()).with_context(|| format!("df said {said:?}"))
+        said.lines()
+            .nth(1)
+            .and_then(|line| line.trim().parse().ok())
+            .with_context(|| format!("unexpected output of df: {said:?}"))
     }
 }
 

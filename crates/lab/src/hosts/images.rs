@@ -75,7 +75,7 @@ impl Image {
     pub fn of(name: impl Into<String>, executables: impl IntoIterator<Item = PathBuf>) -> Result<Self> {
         let mut files = Vec::new();
         for file in executables {
-            let own = file.file_name().with_context(|| format!("{} is no executable", file.display()))?;
+            let own = file.file_name().with_context(|| format!("{} is not an executable", file.display()))?;
             files.push((format!("{FOLDER}/{}", own.to_string_lossy()), file.clone()));
         }
         let entrypoint = files.first().map(|(path, _)| format!("/{path}")).into_iter().collect();
@@ -95,7 +95,7 @@ impl Image {
     fn tool(mut self, program: &str) -> Result<Self> {
         let folders = ["/usr/sbin", "/usr/bin"].map(|folder| Path::new(folder).join(program));
         let found = folders.into_iter().find(|path| path.is_file());
-        let found = found.with_context(|| format!("no {program} here; hack/deps.sh hosts installs what is missing"))?;
+        let found = found.with_context(|| format!("{program} not found; run hack/deps.sh hosts to install it"))?;
         self.files.push((format!("{FOLDER}/{program}"), found.clone()));
         self.libraries(&found)
     }
@@ -218,7 +218,7 @@ impl Image {
 
     fn busybox(name: &str, entrypoint: &[&str], command: &[&str]) -> Result<Self> {
         let busybox = ["/bin/busybox", "/usr/bin/busybox"].into_iter().find(|path| Path::new(path).is_file());
-        let busybox = busybox.context("no busybox here; install the Debian package busybox-static")?;
+        let busybox = busybox.context("busybox not found; install the Debian package busybox-static")?;
         let applets = call(busybox, ["--list"])?;
         let applets = applets.lines().filter(|applet| *applet != "busybox");
         Ok(Self {

@@ -49,7 +49,7 @@ pub fn means() -> Vec<String> {
 pub fn require() -> Result<()> {
     let lacks = means();
     if !lacks.is_empty() {
-        bail!("this machine cannot run hosts; it lacks {}", lacks.join(", "));
+        bail!("this machine cannot run hosts; missing: {}", lacks.join(", "));
     }
     Ok(())
 }

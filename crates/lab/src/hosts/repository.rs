@@ -70,7 +70,10 @@ impl Repository {
 
     /// One of them.
     pub fn deb(&self, name: &str) -> Result<&Deb> {
-        self.debs.iter().find(|deb| deb.name == name).with_context(|| format!("the repository has no {name}"))
+        self.debs
+            .iter()
+            .find(|deb| deb.name == name)
+            .with_context(|| format!("package {name} not found in the repository"))
     }
 
     /// Serves it; the answer is a line for a host's `/etc/apt/sources.list.d`.
@@ -94,7 +97,7 @@ impl Repository {
         let parts: Vec<_> = [&*base].into_iter().chain(packages.iter().copied()).collect();
         let folder = cache()?.join("hosts").join(format!("apt-{}", key(&parts)));
         once(&folder, |unfinished| {
-            eprintln!("lab: fetching the Debian packages {} and what they need (once)", packages.join(", "));
+            eprintln!("lab: downloading the Debian packages {} and their dependencies (once)", packages.join(", "));
             let mut apt = Apt::prepare(template)?;
             let install = ["install", "-y", "--no-install-recommends", "--download-only"];
             apt.run("apt-get", &[install.as_slice(), packages].concat())?;

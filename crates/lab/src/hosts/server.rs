@@ -186,11 +186,11 @@ async fn answer(request: &Request<Incoming>, folder: &Path, shared: &Mutex<Share
     let outside = Path::new(&path).components().any(|part| !matches!(part, Component::Normal(_)));
     let file = folder.join(&path);
     let (Ok(open), false) = (tokio::fs::File::open(&file).await, outside) else {
-        return text(StatusCode::NOT_FOUND, "there is no such file\n");
+        return text(StatusCode::NOT_FOUND, "file not found\n");
     };
     let size = match open.metadata().await {
         Ok(found) if found.is_file() => found.len(),
-        _ => return text(StatusCode::NOT_FOUND, "this is no file\n"),
+        _ => return text(StatusCode::NOT_FOUND, "not a file\n"),
     };
     let sent = stream::unfold((open, 0_u64), move |(mut open, at)| async move {
         let mut chunk = vec![0; CHUNK];

@@ -73,7 +73,7 @@ impl Site {
 
     /// A kubelet's archive, with `bin/kubelet` in it.
     pub fn kubelet(&self, version: &str) -> Result<&Published> {
-        self.kubelets.get(version).with_context(|| format!("there is no kubelet {version} here; run make k8s MINOR=…"))
+        self.kubelets.get(version).with_context(|| format!("kubelet {version} not found; run make k8s MINOR=…"))
     }
 
     /// The versions of the kubelet that there are, oldest first.

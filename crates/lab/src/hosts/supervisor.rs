@@ -39,7 +39,7 @@ impl Supervisor {
     /// Tells it something and waits until it is done.
     pub(crate) fn tell(&mut self, command: &str) -> Result<()> {
         let input = self.process.stdin.as_mut().context("the supervisor has no input")?;
-        input.write_all(format!("{command}\n").as_bytes()).with_context(|| format!("{} is gone", self.name))?;
+        input.write_all(format!("{command}\n").as_bytes()).with_context(|| format!("{} does not run", self.name))?;
         self.answer(command)
     }
 

@@ -86,10 +86,10 @@ impl Template {
             let (base, debs) = (base.to_string_lossy(), debs.to_string_lossy());
             let folder = cache()?.join("hosts").join(format!("with-{}", digest(&[&base, &debs, INSTALL])));
             once(&folder, |unfinished| {
-                eprintln!("lab: making a template of hosts with the packages of {debs} (once)");
+                eprintln!("lab: creating a template of hosts with the packages of {debs} (once)");
                 let target = unfinished.to_string_lossy();
                 call("sh", ["-euc", INSTALL, "install", &base, &debs, &target])
-                    .context("the packages cannot be installed")
+                    .context("cannot install the packages")
                     .map(drop)
             })?;
             Ok(Self { folder })
@@ -108,7 +108,7 @@ impl Template {
         let folder = cache()?.join("hosts").join(format!("debian-{SUITE}-{digest}"));
         once(&folder, |unfinished| {
             let mirror = mirror();
-            eprintln!("lab: making a template of hosts: Debian {SUITE} from {mirror} (about two minutes, once)");
+            eprintln!("lab: creating a template of hosts: Debian {SUITE} from {mirror} (about two minutes, once)");
             let packages = format!("--include={PACKAGES}");
             let target = unfinished.to_string_lossy();
             call("debootstrap", ["--variant=minbase", &packages, SUITE, &target, &mirror])
@@ -136,7 +136,7 @@ pub(crate) fn digest(parts: &[&str]) -> String {
 pub(crate) fn once(place: &Path, make: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let parent = place.parent().context("a place in the cache has a parent")?;
     let name = place.file_name().context("a place in the cache has a name")?.to_string_lossy().into_owned();
-    fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
+    fs::create_dir_all(parent).with_context(|| format!("cannot create {}", parent.display()))?;
     let lock = File::create(parent.join(format!(".{name}.lock")))?;
     lock.lock().context("cannot lock the cache")?;
     if place.exists() {

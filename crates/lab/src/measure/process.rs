@@ -36,9 +36,10 @@ pub fn descendants(name: &str) -> Result<Vec<u32>> {
 
 /// Resident memory, in bytes.
 pub fn resident(pid: u32) -> Result<u64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).with_context(|| format!("process {pid} is gone"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("/proc tells no VmRSS")?;
-    let kib: u64 = line.trim().trim_end_matches(" kB").parse().context("VmRSS is no number")?;
+    let status =
+        fs::read_to_string(format!("/proc/{pid}/status")).with_context(|| format!("process {pid} does not run"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS in /proc")?;
+    let kib: u64 = line.trim().trim_end_matches(" kB").parse().context("VmRSS is not a number")?;
     Ok(kib * 1024)
 }
 
@@ -56,7 +57,8 @@ struct Stat {
 
 impl Stat {
     fn read(pid: u32) -> Result<Self> {
-        let text = fs::read_to_string(format!("/proc/{pid}/stat")).with_context(|| format!("process {pid} is gone"))?;
+        let text =
+            fs::read_to_string(format!("/proc/{pid}/stat")).with_context(|| format!("process {pid} does not run"))?;
         Self::parse(&text).with_context(|| format!("/proc/{pid}/stat: {text}"))
     }
 

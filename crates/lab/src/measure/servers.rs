@@ -107,7 +107,7 @@ async fn real() -> Result<Server> {
 /// The process of that name that was not there before.
 fn newcomer(name: &str, before: &[u32]) -> Result<u32> {
     let new: Vec<_> = process::descendants(name)?.into_iter().filter(|pid| !before.contains(pid)).collect();
-    let [pid] = new[..] else { bail!("{} processes called {name} were started, not one", new.len()) };
+    let [pid] = new[..] else { bail!("expected one new process {name}, found {}", new.len()) };
     Ok(pid)
 }
 
@@ -134,7 +134,7 @@ async fn embedded() -> Result<Server> {
             let request = Request::get(path).body(kube::client::Body::empty())?;
             match client.send(request).await {
                 Ok(answer) if answer.status() == StatusCode::OK => break,
-                last if started.elapsed() > READY => bail!("{path} is not ready after {READY:?}: {last:?}"),
+                last if started.elapsed() > READY => bail!("timed out after {READY:?}: {path} is not ready: {last:?}"),
                 _ => tokio::time::sleep(Duration::from_millis(1)).await,
             }
         }
@@ -179,7 +179,7 @@ pub fn fleetwright() -> Result<PathBuf> {
     }
     let status = command.current_dir(env!("CARGO_MANIFEST_DIR")).status().context("cannot run cargo")?;
     if !status.success() || !path.exists() {
-        bail!("there is no {}: run `cargo build --release --bin fleetwright`", path.display());
+        bail!("{} not found: run `cargo build --release --bin fleetwright`", path.display());
     }
     Ok(path)
 }

@@ -28,8 +28,10 @@ mod store;
 mod volumes;
 mod workers;
 
+use std::fs::File;
+use std::io::Write;
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -252,6 +254,17 @@ impl Meta {
         imported.with_context(|| format!("cannot import {name}")).map(drop)
     }
 
+    /// Makes the images of a docker archive available to pods.
+    ///
+    /// # Errors
+    /// When it cannot be read, or containerd does not take it.
+    pub async fn import_archive(&self, archive: &Path) -> Result<()> {
+        let (name, archive) = (archive.display().to_string(), archive.to_owned());
+        let copy = move |to: &mut dyn Write| Ok(std::io::copy(&mut File::open(archive)?, to).map(drop)?);
+        let imported = self.node.feed("ctr -n k8s.io images import -", copy).await;
+        imported.with_context(|| format!("cannot import {name}")).map(drop)
+    }
+
     /// Takes its data from a member of etcd and kills it, as a disk that fails does. There may be no other member of that name.
     pub async fn lose_member(&self, namespace: &str, member: &str) -> Result<()> {
         self.end_member(namespace, member, "rm -rf $data").await
@@ -317,7 +330,7 @@ async fn wanted(options: &Options) -> Result<Vec<Image>> {
     for minor in &options.minors {
         match Image::control_plane(minor) {
             Ok(found) => images.extend(found),
-            Err(error) => tracing::info!(%error, minor, "no images of this minor"),
+            Err(error) => tracing::info!(%error, minor, "no images for this minor"),
         }
     }
     images.extend(options.images.iter().cloned());

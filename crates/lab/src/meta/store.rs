@@ -79,11 +79,11 @@ impl Store {
             used.set_modified(SystemTime::now())?;
             once(&folder, |unfinished| {
                 prune(&stores)?;
-                eprintln!("lab: importing {} images for nodes (about a quarter of a minute, once)", images.len());
+                eprintln!("lab: importing {} images for nodes (about 15 s, once)", images.len());
                 let mut command = Command::new("unshare");
                 command.args(["--mount", "--pid", "--fork", "--kill-child", "--propagation", "private"]);
                 command.args(["sh", "-euc", FILL, "fill", &base, &unfinished.to_string_lossy()]);
-                fed(command, |to| images::write(&images, to)).context("the images cannot be imported").map(drop)
+                fed(command, |to| images::write(&images, to)).context("cannot import the images").map(drop)
             })?;
             Ok(Self { folder, _used: used })
         })

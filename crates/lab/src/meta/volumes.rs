@@ -72,7 +72,7 @@ impl Volumes {
                 tokio::select! {
                     served = serve(&kubeconfig, &node) => {
                         if let Err(error) = served {
-                            eprintln!("lab: there are no volumes: {error:#}");
+                            eprintln!("lab: cannot provide volumes: {error:#}");
                         }
                     }
                     _ = stopped => {}
@@ -134,12 +134,12 @@ async fn make(client: &Client, node: &Host, claim: &PersistentVolumeClaim) -> Re
     let what = format!("the volume of claim {}/{}", claim.namespace().unwrap_or_default(), claim.name_any());
     let path = path(&volume).context("a volume has a path")?.to_owned();
     // For everybody: Kubernetes gives it to the group that a pod names, and a pod that names none is in need of it as well.
-    node.run(&format!("mkdir -p -m 0777 {path}")).await.with_context(|| format!("{what} cannot be made"))?;
+    node.run(&format!("mkdir -p -m 0777 {path}")).await.with_context(|| format!("cannot create {what}"))?;
     let volumes: Api<PersistentVolume> = Api::all(client.clone());
     match volumes.create(&PostParams::default(), &volume).await {
         // Seen once more before it was bound.
         Err(kube::Error::Api(refused)) if refused.code == 409 => Ok(()),
-        made => made.map(drop).with_context(|| format!("{what} cannot be written")),
+        made => made.map(drop).with_context(|| format!("cannot write {what}")),
     }
 }
 

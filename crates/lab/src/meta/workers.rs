@@ -24,7 +24,9 @@ impl Workers {
     /// When there is none.
     pub fn image(&self, component: &str) -> Result<&str> {
         let found = self.images.iter().find(|image| image.contains(&format!("/{component}:")));
-        found.map(String::as_str).with_context(|| format!("workers have no {component}; they have {:?}", self.images))
+        found
+            .map(String::as_str)
+            .with_context(|| format!("no image of {component} for workers; available: {:?}", self.images))
     }
 }
 
